@@ -17,9 +17,11 @@ from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child
 from cometmq.peers.suite import running_suite
+from cometmq.remoting.transport.client import RemotingClient
 
 START_TIMEOUT_S = 180
 COMMAND_TIMEOUT_S = 180
+PATIENCE_MS = 300
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +57,41 @@ class Result(NamedTuple):
         assert self.status == 1, self
         assert [it for it in self.err.splitlines() if it.startswith(f"cometmq: {line}")], self.err
         return self.out
+
+
+@pytest.fixture
+def silent(monkeypatch):
+    """Return the addresses of servers that hang: requests of this process to them fail soon.
+
+    Those to other servers keep their time-outs, so that no test fails on a slow machine.
+    """
+    addresses: set[str] = set()
+    invoke = RemotingClient.invoke
+
+    async def hurried(self, address, *args, timeout_ms, **options):
+        limit_ms = PATIENCE_MS if address in addresses else timeout_ms
+        return await invoke(self, address, *args, timeout_ms=min(timeout_ms, limit_ms), **options)
+
+    monkeypatch.setattr(RemotingClient, "invoke", hurried)
+    return addresses
+
+
+@pytest.fixture
+def frozen(silent):
+    """Let a server of a cluster accept connections without ever answering."""
+
+    @contextmanager
+    def frozen(cluster, name):
+        address = cluster.addresses.get(name, cluster.namesrv)
+        silent.add(address)
+        cluster.send(name, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            cluster.send(name, signal.SIGCONT)
+            silent.discard(address)
+
+    return frozen
 
 
 class Cluster:

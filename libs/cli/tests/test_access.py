@@ -87,7 +87,7 @@ def test_messages_that_an_account_may_not_read_do_not_end_consume_like_an_empty_
 def test_a_topic_that_an_account_may_not_read_ends_consume_with_status_1(say, topic):
     """The account is refused, whether or not there are messages."""
     assert say(*ADMIN, "--tls", "produce", "Sealed", "one").status == 0
-    read = say(*USER, "--tls", "consume", topic, "--timeout", 10)
+    read = say(*USER, "--tls", "consume", topic, "--timeout", 2)
     assert (read.status, read.out) == (1, "")
     assert "not read: pulls fail: access denied: " in read.err
     assert "longer --timeout" not in read.err

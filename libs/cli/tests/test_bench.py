@@ -97,6 +97,32 @@ def test_the_way_of_messages_is_measured(ask, topic):
     assert found["latency_ms"]["p50"] > 0
 
 
+def test_delayed_messages_are_measured_from_the_end_of_their_delay(ask, topic):
+    found = ask(
+        "bench", "latency", topic, "--delay-level", 1, "--rate", 20, "--seconds", 0.5, "--json"
+    ).json
+    assert found["messages"] == 10
+    assert found["latency_ms"]["p50"] < 60_000
+
+
+def test_transactions_are_committed(ask, topic):
+    found = ask(
+        "bench", "send", topic, "--transaction", "--count", 10, "--in-flight", 2, "--json"
+    ).json
+    assert (found["messages"], found["failed"]) == (10, 0)
+    read = ask("consume", topic, "--from", "first", "--max", 10, "--timeout", 60, "--json")
+    assert len(read.lines) == 10
+
+
+def test_flushes_of_a_folder_are_measured_and_nothing_stays(call, tmp_path):
+    found = call("bench", "disk", tmp_path, "--seconds", 0.1, "--json").json
+    assert found["flushes"] > 0
+    assert found["latency_ms"]["p50"] > 0
+    assert list(tmp_path.iterdir()) == []
+    refused = call("bench", "disk", "/proc", "--seconds", 0.1)
+    refused.assert_refused(2, "cannot write to /proc: ")
+
+
 def test_a_count_ends_the_run_and_a_table_is_printed(ask, topic):
     done = ask("bench", "send", topic, "--count", 10, "--in-flight", 2)
     assert done.status == 0, done.err

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cometmq.cli.operation import checks
+from cometmq.cli.operation import checks, roundtrip
 from cometmq.cli.operation.checks import Item, Limits, Status, worst
+from cometmq.cli.operation.roundtrip import PREFIX
 from cometmq.client.admin.figures import BrokerFigures, GroupCopies
 from cometmq.insight.model import (
     Broker,
@@ -207,3 +208,24 @@ def test_the_limits_of_certificates_are_lower_bounds():
     items = checks.certificates(seen, limits)
     assert "expires in 2 d (critical below 3)" in checks.as_text("certificate", items)
     assert "'broker a:0 f_days_left'=2;21:;3:;0" in checks.as_nagios("certificate", items)
+
+
+def test_a_round_trip_is_measured_and_leaves_no_topic(ask):
+    done = ask("check", "roundtrip", "--count", 5, "--format", "json", "--critical", 60_000)
+    (item,) = json.loads(done.out)["items"]
+    assert done.status in {0, 1}, done
+    assert item["value"] > 0
+    assert item["text"].startswith("5 round trips: ")
+    assert PREFIX not in ask("topic", "list", "--all").out
+
+
+def test_a_round_trip_that_fails_is_critical_and_leaves_no_topic(ask, monkeypatch):
+    async def read(*_):
+        return b"other"
+
+    monkeypatch.setattr(roundtrip, "_read", read)
+    done = ask("check", "roundtrip")
+    assert (done.status, "came back with another body" in done.out) == (2, True)
+    assert PREFIX not in ask("topic", "list", "--all").out
+    missing = ask("check", "roundtrip", "nobody")
+    assert (missing.status, "nobody: is not registered" in missing.out) == (2, True)

@@ -18,6 +18,9 @@ from cometmq.peers.processes import Child
 
 START_S = 180
 DEADLINE_S = 60
+MEMORY_MIB_MAX = 38
+"""An open console adds 34 MiB (36 MB) on Python 3.11; the rest is for other versions."""
+MAIN_PAGES = ("", "brokers", "topics", "groups", "messages", "delayed", "connections")
 
 
 @pytest.fixture
@@ -77,6 +80,20 @@ def test_the_process_starts_with_the_first_connection_and_ends_with_the_suite(su
     (process,) = processes_of(suite)
     assert suite.stop(60) == 0
     assert not Path(f"/proc/{process}").exists()
+
+
+def memory_mib_of(suite):
+    """Return the anonymous memory of a suite's processes; that of programs' files is shared."""
+    texts = [
+        Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in (suite.pid, *processes_of(suite))
+    ]
+    return sum(int(re.findall(r"Anonymous: +(\d+)", text)[0]) for text in texts) / 1024
+
+
+def test_an_open_console_costs_no_more_memory_than_the_guide_says(suite):
+    before = memory_mib_of(suite)
+    assert [page(url_of(suite), path)[0] for path in MAIN_PAGES] == [200] * len(MAIN_PAGES)
+    assert memory_mib_of(suite) - before < MEMORY_MIB_MAX
 
 
 def test_a_console_ends_if_its_suite_is_killed(suite):

@@ -9,6 +9,7 @@ import pytest
 from cometmq.cli.consuming import spans
 from cometmq.cli.consuming.spans import Span, _Reader, parse_span
 from cometmq.client import InvalidArgument, MessageQueue
+from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.transfer.puller import Pulled, PullStatus
 from cometmq.remoting.errors import RemoteProtocolError
 
@@ -128,3 +129,19 @@ def test_a_broker_that_never_advances_does_not_make_the_command_run_for_ever():
 def test_an_unknown_range_is_an_invalid_argument():
     with pytest.raises(InvalidArgument):
         parse_span("@1h:2h", None, None, None)
+
+
+def test_a_broker_without_an_end_is_not_read_for_ever(ask, five, tmp_path, monkeypatch):
+    async def empty(_broker, _topic, _queue_id, offset, **_):
+        return Pulled(PullStatus.NO_MATCHED, [], offset + 1, 0, 1 << 62)
+
+    async def max_offset(*_):
+        return 1 << 62
+
+    monkeypatch.setattr(BrokerAdmin, "pull", empty)
+    monkeypatch.setattr(BrokerAdmin, "max_offset", max_offset)
+    read = ("consume", five, "--from", "first", "--no-follow")
+    for command in (read, ("backup", tmp_path / "copy", five)):
+        done = ask(*command)
+        assert (done.status, done.out) == (1, ""), done.err
+        assert "pulls in a row" in done.err

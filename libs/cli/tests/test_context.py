@@ -190,3 +190,12 @@ def test_validate_connects_and_names_what_is_down(call, suite):
     refused = call("context", "validate", "down", "--connect")
     assert refused.status == 1
     assert "127.0.0.1:1" in refused.err
+
+
+def test_a_prompt_shows_the_context_in_use(call, monkeypatch):
+    assert call("context", "prompt")[:2] == (0, "")
+    assert call("context", "add", "prod", "-n", "mq1:9876").status == 0
+    assert call("context", "use", "prod").status == 0
+    assert call("context", "prompt").out == "prod\n"
+    monkeypatch.setenv("COMETMQ_CONTEXT", "other")
+    assert call("context", "prompt").out == "other\n"

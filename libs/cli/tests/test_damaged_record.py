@@ -7,6 +7,7 @@ block, and the damage reaches no command.
 
 import shutil
 import struct
+import subprocess
 
 import pytest
 
@@ -45,19 +46,15 @@ class Broker:
 class Damages:
     """Starts brokers whose `Orders` topic has 10 messages in one queue; message 5 is damaged."""
 
-    def __init__(self, folder, call):
+    def __init__(self, folder, written, call):
         self._folder = folder
+        self._written = written
         self._call = call
         self.broker: Broker | None = None
 
     def made(self, at, data):
         self.broker = broker = Broker(self._folder)
-        broker.start()
-        options = ("-n", broker.namesrv)
-        assert self._call("topic", "create", "Orders", "--queues", 1, *options).status == 0
-        for number in range(10):
-            assert self._call("produce", "Orders", f"message-{number}", *options).status == 0
-        broker.stop()
+        shutil.copytree(self._written, broker.data)
         shown = self._call("store", "dump", broker.data, "-t", "Orders", "--queue", 0, "--from", 5)
         offset = int(shown.out.split()[0])
         with (broker.data / "store/commitlog" / f"{0:020}").open("r+b") as log:
@@ -68,13 +65,29 @@ class Damages:
         return broker
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Return the data of a broker that has stopped."""
+    broker = Broker(tmp_path_factory.mktemp("written"))
+    broker.data.mkdir()  # small files, because they are copied
+    (broker.data / "broker.conf").write_text("mappedFileSizeCommitLog=1048576\n")
+    broker.start()
+    bodies = [f"message-{number}" for number in range(10)]
+    produce = ["produce", "Orders", *bodies, "--in-flight", "1"]
+    for command in (["topic", "create", "Orders", "--queues", "1"], produce):
+        whole = [str(PROGRAM), *command, "-n", broker.namesrv]
+        subprocess.run(whole, check=True, capture_output=True, timeout=120)
+    broker.stop()
+    return broker.data
+
+
 @pytest.fixture
-def damages(tmp_path, call):
-    found = Damages(tmp_path, call)
+def damages(tmp_path, written, call):
+    found = Damages(tmp_path, written, call)
     try:
         yield found
     finally:
-        if found.broker is not None:
+        if found.broker is not None and found.broker.child is not None:
             found.broker.stop()
 
 

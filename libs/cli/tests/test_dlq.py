@@ -4,6 +4,7 @@
 import asyncio
 import errno
 import json
+import re
 
 import pytest
 
@@ -59,9 +60,18 @@ def test_dead_letters_are_shown(ask, topic, dead):
     table = ask("dlq", "show", dead).out.splitlines()
     assert len(table) == 6
     assert all(topic in line for line in table[1:])
+    assert sorted(re.findall(r"body \d", "\n".join(table))) == [f"body {n}" for n in range(5)]
     assert dead in ask("dlq", "list").out
     (row,) = ask("dlq", "list", dead, "--json").json
     assert (row["group"], row["messages"]) == (dead, 5)
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_list_that_is_cut_says_so(ask, dead, form):
+    cut = ask("dlq", "show", dead, "--max", 4, *form)
+    assert cut.err == "cometmq: only 4 dead letters are shown: give --max, --since or --key\n"
+    assert (len(cut.json) if form else cut.out.count("body ")) == 4
+    assert ask("dlq", "show", dead, "--max", 5, *form).err == ""
 
 
 def test_the_list_of_one_group_tells_no_dead_letters_from_no_group(ask, topic):

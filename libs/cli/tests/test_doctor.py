@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doctor's verdicts, and archives without secrets."""
 
+import gzip
 import io
+import os
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import msgspec
@@ -165,3 +168,65 @@ def test_files_that_are_no_bundles_are_refused(tmp_path):
     with pytest.raises(SettingsError, match="is no bundle"):
         read_bundle(tar("evidence.json", b"{}"))
     assert not Path("evidence.json").exists()
+
+
+BLOCK = b"\0" * tarfile.BLOCKSIZE
+
+
+def entry_of(kind=tarfile.REGTYPE, name="evidence.json", size=0, link=""):
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.size, entry.linkname = kind, size, link
+    return entry.tobuf()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        entry_of(tarfile.XHDTYPE, size=1 << 30) + BLOCK * (1 << 18),  # its header has 1 GiB
+        entry_of(tarfile.GNUTYPE_LONGNAME, size=1 << 30) + BLOCK * (1 << 18),
+        entry_of(tarfile.SYMTYPE, link="other") + entry_of(name="x") * (1 << 18),
+        entry_of(tarfile.LNKTYPE, link="evidence.json"),
+        entry_of(tarfile.FIFOTYPE),
+        entry_of(size=65 << 20),
+        entry_of(size=8) + BLOCK,
+        entry_of(size=200_000) + b"[" * 200_000,
+        entry_of(size=20) + b'{"host":"\xff\xfe"}' + BLOCK,
+        b"",
+    ],
+    ids=[
+        "pax",
+        "long name",
+        "symlink",
+        "hard link",
+        "fifo",
+        "large",
+        "zeros",
+        "deep",
+        "no text",
+        "empty",
+    ],
+)
+def test_a_hostile_archive_costs_little_and_is_one_line(tmp_path, data):
+    file = tmp_path / "x.tar.gz"
+    with gzip.open(file, "wb", compresslevel=1) as archive:
+        archive.write(data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(SettingsError, match="is no bundle"):
+            read_bundle(file)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_archive_with_damage_in_its_compression_is_one_line(tmp_path):
+    file = tmp_path / "x.tar.gz"
+    content = os.urandom(100_000)
+    with gzip.open(file, "wb") as archive:
+        archive.write(entry_of(size=len(content)) + content)
+    data = bytearray(file.read_bytes())
+    data[600:700] = bytes(100)
+    data[50_000:50_100] = b"\xff" * 100
+    file.write_bytes(data)
+    with pytest.raises(SettingsError, match="is no bundle"):
+        read_bundle(file)

@@ -2,6 +2,8 @@
 """Files for Grafana, Prometheus, KEDA and systemd."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,3 +101,25 @@ def test_the_files_of_the_repository_are_those_of_the_package():
         ROOT / "deploy/examples/autoscaling/keda.yaml",
     ):
         assert path.read_text() == (TEMPLATES / path.name).read_text(encoding="utf-8")
+
+
+def test_the_first_program_sends_and_consumes(call, suite, topic, tmp_path, monkeypatch):
+    text = call("generate", "app", topic, f"{topic}_group").out
+    file = tmp_path / "app.py"
+    file.write_text(text)
+    monkeypatch.setenv("NAMESRV_ADDR", suite.namesrv)
+
+    def program(*words):
+        return subprocess.Popen(
+            [sys.executable, str(file), *words], stdout=subprocess.PIPE, text=True
+        )
+
+    with program("send", "one") as sending:
+        assert sending.communicate(timeout=120)[0].startswith("SEND_OK ")
+    with program("consume") as consuming:
+        try:
+            assert consuming.stdout is not None
+            assert consuming.stdout.readline() == "one\n"
+        finally:
+            consuming.kill()
+    assert call("generate", "app", "no topic", "group").status == 2

@@ -14,7 +14,7 @@ from cometmq.control.server import ControlServer
 from cometmq.control.testing.obedient import ObedientMember
 from cometmq.ha.member import OrderRefused, Refusal, Role
 from cometmq.ha.places.file import FileRecord
-from cometmq.ha.record import Record
+from cometmq.ha.record import Copy, Record
 from cometmq.ha.state import Standing
 from cometmq.peers.comet import PROGRAM
 
@@ -386,10 +386,12 @@ async def test_rebuild_asks_and_never_discards_what_is_needed(group):
     assert found is not None
     await group.record.replace(found, found.record.renewed(found.record.in_sync[:1]))
     assert (await group.ha("rebuild", 2, "--yes")).status == 0
-    group.members[0].becomes(role=Role.FENCED)
-    (await group.ha("rebuild", 2, "--yes")).assert_refused(
-        1, "no broker of group orders is open as the master, so there is nothing to copy from"
-    )
+    master = group.members[0].now.status.copy
+    for change in ({"copy": Copy(0, "replaced")}, {"copy": master, "role": Role.FENCED}):
+        group.members[0].becomes(**change)
+        (await group.ha("rebuild", 2, "--yes")).assert_refused(
+            1, "no broker of group orders is open as the master, so there is nothing to copy from"
+        )
 
 
 async def test_restore_needs_a_person_where_messages_may_be_lost(group):

@@ -72,8 +72,9 @@ def prepare(cluster):
 
 
 @pytest.fixture
-def run(call, cluster):
+def run(call, cluster, silent):
     """Run a command, which must name broker-b; return its output."""
+    silent.add(cluster.addresses["broker-b"])
     return lambda *args: call(*args, "-n", cluster.namesrv).assert_named("broker broker-b ")
 
 

@@ -112,12 +112,6 @@ def test_missing_brokers_are_named_and_the_figures_are_lower_bounds():
     assert "No consumer group is known to the brokers that answered." in none.text
 
 
-def test_the_guide_has_every_status_in_its_order():
-    guide = (Path(__file__).parents[3] / "docs" / "guides" / "cli.md").read_text()
-    rows = "\n".join(f"| {status.word} | {status.meaning} |" for status in Status)
-    assert rows in guide
-
-
 def luminance(colour):
     parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
     linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]

@@ -383,6 +383,21 @@ def test_a_transaction_is_resolved_once(changes, suite, topic):
     assert "already ended" in changes.refusal("resolve_transaction", **wanted, confirm=True)
 
 
+def test_a_transaction_of_another_namespace_is_not_resolved(changes, ask, suite, topic):
+    asyncio.run(_begin(suite.namesrv, topic))
+    (found,) = changes.call("transactions", topic=topic)["transactions"]
+    name = found["transaction"]
+    token = ACCESS.set(Access(namespace="shop", is_resolved=True))
+    try:
+        wanted = {"transaction": name, "outcome": "rollback", "confirm": True}
+        text = changes.refusal("resolve_transaction", **wanted)
+    finally:
+        ACCESS.reset(token)
+    assert f"{name} belongs to {topic}, which is not in the namespace shop" in text
+    assert changes.audited == []
+    assert len(changes.call("transactions", topic=topic)["transactions"]) == 1
+
+
 def test_nothing_is_changed_that_cannot_be_audited(changes, ask, topic):
     changes.folder.write_text("a file in place of the folder")
     text = changes.refusal("create_topic", topic=f"{topic}-no", confirm=True)

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`message` against a running suite, and the commands of mqadmin that find messages by key."""
 
+import msgspec
 import pytest
 
+from cometmq.client import AdminClient, IllegalOperation, Message, Producer
 from cometmq.peers.processes import wait_until
+from cometmq.remoting.codes import RequestCode
 
 
 @pytest.fixture
@@ -145,3 +148,35 @@ def test_a_search_of_mqadmin_says_that_there_may_be_more(ask, topic, limit):
         assert found.err.count("\n") == 1
         assert f"({count}): there may be older ones; to find them: cometmq message" in found.err
         assert found.err.endswith(f"cometmq message find {topic} --key many\n")
+
+
+def test_a_delayed_message_is_recalled(ask, topic):
+    _, row = ask("produce", topic, "later", "--delay-level", 18).out.splitlines()
+    sent = row.split()[0]
+    command = ("message", "recall", sent, "-t", topic)
+    assert ask(*command).status == 2, "nobody confirms"
+    planned = ask(*command, "--dry-run", "--json").json
+    assert (planned["would"], planned["changed"]) == (f"recall the message {sent}", False)
+    (done,) = ask(*command, "--yes", "--json").json
+    assert (done["message_id"], done["topic"], done["delay_level"]) == (sent, topic, 18)
+    missing = ask("message", "recall", "ABC", "-t", topic, "--yes")
+    missing.assert_refused(1, f"no delayed message of the topic {topic} with the id ABC waits")
+
+
+async def test_a_producer_recalls_its_message(suite, topic):
+    async with (
+        Producer("recalling", suite.namesrv) as producer,
+        AdminClient(suite.namesrv) as admin,
+    ):
+        sent, kept = [
+            await producer.send(Message(topic, b"later", delay_level=17)) for _ in range(2)
+        ]
+        await producer.recall(sent)
+        await producer.recall(sent)
+        unknown = msgspec.structs.replace(sent, message_id="ABC")
+        with pytest.raises(IllegalOperation, match="no delayed message"):
+            await producer.recall(unknown)
+        master = (await admin.masters())[sent.queue.broker_name]
+        table = (await master.invoke(RequestCode.GET_ALL_DELAY_OFFSET)).body.decode()
+    assert sent.message_id in table
+    assert kept.message_id not in table

@@ -4,6 +4,8 @@
 import pytest
 
 from cometmq.cli.consuming.message_format import HELP, compiled
+from cometmq.cli.mqadmin.frame import local_time
+from cometmq.cli.mqadmin.text import java_text
 from cometmq.client import InvalidArgument, MessageQueue
 from cometmq.client.message import MessageExt
 
@@ -41,6 +43,14 @@ def message(**changes):
 )
 def test_each_escape(text, shown):
     assert compiled(text)(message(), 7) == shown
+
+
+@pytest.mark.parametrize("born_ms", [2**63 - 1, 253_402_300_800_000, -1])
+def test_a_time_that_a_sender_invented_is_empty(born_ms):
+    evil = message(born_timestamp=born_ms)
+    assert compiled("%D{iso}|%D{strftime[%F]}|%D")(evil, 7) == b"||%d" % born_ms
+    assert f"bornTimestamp={born_ms}" in java_text.message(evil)
+    assert local_time(born_ms) == ""
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+from datetime import UTC, datetime, timedelta
 from unittest.mock import AsyncMock
 
 import pytest
@@ -144,6 +145,42 @@ def test_a_delayed_message_is_delivered_later(ask, topic):
     assert message["store_timestamp"] - message["born_timestamp"] >= 900
 
 
+def test_a_message_is_delivered_at_a_time(ask, topic):
+    produced = ask("produce", topic, "soon", "--in", "1s")
+    assert produced.out.splitlines()[1].split()[3:] == ["-", "-", "in", "0:00:01"]
+    due = datetime.now(UTC) + timedelta(hours=50)
+    later = ask("produce", topic, "later", "--at", due.isoformat(), "--json").json
+    text = f"{due:%Y-%m-%dT%H:%M}"
+    assert later["first_results"][0]["delay"].startswith(text)
+    (message,) = read_all(ask, topic, 1).lines
+    assert message["body"] == "soon"
+    assert 1_000 <= message["store_timestamp"] - message["born_timestamp"] < 30_000
+    recalled = ask(
+        "message", "recall", later["first_results"][0]["message_id"], "-t", topic, "--yes", "--json"
+    )
+    assert recalled.json[0]["due"].startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (("--at", "90m"), "--at 90m is in the past"),
+        (("--at", "tomorrow"), "tomorrow is not a time"),
+        (("--in", "soon"), "soon is not a duration: give 30s, 90m, 12h or 3d"),
+        (("--in", "1s", "--at", "2100-01-01T00:00Z"), "--at cannot be combined with --in"),
+        (("--in", "1s", "--delay-level", 1), "a message has either `deliver_at` or `delay_level`"),
+    ],
+)
+def test_wrong_times_are_refused(ask, topic, args, text):
+    ask("produce", topic, "x", *args).assert_refused(2, text)
+
+
+def test_a_time_beyond_three_days_is_refused_by_the_broker(ask, topic):
+    refused = ask("produce", topic, "x", "--in", "4d")
+    assert refused.status == 1
+    assert "should not be bigger than the max delay 259200000ms" in refused.err
+
+
 def test_the_delays_of_json_lines_are_shown_by_message(pipe, topic):
     lines = b'{"body":"now"}\n{"body":"later","delay_level":18}\n'
     sent = pipe("produce", topic, "--json-lines", "--in-flight", 1, "--json", stdin=lines).json
@@ -195,7 +232,7 @@ def test_from_a_moment_and_from_the_end(ask, topic):
 
 def test_too_few_messages_in_time_is_a_failure(ask, topic):
     ask("produce", topic, "x")
-    result = ask("consume", topic, "--from", "first", "--max", 2, "--timeout", 5)
+    result = ask("consume", topic, "--from", "first", "--max", 2, "--timeout", 2)
     assert (result.status, result.out) == (1, "x\n")
     assert result.err == "cometmq: only 1 of 2 messages arrived in time\n"
 
@@ -372,7 +409,7 @@ def test_the_keys_that_commands_print_are_accepted(kind):
     assert set(kind.__struct_fields__) <= message_json._KNOWN
 
 
-@pytest.mark.parametrize("command", [("produce", "T", "x"), ("consume", "T")])
+@pytest.mark.parametrize("command", [("produce", "T", "x", "--timeout", 2), ("consume", "T")])
 def test_a_dead_name_server_is_one_line(call, command):
     port = free_port()
     result = call(*command, "-n", f"127.0.0.1:{port}")

@@ -5,7 +5,6 @@ import asyncio
 import json
 import re
 import signal
-import subprocess
 import urllib.request
 from collections import Counter
 
@@ -14,12 +13,12 @@ import pytest
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.consuming.lag_report import collect
 from cometmq.client import ClientOptions, Message, MessageQueue, Producer
-from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_port
 from cometmq.peers.processes import wait_until
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.offsets import UpdateConsumerOffset
 from cometmq.remoting.commands.pull import PullMessage
+from cometmq.remoting.commands.topics import TrimQueue
 from cometmq.remoting.errors import CometError
 
 GROUP, TOPIC, BROKER = "billing", "Orders", "broker-a"
@@ -36,8 +35,9 @@ LABEL = re.compile(r'(\w+)="([^"]*)"')
 class Bench:
     """One broker, and every way to ask it for the lag of the group."""
 
-    def __init__(self, cluster):
+    def __init__(self, cluster, call):
         self.cluster = cluster
+        self._call = call
         self.http = free_port()
 
     def start(self):
@@ -50,10 +50,9 @@ class Bench:
         wait_until(lambda: child.exit_status is not None, 60, "the broker's end")
 
     def say(self, *args):
-        command = [str(PROGRAM), *map(str, args), "-n", self.cluster.namesrv]
-        done = subprocess.run(command, check=False, capture_output=True, timeout=120, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        done = self._call(*args, "-n", self.cluster.namesrv)
+        assert done.status == 0, done
+        return done.out
 
     def ask(self, question):
         async def run():
@@ -127,9 +126,9 @@ class Bench:
 
 
 @pytest.fixture
-def bench(running_cluster, tmp_path):
+def bench(running_cluster, tmp_path, call):
     with running_cluster(tmp_path) as cluster:
-        bench = Bench(cluster)
+        bench = Bench(cluster, call)
         bench.start()
         bench.say("topic", "create", TOPIC, "--queues", 1)
         bench.say("group", "create", GROUP)
@@ -141,7 +140,7 @@ def test_every_way_to_ask_shows_the_same_lag(bench):
     bench.commit(5)
     assert bench.check({TOPIC: 195}) == 195
 
-    # trimmed: the oldest files are deleted at once
+    # expired: the oldest files are deleted at once
     option = ("-k", "diskSpaceCleanForciblyRatio", "-v")
     bench.say("updateBrokerConfig", "-b", bench.cluster.addresses[BROKER], *option, 5)
     queue = MessageQueue(TOPIC, BROKER, 0)
@@ -149,6 +148,11 @@ def test_every_way_to_ask_shows_the_same_lag(bench):
     bench.say("updateBrokerConfig", "-b", bench.cluster.addresses[BROKER], *option, 85)
     first = bench.ask(lambda admin: admin.min_offset(queue))
     assert bench.check({TOPIC: 200 - first}) == 195  # RocketMQ's tools count deleted messages
+
+    # trimmed, as by an operator
+    first += 2
+    bench.broker(RequestCode.TRIM_QUEUE, TrimQueue(TOPIC, 0, first))
+    bench.check({TOPIC: 200 - first})
 
     # killed and started again
     bench.kill()

@@ -8,10 +8,15 @@ import re
 import subprocess
 import sys
 
+import msgspec
 import pytest
+import typer
 
 from cometmq.cli.failures import print_error
+from cometmq.cli.mqadmin.frame import Column, exit_if_any, print_done, print_table
+from cometmq.cli.outcome import DAMAGES, note_damage
 from cometmq.cli.output import print_facts, print_notes, print_rows
+from cometmq.cli.say import say
 from cometmq.remoting.errors import ServerError
 
 COLUMNS = ("Topic", "Queue id", "Lag", "Ordered")
@@ -116,6 +121,12 @@ def test_tables_fit_a_terminal_of_80_columns_and_lose_nothing(row, is_table):
     assert sum(line.count(row[1]) for line in lines) == 2
 
 
+def test_sentences_share_the_width():
+    """No column becomes a tower of single words because another one comes first."""
+    lines = on_terminal(("Level", "What", "Advice"), ("warning", "what is " * 15, "to do so " * 15))
+    assert len(lines) <= 2 + 2 * 5
+
+
 HOSTILE = "\x1b[2J\x9b1mred\x07\u202e"
 WRITTEN_OUT = "\\x1b[2J\\x9b1mred\\x07\\u202e"
 
@@ -138,3 +149,21 @@ def test_control_characters_of_messages_do_not_reach_the_terminal(capsys):
     out = capsys.readouterr().out
     assert json.loads(out) == [{"key": HOSTILE}]
     assert not set("\x1b\x9b\x07") & set(out)
+
+
+def test_mqadmin_prints_no_control_characters(capsys):
+    """Whoever reaches a name server chooses the names in the routes."""
+    evil = "T\x1b]0;title\x07\x9b2J\u2028\u200f\x7f"
+    columns = [Column("name", "#Name", "%-20s"), Column("text", "#Text", "%s")]
+    print_table(columns, [(f"{evil}\nfaked", evil)], as_json=False)
+    print_done(f"deleted {evil}", {}, as_json=False)
+    with pytest.raises(typer.Exit):
+        exit_if_any({evil: ServerError(evil)})
+    note_damage(evil)
+    DAMAGES.clear()
+    say(msgspec.json.encode([evil]))
+    said = capsys.readouterr()
+    lines = (said.out + said.err).split("\n")
+    assert len(lines) == 6 + 1
+    assert all(it.isprintable() for it in lines)
+    assert json.loads(lines[3]) == [evil]

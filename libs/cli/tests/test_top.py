@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from cometmq.cli.verbs.top_views import VIEWS, Screen, rendered, rows_of
+from cometmq.cli.verbs.top_views import EMPTY, VIEWS, Screen, rendered, rows_of
 from cometmq.insight.model import (
     Group,
     Member,
@@ -168,3 +168,18 @@ def test_on_a_terminal_keys_work_and_the_screen_is_restored(suite):
     os.close(master)
     assert output.startswith(b"\x1b[?1049h")
     assert b"\x1b[?1049l" in output, "the screen was restored"
+
+
+def test_rates_and_lag_are_plotted_over_the_looks():
+    screen = Screen("groups")
+    for lag in (0, 50, Unknown("-"), 100):
+        screen.note(snapshot(groups=[group("x", lag)]))
+    lines = rendered(snapshot(groups=[group("x", 100)]), "", screen, 120, 20)
+    (row,) = [line for line in lines if line.startswith("x ")]
+    assert "▁▅ █" in row
+    screen.note(snapshot())
+    assert screen.with_plots(("Group", "Lag"), [["x", 1]])[1] == [["x", 1, ""]]
+
+
+def test_every_view_without_rows_says_what_there_is_not():
+    assert set(EMPTY) == set(VIEWS)

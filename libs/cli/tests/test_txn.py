@@ -45,7 +45,10 @@ def test_open_transactions_are_listed(ask, suite, topic, begun):
     assert [row["transaction"] for row in rows] == begun
     assert {row["topic"] for row in rows} == {topic}
     assert [row["keys"] for row in rows] == [["k0"], ["k1"]]
-    assert ask("txn", "list", "--group", topic, "--max", 1, "--json").json == rows[:1]
+    cut = ask("txn", "list", "--group", topic, "--max", 1, "--json")
+    assert cut.json == rows[:1]
+    assert cut.err == "cometmq: only the first 1 open are shown: give --max or --until\n"
+    assert ask("txn", "list", "--group", topic, "--max", 2).err == ""
     assert ask("txn", "list", "--group", topic, "--until", "1h", "--json").json == []
     assert ask("txn", "list", "--group", "nobody", "--json").json == []
     table = ask("txn", "list", "--group", topic).out

@@ -9,6 +9,7 @@ import pty
 import signal
 import subprocess
 import time
+from contextlib import suppress
 
 import pytest
 import typer
@@ -17,6 +18,7 @@ from cometmq.cli import watching
 from cometmq.cli.connecting import EXIT_INTERRUPTED
 from cometmq.cli.connecting import run as run_command
 from cometmq.cli.outcome import MISSING
+from cometmq.cli.say import say
 from cometmq.cli.streams import OutputClosed
 from cometmq.client.errors import ClientError
 from cometmq.peers.comet import PROGRAM
@@ -53,7 +55,7 @@ def watch(outcomes, *, as_json=False):
         outcome = next(left)
         if isinstance(outcome, Exception):
             raise outcome
-        return lambda: typer.echo(outcome)
+        return lambda: say(outcome)
 
     watching.watch(ask, 2, as_json=as_json)
 
@@ -134,16 +136,25 @@ def test_lag_is_watched_until_ctrl_c(suite, ask, topic):
 def test_a_terminal_is_redrawn(suite):
     master, slave = pty.openpty()
     command = [str(PROGRAM), "lag", "--watch", "0.1", "-n", suite.namesrv]
-    with subprocess.Popen(command, stdout=slave, stderr=slave, start_new_session=True) as process:
-        os.close(slave)
-        shown, deadline = "", time.monotonic() + TIMEOUT_S
-        while shown.count(CLEAR) < 3:
+    shown, deadline = "", time.monotonic() + TIMEOUT_S
+
+    def read_until(count):
+        nonlocal shown
+        while shown.count(CLEAR) < count:
             assert time.monotonic() < deadline, shown
             shown += os.read(master, 1 << 16).decode()
-        process.send_signal(signal.SIGINT)
-        os.set_blocking(master, False)
-        assert process.wait(TIMEOUT_S) == 130
-    os.close(master)
+
+    with subprocess.Popen(command, stdout=slave, stderr=slave, start_new_session=True) as process:
+        os.close(slave)
+        try:
+            read_until(3)
+            process.send_signal(signal.SIGINT)
+            with suppress(OSError):  # EIO: the process has ended
+                read_until(100)
+            assert process.wait(TIMEOUT_S) == 130, shown
+        finally:
+            process.kill()
+            os.close(master)
     first, second = shown.split(CLEAR)[1:3]
     assert first.splitlines()[0].endswith("Z; again every 0.1 s, Ctrl-C ends")
     assert first.splitlines()[1] == second.splitlines()[1]
@@ -152,6 +163,19 @@ def test_a_terminal_is_redrawn(suite):
 def test_a_report_is_not_watched(call):
     refused = call("lag", "--report", "x.html", "--watch", 1)
     refused.assert_refused(2, "give --report or --watch, not both")
+
+
+def test_a_signal_in_the_last_step_of_a_round_ends_the_command():
+    async def main():
+        signal.raise_signal(signal.SIGINT)
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(typer.Exit) as ended:
+            run_command(main())
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert ended.value.exit_code == EXIT_INTERRUPTED
 
 
 @pytest.mark.filterwarnings("error")

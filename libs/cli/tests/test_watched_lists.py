@@ -41,3 +41,21 @@ def test_a_watched_list_prints_a_document_in_each_round(ask, capfdbinary, monkey
     text = capfdbinary.readouterr().out.decode()
     first, end = json.JSONDecoder().raw_decode(text)
     assert json.loads(text[end:]) == first or path == ("cluster",)
+
+
+def test_a_watched_lag_is_plotted(ask, topic, capfdbinary, monkeypatch):
+    group, rounds = f"{topic}_group", []
+    assert ask("produce", topic, "a", "b").status == 0
+    taken = ask("consume", topic, "-g", group, "--from", "first", "--max", 1, "--timeout", 60)
+    assert taken.status == 0
+
+    def pause(waiting):
+        waiting.close()
+        rounds.append(waiting)
+        if len(rounds) == 3:
+            raise EndOfTest
+
+    monkeypatch.setattr(watching, "run", pause)
+    with pytest.raises(EndOfTest):
+        ask("lag", group, "-t", topic, "--watch", 1)
+    assert "Lag, 3 looks: ███ 1\n" in capfdbinary.readouterr().out.decode()

@@ -11,6 +11,7 @@ import pytest
 from cometmq.client import (
     AdminClient,
     BrokerMissing,
+    ClientError,
     ClientOptions,
     InvalidArgument,
     Message,
@@ -20,6 +21,7 @@ from cometmq.client import (
 )
 from cometmq.client.admin.broker import BrokerAdmin, parse_settings, render_settings
 from cometmq.client.admin.namesrv import NamesrvAdmin
+from cometmq.client.admin.recalls import find_waiting, recall
 from cometmq.client.clock import wall_ms
 from cometmq.client.testing import MemoryCluster
 from cometmq.remoting.bodies.acl import AclAccount
@@ -376,3 +378,12 @@ async def test_time_spans_of_an_unknown_group_are_refused(
         assert await admin.time_spans("T", "young") == [nothing]
         monkeypatch.setattr(BrokerAdmin, "time_spans", AsyncMock(return_value=[something]))
         assert await admin.time_spans("T", "cg") == [something]
+
+
+async def test_a_rocketmq_broker_cannot_recall(cluster: MemoryCluster) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        (master,) = (await admin.masters()).values()
+        with pytest.raises(ClientError, match="is a RocketMQ broker: it cannot recall"):
+            await recall(master, "T", "ID")
+        with pytest.raises(ClientError, match="no delayed message of the topic T with the id ID"):
+            await find_waiting(admin, [master], "T", "ID")

@@ -30,7 +30,7 @@ from cometmq.client import (
 from cometmq.client.clock import wall_ms
 from cometmq.client.consume.queues.offsets import local_offsets_path
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import Recorder, consumer_of, send, texts
+from cometmq.client.testing.listening import Recorder, consumer_of, send, store, texts
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.offsets import QueueOffsetTable
 from cometmq.remoting.codes import RequestCode
@@ -332,7 +332,7 @@ async def test_an_old_queue_that_comes_back_is_read_from_the_start_of_the_member
         rebalance_interval_ms=100,
     )
     async with consumer_of(cluster, seen, options):
+        store(cluster, b"new")  # before the member sees the queue
         is_hidden = False
-        await send(cluster, Message("T", b"new"))
         await eventually(lambda: bool(seen.bodies))
     assert seen.bodies == [b"new"]

@@ -15,7 +15,7 @@ from cometmq.client.transfer.room import Room
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.tasks import TaskSet
 
-FEW, MANY = 1_000, 32_000
+FEW, MANY = 1_000, 16_000
 GROWTH_MAX = 5
 """A cost that grows with the number of others would grow by a factor of MANY / FEW."""
 

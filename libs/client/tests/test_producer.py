@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 import asyncio
 import os
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 
 from cometmq.client import (
+    BrokerMissing,
     ClientStateError,
     ConsumeOutcome,
     InvalidArgument,
@@ -23,6 +25,7 @@ from cometmq.client.testing import HANG, MemoryCluster, eventually
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import (
+    RequestCodeNotSupported,
     RequestTimeout,
 )
 from cometmq.remoting.transport.settings import TlsSettings
@@ -43,6 +46,54 @@ async def test_a_message_arrives_with_everything_it_was_sent_with(cluster: Memor
     assert stored.message_id == result.message_id
     assert stored.offset_message_id == result.offset_message_id
     assert (stored.queue, stored.queue_offset) == (result.queue, result.queue_offset)
+
+
+@pytest.mark.parametrize(
+    ("at", "name", "value"),
+    [
+        (datetime(2026, 11, 20, 10, tzinfo=UTC), "TIMER_DELIVER_MS", "1795168800000"),
+        (datetime(2026, 11, 20, 10, 0, 0, 1, UTC), "TIMER_DELIVER_MS", "1795168800001"),
+        (timedelta(minutes=90), "TIMER_DELAY_MS", "5400000"),
+        (timedelta(microseconds=1), "TIMER_DELAY_MS", "1"),
+        (timedelta(), "TIMER_DELAY_MS", "0"),
+    ],
+)
+async def test_a_delivery_time_becomes_the_property_of_rocketmq_5(
+    cluster: MemoryCluster, at: datetime | timedelta, name: str, value: str
+) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        await producer.send(Message("T", b"x", deliver_at=at))
+    (stored,) = cluster.broker.messages("T")
+    assert stored.properties[name] == value
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("T", b"x", deliver_at=datetime(2026, 1, 1)),  # noqa: DTZ001  # the fault
+        Message("T", b"x", deliver_at=timedelta(seconds=-1)),
+        Message("T", b"x", deliver_at=1795168800000),  # type: ignore[arg-type]
+        Message("T", b"x", deliver_at=timedelta(1), delay_level=1),
+        Message("T", b"x", properties={"TIMER_DELAY_SEC": "1"}),
+    ],
+)
+async def test_wrong_delivery_times_are_refused(cluster: MemoryCluster, message: Message) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(InvalidArgument, match="deliver_at"):
+            await producer.send(message)
+    assert not cluster.broker.requests[SEND]
+
+
+async def test_a_recall_names_the_message_and_where_it_waits(cluster: MemoryCluster) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        sent = await producer.send(Message("T", b"later", delay_level=3))
+        with pytest.raises(RequestCodeNotSupported, match="370"):  # as RocketMQ 4.x
+            await producer.recall(sent)
+        nowhere = msgspec.structs.replace(sent, queue=MessageQueue("T", "nobody", 0))
+        with pytest.raises(BrokerMissing, match="nobody"):
+            await producer.recall(nowhere)
+        with pytest.raises(InvalidArgument, match="sent must be the SendResult of a send"):
+            await producer.recall(sent.message_id)  # type: ignore[arg-type]
 
 
 async def test_brokers_know_a_producer_before_start_returns(cluster: MemoryCluster) -> None:
@@ -157,6 +208,7 @@ async def test_messages_that_no_broker_takes_are_refused(
     [
         ([], "empty"),
         ([Message("T", b"x", delay_level=1)], "messages with a delay level"),
+        ([Message("T", b"x", deliver_at=timedelta(1))], "messages with `deliver_at` cannot be"),
         ([Message("%RETRY%g", b"x")], "messages to a retry topic"),
         ([Message("T", b"x"), Message("U", b"x")], "must have the same topic"),
         (

@@ -160,6 +160,99 @@ async def test_a_queue_taken_during_a_reset_keeps_one_reader(background: TaskSet
     assert before.process_queue.is_dropped
 
 
+class Pulls(NoMessages):
+    """Notes which queues are pulled from."""
+
+    def __init__(self) -> None:
+        self.queues: list[MessageQueue] = []
+
+    async def pull(self, queue: MessageQueue, *_: Any, **__: Any) -> Any:
+        self.queues.append(queue)
+        await super().pull()
+
+
+class GreenletTimeout(BaseException):
+    """Like the timeouts of gevent."""
+
+
+@pytest.mark.parametrize("method", ["read", "update"])
+@pytest.mark.parametrize("error", [LookupError("foreign"), GreenletTimeout("foreign")])
+async def test_a_store_that_fails_for_one_queue_stops_no_other(
+    background: TaskSet, method: str, error: BaseException
+) -> None:
+    other, errors = MessageQueue("T", "a", 1), [error]
+
+    class FailsOnce(SlowOffsets):
+        async def read(self, queue: MessageQueue) -> int | None:
+            if method == "read":
+                self.fail(queue)
+            return await super().read(queue)
+
+        def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
+            if method == "update":
+                self.fail(queue)
+            super().update(queue, offset, is_reset=is_reset)
+
+        def fail(self, queue: MessageQueue) -> None:
+            if queue == other and errors:
+                raise errors.pop()
+
+    pulls, shares = Pulls(), {"T": [QUEUE, other]}
+    readers = queues_of(parts_of(pulls, FailsOnce(), background))
+    assert not await readers.take(shares)
+    await eventually(lambda: pulls.queues == [QUEUE])
+    assert await readers.take(shares)
+    await eventually(lambda: pulls.queues == [QUEUE, other])
+
+
+async def test_a_queue_whose_opening_was_interrupted_is_opened_again(background: TaskSet) -> None:
+    assigned: list[list[MessageQueue]] = []
+
+    async def on_assigned(queues: list[MessageQueue]) -> None:
+        assigned.append(queues)
+        if len(assigned) == 1:
+            await asyncio.Event().wait()
+
+    pulls, offsets = Pulls(), SlowOffsets()
+    parts = parts_of(pulls, offsets, background)
+    parts.shared.callbacks.assigned = on_assigned
+    readers = queues_of(parts)
+
+    async def take() -> None:
+        assert await readers.take({"T": [QUEUE]})
+
+    taking = background.spawn(take(), name="take")
+    await eventually(lambda: bool(assigned))
+    taking.cancel()
+    await asyncio.wait([taking])
+    assert pulls.queues == []
+    await take()
+    await eventually(lambda: pulls.queues == [QUEUE])
+    assert assigned == [[QUEUE], [QUEUE]]
+
+    readers.stop()
+    await take()
+    assert len(assigned) == 2  # a stopped queue is not opened again
+
+
+async def test_a_reset_of_a_queue_that_is_being_opened_is_kept(background: TaskSet) -> None:
+    """The answer to the read of its offset may be older than the reset."""
+
+    class OldAnswer(SlowOffsets):
+        async def read(self, queue: MessageQueue) -> int | None:
+            found = await super().read(queue)
+            await readers.reset(queue, 5)
+            return found
+
+    offsets = OldAnswer()
+    readers = queues_of(parts_of(NoMessages(), offsets, background))
+    assert await readers.take({"T": [QUEUE]})
+    reader = readers.get(QUEUE)
+    assert reader is not None
+    assert reader.process_queue.next_offset == 5
+    assert offsets.unsaved(QUEUE) == 5
+
+
 async def test_a_recreated_queue_ignores_offsets_of_held_messages(
     background: TaskSet,
 ) -> None:

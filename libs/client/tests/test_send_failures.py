@@ -26,7 +26,7 @@ from cometmq.client import (
 )
 from cometmq.client.errors import broker_missing
 from cometmq.client.testing import DISCONNECT, HANG, LOSE_ANSWER, MemoryCluster, eventually
-from cometmq.client.transfer import sender, time_limit
+from cometmq.client.transfer import attempts, sender, time_limit
 from cometmq.client.transfer.attempts import Attempts
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -208,7 +208,8 @@ async def test_every_form_of_send_raises_alike_if_the_broker_is_down(
     cluster: MemoryCluster, form: str
 ) -> None:
     cluster.create_topic("T")
-    async with Producer("pg", cluster.namesrv) as producer:
+    options = ProducerOptions(send_timeout_ms=600)
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
         (queue, *_) = await producer.queues("T")
         await cluster.broker.stop()
         with pytest.raises(SendFailed):  # this send may be the one that finds the connection closed
@@ -315,12 +316,27 @@ async def test_a_lost_connection_is_made_again(cluster: MemoryCluster) -> None:
 
 
 async def test_a_dead_connection_is_found_out_by_heartbeats(cluster: MemoryCluster) -> None:
-    options = ProducerOptions(heartbeat_interval_ms=50, api_timeout_ms=3_000)
+    options = ProducerOptions(heartbeat_interval_ms=50, api_timeout_ms=1_000)
     async with Producer("pg", cluster.namesrv, options=options) as producer:
         cluster.broker.fail(SEND, HANG)
         cluster.broker.fail(RequestCode.HEART_BEAT, HANG)
         await producer.send(Message("T", b"x"), timeout_ms=60_000)
     assert cluster.broker.requests[SEND] == 2
+
+
+async def test_a_frozen_broker_costs_only_the_sends_that_find_it_out(pair: MemoryCluster) -> None:
+    frozen = pair.brokers[0]
+    options = ProducerOptions(heartbeat_interval_ms=50, api_timeout_ms=200)
+    async with Producer("pg", pair.namesrv, options=options) as producer:
+        await producer.send(Message("T", b"x"))
+        for code in (RequestCode.HEART_BEAT, SEND):
+            frozen.fail(code, HANG, times=1_000)
+        outages = producer._running().outages
+        await eventually(lambda: frozen.address in outages)
+        before = frozen.requests[SEND]
+        for _ in range(8):
+            await producer.send(Message("T", b"x"))
+        assert frozen.requests[SEND] == before
 
 
 async def test_a_silent_broker_costs_no_more_than_the_timeout(cluster: MemoryCluster) -> None:
@@ -401,7 +417,10 @@ async def test_less_safe_storage_is_a_result_or_a_reason_to_try_again(
     assert cluster.broker.requests[SEND] == 3
 
 
-async def test_slow_brokers_are_left_out(pair: MemoryCluster) -> None:
+async def test_slow_brokers_are_left_out(
+    pair: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "monotonic_ms", lambda: 1_000)  # no send is slow by chance
     options = ProducerOptions(avoid_slow_brokers=True)
     async with Producer("pg", pair.namesrv, options=options) as producer:
         await producer.send(Message("T", b"x"))
@@ -434,7 +453,10 @@ async def test_a_send_goes_on_until_its_deadline_while_the_broker_is_down(
         assert results[0].queue.broker_name == second.name
 
 
-def test_a_blocking_send_goes_on_too_and_gives_up_in_time(served: MemoryCluster) -> None:
+def test_a_blocking_send_goes_on_too_and_gives_up_in_time(
+    served: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "BACK_OFF_MS", (50, 50))
     options = ProducerOptions(send_timeout_ms=700)
     with sync.Producer("pg", served.namesrv, options=options) as producer:
         producer.send(Message("T", b"x"))

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from cometmq.client import Message
 from cometmq.client.testing import MemoryCluster, eventually
@@ -121,12 +122,23 @@ async def run_program(
                 first = await process.stdout.readline()
                 for _ in range(count):
                     process.send_signal(end)
-                    await asyncio.sleep(0.1)  # pending signals of one kind are merged
+                    await asyncio.sleep(0.1)
+                    await eventually(lambda: is_handled(process.pid))
             output, errors = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
     return process.returncode, (first + output).decode(), errors.decode()
+
+
+def is_handled(pid: int) -> bool:
+    """Whether a program has handled a signal and sleeps again; until then, a second is merged."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return True
+    facts = dict(line.split(":", 1) for line in text.splitlines())
+    return int(facts["ShdPnd"], 16) == 0 and facts["State"].split()[0] in "SZX"
 
 
 async def test_a_push_consumer_drains_on_sigterm(cluster: MemoryCluster) -> None:

@@ -2,6 +2,7 @@
 from time import process_time
 
 import msgspec
+import pytest
 
 from cometmq.insight.asking import Queue, Turns
 from cometmq.insight.history import History
@@ -54,6 +55,12 @@ def test_a_figure_that_was_not_told_is_unknown():
     refused = seen(master(topics=Unknown("no permission")))
     assert refused.topics == []
     assert refused.notes == ["broker-a does not tell its topics: no permission"]
+
+
+def test_topics_named_after_brokers_and_clusters_are_those_of_the_system():
+    names = ("broker-a", "DefaultCluster", "DefaultCluster_REPLY_TOPIC", "other_REPLY_TOPIC", "T")
+    found = seen(master(topics={it: TopicConfig(topic_name=it) for it in names}, queues={}))
+    assert [it for it in names if found.topic(it).kind is TopicKind.NORMAL] == [*names[3:]]
 
 
 def test_rates_need_two_looks():
@@ -180,3 +187,26 @@ def test_the_oldest_unread_message_of_all_brokers_counts():
     half = seen(aged({"T@G": NOW_MS - 9_000}), aged({})).group("G")
     assert isinstance(half.behind_s, Unknown)
     assert isinstance(seen(aged(None)).group("G").behind_s, Unknown)
+
+
+def test_memory_is_divided_among_its_parts():
+    told = "resident=1000,program=200,pullCache=300,unread=0,peak=1500,limit=4000"
+    (broker,) = seen(master(runtime={"memory": told})).brokers
+    memory = broker.state.memory
+    assert (memory.resident_bytes, memory.peak_bytes, memory.limit_bytes) == (1_000, 1_500, 4_000)
+    assert memory.used_ratio == 0.25
+    assert [(it.title, it.size) for it in memory.parts] == [
+        ("tables, connections and interpreter", 500), ("records kept for pulls", 300),
+        ("programs and libraries", 200),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("told", ["", "resident=0", "resident=-5", "resident=x,program=1", "=,=="])
+def test_memory_that_is_not_told_is_unknown(told):
+    (broker,) = seen(master(runtime={"memory": told})).brokers
+    assert isinstance(broker.state.memory, Unknown)
+
+
+def test_parts_that_exceed_the_memory_are_left_out():
+    (broker,) = seen(master(runtime={"memory": "resident=10,program=90,pullCache=4"})).brokers
+    assert sum(it.size for it in broker.state.memory.parts) == 10

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import gzip
+import tracemalloc
 import zlib
 from time import process_time
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from cometmq.client.errors import InvalidArgument
 from cometmq.insight.decode import CHARS_MAX, Format, decode
 from cometmq.insight.protobuf import Schema
+from cometmq.remoting.visible import visible
 
 
 def descriptor_set():
@@ -54,6 +56,38 @@ def test_compressed_bodies_are_opened():
     assert (twice.text, twice.layers) == ("text", ("zlib", "gzip"))
 
 
+@given(
+    st.recursive(
+        st.none() | st.integers(-5, 5) | st.text('a[]{}:,"\\\u00e9\n ', max_size=8),
+        lambda inner: (
+            st.lists(inner, max_size=4) | st.dictionaries(st.text("a]:", max_size=3), inner)
+        ),
+        max_leaves=30,
+    ).filter(lambda it: isinstance(it, dict | list)),
+    st.integers(1, 200),
+)
+def test_json_is_indented_as_a_library_does(value, chars_max):
+    body = msgspec.json.encode(value)
+    whole = visible(msgspec.json.format(body, indent=2).decode())
+    found = decode(body, Format.JSON, chars_max=chars_max)
+    assert (found.text, found.is_cut) == (whole[:chars_max], len(whole) > chars_max)
+    assert decode(body, Format.JSON).text == whole
+
+
+def test_deep_json_is_not_blown_up():
+    """Indented as a whole, these 2 MB have 1.8 GB."""
+    body = b"[" * 900 + b"1," * 1_000_000 + b"1" + b"]" * 900
+    tracemalloc.start()
+    try:
+        found = decode(body, chars_max=480)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (found.format, found.is_cut, len(found.text)) == (Format.JSON, True, 480)
+    assert peak_bytes < 16 << 20
+    assert decode(body).text.startswith("[\n  [\n    [")
+
+
 def test_a_bomb_is_not_blown_up():
     found = decode(gzip.compress(bytes(64 << 20)))
     assert "more than 16 MiB" in found.note
@@ -84,6 +118,12 @@ def test_a_wanted_form_that_does_not_fit_says_why():
     assert decode(b"x", Format.PROTOBUF).note == "not protobuf: no descriptor set was given"
     many = decode(msgspec.msgpack.encode([0] * 60_000), Format.MSGPACK)
     assert many.note == "not msgpack: it has more than 50,000 values"
+
+
+def test_large_protobuf_is_not_taken_apart():
+    schema = Schema(descriptor_set(), "shop.Order")
+    found = decode(ORDER * (1 << 20), Format.PROTOBUF, schema=schema, chars_max=480)
+    assert (found.format, found.note) == (Format.HEX, "not protobuf: it has more than 1 MiB")
 
 
 def test_protobuf_needs_a_schema():

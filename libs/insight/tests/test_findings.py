@@ -1,17 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any
+import importlib
+import inspect
+import pkgutil
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 import pytest
 
+from cometmq.console.pages import PAGES
+from cometmq.insight import rules
 from cometmq.insight.asking import Queue
-from cometmq.insight.certificates import certificates_of
+from cometmq.insight.certificates import OURS, certificates_at, certificates_of
+from cometmq.insight.finding import Condition
 from cometmq.insight.findings import RULES, Severity, findings
 from cometmq.insight.history import History, Place
-from cometmq.insight.model import Certificate, Refusal, Since, Trouble
+from cometmq.insight.model import Certificate, Refusal, Since, Snapshot, Trouble
 from cometmq.peers.paths import ROOT
+from cometmq.remoting.bodies.overview import RefusedRequests
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.names import HALF_TOPIC
+from cometmq.runtime.acl.errors import no_permission
 
 from .answers import NOW_MS, master, members, seen, silent, slave
 
@@ -27,7 +37,39 @@ def reader(offset=20, *, online=True, **more):
     )
 
 
-CASES = {
+def telling(answers, **facts):
+    """Return a master's answers with other parts."""
+    return msgspec.structs.replace(answers, master=msgspec.structs.replace(answers.master, **facts))
+
+
+class Case(NamedTuple):
+    """A fault, as brokers tell it; `answers` may be several, or depend on the number of the look.
+
+    `facts` are the parts of the snapshot that do not come from these answers.
+    """
+
+    answers: Any
+    text: str
+    looks: int = 1
+    facts: Any = None
+
+    def look(self) -> tuple[Snapshot, History]:
+        """Look a few times, a minute apart; return the last snapshot."""
+        history, found = History(), None
+        for at in range(self.looks):
+            answers = self.answers(at) if callable(self.answers) else self.answers
+            placed = answers if isinstance(answers, list) else [answers]
+            snapshot = seen(*placed, history=history, now_ms=NOW_MS + 60_000 * at)
+            found = msgspec.structs.replace(snapshot, **(self.facts or {}))
+        assert found is not None
+        return found, history
+
+
+def growing(at: int) -> dict[str, dict[int, Queue]]:
+    return {"T": {0: Queue(10, 50 + 100 * at)}}
+
+
+FAULTS: dict[str, tuple[Any, ...]] = {
     "broker-down": (silent(Trouble.HANGS), "broker broker-a (10.1.0.0:0) hangs: connect"),
     "no-master": (("a", 1, slave()), "broker a has no master"),
     "no-elector": (master(runtime={"electorMissing": "true"}), "no elector looks after"),
@@ -59,17 +101,39 @@ CASES = {
         master(topics={HALF: TopicConfig(topic_name=HALF)}, queues={HALF: {0: Queue(0, 4_000)}}),
         "up to 4,000 transactions are open at broker-a",
     ),
+    "releases-differ": (
+        [master(runtime={"brokerVersionDesc": it}) for it in ("V1", "V2")],
+        "2 versions are running: V1 (1), V2 (1)",
+    ),
+    "group-stuck": (reader(20), "G has 1 member but commits nothing", 3),
+    "lag-grows": (lambda at: reader(20 + at, queues=growing(at)), "the lag of G grows", 8),
+    "subscriptions-disagree": (
+        telling(reader(50), disagreements={"G": "c reads U, too"}),
+        "the members of G disagree: c reads U, too",
+    ),
+    "push-back": (
+        telling(master(), refused=[RefusedRequests(310, 2, "T", "busy", "c:7", 3, NOW_MS, NOW_MS)]),
+        "broker-a refused 3 times SEND_MESSAGE_V2 (310) for T",
+    ),
+    "nobody-reads": (lambda at: master(queues=growing(at)), "go to T, and no group reads it", 2),
+    "certificate-expires": (
+        master(),
+        "has expired",
+        1,
+        {"certificates": [Certificate("broker a:0", "tls.server.certPath", NOW_MS - 1)]},
+    ),
 }
+CASES = {name: Case(*it) for name, it in FAULTS.items()}
 
 
 @pytest.mark.parametrize("rule", CASES)
 def test_each_fault_is_found(rule):
-    outcome, text = CASES[rule]
-    found = {it.rule: it for it in findings(seen(outcome))}
+    found = {it.rule: it for it in findings(*CASES[rule].look())}
     assert rule in found
-    assert text in found[rule].text
+    assert CASES[rule].text in found[rule].text
     assert (ROOT / "docs" / "runbooks" / found[rule].runbook).is_file()
     assert found[rule].command.startswith("cometmq ")
+    assert f"/{found[rule].page}" in {it.path for it in PAGES}
 
 
 def test_a_healthy_cluster_has_no_finding():
@@ -152,7 +216,30 @@ def test_refusals_become_findings_while_they_are_new():
     (found,) = with_refusal(NOW_MS - 1_000)
     assert "a refused 7 times SEND_MESSAGE_V2 (310) for T" in found.text
     assert found.runbook == "system-busy.md"
+    assert found.command == "cometmq top refused"
+    assert found.since == Since(NOW_MS - 60_000)
+    assert "send more slowly" in found.remedy
     assert with_refusal(NOW_MS - 3_600_000) == []
+
+
+def test_a_refused_account_is_one_finding_in_plain_words():
+    """A client without a right is refused its heartbeats, too: the user knows only the send."""
+    snapshot = seen(master())
+    fields = {it: getattr(snapshot, it) for it in snapshot.__struct_fields__}
+    remark = no_permission("topic:T", is_default=True).remark
+
+    def refusal(code, peer="10.0.0.1:5"):
+        return Refusal("a", code, 1, remark, peer, "T", 1, NOW_MS - 60_000, NOW_MS)
+
+    def of(*refusals):
+        return findings(type(snapshot)(**fields | {"refusals": refusals}))
+
+    (found,) = of(refusal(34), refusal(310), refusal(35))
+    assert "SEND_MESSAGE_V2 (310) for T" in found.text
+    assert found.text.endswith("10.0.0.1:5: No default permission for topic:T")
+    assert "rights" in found.remedy
+    assert len(of(refusal(34))) == 1
+    assert len(of(refusal(34, "10.0.0.2:5"), refusal(310))) == 2
 
 
 def test_a_checker_that_waits_for_the_first_transaction_is_no_finding():
@@ -164,8 +251,37 @@ def test_a_checker_that_waits_for_the_first_transaction_is_no_finding():
         assert len(findings(type(snapshot)(**fields | {"refusals": [refusal]}))) == count
 
 
-def test_rules_have_different_names():
-    assert len(set(RULES)) == len(RULES)
+def test_a_look_at_accounts_without_access_control_is_no_finding():
+    snapshot = seen(master())
+    fields = {it: getattr(snapshot, it) for it in snapshot.__struct_fields__}
+    remark = "access control is off: the broker has aclEnable=false"
+    for code, count in ((54, 0), (52, 0), (50, 1)):
+        refusal = Refusal("a", code, 1, remark, "10.0.0.1:5", "", 7, NOW_MS - 60_000, NOW_MS)
+        assert len(findings(type(snapshot)(**fields | {"refusals": [refusal]}))) == count
+
+
+def test_every_rule_is_applied_once():
+    folder = pkgutil.iter_modules(rules.__path__, f"{rules.__name__}.")
+    written = {
+        it
+        for info in folder
+        for name, it in inspect.getmembers(importlib.import_module(info.name), inspect.isfunction)
+        if it.__module__ == info.name and not name.startswith("_")
+        if get_type_hints(it)["return"] == Iterator[Condition]
+    }
+    assert written == set(RULES)
+    assert len(written) == len(RULES)
+
+
+def test_every_rule_has_a_case_and_its_own_name():
+    found: dict[str, set[Any]] = defaultdict(set)
+    for case in CASES.values():
+        snapshot, history = case.look()
+        for rule in RULES:
+            found.update({it.rule: found[it.rule] | {rule} for it in rule(snapshot, history)})
+    assert {rule for by in found.values() for rule in by} == set(RULES)
+    assert [name for name, by in found.items() if len(by) > 1] == []
+    assert found.keys() == CASES.keys()
 
 
 def test_a_stopped_group_says_how_long_its_oldest_message_waits():
@@ -223,7 +339,7 @@ def test_certificates_come_from_brokers_and_from_connections():
     places = [(Place("c", name, 0, f"10.1.0.0:{at}"), it)
               for at, (name, it) in enumerate({"a": told, "java": master()}.items())]  # fmt: skip
     shown: Any = ShownCertificates()
-    found = certificates_of(shown, places, {"tls.server.certPath": 6})
+    found = certificates_of(shown, places, certificates_at(OURS, {"tls.server.certPath": 6}))
     assert [(it.where, it.what, it.expires_ms) for it in found] == [
         ("this program", "tls.client.certPath", 1_500),
         ("this program", "tls.server.certPath", 6_000),

@@ -81,6 +81,12 @@ async def test_transactions_and_delays_are_read_from_properties(suite, admin):
     assert (await of(TRAN_MSG="true", TRAN_PREPARED_QUEUE_OFFSET="3"))[1] is Happening.HALF
     assert Happening.COMMITTED in await of(TRAN_MSG="true")
     assert (await of(DELAY="3"))[1] is Happening.DELAYED
+    timed = msgspec.structs.replace(
+        message, properties=message.properties | {"DELAY": "1", "TIMER_OUT_MS": "1795168800000"}
+    )
+    texts = [it.text for it in (await life_of(admin, timed)).events if it.happening == "delayed"]
+    assert texts == ["was delayed until 2026-11-20T10:00:00.000Z"]
+    assert Happening.DELAYED not in await of(DELAY="0")  # as in dead letters
 
 
 async def test_a_broker_that_does_not_answer_becomes_an_event(suite, admin):

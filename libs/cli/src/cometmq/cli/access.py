@@ -19,6 +19,8 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
+from cometmq.cli.say import say
+
 TLS_CONFIG_VARIABLE: Final = "COMETMQ_TLS_CONFIG"
 CONTEXTS_FILE: Final = "cometmq/contexts.json"
 """The file of `cometmq.runtime.contexts` in the user's folder of settings."""
@@ -140,7 +142,7 @@ def namesrv_or_global(ctx: typer.Context, param: typer.CallbackParam, namesrv: A
         return ACCESS.get().namesrv
     variable = os.environ.get(NAMESRV_VARIABLE)  # noqa: TID251  # click ignores an empty variable
     if variable == "":
-        typer.echo(f"cometmq: {NAMESRV_VARIABLE} is empty: give a value, or unset it", err=True)
+        say(f"cometmq: {NAMESRV_VARIABLE} is empty: give a value, or unset it", err=True)
         raise typer.Exit(EXIT_USAGE)
     return namesrv
 
@@ -224,7 +226,7 @@ def note_unread_variables() -> None:
         return
     module = import_module("cometmq.runtime.variables")
     for name, guess in module.unread(variables, "", [NAMESRV_VARIABLE]).items():
-        typer.echo(f"cometmq: {module.unread_line(name, [guess])}", err=True)
+        say(f"cometmq: {module.unread_line(name, [guess])}", err=True)
 
 
 def json_or_global(as_json: bool) -> bool:
@@ -281,16 +283,29 @@ def use_namespace(command: Any) -> None:
         use_namespace(child)
 
 
+def check_namespace(topic: str, named: str) -> None:
+    """Raise ClientError if what a position or an id names has a topic that is not of the namespace
+    of the context.
+    """
+    name = resolved_access().namespace
+    if name and import_module("cometmq.client.namespace").Namespace(name).wrap(topic) != topic:
+        raise import_module("cometmq.client.errors").ClientError(
+            f"nothing was changed: {named} belongs to {topic}, which is not in the namespace {name}"
+            " of the context"
+        )
+
+
 def _in_namespace(before: Any) -> Any:
     def full_name(ctx: Any, param: Any, value: Any) -> Any:
         if value and (name := resolved_access().namespace):
-            value = import_module("cometmq.client.namespace").Namespace(name).wrap(value)
+            wrap = import_module("cometmq.client.namespace").Namespace(name).wrap
+            value = wrap(value) if isinstance(value, str) else [wrap(it) for it in value]
         return value if before is None else before(ctx, param, value)
 
     return full_name
 
 
-_NAMESPACED: Final = frozenset({"topic", "group", "source", "destination"})
+_NAMESPACED: Final = frozenset({"topic", "target", "group", "source", "destination"})
 _PREFIX: Final = "global_"
 _TLS_FIELDS: Final = frozenset({"is_tls", "tls_config"})
 _FIELDS: Final[dict[str, tuple[str, type[Any]]]] = {

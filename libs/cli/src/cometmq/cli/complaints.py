@@ -5,9 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-import typer
-
 from cometmq.cli.outcome import note_damage
+from cometmq.cli.say import say
 
 COMPLAINTS_MAX: Final = 100
 DAMAGE: Final = frozenset({"message.damaged", "messages.missing"})
@@ -95,7 +94,7 @@ class Complaints:
         trouble = _text(facts["error"]) if "error" in facts else text
         if trouble not in self._said and len(self._said) < COMPLAINTS_MAX:
             self._said.add(trouble)
-            typer.echo(f"cometmq: {text}", err=True)
+            say(f"cometmq: {text}", err=True)
 
     def error(self, event: str, /, **facts: object) -> None:
         """Print the event, unless its cause has been printed before.

@@ -25,6 +25,7 @@ from cometmq.cli.access import (
 )
 from cometmq.cli.admin import CommandAdmin, DryRun
 from cometmq.cli.output import Cell, print_facts
+from cometmq.cli.say import say
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.settings import ClientOptions, OptionsT
 from cometmq.remoting.errors import CometError, SettingsError
@@ -200,7 +201,7 @@ async def confirm(question: str, *, is_confirmed: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise wrong_usage(f"{question} Standard input is not a terminal: give --yes")
-    typer.echo(f"{question} [y/N]: ", nl=False)
+    say(f"{question} [y/N]: ", nl=False)
     sys.stdout.flush()
     answer: bytes | None = None
     try:
@@ -208,17 +209,17 @@ async def confirm(question: str, *, is_confirmed: bool) -> None:
         answer = await anext(lines.read_lines(sys.stdin.fileno()), None)
     finally:
         if answer is None:  # Ctrl-C or Ctrl-D
-            typer.echo("\ncometmq: interrupted: nothing was changed", err=True)
+            say("\ncometmq: interrupted: nothing was changed", err=True)
     if answer is None:
         raise typer.Exit(EXIT_INTERRUPTED)
     if answer.strip().lower() not in {b"y", b"yes"}:
-        typer.echo("cometmq: not confirmed: nothing was changed", err=True)
+        say("cometmq: not confirmed: nothing was changed", err=True)
         raise typer.Exit(1)
 
 
 def wrong_usage(line: str) -> typer.Exit:
     """Print one line; return the `Exit` for a command that was called incorrectly."""
-    typer.echo(f"cometmq: {line}", err=True)
+    say(f"cometmq: {line}", err=True)
     return typer.Exit(EXIT_USAGE)
 
 

@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final
 
-import typer
-
 from cometmq.cli.access import ACCESS
 from cometmq.cli.outcome import MISSING
-from cometmq.insight.visible import visible
+from cometmq.cli.say import say
 from cometmq.remoting.errors import CometError, RequestTimeout, SettingsError
 from cometmq.remoting.refusals import is_access_text
 
@@ -57,7 +55,7 @@ def print_error(error: CometError) -> None:
     """Print an error that ends a command or one of its attempts, one line per wrong setting."""
     lines = str(error).splitlines()
     for text in lines if isinstance(error, SettingsError) else [" ".join(lines)]:
-        typer.echo(f"cometmq: {visible(text)}{_hint(error)}", err=True)
+        say(f"cometmq: {text}{_hint(error)}", err=True)
 
 
 def print_wrong_usage(error: Any) -> None:
@@ -70,11 +68,11 @@ def print_wrong_usage(error: Any) -> None:
         return
     text = " ".join(error.format_message().split()).rstrip(".")
     command = "cometmq" if error.ctx is None else error.ctx.command_path
-    typer.echo(f"cometmq: {text}; see {command} --help", err=True)
+    say(f"cometmq: {text}; see {command} --help", err=True)
 
 
 def print_missing() -> None:
     """Print the problems that did not end the command."""
     for line in MISSING.values():
         text = " ".join(line.splitlines())
-        typer.echo(f"cometmq: {visible(text)}{_access_hint(line)}", err=True)
+        say(f"cometmq: {text}{_access_hint(line)}", err=True)

@@ -27,6 +27,7 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
+from cometmq.cli.say import say
 from cometmq.elector.open_group import GroupFailed, OpenGroup
 from cometmq.elector.switchover import carry_out, plan_switchover, until_open
 from cometmq.ha import missing_record
@@ -84,7 +85,7 @@ def status(
             print_json({**facts, "members": objects})
         else:
             print_facts(facts, as_json=False)
-            typer.echo()
+            say()
             print_rows(ha_status.COLUMNS, rows, as_json=False)
         ha_status.note_faults(open_group, now)
 

@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from cometmq.cli.access import add_global_options, use_namespace
+from cometmq.cli.say import say
 from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
 from cometmq.runtime.imports import no_collections
 
@@ -39,6 +40,8 @@ class CommandInfo(NamedTuple):
     """Whether values may be empty, as in mqadmin and in the settings of programs."""
     may_repeat: bool = False
     """Whether the last value of a repeated option wins; wrappers of programs append options."""
+    is_joined: bool = False
+    """Whether the help page shows it on the line of the command before it, to fit on a screen."""
     exit_usage: int = EXIT_USAGE
     """The exit status after wrong usage."""
 
@@ -52,7 +55,7 @@ def imports_of(name: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if not needs_extra(error):
             raise
-        typer.echo(f"cometmq {name}: {error}: {INSTALL_EXTRA}", err=True)
+        say(f"cometmq {name}: {error}: {INSTALL_EXTRA}", err=True)
         raise typer.Exit(EXIT_USAGE) from error
 
 
@@ -149,7 +152,7 @@ def refuse_empty(command: str, args: Sequence[str]) -> None:
             place = arg[:-1]
         else:
             continue
-        typer.echo(f"cometmq {command}: {place} is empty: give a value", err=True)
+        say(f"cometmq {command}: {place} is empty: give a value", err=True)
         raise typer.Exit(EXIT_USAGE)
 
 
@@ -188,10 +191,16 @@ class LazyGroup(TyperGroup):
         shown = {
             name: info for name, info in self.table.items() if info.panel not in self.hidden_panels
         }
-        width = max(map(len, shown))
         panels: dict[str, list[tuple[str, str]]] = {}
         for name, info in shown.items():
-            panels.setdefault(info.panel, []).append((f"{name:<{width}}", info.help))
+            rows = panels.setdefault(info.panel, [])
+            names, text = rows.pop() if info.is_joined else ("", "")
+            rows.append((f"{names}, {name}".lstrip(", "), f"{text} {info.help}".lstrip()))
+        width = max(len(names) for rows in panels.values() for names, _ in rows)
+        panels = {
+            panel: [(f"{names:<{width}}", text) for names, text in rows]
+            for panel, rows in panels.items()
+        }
         formatter.write_paragraph()
         for panel, rows in panels.items():
             formatter.write_heading(panel)
@@ -219,5 +228,5 @@ class LazyGroup(TyperGroup):
                 if info.panel not in self.hidden_panels:  # mqadmin's commands take full names
                     use_namespace(command)
             if ctx.resilient_parsing:  # a shell completes
-                import_module("cometmq.cli.completion").complete_names(command)
+                import_module("cometmq.cli.hints.completion").complete_names(command)
         return called, command, rest

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks up the groups that commands name, and refuses unknown ones."""
+"""Looks up the groups and queues that commands name, and refuses unknown ones."""
+
+from collections.abc import Iterable
 
 from cometmq.cli.outcome import MISSING
 from cometmq.client.admin import AdminClient
-from cometmq.client.errors import ClientError
+from cometmq.client.errors import ClientError, InvalidArgument
+from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.names import is_system_group
 
@@ -40,3 +43,18 @@ async def known_group(admin: AdminClient, group: str) -> SubscriptionGroupConfig
             f"cometmq group create {group}"
         )
     return config
+
+
+def chosen_queues(
+    queues: Iterable[MessageQueue], topic: str, wanted: str | None
+) -> list[MessageQueue]:
+    """Return all queues, or only the requested one; raise ClientError if it does not exist."""
+    if wanted is None:
+        return list(queues)
+    found = [queue for queue in queues if wanted == f"{queue.broker_name}:{queue.queue_id}"]
+    if not found:
+        names = " ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in queues)
+        if not wanted.rpartition(":")[2].isdecimal() or ":" not in wanted:
+            raise InvalidArgument(f"--queue {wanted}: must be BROKER:NUMBER; {topic} has {names}")
+        raise ClientError(f"the topic {topic} has no queue {wanted}; it has {names}")
+    return found

@@ -27,13 +27,14 @@ from cometmq.cli.access import (
     note_unread_variables,
 )
 from cometmq.cli.failures import print_error, print_missing, print_wrong_usage
+from cometmq.cli.hints.suggestions import SUGGESTIONS
 from cometmq.cli.lazy import EXIT_USAGE, CommandInfo, LazyGroup
 from cometmq.cli.mqadmin import ALIASES
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
 from cometmq.cli.mqadmin import PANEL as MQADMIN_PANEL
 from cometmq.cli.outcome import DAMAGES, MISSING
+from cometmq.cli.say import say
 from cometmq.cli.streams import OutputFailed, checked_streams
-from cometmq.cli.suggestions import SUGGESTIONS
 from cometmq.remoting.errors import CometError, SettingsError
 from cometmq.runtime import programs
 from cometmq.runtime.programs import Program
@@ -52,6 +53,7 @@ def _program(program: Program) -> CommandInfo:
     return CommandInfo(
         module, program.help, PROGRAMS, is_in_family=True,
         takes_global_options=False, accepts_empty=True, may_repeat=True,
+        is_joined=program.name == "broker",
     )  # fmt: skip
 
 
@@ -68,15 +70,30 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "consume": CommandInfo(
         "cometmq.cli.consuming.consume", "Receive and print messages.", MESSAGES
     ),
+    "request": CommandInfo(
+        "cometmq.cli.messaging.request", "Send requests, and print the replies.", MESSAGES
+    ),
+    "reply": CommandInfo(
+        "cometmq.cli.messaging.reply", "Reply to requests.", MESSAGES, is_joined=True
+    ),
     "message": CommandInfo(
-        "cometmq.cli.verbs.messages", "Show a message, or find messages by key.", MESSAGES
+        "cometmq.cli.verbs.messages", "Show, trace, find and recall messages.", MESSAGES
     ),
     "dlq": CommandInfo("cometmq.cli.verbs.dlq", "List, export and replay dead letters.", MESSAGES),
     "txn": CommandInfo(
         "cometmq.cli.verbs.txn", "List, check and resolve open transactions.", MESSAGES
     ),
+    "backup": CommandInfo("cometmq.cli.archives.backup", "Copy messages into files.", MESSAGES),
+    "restore": CommandInfo(
+        "cometmq.cli.archives.restore",
+        "Send the messages of a backup.",
+        MESSAGES,
+        is_joined=True,
+    ),
     "topic": CommandInfo(
-        "cometmq.cli.verbs.topics", "List, create, alter, delete and describe topics.", CLUSTER
+        "cometmq.cli.verbs.topics",
+        "List, create, alter, trim, delete and describe topics.",
+        CLUSTER,
     ),
     "group": CommandInfo(
         "cometmq.cli.consuming.groups",
@@ -84,6 +101,9 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         CLUSTER,
     ),
     "lag": CommandInfo("cometmq.cli.consuming.lag", "Show the lag of consumer groups.", CLUSTER),
+    "definitions": CommandInfo(
+        "cometmq.cli.verbs.definitions", "Export and import topics, groups and rights.", CLUSTER
+    ),
     "cluster": CommandInfo(
         "cometmq.cli.verbs.brokers", "Show the brokers with their rates and disk usage.", CLUSTER
     ),
@@ -106,6 +126,9 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     ),
     "doctor": CommandInfo(
         "cometmq.cli.operation.doctor", "Examine a cluster, and say what to do.", OPERATION
+    ),
+    "report": CommandInfo(
+        "cometmq.cli.operation.report", "Show the state of a cluster on one page.", OPERATION
     ),
     "debug": CommandInfo(
         "cometmq.cli.operation.debug", "Write an archive for those who help.", OPERATION
@@ -133,7 +156,9 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         accepts_empty=True,
     ),
     "help": CommandInfo("cometmq.cli.verbs.about", "Show help for a command.", OWN, True),
-    "version": CommandInfo("cometmq.cli.verbs.about", "Print the version.", OWN, True),
+    "version": CommandInfo(
+        "cometmq.cli.verbs.about", "Print the version.", OWN, True, is_joined=True
+    ),
     **MQADMIN_COMMANDS,
 }
 
@@ -163,7 +188,7 @@ app = typer.Typer(
 def print_version(is_wanted: bool) -> None:
     """Print the version and exit if `--version` is given."""
     if is_wanted:
-        typer.echo(import_module("cometmq.cli.verbs.about").version_line())
+        say(import_module("cometmq.cli.verbs.about").version_line())
         raise typer.Exit
 
 
@@ -203,7 +228,7 @@ def cometmq(  # noqa: PLR0913  # one parameter per option
         note_unread_variables()
     for option in ctx.command.params:
         if option.name and is_said(ctx, option.name) and ctx.params.get(option.name) == "":
-            typer.echo(f"cometmq: {option.opts[0]} is empty: give a value", err=True)
+            say(f"cometmq: {option.opts[0]} is empty: give a value", err=True)
             raise typer.Exit(EXIT_USAGE)
     account = (access_key, secret_key, security_token, credentials)
     said = {name: ctx.params[name] for name in ACCOUNT_DEFAULTS if is_said(ctx, name)}

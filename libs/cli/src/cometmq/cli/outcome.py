@@ -3,7 +3,7 @@
 
 from typing import Final
 
-import typer
+from cometmq.cli.say import say
 
 DAMAGES_MAX: Final = 100
 """Maximum number of texts about damaged messages that are printed."""
@@ -22,9 +22,9 @@ def note_damage(text: str) -> None:
     if text in DAMAGES:
         return
     if len(DAMAGES) < DAMAGES_MAX:
-        typer.echo(f"cometmq: {text}", err=True)
+        say(f"cometmq: {text}", err=True)
     elif len(DAMAGES) == DAMAGES_MAX:
-        typer.echo("cometmq: more messages are damaged; they are not named here", err=True)
+        say("cometmq: more messages are damaged; they are not named here", err=True)
     else:
         return
     DAMAGES[text] = None

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output of commands: tables for terminals and JSON for scripts, from the same rows."""
 
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
@@ -12,7 +11,7 @@ import typer
 
 from cometmq.cli.access import json_or_global
 from cometmq.cli.outcome import MISSING
-from cometmq.insight.visible import visible
+from cometmq.cli.say import say
 
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON for scripts.", callback=json_or_global)
@@ -22,9 +21,6 @@ Cell = str | int | float | bool | None | list[str] | list[int]
 """A value of a row or a fact; a list is an array in JSON."""
 STDOUT: Final = "-"
 """The name of a file that means standard output."""
-
-_C1: Final = re.compile("[\x7f-\x9f]")
-"""Control characters that JSON does not escape; all of them are in texts."""
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
@@ -66,7 +62,7 @@ def print_notes(lines: Iterable[str]) -> None:
 def print_errors(lines: Iterable[str]) -> None:
     """Print lines on standard error, even if standard output cannot be written."""
     for line in lines:
-        typer.echo(f"cometmq: {visible(line)}", err=True)
+        say(f"cometmq: {line}", err=True)
 
 
 def as_objects(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[dict[str, Cell]]:
@@ -77,8 +73,7 @@ def as_objects(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[d
 
 def print_json(value: object) -> None:
     """Print one indented JSON document."""
-    text = msgspec.json.format(_encoder.encode(value), indent=2).decode()
-    typer.echo(_C1.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    say(msgspec.json.format(_encoder.encode(value), indent=2))
 
 
 def _tables() -> Any:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cometmq.insight.visible import visible
+from cometmq.remoting.visible import visible
 
 UNBOUNDED_CHARS: Final = 10_000
 PADDING: Final = 2
@@ -72,10 +72,12 @@ def _layout(texts: Sequence[Sequence[str]], width: int) -> list[int] | None:
         widest = widths.index(max(widths))
         widths[widest] += spare
         return widths if widths[widest] >= FOLDED_CHARS_MIN else None
-    for index, wanted in enumerate(natural):
-        more = min(spare, wanted - widths[index])
-        widths[index] += more
-        spare -= more
+    while spare and (narrow := [at for at, it in enumerate(natural) if widths[at] < it]):
+        share = max(1, spare // len(narrow))  # equal shares, so that no column becomes a tower
+        for at in narrow:
+            more = min(share, spare, natural[at] - widths[at])
+            widths[at] += more
+            spare -= more
     return widths
 
 

@@ -16,6 +16,7 @@ from cometmq.cli.access import ACCESS
 from cometmq.cli.connecting import run
 from cometmq.cli.failures import print_error, print_missing
 from cometmq.cli.outcome import MISSING
+from cometmq.cli.say import say
 from cometmq.cli.streams import OutputFailed, fail_if_output_closes, is_terminal
 from cometmq.client.clock import wall_ms
 from cometmq.insight.times import shown
@@ -52,10 +53,10 @@ def watch(ask: Callable[[], Callable[[], None]], every_s: float, *, as_json: boo
             if is_redrawn:
                 sys.stdout.write(_CLEAR)
             elif has_answer and not as_json:
-                typer.echo()
+                say()
             if not as_json:
                 again = f"; again every {every_s:g} s, Ctrl-C ends" if is_redrawn else ""
-                typer.echo(f"{shown(wall_ms())}{again}")
+                say(f"{shown(wall_ms())}{again}")
             show()
             has_answer = True
         except OutputFailed:
@@ -112,7 +113,7 @@ def _captured(command: Callable[[], None]) -> Callable[[], None]:
     page = _Page()
     with redirect_stdout(page):
         command()
-    return partial(typer.echo, page.getvalue(), nl=False)
+    return partial(typer.echo, page.getvalue(), nl=False)  # noqa: TID251  # safe, with colours
 
 
 async def _pause(seconds: float) -> None:

@@ -6,8 +6,7 @@ from typing import Final
 from cometmq.client.errors import InvalidArgument, NoNamesrv
 from cometmq.client.settings import NAMESRV_VARIABLE
 from cometmq.client.shown import shown
-from cometmq.remoting.errors import SettingsError
-from cometmq.remoting.transport.addresses import parse_address
+from cometmq.remoting.transport.addresses import is_address
 
 DEFAULT_PORT: Final = 9876
 
@@ -35,7 +34,7 @@ def parse_addresses(text: str) -> list[str]:
 
 def _parse(text: str) -> str:
     address = _with_port(text.removeprefix("http://"))
-    if not _is_address(address):
+    if not is_address(address):
         raise InvalidArgument(
             f"not a name server address: {shown(text)}; write host:port{_meant(text)}, and several "
             "as host:port;host:port"
@@ -48,15 +47,7 @@ def _with_port(address: str) -> str:
     return f"{address}:{DEFAULT_PORT}" if is_host or address.endswith("]") else address
 
 
-def _is_address(text: str) -> bool:
-    try:
-        parse_address(text)
-    except SettingsError:
-        return False
-    return True
-
-
 def _meant(text: str) -> str:
     """Return a hint with the address inside a URL, or an empty string."""
     address = _with_port(text.rpartition("://")[2].partition("/")[0])
-    return f", such as {shown(address)}" if _is_address(address) else ""
+    return f", such as {shown(address)}" if is_address(address) else ""

@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 from zlib import crc32
@@ -39,12 +40,17 @@ _FIELDS: Final = {
     _DELAY: "delay_level",
     _WAIT: "wait_store_ok",
     _UNIQUE_KEY: "message_id",
+    PropertyKey.TIMER_DELIVER_MS.value: "deliver_at",
+    PropertyKey.TIMER_DELAY_MS.value: "deliver_at",
+    PropertyKey.TIMER_DELAY_SEC.value: "deliver_at",
 }
 """The fields of a message that set these properties."""
 _OF_RECEIVED: Final = frozenset(
     key.value for key in (PropertyKey.CLUSTER, PropertyKey.MIN_OFFSET, PropertyKey.MAX_OFFSET)
 )
 """Properties that brokers and consumers add to every message."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 _Kind = TypeVar("_Kind", bound="MessageExt")
 
@@ -69,6 +75,10 @@ class Message(msgspec.Struct, metaclass=SpelledFields):
     """The unique key; None creates one per send. To resend a message after an error, set one from
     `Producer.new_message_id()`, so that consumers can recognize the duplicate.
     """
+    deliver_at: datetime | timedelta | None = None
+    """When to deliver: a time with its zone, or a delay that begins when the broker has the
+    message; at most 3 days ahead. RocketMQ's brokers before 5.0 deliver at once.
+    """
 
 
 def wire_properties(message: Message) -> dict[str, str]:
@@ -88,8 +98,25 @@ def wire_properties(message: Message) -> dict[str, str]:
         found[_TAGS] = tag
     if message.delay_level:
         found[_DELAY] = str(message.delay_level)
+    if message.deliver_at is not None:
+        _add_timer(found, message)
     found[_WAIT] = "true" if message.wait_store_ok else "false"
     return found
+
+
+def _add_timer(found: dict[str, str], message: Message) -> None:
+    at: Any = message.deliver_at
+    if message.delay_level:
+        raise InvalidArgument("a message has either `deliver_at` or `delay_level`, not both")
+    if isinstance(at, timedelta) and at >= timedelta():
+        found[PropertyKey.TIMER_DELAY_MS.value] = str(-(-at // _MILLISECOND))
+    elif isinstance(at, datetime) and at.tzinfo is not None and at >= _EPOCH:
+        found[PropertyKey.TIMER_DELIVER_MS.value] = str(-((_EPOCH - at) // _MILLISECOND))
+    else:
+        raise InvalidArgument(
+            "deliver_at must be a datetime with a time zone, such as datetime.now(UTC) + "
+            f"timedelta(hours=1), or a timedelta that is not negative, not {shown(at)}"
+        )
 
 
 def _tag_text(tag: Any) -> str:

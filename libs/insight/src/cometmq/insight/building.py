@@ -7,7 +7,7 @@ on plain dictionaries and make one struct per row that is shown.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from cometmq.client.admin.figures import BrokerFigures, read_figures
@@ -15,6 +15,7 @@ from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.insight.asking import BrokerAnswers, MasterAnswers, Queues
 from cometmq.insight.consumer_groups import Parts, build_groups
 from cometmq.insight.history import RATE_UNKNOWN, History, Place, Sample
+from cometmq.insight.memory import memory_of
 from cometmq.insight.model import (
     Broker,
     BrokerState,
@@ -39,6 +40,7 @@ from cometmq.remoting.names import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     is_system_topic,
+    reply_topic,
 )
 from cometmq.remoting.progress import unread
 
@@ -65,7 +67,7 @@ def build(
     }
     parts = Parts(masters, absent, history.earlier(now_ms), now_ms, disagreements)
     groups = build_groups(parts) if masters else NOBODY
-    topics = _topics(parts, groups) if masters else NOBODY
+    topics = _topics(parts, groups, _reserved(it for it, _ in outcomes)) if masters else NOBODY
     _note(history, topics, groups, now_ms)
     return Snapshot(
         namesrv=namesrv,
@@ -107,6 +109,7 @@ def _brokers(outcomes: Sequence[Outcome], history: History, now_ms: int) -> list
                 outcome.runtime,
                 None if isinstance(settings, Unknown) else settings,
                 None if own.slow_share is None else 1 - own.slow_share,
+                memory_of(outcome.runtime),
             )
         found.append(Broker(place.cluster, place.name, place.broker_id, place.address, state))
     return found
@@ -162,7 +165,16 @@ Home = tuple[str, TopicConfig, Queues | None]
 """A broker that has a topic, its settings there, and its queues if the broker has told them."""
 
 
-def _topics(parts: Parts, groups: Sequence[Group] | Unknown) -> list[Topic]:
+def _reserved(places: Iterable[Place]) -> frozenset[str]:
+    """Return the topics that brokers create with the names of themselves and of their cluster."""
+    return frozenset(
+        name for it in places for name in (it.name, it.cluster, reply_topic(it.cluster))
+    )
+
+
+def _topics(
+    parts: Parts, groups: Sequence[Group] | Unknown, reserved: Collection[str]
+) -> list[Topic]:
     readers: dict[str, list[str]] = defaultdict(list)
     for group in known(groups):
         read = {it.topic for it in group.topics} | {it.topic for it in group.subscriptions}
@@ -174,11 +186,20 @@ def _topics(parts: Parts, groups: Sequence[Group] | Unknown) -> list[Topic]:
             for name, config in answers.topics.items():
                 homes.setdefault(name, []).append((broker, config, answers.queues.get(name)))
     return [
-        _topic(parts, name, homes[name], sorted(readers.get(name, ()))) for name in sorted(homes)
+        _topic(
+            parts,
+            name,
+            TopicKind.SYSTEM if name in reserved else kind_of(name),
+            homes[name],
+            sorted(readers.get(name, ())),
+        )
+        for name in sorted(homes)
     ]
 
 
-def _topic(parts: Parts, name: str, homes: Sequence[Home], groups: Sequence[str]) -> Topic:
+def _topic(
+    parts: Parts, name: str, kind: TopicKind, homes: Sequence[Home], groups: Sequence[str]
+) -> Topic:
     end, messages, last_ms, is_known = 0, 0, 0, True
     for _, _, queues in homes:
         if queues is None:
@@ -195,7 +216,7 @@ def _topic(parts: Parts, name: str, homes: Sequence[Home], groups: Sequence[str]
     config = homes[0][1]
     return Topic(
         name,
-        kind_of(name),
+        kind,
         config.perm,
         sum(it.read_queue_nums for _, it, _ in homes),
         sum(it.write_queue_nums for _, it, _ in homes),

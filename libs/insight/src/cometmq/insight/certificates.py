@@ -20,12 +20,10 @@ OURS: Final = "this program"
 def certificates_of(
     admin: AdminClient,
     outcomes: Sequence[tuple[Place, BrokerAnswers | Unreachable]],
-    own: Mapping[str, float],
+    further: Sequence[Certificate],
 ) -> list[Certificate]:
-    """Return all certificates that are known; `own` has further ones of this program, in seconds
-    since 1970 by setting.
-    """
-    found = [_certificate(OURS, name, at_s) for name, at_s in {**admin.expiries_s(), **own}.items()]
+    """Return all certificates that are known, and `further` ones that the caller knows."""
+    found = [*certificates_at(OURS, admin.expiries_s()), *further]
     for address in admin.namesrv.addresses:
         found += _shown(admin, f"name server {address}", address)
     for place, outcome in outcomes:
@@ -35,6 +33,11 @@ def certificates_of(
         if SHOWN not in told:
             found += _shown(admin, where, place.address)
     return found
+
+
+def certificates_at(where: str, expiries_s: Mapping[str, float]) -> list[Certificate]:
+    """Return the certificates of a program; the times are in seconds since 1970, by setting."""
+    return [_certificate(where, name, at_s) for name, at_s in expiries_s.items()]
 
 
 def _shown(admin: AdminClient, where: str, address: str) -> Iterator[Certificate]:

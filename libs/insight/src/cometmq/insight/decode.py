@@ -5,6 +5,7 @@ A body may be hostile: no call raises for its content, and both work and output 
 """
 
 import json
+import re
 import zlib
 from base64 import b64encode
 from collections.abc import Callable
@@ -15,12 +16,14 @@ import msgspec
 
 from cometmq.insight import msgpack_scan
 from cometmq.insight.protobuf import Schema
-from cometmq.insight.visible import visible
+from cometmq.remoting.visible import visible
 
 CHARS_MAX: Final = 256 * 1024
 """Characters of a decoded body that are shown; 4 MB of hex would be 20 MB."""
 PLAIN_BYTES_MAX: Final = 16 << 20
 """Bytes to which a compressed body may grow."""
+PROTOBUF_BYTES_MAX: Final = 1 << 20
+"""Its values become objects first: some hundred bytes for one byte of a packed list."""
 LAYERS_MAX: Final = 2
 """Compressions inside each other."""
 HEX_ROW: Final = 16
@@ -28,6 +31,10 @@ _GZIP: Final = b"\x1f\x8b"
 _ZLIB: Final = frozenset({b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda"})
 _WINDOW_ANY: Final = 32 + zlib.MAX_WBITS  # zlib or gzip, by the header
 _JSON_STARTS: Final = b'{["-0123456789tfn'
+_WORD: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|\[\]|\{\}|[\[\]{},:]|[^\[\]{},:"]+')
+"""The words of valid JSON without spaces; the text may end within a string."""
+_OPENING: Final = frozenset("[{")
+_CLOSING: Final = frozenset("]}")
 
 
 class Format(StrEnum):
@@ -122,15 +129,47 @@ def _render(kind: Format, body: bytes, schema: Schema | None, chars_max: int) ->
     return _RENDERERS[kind](body, schema, chars_max)
 
 
-def _json(body: bytes, _schema: Schema | None, _chars_max: int) -> str:
+def _json(body: bytes, _schema: Schema | None, chars_max: int) -> str:
     text = body.strip()
     if text[:1] not in _STARTS:
         raise _Unfit("it does not begin like JSON")
     try:
-        shown = msgspec.json.format(text, indent=2)
-        return visible(shown.decode())
+        compact = msgspec.json.format(text, indent=-1).decode()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _Unfit(str(error)) from error
+    return visible(_indented(compact, chars_max))
+
+
+def _indented(compact: str, chars_max: int) -> str:
+    """Return the beginning of JSON without spaces in lines, and more than `chars_max` characters
+    only if it is cut.
+
+    A library that indents the whole text makes gigabytes of a deep one: each line of the innermost
+    list begins with all its spaces.
+    """
+    parts: list[str] = []
+    depth = size = 0
+    for word in _WORD.findall(compact[: chars_max + 1]):
+        part = word
+        if word in _OPENING:
+            depth += 1
+            part = word + _line(depth)
+        elif word in _CLOSING:
+            depth -= 1
+            part = _line(depth) + word
+        elif word == ",":
+            part = word + _line(depth)
+        elif word == ":":
+            part = ": "
+        parts.append(part)
+        size += len(part)
+        if size > chars_max:
+            break
+    return "".join(parts)
+
+
+def _line(depth: int) -> str:
+    return "\n" + "  " * depth
 
 
 def _text(body: bytes, _schema: Schema | None, chars_max: int) -> str:
@@ -174,10 +213,12 @@ def _key(key: Any) -> str:
     return key if isinstance(key, str) else json.dumps(_jsonable(key), ensure_ascii=False)
 
 
-def _protobuf(body: bytes, schema: Schema | None, _chars_max: int) -> str:
+def _protobuf(body: bytes, schema: Schema | None, chars_max: int) -> str:
     assert schema is not None
+    if len(body) > PROTOBUF_BYTES_MAX:
+        raise _Unfit(f"it has more than {PROTOBUF_BYTES_MAX >> 20} MiB")
     try:
-        return visible(schema.render(body))
+        return visible(_indented(schema.render(body), chars_max))
     except ValueError as error:
         raise _Unfit(str(error)) from error
 

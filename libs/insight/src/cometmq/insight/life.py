@@ -6,7 +6,7 @@ delays and dead letters have left under the message's unique key; it needs no tr
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -17,10 +17,11 @@ from cometmq.client.admin.dead_letters import origin_message_id
 from cometmq.client.admin.figures import read_figures
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.message import MessageExt
+from cometmq.insight import times
 from cometmq.insight.model import Unknown
 from cometmq.insight.words import counted
 from cometmq.remoting.errors import CometError, TopicNotExist
-from cometmq.remoting.message.properties import PropertyKey
+from cometmq.remoting.message.properties import PropertyKey, timed_ms
 from cometmq.remoting.names import SCHEDULE_TOPIC, dead_letter_topic, retry_topic
 
 T = TypeVar("T")
@@ -110,8 +111,7 @@ def _birth(message: MessageExt) -> list[Event]:
     ]
     place = place_of(message)
     if message.queue.topic == SCHEDULE_TOPIC:
-        level = found.get(PropertyKey.DELAY, "?")
-        text = f"waits in delay level {level} for {found.get(PropertyKey.REAL_TOPIC, '?')}"
+        text = f"{_delay_text(found)} for {found.get(PropertyKey.REAL_TOPIC, '?')}"
         return [*events, Event(Happening.DELAYED, text, message.store_timestamp, place=place)]
     if found.get(PropertyKey.TRANSACTION_PREPARED) == "true":
         at = found.get(PropertyKey.TRANSACTION_PREPARED_QUEUE_OFFSET, "")
@@ -120,13 +120,21 @@ def _birth(message: MessageExt) -> list[Event]:
         events.append(
             Event(Happening.COMMITTED, "its transaction was committed", message.store_timestamp)
         )
-    elif PropertyKey.DELAY in found:
-        text = f"was delayed by level {found[PropertyKey.DELAY]}"
+    if PropertyKey.TIMER_OUT_MS in found or found.get(PropertyKey.DELAY, "0") != "0":
+        text = _delay_text(found, was=True)
         events.append(Event(Happening.DELAYED, text, message.born_timestamp))
     stored = Event(
         Happening.STORED, f"stored by {message.store_host}", message.store_timestamp, place=place
     )
     return [*events, stored]
+
+
+def _delay_text(properties: Mapping[str, str], *, was: bool = False) -> str:
+    due_ms = timed_ms(properties)
+    if due_ms is not None:
+        return f"{'was delayed' if was else 'waits'} until {times.shown(due_ms)}"
+    level = properties.get(PropertyKey.DELAY, "?")
+    return f"was delayed by level {level}" if was else f"waits in delay level {level}"
 
 
 async def _copies(admin: AdminClient, message: MessageExt) -> list[Event]:

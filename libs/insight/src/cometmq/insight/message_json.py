@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from cometmq.client import DamagedMessage, InvalidArgument, Message, MessageExt
+from cometmq.client.message import UnreadableMessage
 from cometmq.remoting.message.properties import RESERVED_KEYS
 from cometmq.remoting.spelling import did_you_mean
 
@@ -25,6 +26,7 @@ class JsonMessage(msgspec.Struct, omit_defaults=True):
     keys: list[str] = []
     properties: dict[str, str] = {}
     delay_level: int = 0
+    flag: int = 0
     message_id: str = ""
     broker: str = ""
     queue_id: int | None = None
@@ -69,6 +71,7 @@ def render(message: MessageExt) -> bytes:
             tag=message.tag,
             keys=[key for key in message.keys if key != message.message_id],
             properties=own,
+            flag=message.flag,
             message_id=message.message_id,
             broker=message.queue.broker_name,
             queue_id=message.queue.queue_id,
@@ -78,7 +81,7 @@ def render(message: MessageExt) -> bytes:
             born_timestamp=message.born_timestamp,
             born_host=message.born_host,
             store_timestamp=message.store_timestamp,
-            damaged=isinstance(message, DamagedMessage),
+            damaged=isinstance(message, DamagedMessage | UnreadableMessage),
         )
     )
 
@@ -118,6 +121,8 @@ def _parsed(line: bytes, defaults: Message) -> Message:
         keys=found.keys or defaults.keys,
         properties={**defaults.properties, **found.properties},
         delay_level=found.delay_level or defaults.delay_level,
+        flag=found.flag or defaults.flag,
+        deliver_at=defaults.deliver_at,
     )
 
 

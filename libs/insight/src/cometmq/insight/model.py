@@ -61,6 +61,28 @@ class Disk(msgspec.Struct, frozen=True, gc=False, tag="disk"):
     """
 
 
+class MemoryPart(msgspec.Struct, frozen=True, gc=False):
+    """What a part of a broker's memory holds."""
+
+    title: str
+    size: int
+
+
+class Memory(msgspec.Struct, frozen=True, gc=False, tag="memory"):
+    """The memory of a broker's process."""
+
+    resident_bytes: int
+    parts: Sequence[MemoryPart]
+    """The largest first; together, they are the whole."""
+    peak_bytes: int | None = None
+    limit_bytes: int | None = None
+
+    @property
+    def used_ratio(self) -> float | None:
+        """The part of the limit that is used; None without a limit."""
+        return self.resident_bytes / self.limit_bytes if self.limit_bytes else None
+
+
 class BrokerState(msgspec.Struct, frozen=True, gc=False, tag="answers"):
     """A broker that answers."""
 
@@ -76,6 +98,7 @@ class BrokerState(msgspec.Struct, frozen=True, gc=False, tag="answers"):
     """Its settings; None if it does not tell."""
     native_share: float | None = None
     """The share of requests that took the native path, 0 to 1; None without such a path."""
+    memory: Memory | Unknown = Unknown("this broker does not report its memory")
 
 
 class Broker(msgspec.Struct, frozen=True, gc=False):
@@ -254,7 +277,7 @@ class Certificate(msgspec.Struct, frozen=True, gc=False):
     """A certificate that a program uses or trusts."""
 
     where: str
-    """The program: `broker NAME:ID`, `name server ADDRESS` or `this program`."""
+    """The program: `broker NAME:ID`, `name server ADDRESS`, `this program` or another's name."""
     what: str
     """The setting that names its file; empty for the certificate that a server has shown."""
     expires_ms: int

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a change of a group's offsets would redeliver or skip, by queue; it changes nothing."""
+"""What a change of a group's offsets, or a trim of queues, would redeliver or skip; it changes
+nothing.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -10,14 +12,18 @@ import msgspec
 from cometmq.client.admin import END, AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.known_groups import NEW_GROUP, check_known
+from cometmq.client.admin.trims import Before, Trim
 from cometmq.client.errors import InvalidArgument
+from cometmq.insight import times
 from cometmq.insight.queue_states import store_time_of
+from cometmq.insight.words import counted
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.progress import position
 
 IN_FLIGHT_MAX: Final = 16
+TRIM_END: Final = "end"
 
 
 class QueueMove(msgspec.Struct, frozen=True):
@@ -195,3 +201,29 @@ async def _move(
         from_ms=from_ms,
         to_ms=to_ms,
     )
+
+
+def trim_place(text: str, *, now_ms: int) -> Before:
+    """Return what `OFFSET`, `@TIME` or `end` means; raise InvalidArgument for anything else."""
+    if text == TRIM_END:
+        return Before()
+    if text.isascii() and text.isdigit():
+        return Before(offset=int(text))
+    if not text.startswith("@"):
+        raise InvalidArgument(
+            f"{text} is no place in a queue: give an offset, @TIME (@2026-11-20T10:00Z, @90m ago)"
+            f" or {TRIM_END}"
+        )
+    at_ms = times.parsed(text[1:], now_ms=now_ms)
+    if at_ms > now_ms:
+        raise InvalidArgument(f"{text} is in the future: to delete all messages, give {TRIM_END}")
+    return Before(timestamp_ms=at_ms)
+
+
+def trim_losses(trim: Trim) -> list[str]:
+    """Return a sentence about each group that loses messages which it has not read."""
+    return [
+        f"the group {group} has not read {counted(count, 'message')} of these"
+        for group, count in sorted(trim.unread.items(), key=lambda it: -it[1])
+        if count
+    ]

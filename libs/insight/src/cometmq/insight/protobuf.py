@@ -4,6 +4,7 @@
 The library is optional (`cometmq-insight[protobuf]`) and imported with the first schema.
 """
 
+import json
 from importlib import import_module
 from typing import Any, Final
 
@@ -27,15 +28,12 @@ class Schema:
         self._class = self._found(descriptor_set, message_type)
 
     def render(self, body: bytes) -> str:
-        """Return a body as JSON; raise ValueError if it is not of this type."""
+        """Return a body as JSON without spaces; raise ValueError if it is not of this type."""
         message = self._class()
         try:
             message.ParseFromString(body)
-            return str(
-                self._json_format.MessageToJson(
-                    message, preserving_proto_field_name=True, ensure_ascii=False
-                )
-            )
+            value = self._json_format.MessageToDict(message, preserving_proto_field_name=True)
+            return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
         except Exception as error:  # each back end of the library has its own
             raise ValueError(f"not a {self.message_type}: {error}") from error
 

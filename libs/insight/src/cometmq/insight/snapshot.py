@@ -2,8 +2,7 @@
 """Look at a cluster: `look` once, `Watch` again and again."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -16,7 +15,7 @@ from cometmq.insight.asking import BrokerAnswers, ask, unreachable
 from cometmq.insight.building import Outcome, build
 from cometmq.insight.certificates import certificates_of
 from cometmq.insight.history import History, Place
-from cometmq.insight.model import Snapshot, Trouble, Unreachable
+from cometmq.insight.model import Certificate, Snapshot, Trouble, Unreachable
 from cometmq.remoting.errors import CometError
 
 TIMEOUT_MS: Final = 3_000
@@ -30,13 +29,13 @@ async def look(
     history: History | None = None,
     expected: Collection[str] = (),
     timeout_ms: int = TIMEOUT_MS,
-    own: Mapping[str, float] = MappingProxyType({}),
+    further: Sequence[Certificate] = (),
 ) -> Snapshot:
     """Ask all brokers at the same time; return what they said, and which did not answer.
 
     Without a history of earlier looks, rates are unknown. `expected` names brokers that must be
-    there, although no name server may list them; `own` tells when certificates of this program
-    expire, by setting. Raise CometError if no name server answers.
+    there, although no name server may list them; `further` are certificates that the caller knows.
+    Raise CometError if no name server answers.
     """
     kept = History() if history is None else history
     begun_ms, now_ms = monotonic_ms(), wall_ms()
@@ -58,7 +57,7 @@ async def look(
         now_ms=now_ms,
         took_ms=monotonic_ms() - begun_ms,
     )
-    return msgspec.structs.replace(found, certificates=certificates_of(admin, outcomes, own))
+    return msgspec.structs.replace(found, certificates=certificates_of(admin, outcomes, further))
 
 
 async def _places(admin: AdminClient) -> list[Place]:
@@ -138,10 +137,10 @@ class Watch:
         interval_s: float = INTERVAL_S,
         expected: Collection[str] = (),
         seen: Callable[[Snapshot], None] = lambda _: None,
-        own: Callable[[], Mapping[str, float]] = dict,
+        further: Callable[[], Sequence[Certificate]] = tuple,
     ) -> None:
-        """`seen` is called with each snapshot, for example to store its figures; `own` tells when
-        further certificates of this program expire.
+        """`seen` is called with each snapshot, for example to store its figures; `further`
+        returns certificates that the caller knows.
         """
         self.history = History()
         self.snapshot: Snapshot | None = None
@@ -152,7 +151,7 @@ class Watch:
         self._interval_s = interval_s
         self._expected = expected
         self._seen = seen
-        self._own = own
+        self._further = further
         self._looking: asyncio.Lock = asyncio.Lock()
 
     async def run(self) -> None:
@@ -172,7 +171,10 @@ class Watch:
                 return self.snapshot
             try:
                 found = await look(
-                    self._admin, history=self.history, expected=self._expected, own=self._own()
+                    self._admin,
+                    history=self.history,
+                    expected=self._expected,
+                    further=self._further(),
                 )
             except CometError as error:
                 self.failure = str(error)

@@ -12,6 +12,8 @@ from cometmq.remoting.spelling import did_you_mean
 
 LAST_MS: Final = 253_370_764_800_000
 """Start of the last year that a date can express; brokers accept no later time, either."""
+CALENDAR_MS_MAX: Final = 253_402_214_400_000
+"""The last day of 9999: a later time has no date in some time zone."""
 _AGO: Final = re.compile(r"(\d+)([smhd])")
 _MQADMIN: Final = re.compile(r"(\d{4}-\d\d-\d\d)#(\d\d:\d\d:\d\d):(\d{3})")
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -23,9 +25,14 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
+def is_known(timestamp_ms: float) -> bool:
+    """Return whether a number is a time of a calendar; senders choose the times of messages."""
+    return 0 < timestamp_ms < CALENDAR_MS_MAX
+
+
 def shown(timestamp_ms: int) -> str | None:
     """Return a time as UTC text, or None if it is unknown."""
-    if timestamp_ms <= 0:
+    if not is_known(timestamp_ms):
         return None
     moment = _EPOCH + timestamp_ms * _MILLISECOND
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -47,6 +54,14 @@ def parsed(text: str, *, now_ms: int, words: Collection[str] = ()) -> int:
     if not 0 <= found_ms <= LAST_MS:
         raise InvalidArgument(f"{text} is out of range: give a time from 1970 to 9999")
     return found_ms
+
+
+def seconds(text: str) -> int:
+    """Return the seconds of a duration such as `90m`."""
+    found = _AGO.fullmatch(text)
+    if found is None:
+        raise InvalidArgument(f"{text} is not a duration: give 30s, 90m, 12h or 3d")
+    return int(found[1]) * _UNIT_S[found[2]]
 
 
 def _milliseconds(text: str, now_ms: int, words: Collection[str]) -> int:

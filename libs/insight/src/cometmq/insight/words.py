@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from cometmq.insight.times import is_known
+
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3_600
@@ -50,7 +52,6 @@ def sized(size: float) -> str:
 
 def moment(ms: int) -> str:
     """Return a time in UTC, to the second."""
-    try:
-        return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (OverflowError, ValueError, OSError):
+    if not is_known(ms):
         return f"{ms} ms since 1970"
+    return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -27,9 +27,11 @@ from cometmq.cli.consuming.observer import LAST, as_observer
 from cometmq.cli.consuming.source import Printed, Source
 from cometmq.cli.consuming.spans import LAST_MAX, Span, as_reader, parse_span
 from cometmq.cli.lookup import check_not_reserved
+from cometmq.cli.messaging import shell
 from cometmq.cli.meter import live, rate
 from cometmq.cli.outcome import MISSING
-from cometmq.cli.output import print_notes
+from cometmq.cli.output import print_errors, print_notes
+from cometmq.cli.say import say
 from cometmq.cli.streams import fail_if_output_closes, is_terminal
 from cometmq.client import MessageExt
 from cometmq.client.clock import wall_ms
@@ -38,6 +40,8 @@ from cometmq.insight import message_json
 from cometmq.remoting.names import ALL_TAGS
 from cometmq.runtime.service import new_event_loop
 
+VARIABLE: Final = "MESSAGE_"
+"""The prefix of the variables that tell a command about its message."""
 HINT_S: Final = 1.0
 """Idle time after which a terminal shows that the command is waiting."""
 
@@ -94,6 +98,10 @@ Timeout = Annotated[
     float | None,
     typer.Option(min=0.001, help="Exit after this time without a message."),
 ]
+Exec = Annotated[
+    str | None,
+    typer.Option("--exec", metavar="CMD", help="Give each to a command; not 0: retried with -g."),
+]
 AsJsonLines = Annotated[bool, typer.Option("--json", help="Print each message as a line of JSON.")]
 
 
@@ -116,26 +124,32 @@ def consume(  # noqa: PLR0913  # one parameter per option
     format_: Format = None,
     decode: Decode = "raw",
     headers: Headers = False,
+    command: Exec = None,
     as_json: AsJsonLines = False,
 ) -> None:
     """Print messages until Ctrl-C, or the end that options set.
 
-    Exit status 1: --timeout passed before --max messages came, or queues could not be read.
+    Exit status 1: --timeout passed before --max messages came, queues were not read, --exec failed.
 
     \b
     EXAMPLES
       cometmq consume orders --last 10 --headers
       cometmq consume orders --from @90m:60m --filter "price > 5" --json
-      cometmq consume orders -g billing --format '%o %k: %v\\n'
+      cometmq consume orders -g billing --exec './bill "$MESSAGE_KEYS"'
     """
     if format_ == "help":
-        typer.echo(HELP, nl=False)
+        say(HELP, nl=False)
         return
+    if command is not None and (format_ or headers or as_json or decode != "raw"):
+        raise wrong_usage("--exec prints nothing: it cannot be combined with forms of printing")
     render = _renderer(format_, decode, has_headers=headers, as_json=as_json)
     selector = _selector(tag, condition)
     span = _checked_span(parse_span(start, until, last, follow), start, group, queue, offset)
 
+    failed = 0
+
     async def main() -> int:
+        nonlocal failed
         if group is not None:
             source = as_member(namesrv, topic, group, selector, span.start)
         elif span.is_bounded:
@@ -146,15 +160,18 @@ def consume(  # noqa: PLR0913  # one parameter per option
             )
         async with source as messages, asyncio.TaskGroup() as tasks:
             watch = tasks.create_task(fail_if_output_closes())
-            printer = Printer(messages, topic, render)
+            printer = Printer(messages, topic, render, command)
             async with live(printer.progress, beside_output=True):
                 count = await printer.print_all(count_max, timeout)
+            failed = printer.failed
             watch.cancel()
         return count
 
     printed = run(main(), loop_factory=new_event_loop)
     if count_max is not None and printed < count_max and not span.is_bounded:
-        typer.echo(f"cometmq: only {printed} of {count_max} messages arrived in time", err=True)
+        say(f"cometmq: only {printed} of {count_max} messages arrived in time", err=True)
+        raise typer.Exit(1)
+    if failed:
         raise typer.Exit(1)
 
 
@@ -226,16 +243,21 @@ def _decoder(form: str) -> Callable[[MessageExt], bytes] | None:
 
 
 class Printer:
-    """Prints messages and, on a terminal, a hint when there are none."""
+    """Prints messages, or runs a command for each; on a terminal, a hint when there are none."""
 
-    def __init__(self, source: Source, topic: str, render: Piece) -> None:
+    def __init__(
+        self, source: Source, topic: str, render: Piece, command: str | None = None
+    ) -> None:
         self._source = source
         self._topic = topic
         self._render = render
+        self._command = command
         self._begin = monotonic()
         self._is_waiting = False
         self._is_hint_due = is_terminal(sys.stderr)
         self.count = 0
+        self.failed = 0
+        """Messages whose command failed."""
 
     async def print_all(self, count_max: int | None, timeout_s: float | None) -> int:
         """Print until the count is reached or the timeout passes; return the count."""
@@ -253,13 +275,25 @@ class Printer:
                 is_last_wait = True
                 continue
             is_last_wait = False
-            out.write(self._render(printed.message, self.count + 1))
-            if source.empty() or self.count + 1 == count_max:
-                out.flush()
+            if self._command is not None:
+                printed.is_refused = await self._is_refused(printed.message, self._command)
+            else:
+                out.write(self._render(printed.message, self.count + 1))
+                if source.empty() or self.count + 1 == count_max:
+                    out.flush()
             printed.is_printed = True
             printed.done.set()
             self.count += 1
         return self.count
+
+    async def _is_refused(self, message: MessageExt, command: str) -> bool:
+        """Run a command for a message; name the message if it fails."""
+        status = await shell.status(command, message, VARIABLE)
+        if status:
+            self.failed += 1
+            end = f"signal {-status}" if status < 0 else f"exit status {status}"
+            print_errors([f"message {message.message_id}: the command ended with {end}"])
+        return bool(status)
 
     async def _next(self, timeout_s: float | None) -> Printed | None:
         if not self._source.empty():
@@ -279,7 +313,7 @@ class Printer:
     def _hint(self) -> None:
         """Show that the command is waiting, not stuck."""
         if self._is_waiting:
-            typer.echo(self._waiting(), err=True)
+            say(self._waiting(), err=True)
         else:
             self._is_hint_due = True  # a message has arrived since
 

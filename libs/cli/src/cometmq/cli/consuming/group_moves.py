@@ -17,9 +17,9 @@ from cometmq.cli.connecting import (
     wrong_usage,
 )
 from cometmq.cli.consuming import moves
-from cometmq.cli.consuming.observer import begin_of, chosen_queues
+from cometmq.cli.consuming.observer import begin_of
 from cometmq.cli.consuming.source import queues_of
-from cometmq.cli.lookup import known_group
+from cometmq.cli.lookup import chosen_queues, known_group
 from cometmq.cli.output import (
     AsJson,
     Cell,

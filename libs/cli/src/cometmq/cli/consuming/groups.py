@@ -28,6 +28,7 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
+from cometmq.cli.say import say
 from cometmq.cli.verbs.topic_changes import configs_at, unread_notes
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
@@ -152,7 +153,7 @@ def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
         return
     print_facts(facts, as_json=False)
     if found.online is None:
-        typer.echo("No member is connected.")
+        say("No member is connected.")
         return
     _print_section("Members", connections)
     _print_section("Subscriptions", subscriptions)
@@ -191,7 +192,7 @@ def _duplicate_notes(found: Members) -> list[str]:
 
 
 def _print_section(title: str, rows: list[dict[str, Cell]]) -> None:
-    typer.echo()
+    say()
     columns = [name.capitalize() for name in rows[0]] if rows else []
     print_rows(columns, [list(row.values()) for row in rows], as_json=False, title=title)
 

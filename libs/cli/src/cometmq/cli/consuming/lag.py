@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq lag`: how far consumer groups are behind, in messages and in time."""
 
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +26,8 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
+from cometmq.cli.plots import sparkline
+from cometmq.cli.say import say
 from cometmq.cli.verbs.topic_changes import check_exists, unread_notes
 from cometmq.cli.watching import Every, watch
 from cometmq.insight.members import is_ours, members_of
@@ -43,6 +45,8 @@ from cometmq.remoting.errors import CometError
 QUEUE_COLUMNS: Final = (
     "Topic", "Broker", "Queue", "Min", "Committed", "Max", "Lag", "Skips", "Seconds behind",
 )  # fmt: skip
+LOOKS_MAX: Final = 50
+"""Looks in the plot of `--watch`."""
 GROUP_COLUMNS: Final = ("Group", "Members", "Topics", "Queues", "Lag", "Skips", "Seconds behind")
 MISSING_COLUMN: Final = "Missing brokers"
 """Names the brokers without which a group's figures are lower bounds."""
@@ -88,7 +92,8 @@ def lag(
         _write_report(report, namesrv, group, topic, as_json=as_json, yes=yes)
         return
     view = partial(_group_view, group=group) if group is not None else _groups_view
-    show = partial(view, namesrv, topic=topic, as_json=as_json)
+    trend: deque[float | None] = deque(maxlen=LOOKS_MAX)
+    show = partial(view, namesrv, topic=topic, as_json=as_json, trend=trend)
     if every_s is None:
         show()()
     else:
@@ -96,7 +101,7 @@ def lag(
 
 
 def _group_view(
-    namesrv: str, *, group: str, topic: str | None, as_json: bool
+    namesrv: str, *, group: str, topic: str | None, as_json: bool, trend: deque[float | None]
 ) -> Callable[[], None]:
     """Ask for the queues of a group; return a function that prints them."""
 
@@ -129,6 +134,7 @@ def _group_view(
         else:
             title = _title(group, states, missing)
             print_rows(QUEUE_COLUMNS, rows, as_json=False, title=title, empty=empty)
+            _plot(trend, total)
         print_notes([*missed_notes(group, states), *notes])
 
     return show
@@ -162,7 +168,9 @@ def _write_report(
     print_notes(notes)
 
 
-def _groups_view(namesrv: str, *, topic: str | None, as_json: bool) -> Callable[[], None]:
+def _groups_view(
+    namesrv: str, *, topic: str | None, as_json: bool, trend: deque[float | None]
+) -> Callable[[], None]:
     """Ask for the lag of all groups; return a function that prints it."""
     notes: list[str] = []
 
@@ -203,9 +211,22 @@ def _groups_view(namesrv: str, *, topic: str | None, as_json: bool) -> Callable[
             print_rows((*GROUP_COLUMNS, MISSING_COLUMN), rows, as_json=as_json)
         else:
             print_rows(GROUP_COLUMNS, [row[:-1] for row in rows], as_json=False, empty=empty)
+            _plot(trend, sum(_lag_of(row) for row in rows))
         print_notes(notes)
 
     return show
+
+
+def _plot(trend: deque[float | None], total: int) -> None:
+    """Add the lag of this look to the plot, and print it from the second look on."""
+    trend.append(total)
+    if len(trend) > 1:
+        say(f"\nLag, {len(trend)} looks: {sparkline(trend)} {total:,}")
+
+
+def _lag_of(row: Sequence[Cell]) -> int:
+    value = row[GROUP_COLUMNS.index("Lag")]
+    return value if isinstance(value, int) else 0
 
 
 def _queue_row(state: QueueState) -> list[Cell]:

@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from cometmq.cli.consuming.absent import absence
+from cometmq.cli.verbs.pages import page
 from cometmq.insight.words import counted
 
 if TYPE_CHECKING:
@@ -16,34 +17,7 @@ MINUTE_S: Final = 60
 HOUR_S: Final = 3_600
 DAY_S: Final = 86_400
 
-# Text and background of each severity have a contrast of 4.5 or more in both schemes; the word
-# carries the meaning where colours do not.
-_STYLE: Final = """
-:root { color-scheme: light dark; --text: #1b1f24; --page: #ffffff; --line: #d0d7de;
-  --quiet: #57606a; --critical: #a40e26; --error: #953800; --warn: #7d4e00; --info: #0550ae;
-  --ok: #116329; }
-@media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --page: #0d1117; --line: #30363d;
-  --quiet: #9198a1; --critical: #ff8182; --error: #ffa657; --warn: #e3b341; --info: #79c0ff;
-  --ok: #56d364; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page);
-  max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin-bottom: 0; }
-.quiet { color: var(--quiet); }
-.verdict { font-size: 1.15rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .4rem .6rem; border-bottom: 1px solid var(--line);
-  vertical-align: top; overflow-wrap: anywhere; }
-thead th { white-space: nowrap; }
-tbody th { font-weight: normal; }
-.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.status { font-weight: 600; white-space: nowrap; }
-.critical { color: var(--critical); } .error { color: var(--error); }
-.warn { color: var(--warn); } .info { color: var(--info); } .ok { color: var(--ok); }
-summary { cursor: pointer; }
-"""
-MARK: Final = '<meta name="generator" content="cometmq lag">'
-"""Distinguishes a report, which the next one may replace, from other files."""
+GENERATOR: Final = "cometmq lag"
 
 _MARKS: Final = {"critical": "▲▲", "error": "▲", "warn": "◆", "info": "○", "ok": "✓"}
 _COLUMNS: Final = (
@@ -59,28 +33,15 @@ _COLUMNS: Final = (
 
 def render(report: Report) -> str:
     """Return the page."""
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Lag of {counted(len(report.groups), "consumer group")}</title>
-{MARK}
-<style>{_STYLE}</style>
-</head>
-<body>
-<h1>Consumer groups</h1>
+    body = f"""<h1>Consumer groups</h1>
 <p class="quiet">{escape(report.namesrv)}, {escape(report.made_at)}</p>
 <p class="verdict">{_verdict(report)}</p>{_banner(report)}
 {_table(report)}
 {_meanings(report)}
 <p class="quiet">This page shows the cluster at one moment. Whether a group catches up, and when
 unread messages will be deleted, needs history: <code>cometmq-lag</code> of the Spark package
-keeps snapshots and reports on them (docs/guides/lag-report.md).</p>
-</body>
-</html>
-"""
+keeps snapshots and reports on them (docs/guides/lag-report.md).</p>"""
+    return page(f"Lag of {counted(len(report.groups), 'consumer group')}", GENERATOR, body)
 
 
 def _verdict(report: Report) -> str:

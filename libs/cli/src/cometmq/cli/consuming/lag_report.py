@@ -5,24 +5,21 @@ A single look at the cluster shows no trend. The Spark reports (docs/guides/lag-
 snapshots and warn before messages are lost.
 """
 
-import os
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
 import msgspec
-import typer
 
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.consuming import lag_page
 from cometmq.cli.consuming.absent import AbsentBrokers
 from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
-from cometmq.cli.output import STDOUT
+from cometmq.cli.verbs.pages import is_page_of, write_page
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import ClientError
 from cometmq.insight import times
 from cometmq.insight.members import is_ours, members_of
 from cometmq.insight.queue_states import QueueState, queue_states
@@ -32,9 +29,6 @@ from cometmq.remoting.names import dead_letter_topic
 
 ALLOWED_S: Final = 30.0
 """A group keeps up if its oldest unread message is younger than this, as in the Spark reports."""
-
-HEAD_BYTES: Final = 2_048
-"""Bytes read from the start of a file to find the mark of a page."""
 
 BROADCASTING: Final = "BROADCASTING"
 
@@ -239,30 +233,9 @@ def _topics(states: Sequence[QueueState]) -> list[TopicRow]:
 
 def is_report(file: Path) -> bool:
     """Return whether a file is a page that this command wrote earlier."""
-    try:
-        with file.open("rb") as page:
-            return lag_page.MARK.encode() in page.read(HEAD_BYTES)
-    except OSError as error:
-        raise ClientError(f"{file} cannot be read: {error.strerror or error}") from error
+    return is_page_of(lag_page.GENERATOR, file)
 
 
 def write(report: Report, file: Path) -> None:
-    """Write the page: to a regular file atomically, so that a reader sees either the old page or
-    the new one; to a device, a pipe or standard output (`-`) directly.
-    """
-    page = lag_page.render(report)
-    if str(file) == STDOUT:
-        typer.echo(page, nl=False)
-        return
-    # A link stays; only the file that it leads to is replaced.
-    target = Path(os.path.realpath(file))
-    part = target.with_name(f".{target.name}.part")
-    try:
-        if target.exists() and not target.is_file():
-            target.write_text(page, encoding="utf-8")
-            return
-        part.write_text(page, encoding="utf-8")
-        part.replace(target)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise ClientError(f"{file} cannot be written: {error.strerror or error}") from error
+    """Write the page to a file, a device, a pipe or standard output (`-`)."""
+    write_page(lag_page.render(report), file)

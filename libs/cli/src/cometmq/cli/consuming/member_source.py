@@ -7,17 +7,17 @@ from contextlib import asynccontextmanager, suppress
 from shlex import quote
 from typing import Final
 
-import typer
-
 from cometmq.cli.complaints import Complaints
 from cometmq.cli.connecting import (
     with_access,
 )
 from cometmq.cli.consuming.observer import FIRST, LAST, PLACES, begin_of
 from cometmq.cli.consuming.source import Ends, Faults, Printed, Source, queues_to_read, readable
+from cometmq.cli.say import say
 from cometmq.client import (
     ClientOptions,
     ConsumeFrom,
+    ConsumeResult,
     MessageExt,
     MessageQueue,
     PushConsumer,
@@ -62,8 +62,8 @@ async def as_member(
     source = Source(1, ends, faults.positions, faults)
     is_leaving = False
 
-    async def listen(messages: list[MessageExt]) -> None:
-        for message in messages:
+    async def listen(messages: list[MessageExt]) -> ConsumeResult:
+        for number, message in enumerate(messages):
             printed = Printed(message)
             faults.passed(message)
             if not is_leaving:
@@ -71,6 +71,9 @@ async def as_member(
                 await printed.done.wait()
             if not printed.is_printed:
                 await _abandon()
+            if printed.is_refused:
+                return ConsumeResult.consumed(number)
+        return ConsumeResult.SUCCESS
 
     consume_from, moment_ms = _group_start(start or LAST)
     options = PushOptions(
@@ -196,13 +199,13 @@ async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -
         except TransportError:
             silent.append(broker.name)  # the consumer reports it, and reads the other brokers
     if placed and not any(placed):
-        typer.echo(
+        say(
             f"cometmq: {group} has members or offsets in {topic}: it goes on there, whatever --from"
             f" says; to move it: cometmq group reset {group} {topic} --to {quote(start)}",
             err=True,
         )
     if silent:
-        typer.echo(
+        say(
             f"cometmq: {' and '.join(silent)} did not answer: if {group} is new there, the broker"
             " decides where it starts, whatever --from says",
             err=True,

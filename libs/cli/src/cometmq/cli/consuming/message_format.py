@@ -12,8 +12,8 @@ import msgspec
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import MessageExt
 from cometmq.insight import times
-from cometmq.insight.visible import visible
 from cometmq.remoting.spelling import did_you_mean
+from cometmq.remoting.visible import visible
 
 HELP: Final = """\
 %t topic         %k keys           %v body          %d time stored      %i number in this run
@@ -164,7 +164,13 @@ def _time_form(form: str, at: int) -> Callable[[int], bytes]:
     if found is None:
         return _chosen(_NUMBER_FORMS, form, at, ("iso", "strftime[...]"))
     pattern = found[1]
-    return lambda time_ms: datetime.fromtimestamp(time_ms / 1000, UTC).strftime(pattern).encode()
+
+    def written(time_ms: int) -> bytes:
+        if not times.is_known(time_ms):
+            return b""
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime(pattern).encode()
+
+    return written
 
 
 def _properties(form: str, at: int, safe: Form) -> Piece:

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from typing import Final
 
-import typer
-
 from cometmq.cli.admin import missing_text
 from cometmq.cli.complaints import Complaints
 from cometmq.cli.connecting import with_access
@@ -22,6 +20,8 @@ from cometmq.cli.consuming.source import (
     queues_to_read,
     readable,
 )
+from cometmq.cli.lookup import chosen_queues
+from cometmq.cli.say import say
 from cometmq.client import (
     ClientOptions,
     InvalidArgument,
@@ -97,7 +97,7 @@ async def _find_begins(
         raise ClientError("; ".join(silent.values()))
     for name, text in silent.items():
         names = names_of(queue for queue in queues if queue.broker_name == name)
-        typer.echo(f"cometmq: {names} can only be read once the broker answers: {text}", err=True)
+        say(f"cometmq: {names} can only be read once the broker answers: {text}", err=True)
 
 
 @asynccontextmanager
@@ -148,21 +148,6 @@ class ObserverComplaints(Complaints):
             return
         self._faults.note(facts)
         super().warning(event, **facts)
-
-
-def chosen_queues(
-    queues: Iterable[MessageQueue], topic: str, wanted: str | None
-) -> list[MessageQueue]:
-    """Return all queues, or only the requested one; raise ClientError if it does not exist."""
-    if wanted is None:
-        return list(queues)
-    found = [queue for queue in queues if wanted == f"{queue.broker_name}:{queue.queue_id}"]
-    if not found:
-        names = " ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in queues)
-        if not wanted.rpartition(":")[2].isdecimal() or ":" not in wanted:
-            raise InvalidArgument(f"--queue {wanted}: must be BROKER:NUMBER; {topic} has {names}")
-        raise ClientError(f"the topic {topic} has no queue {wanted}; it has {names}")
-    return found
 
 
 async def begin_of(

@@ -21,6 +21,7 @@ from cometmq.cli.consuming import moves
 from cometmq.cli.input import has_content
 from cometmq.cli.lookup import check_not_reserved, known_group
 from cometmq.cli.output import STDOUT, AsJson, print_facts, print_rows
+from cometmq.cli.say import say
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import ClientError
 from cometmq.insight.members import members_of
@@ -114,7 +115,7 @@ def _save(
     if not found:
         raise ClientError(f"{group} has no offsets: {file} was not written")
     if str(file) == STDOUT:
-        typer.echo(moves.written(found), nl=False)
+        say(moves.written(found), nl=False)
         return
     try:
         file.write_text(moves.written(found), encoding="utf-8")

@@ -45,6 +45,8 @@ class Printed:
     def __init__(self, message: MessageExt) -> None:
         self.message = message
         self.is_printed = False
+        self.is_refused = False
+        """Whether the command of `--exec` failed: the message is redelivered later."""
         self.done = asyncio.Event()
 
 

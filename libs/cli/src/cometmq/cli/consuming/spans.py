@@ -15,15 +15,18 @@ import msgspec
 
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.connecting import with_access
-from cometmq.cli.consuming.observer import FIRST, LAST, PLACES, begin_of, chosen_queues
+from cometmq.cli.consuming.observer import FIRST, LAST, PLACES, begin_of
 from cometmq.cli.consuming.source import Ends, Printed, Source, Unread, queues_to_read, readable
+from cometmq.cli.lookup import chosen_queues
 from cometmq.cli.output import print_notes
 from cometmq.client import ClientOptions, InvalidArgument, MessageExt, MessageQueue
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.subscriptions import MessageSelector, doubt, subscription
+from cometmq.client.transfer.empty_answers import EmptyAnswers
 from cometmq.insight import times
 from cometmq.remoting.errors import CometError, RemoteProtocolError, TransportError
+from cometmq.remoting.names import ALL_TAGS
 
 LAST_MAX: Final = 10_000
 """Maximum of --last: the messages are held in memory until they are sorted."""
@@ -210,6 +213,7 @@ class _Reader:
     async def _read(self, queue: MessageQueue) -> AsyncIterator[MessageExt]:
         at, end = self._spans[queue]
         broker = self._brokers[queue.broker_name]
+        empty = EmptyAnswers(queue, is_filtered=self._expression != ALL_TAGS)
         while at < end:
             try:
                 found = await broker.pull(
@@ -224,6 +228,7 @@ class _Reader:
                     yield message
             if found.next_offset <= at:
                 raise _stuck(queue, at, found.next_offset)
+            empty.check(found)
             at = found.next_offset
 
     def _is_wanted(self, message: MessageExt) -> bool:

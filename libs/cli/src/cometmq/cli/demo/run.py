@@ -12,7 +12,6 @@ from time import monotonic
 from typing import Final
 
 import msgspec
-import typer
 
 from cometmq.cli.demo import children
 from cometmq.cli.demo.corpus import SourceFile, library_files
@@ -20,6 +19,7 @@ from cometmq.cli.demo.errors import DemoFailed, stalled
 from cometmq.cli.demo.progress import Counts, show_progress
 from cometmq.cli.demo.rebuild import Rebuilder
 from cometmq.cli.demo.reports import read_reports
+from cometmq.cli.say import say
 from cometmq.client import Message, Producer
 from cometmq.client.admin import AdminClient
 from cometmq.remoting.errors import CometError, Outage, SystemBusy
@@ -100,7 +100,7 @@ class Demo:
             text = f"the consumers have not shared the queues: {self.queue_counts}"
             raise stalled(text, self.stall_s) from error
         shares = " and ".join(str(count) for count in self.queue_counts)
-        typer.echo(f"  consumers  {CONSUMER_COUNT} processes of one group, with {shares} queues")
+        say(f"  consumers  {CONSUMER_COUNT} processes of one group, with {shares} queues")
 
     async def _receive(self, number: int, stream: asyncio.StreamReader) -> None:
         async for report in read_reports(stream):
@@ -165,20 +165,18 @@ async def demo(files: Sequence[SourceFile], stall_s: float = STALL_S) -> bool:
 
     Raise DemoFailed after `stall_s` seconds without progress.
     """
-    typer.echo("CometMQ demo: the Python standard library through a broker and back")
+    say("CometMQ demo: the Python standard library through a broker and back")
     run = Demo(files, stall_s)
     megabytes = sum(file.byte_count for file in files) / 1e6
-    typer.echo(f"  library    {len(files):,} modules, {run.line_count:,} lines, {megabytes:.1f} MB")
+    say(f"  library    {len(files):,} modules, {run.line_count:,} lines, {megabytes:.1f} MB")
     with TemporaryDirectory(prefix="cometmq-demo-") as folder:
         async with children.suite(Path(folder)) as namesrv:
-            typer.echo(f"  suite      name server {namesrv}, data in {folder}")
-            typer.echo(
-                f"  end        when all is compared, or after {stall_s:g} s without progress"
-            )
+            say(f"  suite      name server {namesrv}, data in {folder}")
+            say(f"  end        when all is compared, or after {stall_s:g} s without progress")
             await run.run(namesrv)
     faults = run.rebuilder.faults()
     for line in run.summary(faults):
-        typer.echo(line)
+        say(line)
     return not faults
 
 
@@ -213,11 +211,11 @@ def main() -> int:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return 0 if runner.run(_until_signalled(stall_s)) else 1
     except (KeyboardInterrupt, asyncio.CancelledError):
-        typer.echo("interrupted; everything is stopped and removed", err=True)
+        say("interrupted; everything is stopped and removed", err=True)
         return EXIT_INTERRUPTED
     except (CometError, OSError, BaseExceptionGroup) as error:
         line = one_line(error)
         if line is None:
             raise
-        typer.echo(f"cometmq: {line}", err=True)
+        say(f"cometmq: {line}", err=True)
     return 1

@@ -9,10 +9,9 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Final
 
-import typer
-
 from cometmq.cli.ha_demo.load import Ledger, Load
 from cometmq.cli.ha_demo.processes import BROKER_COUNT, GROUP, Group
+from cometmq.cli.say import say
 from cometmq.remoting.errors import CometError
 from cometmq.runtime.hangup import cancelled_by_signals
 from cometmq.runtime.service import new_event_loop, one_line
@@ -47,7 +46,7 @@ class Story:
         await self._group.until_complete()
         await asyncio.sleep(QUIET_S)
         after = await self._group.status()
-        typer.echo(
+        say(
             f"  {name:<30} broker {before['master']} -> broker {after['master']}"
             f"   longest pause {ledger.longest_pause_s(since):5.2f} s"
             f"   failed sends {len(ledger.failed) - failed_count}"
@@ -83,7 +82,7 @@ async def play(folder: Path) -> list[str]:
     group = Group(folder)
     try:
         await group.start()
-        typer.echo(f"  group {GROUP}: {BROKER_COUNT} brokers, an elector, a record in a file")
+        say(f"  group {GROUP}: {BROKER_COUNT} brokers, an elector, a record in a file")
         load = Load(group.namesrv)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(load.run())
@@ -92,12 +91,12 @@ async def play(folder: Path) -> list[str]:
     finally:
         await group.stop()
     ledger = load.ledger
-    typer.echo(
+    say(
         f"  ledger: {len(ledger.acknowledged):,} acknowledged, {len(ledger.lost):,} lost,"
         f" {ledger.repeated_count:,} delivered again, {len(ledger.failed):,} sends failed"
     )
     for reason, count in Counter(ledger.failed.values()).most_common(FAILED_SHOWN):
-        typer.echo(f"    {count:,} x {reason}")
+        say(f"    {count:,} x {reason}")
     return faults(ledger)
 
 
@@ -112,7 +111,7 @@ def main() -> int:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             found = runner.run(_until_signalled())
     except (KeyboardInterrupt, asyncio.CancelledError):
-        typer.echo("interrupted; everything is stopped and removed", err=True)
+        say("interrupted; everything is stopped and removed", err=True)
         return EXIT_INTERRUPTED
     except (CometError, OSError, BaseExceptionGroup) as error:
         line = one_line(error)
@@ -120,5 +119,5 @@ def main() -> int:
             raise
         found = [line]
     for fault in found:
-        typer.echo(f"cometmq: {fault}", err=True)
+        say(f"cometmq: {fault}", err=True)
     return 1 if found else 0

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from cometmq.cli.access import check_namespace
 from cometmq.cli.mcp.changing import ChangeArguments, Confirm, Plan, changing
 from cometmq.cli.mcp.message_tools import Selection, choice
 from cometmq.cli.mcp.tool import Name, Risk, Session, Text, missing, said
@@ -22,10 +23,10 @@ from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.client.message import check_topic
 from cometmq.insight import times
-from cometmq.insight.dead_letters import Pace, Replay, Replayed
 from cometmq.insight.model import TopicKind, Unknown, known
 from cometmq.insight.preview import preview_reset
 from cometmq.insight.queue_states import kept_note, offsets_by_group, waiting_counts, waiting_note
+from cometmq.insight.replays import Pace, Replay, Replayed
 from cometmq.insight.transactions import end_open, facts_of, find_transaction
 from cometmq.insight.words import counted, listed
 from cometmq.remoting.bodies.topic_config import TopicConfig
@@ -158,6 +159,7 @@ class Resolve(ChangeArguments, frozen=True, kw_only=True):
 async def _resolve(session: Session, wanted: Resolve) -> Plan:
     name, is_commit = wanted.transaction, wanted.outcome == "commit"
     master, half = await find_transaction(session.admin, name)
+    check_namespace(half.topic, name)
     is_open = await master.is_open(half)
     facts = facts_of(half, is_open=is_open)
     names = ("transaction", "half", "group", "topic", "open", "stored", "producer")

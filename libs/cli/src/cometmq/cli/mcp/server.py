@@ -20,7 +20,6 @@ from cometmq.cli.connecting import with_access
 from cometmq.cli.input import read_lines
 from cometmq.cli.mcp import change_tools, cluster_tools, message_tools
 from cometmq.cli.mcp.tool import Arguments, Risk, Session, Tool, harmless, shown
-from cometmq.cli.verbs.about import version
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.client.namespace import Namespace
@@ -31,6 +30,7 @@ from cometmq.remoting.errors import CometError
 from cometmq.remoting.spelling import did_you_mean
 from cometmq.runtime import logging
 from cometmq.runtime.clock import SystemClock
+from cometmq.runtime.version import VERSION
 
 ANSWER_BYTES_MAX: Final = 256 * 1024
 ERROR_MAX: Final = 2_000
@@ -108,7 +108,7 @@ def server_of(session: Session, *, allow_changes: bool) -> Server[Any]:
 
     return Server(
         "cometmq",
-        version=version(),
+        version=VERSION,
         instructions=INSTRUCTIONS,
         on_list_tools=list_tools,
         on_call_tool=call_tool,

@@ -22,6 +22,7 @@ from cometmq.cli.mqadmin.frame import (
     time_column,
 )
 from cometmq.cli.output import AsJson, print_json, print_notes
+from cometmq.cli.say import say
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.remoting.bodies.acl import AclAccount, AclConfig
 from cometmq.remoting.errors import CometError
@@ -192,7 +193,7 @@ def cluster_acl_config_version(
         print_table(VERSION_COLUMNS, rows, as_json=as_json, has_heading=cluster is not None)
         if not as_json:
             whose = "cluster" if broker is None else "broker"
-            typer.echo(f"get {whose}'s plain access config version success.")
+            say(f"get {whose}'s plain access config version success.")
     exit_if_any(failures)
 
 
@@ -217,8 +218,8 @@ def get_acl_config(
 
 
 def _print_config(config: AclConfig) -> None:
-    typer.echo(f"\nglobalWhiteRemoteAddresses: {_shown(config.global_white_addrs)}\n")
-    typer.echo("accounts:")
+    say(f"\nglobalWhiteRemoteAddresses: {_shown(config.global_white_addrs)}\n")
+    say("accounts:")
     for account in config.plain_access_configs:
         facts = {
             "accessKey": account.access_key,
@@ -231,8 +232,8 @@ def _print_config(config: AclConfig) -> None:
             "groupPerms": account.group_perms,
         }
         for name, value in facts.items():
-            typer.echo(f"  {name:<18}: {_shown(value)}")
-        typer.echo()
+            say(f"  {name:<18}: {_shown(value)}")
+        say()
 
 
 def _note_doubts(accounts: Iterable[AclAccount]) -> None:

@@ -28,6 +28,7 @@ from cometmq.cli.mqadmin.frame import (
 )
 from cometmq.cli.mqadmin.known_settings import BROKER, refuse_unknown
 from cometmq.cli.output import AsJson, print_json
+from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.cluster.routes import MASTER_ID
@@ -117,10 +118,10 @@ def get_broker_config(
         print_json(found)
     else:
         for address, config in found.items():
-            typer.echo(f"============{titles[address]}============")
+            say(f"============{titles[address]}============")
             for key, value in config.items():
-                typer.echo(f"{key:<50}=  {value}")
-            typer.echo()
+                say(f"{key:<50}=  {value}")
+            say()
     exit_if_any(failures)
 
 
@@ -153,7 +154,7 @@ def broker_status(
         for address, facts in found.items():
             prefix = "" if broker is not None else f"{address:<24} "
             for key, value in sorted(facts.items()):
-                typer.echo(f"{prefix}{key:<32}: {value}")
+                say(f"{prefix}{key:<32}: {value}")
     exit_if_any(failures)
 
 
@@ -197,7 +198,7 @@ def broker_consume_stats(
         print_json({"queues": objects, "diff_total": found.total_diff})
     else:
         print_table(CONSUME_COLUMNS, rows, as_json=False)
-        typer.echo(f"\nDiff Total: {found.total_diff}")
+        say(f"\nDiff Total: {found.total_diff}")
 
 
 @app.named("producer")

@@ -18,6 +18,7 @@ from cometmq.cli.mqadmin.frame import (
 )
 from cometmq.cli.mqadmin.text import running_text
 from cometmq.cli.output import AsJson, print_json
+from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
@@ -69,11 +70,11 @@ def consumer_connection(
         print_json({"members": members, "subscriptions": wanted, **facts})
         return
     print_table(_MEMBER_COLUMNS, _rows(found.connection_set), as_json=False)
-    typer.echo(f"\nBelow is subscription:\n{'#Topic':<20} #SubExpression")
+    say(f"\nBelow is subscription:\n{'#Topic':<20} #SubExpression")
     for topic, text in subscriptions:
-        typer.echo(f"{topic:<20} {text}")
-    typer.echo(f"\nConsumeType: {found.consume_type}\nMessageModel: {found.message_model}")
-    typer.echo(f"ConsumeFromWhere: {found.consume_from_where}")
+        say(f"{topic:<20} {text}")
+    say(f"\nConsumeType: {found.consume_type}\nMessageModel: {found.message_model}")
+    say(f"ConsumeFromWhere: {found.consume_from_where}")
 
 
 @app.named("producerConnection")
@@ -131,7 +132,7 @@ def consumer_status(
     if as_json:
         print_json(_as_object(client_id, found))
     else:
-        typer.echo(running_text.described(found))
+        say(running_text.described(found))
 
 
 @app.named("consumer")
@@ -168,15 +169,15 @@ def _show_members(
         members = [_as_object(client_id, info) for client_id, info in infos.items()]
         print_json({"members": members, "same_subscription": is_same, "troubles": wrong})
         return
-    typer.echo(f"{'#Index':<10} {'#ClientId':<40} {'#Version':<20} #ConsumerRunningInfoFile")
+    say(f"{'#Index':<10} {'#ClientId':<40} {'#Version':<20} #ConsumerRunningInfoFile")
     for number, (client_id, (version, info)) in enumerate(said.items(), 1):
         path = _write(info, str(now_ms), client_id)
-        typer.echo(f"{number:<10} {client_id:<40} {version_name(version):<20} {path}")
+        say(f"{number:<10} {client_id:<40} {version_name(version):<20} {path}")
     if is_same:
-        typer.echo("\n\nSame subscription in the same group of consumer\n\n\nRebalance OK")
-        typer.echo("\n".join(wrong), nl=bool(wrong))
+        say("\n\nSame subscription in the same group of consumer\n\n\nRebalance OK")
+        say("\n".join(wrong), nl=bool(wrong))
     else:
-        typer.echo("\n\nWARN: Different subscription in the same group of consumer!!!")
+        say("\n\nWARN: Different subscription in the same group of consumer!!!")
 
 
 async def members_say(admin: AdminClient, group: str, broker: str | None, *, jstack: bool) -> Said:

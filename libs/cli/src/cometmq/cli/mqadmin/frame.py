@@ -19,11 +19,12 @@ from typer.core import TyperCommand
 from cometmq.cli.access import NAMESRV_HELP, namesrv_in_use
 from cometmq.cli.connecting import ask, wrong_usage
 from cometmq.cli.output import print_json
+from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.errors import BrokerMissing, InvalidArgument
-from cometmq.insight.times import shown
+from cometmq.insight.times import is_known, shown
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.addresses import is_same_address
 
@@ -169,7 +170,7 @@ def exit_if_any(failures: Mapping[str, CometError]) -> None:
     for address, error in failures.items():
         text = str(error)
         line = text if text.startswith(address) else f"{address}: {text}"
-        typer.echo(f"cometmq: {line}", err=True)
+        say(f"cometmq: {line}", err=True)
     if failures:
         raise typer.Exit(1)
 
@@ -206,7 +207,7 @@ def time_column(key: str, title: str, form: str = "%s", *, with_ms: bool = False
 
 def local_time(timestamp_ms: int, *, with_ms: bool = False) -> str:
     """Return a time as mqadmin writes it; empty if it is unknown."""
-    if timestamp_ms <= 0:
+    if not is_known(timestamp_ms):
         return ""
     moment = datetime.fromtimestamp(timestamp_ms // 1000, tz=UTC).astimezone()
     text = moment.strftime("%Y-%m-%d %H:%M:%S")
@@ -226,9 +227,9 @@ def print_table(
         return
     if has_heading:
         cells = (_TITLE.sub(r"%\1s", column.form) % column.title for column in columns)
-        typer.echo("".join(cells).rstrip())
+        say("".join(cells).rstrip())
     for row in rows:
-        typer.echo(to_line(columns, row))
+        say(to_line(columns, row))
 
 
 def to_object(columns: Sequence[Column], row: Sequence[Any]) -> dict[str, Any]:
@@ -242,7 +243,7 @@ def to_line(columns: Sequence[Column], row: Sequence[Any]) -> str:
         _TITLE.sub(r"%\1s", column.form) % "" if cell is None else column.form % column.text(cell)
         for column, cell in zip(columns, row, strict=True)
     )
-    return "".join(cells).rstrip()
+    return "".join(cells).rstrip().replace("\n", "\\n")
 
 
 def print_done(text: str, facts: Any, *, as_json: bool) -> None:
@@ -250,7 +251,7 @@ def print_done(text: str, facts: Any, *, as_json: bool) -> None:
     if as_json:
         print_json(facts)
     elif text:
-        typer.echo(text)
+        say(text)
 
 
 _TITLE: Final = re.compile(r"%(-?\d*)(?:\.\d+)?[dfs]")

@@ -21,6 +21,7 @@ from cometmq.cli.mqadmin.frame import (
 )
 from cometmq.cli.mqadmin.text import java_text
 from cometmq.cli.output import AsJson, print_json
+from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError
 from cometmq.client.message import check_group
@@ -186,9 +187,9 @@ def get_consumer_config(
         return
     for row in found:
         line = "=" * 29
-        typer.echo(f"{line}{row.cluster}:{row.broker}{line}")
+        say(f"{line}{row.cluster}:{row.broker}{line}")
         for name, value in java_text.fields(row.config, FIELDS):
-            typer.echo(f"{name:<40}=  {java_text.word(value)}")
+            say(f"{name:<40}=  {java_text.word(value)}")
 
 
 async def _placed(admin: AdminClient, group: str) -> list[Placed]:

@@ -15,6 +15,7 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, run, with_access
 from cometmq.cli.mqadmin.frame import Family, Namesrv
 from cometmq.cli.mqadmin.text import java_text, running_text
 from cometmq.cli.output import AsJson
+from cometmq.cli.say import say
 from cometmq.client import ClientOptions, ConsumeResult, MessageExt, PushConsumer, PushOptions
 from cometmq.client.admin import AdminClient, QueueLag
 from cometmq.client.clock import wall_ms
@@ -100,13 +101,13 @@ class Monitor:
     async def _round(self, admin: AdminClient) -> None:
         self._report("beginRound", {}, "=" * 41)
         if not (await admin.cluster()).broker_addr_table:
-            typer.echo(f"cometmq: {no_broker_text(admin.namesrv.addresses)}", err=True)
+            say(f"cometmq: {no_broker_text(admin.namesrv.addresses)}", err=True)
         for topic in await admin.topics():
             if topic.startswith(RETRY_PREFIX):
                 try:
                     await self._look_at(admin, topic.removeprefix(RETRY_PREFIX))
                 except CometError as error:
-                    typer.echo(f"cometmq: {topic}: {error}", err=True)
+                    say(f"cometmq: {topic}: {error}", err=True)
         self._report("endRound", {}, "=" * 41)
 
     async def _look_at(self, admin: AdminClient, group: str) -> None:
@@ -126,9 +127,9 @@ class Monitor:
 
     def _report(self, kind: str, found: Any, text: str) -> None:
         if self._as_json:
-            typer.echo(msgspec.json.encode({"report": kind, "found": found}))
+            say(msgspec.json.encode({"report": kind, "found": found}))
         else:
-            typer.echo(f"[MONITOR] {kind}: {text}")
+            say(f"[MONITOR] {kind}: {text}")
 
 
 def _troubles(infos: dict[str, ConsumerRunningInfo], now_ms: int) -> Iterator[str]:

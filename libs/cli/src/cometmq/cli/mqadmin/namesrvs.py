@@ -17,6 +17,7 @@ from cometmq.cli.mqadmin.frame import (
 )
 from cometmq.cli.mqadmin.known_settings import NAMESRV, refuse_unknown
 from cometmq.cli.output import AsJson, print_json
+from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.errors import BrokerMissing
@@ -123,9 +124,9 @@ def get_namesrv_config(namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = 
         print_json(found)
     elif not as_json:
         for address, config in found.items():
-            typer.echo(f"============{address}============")
+            say(f"============{address}============")
             for key, value in config.items():
-                typer.echo(f"{key:<50}=  {value}")
+                say(f"{key:<50}=  {value}")
     exit_if_any(failures)
 
 

@@ -9,6 +9,7 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, Topic, TrueFalse, print_table
 from cometmq.cli.mqadmin.text.moments import FORMS, moment
 from cometmq.cli.output import AsJson
+from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient, Rollback
 from cometmq.client.admin.broker_groups import END
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -68,7 +69,7 @@ def reset_offset_by_time(
 
     moved = ask(namesrv, question)
     if not as_json:
-        typer.echo(
+        say(
             f"rollback consumer offset by specified group[{group}], topic[{topic}], "
             f"force[{force}], timestamp(string)[{timestamp}], timestamp(long)[{at_ms}]"
         )
@@ -114,7 +115,7 @@ def reset_offset_by_time_old(
 
     found = ask(namesrv, question)
     if not as_json:
-        typer.echo(
+        say(
             f"rollback consumer offset by specified consumerGroup[{group}], topic[{topic}], "
             f"force[{force}], timestamp(string)[{timestamp}], timestamp(long)[{at_ms}]"
         )
@@ -153,7 +154,7 @@ def clone_group_offset(
     if as_json:
         _print_moved(moved, as_json=True)
     else:
-        typer.echo(
+        say(
             f"clone group offset success. srcGroup[{source}], destGroup=[{destination}], "
             f"topic[{topic}]"
         )
@@ -178,7 +179,7 @@ def get_consumer_status(
         for queue, offset in sorted(offsets.items())
     ]
     if not as_json:
-        typer.echo(
+        say(
             f"get consumer status from client. group={group}, topic={topic}, "
             f"originClientId={client_id or ''}"
         )

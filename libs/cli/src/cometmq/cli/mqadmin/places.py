@@ -12,6 +12,7 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
 from cometmq.cli.mqadmin.frame import Family, Namesrv, Topic
 from cometmq.cli.mqadmin.text import java_text
 from cometmq.cli.output import AsJson, print_json
+from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.routes import MASTER_ID
@@ -51,7 +52,7 @@ def decode_message_id(
         print_json({"ip": origin.ip, "date": moment.replace("+00:00", "Z")})
         return
     text = f"{origin.date:%Y-%m-%d#%H:%M:%S}:{origin.date.microsecond // 1000:03}"
-    typer.echo(f"ip={origin.ip}\ndate={text}")
+    say(f"ip={origin.ip}\ndate={text}")
 
 
 def decoded(text: str, *, now_ms: int) -> Origin:
@@ -117,12 +118,12 @@ async def _first_master(admin: AdminClient, topic: str) -> str:
 def _print_entries(found: ConsumeQueueEntries, index: int) -> None:
     if found.subscription_data is not None:
         text = msgspec.json.format(msgspec.json.encode(found.subscription_data), indent=2)
-        typer.echo(f"Subscription data: \n{text.decode()}\n{_LINE}")
+        say(f"Subscription data: \n{text.decode()}\n{_LINE}")
     if found.filter_data is not None:
-        typer.echo(f"Filter data: \n{found.filter_data}\n{_LINE}")
-    typer.echo(f"Queue data: \nmax: {found.max_queue_index}, min: {found.min_queue_index}\n{_LINE}")
+        say(f"Filter data: \n{found.filter_data}\n{_LINE}")
+    say(f"Queue data: \nmax: {found.max_queue_index}, min: {found.min_queue_index}\n{_LINE}")
     for number, entry in enumerate(found.queue_data, index):
-        typer.echo(f"idx: {number}\n{_entry(entry)}\n{_LINE}")
+        say(f"idx: {number}\n{_entry(entry)}\n{_LINE}")
 
 
 def _entry(entry: ConsumeQueueEntry) -> str:

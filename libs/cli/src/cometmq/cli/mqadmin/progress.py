@@ -17,6 +17,7 @@ from cometmq.cli.mqadmin.frame import (
     to_object,
 )
 from cometmq.cli.output import AsJson, print_json
+from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError
 from cometmq.insight.times import shown
@@ -99,7 +100,7 @@ def _print_progress(
         print_json({"queues": queues, "consume_tps": stats.consume_tps, "diff_total": total})
         return
     print_table(columns, rows, as_json=False)
-    typer.echo(f"\nConsume TPS: {stats.consume_tps:.2f}\nDiff Total: {total}")
+    say(f"\nConsume TPS: {stats.consume_tps:.2f}\nDiff Total: {total}")
 
 
 def _behind(stats: ConsumeStats) -> int:

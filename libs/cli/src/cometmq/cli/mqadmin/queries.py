@@ -10,6 +10,7 @@ from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, Topic, print_tabl
 from cometmq.cli.mqadmin.text import java_text
 from cometmq.cli.mqadmin.text.message_text import Found, print_found
 from cometmq.cli.output import AsJson, print_json, print_notes
+from cometmq.cli.say import say
 from cometmq.client import SendResult
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
@@ -210,7 +211,7 @@ def _print_results(results: list[ConsumeMessageDirectlyResult], *, as_json: bool
         return
     for result in results:
         pairs = java_text.fields(result, _RESULT_FIELDS)
-        typer.echo(java_text.bracketed("ConsumeMessageDirectlyResult", pairs))
+        say(java_text.bracketed("ConsumeMessageDirectlyResult", pairs))
 
 
 def _print_sent(ids: list[str], sent: list[SendResult], *, as_json: bool) -> None:
@@ -218,4 +219,4 @@ def _print_sent(ids: list[str], sent: list[SendResult], *, as_json: bool) -> Non
         print_json(sent)
         return
     for text, result in zip(ids, sent, strict=True):
-        typer.echo(f"prepare resend msg. originalMsgId={text}{java_text.send_result(result)}")
+        say(f"prepare resend msg. originalMsgId={text}{java_text.send_result(result)}")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mqadmin commands that print ranges of queues."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from typing import Annotated, Final
@@ -13,6 +14,8 @@ from cometmq.cli.mqadmin.frame import Family, Namesrv, Topic, TrueFalse
 from cometmq.cli.mqadmin.text import java_text
 from cometmq.cli.mqadmin.text.moments import FORMS, Begin, End, moment, past_moment
 from cometmq.cli.output import AsJson, print_json
+from cometmq.cli.say import say
+from cometmq.cli.streams import is_terminal
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_groups import END
 from cometmq.client.message import MessageExt
@@ -20,6 +23,7 @@ from cometmq.client.transfer.puller import Pulled, PullStatus
 from cometmq.insight import message_json
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.names import ALL_TAGS, TOOLS_GROUP
+from cometmq.remoting.visible import visible
 
 DEFAULT_COUNT: Final = 128
 STATUS_NAMES: Final = {
@@ -67,17 +71,17 @@ class Page(msgspec.Struct):
         """Print messages; bytes invalid in the encoding are replaced."""
         for message in messages:
             if self.as_json:
-                typer.echo(message_json.render(message))
+                say(message_json.render(message))
                 continue
             body = message.body.decode(self.charset, "replace")
             shown = body if self.with_body else "NOT PRINT BODY"
-            text = java_text.message(message)
-            typer.echo(f"MSGID: {message.message_id} {text} BODY: {shown}")
+            say(f"MSGID: {message.message_id} {java_text.message(message)} BODY: ", nl=False)
+            sys.stdout.write(f"{visible(shown) if is_terminal(sys.stdout) else shown}\n")
 
     def say(self, line: str) -> None:
         """Print an informational line."""
         if not self.as_json:
-            typer.echo(line)
+            say(line)
 
 
 @app.named("printMsg")
@@ -262,4 +266,4 @@ def _print_counts(counts: Counter[str], *, as_json: bool) -> None:
         print_json(dict(ordered))
         return
     for tag, count in ordered:
-        typer.echo(f"Tag: {tag:<30} Count: {count}")
+        say(f"Tag: {tag:<30} Count: {count}")

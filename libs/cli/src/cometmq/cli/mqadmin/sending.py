@@ -22,6 +22,7 @@ from cometmq.cli.mqadmin.frame import (
     to_object,
 )
 from cometmq.cli.output import AsJson, print_json
+from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.message import Message, SendResult
@@ -192,7 +193,7 @@ def _result_text(result: SendResult) -> str:
 def _exit_if_failed(attempts: list[Timed]) -> None:
     failures = [attempt.failure for attempt in attempts if attempt.failure is not None]
     if failures:
-        typer.echo(f"cometmq: {len(failures)} of {len(attempts)} failed: {failures[0]}", err=True)
+        say(f"cometmq: {len(failures)} of {len(attempts)} failed: {failures[0]}", err=True)
         raise typer.Exit(1)
 
 
@@ -234,7 +235,7 @@ def check_msg_send_rt(
         print_json({"sends": [to_object(TIMED_COLUMNS, row) for row in rows], "avg_rt_ms": average})
     else:
         print_table(TIMED_COLUMNS, rows, as_json=False)
-        typer.echo(f"Avg RT: {'-' if average is None else f'{average:.2f}'}")
+        say(f"Avg RT: {'-' if average is None else f'{average:.2f}'}")
     _exit_if_failed(attempts)
 
 
@@ -302,6 +303,6 @@ def _print_round(
     elif as_log == "true":
         moment = datetime.fromtimestamp(wall_ms() // 1000, tz=UTC).astimezone(LOG_ZONE)
         rounded = Decimal(average).quantize(Decimal(0), ROUND_HALF_UP)
-        typer.echo(f"{moment:%Y-%m-%d %H:%M:%S}|{room}|{cluster}|{broker}|{rounded}")
+        say(f"{moment:%Y-%m-%d %H:%M:%S}|{room}|{cluster}|{broker}|{rounded}")
     else:
-        typer.echo(to_line(CLUSTER_COLUMNS, row))
+        say(to_line(CLUSTER_COLUMNS, row))

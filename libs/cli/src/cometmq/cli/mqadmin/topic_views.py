@@ -18,6 +18,7 @@ from cometmq.cli.mqadmin.frame import (
     time_column,
 )
 from cometmq.cli.output import AsJson
+from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import BrokerMissing, NoRoute
 from cometmq.remoting.bodies.dialect import encode_json
@@ -72,7 +73,7 @@ def topic_route(
 
     route = ask(namesrv, question)
     if as_json or not as_list:
-        typer.echo(msgspec.json.format(encode_json(route), indent=2))
+        say(msgspec.json.format(encode_json(route), indent=2))
         return
     queues = {data.broker_name: data for data in route.queue_datas}
     rows = [
@@ -81,7 +82,7 @@ def topic_route(
         if (one := queues.get(name := data.broker_name)) is not None
     ]
     print_table(ROUTE_COLUMNS, rows, as_json=False)
-    typer.echo(RULE)
+    say(RULE)
     total = ("Total:", len(rows), None, sum(row[3] for row in rows), sum(row[4] for row in rows))
     print_table(ROUTE_COLUMNS, [(*total, None)], as_json=False, has_heading=False)
 

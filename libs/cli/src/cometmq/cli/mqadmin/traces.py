@@ -10,6 +10,7 @@ import typer
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, print_table, time_column
 from cometmq.cli.output import AsJson
+from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
@@ -55,12 +56,12 @@ def query_msg_trace_by_id(
         return
     for sent in (view for view in views if view.kind == "Pub"):
         print_table(_columns("#ProducerGroup", "#SendTime"), _rows([sent]), as_json=False)
-        typer.echo()
+        say()
     consumed = [view for view in views if view.kind == "Sub"]
     for group in dict.fromkeys(view.group for view in consumed):
         rows = _rows([view for view in consumed if view.group == group])
         print_table(_columns("#ConsumerGroup", "#ConsumerTime"), rows, as_json=False)
-        typer.echo()
+        say()
 
 
 def _views(message: MessageExt, message_id: str) -> Iterator[View]:

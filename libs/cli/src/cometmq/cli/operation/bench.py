@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any, Final, Self
 
@@ -20,12 +21,23 @@ from cometmq.cli.connecting import (
     with_access,
 )
 from cometmq.cli.operation.bench_client import Outcome, Task, client
+from cometmq.cli.operation.disk_test import measure
 from cometmq.cli.operation.latencies import Histogram
-from cometmq.cli.output import AsJson, print_facts, print_json, print_rows
+from cometmq.cli.output import (
+    AsJson,
+    Cell,
+    print_errors,
+    print_facts,
+    print_json,
+    print_rows,
+)
+from cometmq.cli.say import say
 from cometmq.cli.streams import is_terminal
+from cometmq.cli.verbs.sent import delay_ms_of
 from cometmq.client import ClientOptions, MessageQueue
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError
+from cometmq.client.settings import DELAY_LEVEL_MAX
 
 CLIENTS_MAX: Final = 64
 BUSY_SHARE: Final = 0.9
@@ -77,6 +89,9 @@ def send(  # noqa: PLR0913  # one parameter per option
     seconds: Seconds = 10,
     count: Count = None,
     in_flight: InFlight = 64,
+    transaction: Annotated[
+        bool, typer.Option("--transaction", help="Send each in a transaction, and commit it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Send messages; with --rate, latencies count from when each message was due.
@@ -85,11 +100,12 @@ def send(  # noqa: PLR0913  # one parameter per option
     EXAMPLES
       cometmq bench send orders --seconds 30 --clients 2
       cometmq bench send orders --rate 1000 --size 4096 --json
+      cometmq bench send orders --transaction
     """
     task = Task(
-        kind="send", namesrv=namesrv, topic=topic, options=with_access(ClientOptions()), size=size,
-        rate=None if rate is None else rate / clients, duration_s=seconds, count=count,
-        in_flight=in_flight,
+        kind="txn" if transaction else "send", namesrv=namesrv, topic=topic, size=size,
+        options=with_access(ClientOptions()), rate=None if rate is None else rate / clients,
+        duration_s=seconds, count=count, in_flight=in_flight,
     )  # fmt: skip
     _queues(namesrv, topic)
     _measure([task] * clients, as_json=as_json)
@@ -125,13 +141,17 @@ def consume(
 
 
 @app.command()
-def latency(  # one parameter per option
+def latency(  # noqa: PLR0913  # one parameter per option
     topic: Topic,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     rate: Annotated[
         float, typer.Option("--rate", min=0.001, help="Messages per second of all clients.")
     ] = 100,
+    delay_level: Annotated[
+        int,
+        typer.Option(min=0, max=DELAY_LEVEL_MAX, help="Measure from the end of this delay."),
+    ] = 0,
     clients: Clients = 1,
     size: Size = 1024,
     seconds: Seconds = 10,
@@ -140,19 +160,50 @@ def latency(  # one parameter per option
     """Send messages at a rate and read them: the time from when each was due until it arrived.
 
     \b
-    EXAMPLE
+    EXAMPLES
       cometmq bench latency orders --rate 500 --seconds 30
+      cometmq bench latency orders --delay-level 2
     """
     _queues(namesrv, topic)
     options = with_access(ClientOptions())
+    delay_ms = run(delay_ms_of(namesrv, delay_level)) if delay_level else 0
     tasks = [
         Task(
             kind="latency", namesrv=namesrv, topic=topic, options=options, size=max(size, 24),
-            rate=rate / clients, duration_s=seconds, run=os.urandom(8),
+            rate=rate / clients, duration_s=seconds, run=os.urandom(8), delay_level=delay_level,
+            delay_ms=delay_ms,
         )
         for _ in range(clients)
     ]  # fmt: skip
     _measure(tasks, as_json=as_json)
+
+
+@app.command()
+def disk(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder on the disk of a store.", exists=True, file_okay=False)
+    ],
+    *,
+    size: Annotated[int, typer.Option(min=1, max=4 << 20, help="Bytes of each append.")] = 4096,
+    seconds: Seconds = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Append to a file of this machine and flush it, as SYNC_FLUSH does; the file is removed.
+
+    \b
+    EXAMPLE
+      cometmq bench disk /var/lib/cometmq --size 65536
+    """
+    found = measure(folder, size, seconds)
+    flushes = found.latencies.count
+    facts: dict[str, Any] = {
+        "folder": str(folder),
+        "flushes": flushes,
+        "seconds": round(found.seconds, 3),
+        "per_second": round(flushes / found.seconds, 1),
+        "mib_per_second": round(found.bytes / found.seconds / (1 << 20), 2),
+    }
+    _print_latencies(facts, found.latencies, as_json=as_json)
 
 
 def _queues(namesrv: str, topic: str) -> list[MessageQueue]:
@@ -203,7 +254,7 @@ async def _collected(task: Task, pipes: Sequence[Any]) -> list[Outcome]:
     found: list[Outcome] = []
     open_pipes = dict(enumerate(pipes))
     begin = monotonic()
-    limit_s = (task.duration_s or 0) + EXTRA_S
+    limit_s = (task.duration_s or 0) + task.delay_ms / 1_000 + EXTRA_S
     bar = _Bar(task)
     with bar:
         while open_pipes and monotonic() - begin < limit_s:
@@ -272,19 +323,26 @@ def _print(tasks: Sequence[Task], outcomes: Sequence[Outcome], *, as_json: bool)
         "late_max": max((it.late_max for it in outcomes), default=0),
         "verdict": verdict(tasks, outcomes),
     }
+    _print_latencies(facts, total, as_json=as_json, errors=errors, note=HONEST)
+    if not as_json:
+        print_errors([*errors, HONEST])
+
+
+def _print_latencies(
+    facts: dict[str, Any], total: Histogram, *, as_json: bool, **more: Any
+) -> None:
+    """Print figures and the percentiles of a histogram; `more` is only in JSON."""
     percentiles = {f"p{share:g}": value / 1000 for share, value in total.percentiles().items()}
     if total.count:
         percentiles |= {"mean": total.total / total.count / 1000, "max": total.most / 1000}
     if as_json:
         ms = {name: round(value, 3) for name, value in percentiles.items()}
-        print_json({**facts, "latency_ms": ms, "errors": errors, "note": HONEST})
+        print_json({**facts, "latency_ms": ms, **more})
         return
     print_facts(facts, as_json=False)
-    typer.echo()
-    rows = [[name, f"{value:,.3f}"] for name, value in percentiles.items()]
-    print_rows(("Latency", "ms"), [list(row) for row in rows], as_json=False)
-    for text in (*errors, HONEST):
-        typer.echo(f"cometmq: {text}", err=True)
+    say()
+    rows: list[list[Cell]] = [[name, f"{value:,.3f}"] for name, value in percentiles.items()]
+    print_rows(("Latency", "ms"), rows, as_json=False)
 
 
 def _share(outcome: Outcome) -> float:

@@ -9,8 +9,9 @@ were due meanwhile, as it would delay their users ("coordinated omission" is avo
 import asyncio
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from time import monotonic, monotonic_ns
 from typing import Any, Final
 
@@ -25,6 +26,9 @@ from cometmq.client import (
     MessageQueue,
     Producer,
     ProducerOptions,
+    TransactionOptions,
+    TransactionProducer,
+    TransactionState,
 )
 from cometmq.client.admin import AdminClient
 from cometmq.client.transfer.puller import PullStatus
@@ -57,6 +61,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     count: int | None = None
     in_flight: int = 64
     queues: tuple[MessageQueue, ...] = ()
+    delay_level: int = 0
+    delay_ms: int = 0
+    """The delay of this level; latencies count from its end."""
     run: bytes = b""
     """Distinguishes the messages of this run from others in the topic."""
 
@@ -89,7 +96,7 @@ def client(task: Task, pipe: Any) -> None:
 
 
 async def _run(task: Task, outcome: Outcome, pipe: Any) -> None:
-    work = {"send": _send, "consume": _consume, "latency": _latency}[task.kind]
+    work = WORK[task.kind]
 
     async def report() -> None:
         while True:
@@ -124,16 +131,17 @@ async def _produce(
     took_us: Callable[[int], None],
 ) -> None:
     """Send until the time or the count is reached; latencies count from when a message was due."""
-    fields = {name: getattr(task.options, name) for name in ClientOptions.__struct_fields__}
-    options = ProducerOptions(**fields, retry_times=0)
     room = asyncio.Semaphore(WAITING_MAX if task.rate else task.in_flight)
-    async with Producer(GROUP, task.namesrv, options=options, log=NO_LOG) as producer:
+    async with _producer(task) as producer:
+        stored = producer.send
+        if isinstance(producer, TransactionProducer):
+            stored = partial(producer.send_in_transaction, execute=_committed)
         begin_ns = monotonic_ns()
         end_ns = None if task.duration_s is None else begin_ns + int(task.duration_s * 1e9)
 
         async def one(due_ns: int) -> None:
             try:
-                await producer.send(Message(task.topic, body_at(due_ns)))
+                await stored(Message(task.topic, body_at(due_ns), delay_level=task.delay_level))
             except CometError as error:
                 _failed(outcome, error)
             else:
@@ -160,6 +168,23 @@ async def _produce(
                 if number % task.in_flight == 0 or not task.rate:
                     await asyncio.sleep(0)
         outcome.seconds = (monotonic_ns() - begin_ns) / 1e9
+
+
+def _producer(task: Task) -> Producer:
+    """Return the producer of a task; that of transactions commits each of them at once."""
+    fields = {name: getattr(task.options, name) for name in ClientOptions.__struct_fields__}
+    if task.kind == "txn":
+        options = TransactionOptions(**fields, retry_times=0)
+        return TransactionProducer(
+            GROUP, task.namesrv, check=_committed, options=options, log=NO_LOG
+        )
+    return Producer(
+        GROUP, task.namesrv, options=ProducerOptions(**fields, retry_times=0), log=NO_LOG
+    )
+
+
+async def _committed(*_: object) -> TransactionState:
+    return TransactionState.COMMIT
 
 
 def _due(task: Task, begin_ns: int, number: int) -> int:
@@ -222,7 +247,7 @@ async def _latency(task: Task, outcome: Outcome) -> None:
             reading = tasks.create_task(_receive(consumer, task, outcome))
             try:
                 await _produce(task, sent, body, lambda _us: None)
-                deadline = monotonic() + DRAIN_S
+                deadline = monotonic() + DRAIN_S + task.delay_ms / 1_000
                 while outcome.messages < sent.messages and monotonic() < deadline:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             finally:
@@ -241,6 +266,14 @@ async def _receive(consumer: LitePullConsumer, task: Task, outcome: Outcome) -> 
             if len(message.body) >= MARK.size:
                 run, _, due_ns = MARK.unpack_from(message.body)
                 if run == task.run:
-                    outcome.latencies.add((now_ns - due_ns) // 1000)
+                    outcome.latencies.add((now_ns - due_ns) // 1000 - task.delay_ms * 1000)
                     outcome.messages += 1
                     outcome.bytes += len(message.body)
+
+
+WORK: Final[Mapping[str, Callable[[Task, Outcome], Awaitable[None]]]] = {
+    "send": _send,
+    "txn": _send,
+    "consume": _consume,
+    "latency": _latency,
+}

@@ -2,8 +2,9 @@
 """`cometmq check`: compare a cluster with thresholds, for monitoring systems and scripts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Annotated, Final, Literal, NoReturn
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NoReturn
 
 import msgspec
 import typer
@@ -11,12 +12,16 @@ import typer
 from cometmq.cli.connecting import DEFAULT_NAMESRV, EXIT_USAGE, Namesrv, run, with_access
 from cometmq.cli.operation import checks
 from cometmq.cli.operation.checks import FORMS, Item, Limits, Status
+from cometmq.cli.operation.roundtrip import round_trips
+from cometmq.cli.say import say
 from cometmq.client import ClientOptions
 from cometmq.client.admin import AdminClient
+from cometmq.insight.certificates import certificates_at
 from cometmq.insight.model import Snapshot, Topic, TopicKind, Unknown, known
 from cometmq.insight.snapshot import look
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
+from cometmq.runtime.certificate_files import expiries_named_in
 
 ASKED_MAX: Final = 16
 """Requests at a time."""
@@ -177,24 +182,69 @@ def certificate(
     critical: Annotated[
         float | None, typer.Option("-C", "--critical", min=0, help="Critical with fewer days left.")
     ] = 3,
+    config: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--config",
+            help="Settings file of an elector, txn-checker or exporter; may be repeated.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     form: Form = "text",
 ) -> None:
     """Check when certificates expire: those of servers, and those in TLS files; in days.
 
+    Programs that only connect to the cluster cannot be asked: --config names their files.
+
     \b
     EXAMPLE
-      cometmq check certificate --warn 30 --critical 7
+      cometmq check certificate --warn 30 --config /etc/cometmq/elector.conf
     """
+
+    async def add(_admin: AdminClient, snapshot: Snapshot) -> Snapshot:
+        found = [
+            one
+            for file in config or ()
+            for one in certificates_at(str(file), expiries_named_in(file))
+        ]
+        return msgspec.structs.replace(snapshot, certificates=[*snapshot.certificates, *found])
+
     if warn is not None and critical is not None and warn < critical:
-        typer.echo(f"cometmq: --warn {warn:g} is below --critical {critical:g}", err=True)
+        say(f"cometmq: --warn {warn:g} is below --critical {critical:g}", err=True)
         raise typer.Exit(EXIT_UNKNOWN)
     limits = Limits(warn, critical, is_floor=True)
-    _check("certificate", namesrv, lambda it: checks.certificates(it, limits), form)
+    _check("certificate", namesrv, lambda it: checks.certificates(it, limits), form, add=add)
+
+
+@app.command()
+def roundtrip(  # one parameter per option
+    name: Brokers = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    warn: Warn = 100,
+    critical: Critical = 1_000,
+    count: Annotated[int, typer.Option(min=1, max=10_000, help="Messages for each broker.")] = 20,
+    size: Annotated[int, typer.Option(min=1, max=1 << 20, help="Bytes of each body.")] = 1024,
+    form: Form = "text",
+) -> None:
+    """Send messages to each broker and read them; thresholds are ms of the slowest one.
+
+    The topic of the test, CLI_CHECK_ and a number, is deleted at the end. It needs the right to
+    create topics.
+
+    \b
+    EXAMPLES
+      cometmq check roundtrip
+      cometmq check roundtrip broker-a --count 100 --format prometheus
+    """
+    limits = _limits(warn, critical)
+    trips = round_trips(namesrv, name or (), limits, count=count, size=size)
+    _conclude("roundtrip", trips, form)
 
 
 def _limits(warn: float | None, critical: float | None) -> Limits:
     if warn is not None and critical is not None and warn > critical:
-        typer.echo(f"cometmq: --warn {warn:g} is above --critical {critical:g}", err=True)
+        say(f"cometmq: --warn {warn:g} is above --critical {critical:g}", err=True)
         raise typer.Exit(EXIT_UNKNOWN)
     return Limits(warn, critical)
 
@@ -241,19 +291,30 @@ def _check(
     `add` asks for what a snapshot leaves out.
     """
 
-    async def asked() -> Snapshot:
+    async def asked() -> Sequence[Item]:
         options = with_access(ClientOptions())
         async with AdminClient(namesrv, options=options, log=NO_LOG) as admin:
             found = await look(admin, expected=expected)
-            return found if add is None else await add(admin, found)
+            return judge(found if add is None else await add(admin, found))
 
+    _conclude(check, asked(), form, is_down_critical=check == "broker")
+
+
+def _conclude(
+    check: str,
+    asked: Coroutine[Any, Any, Sequence[Item]],
+    form: str,
+    *,
+    is_down_critical: bool = True,
+) -> NoReturn:
+    """Ask, print the result, and exit with its status."""
     try:
-        items = judge(run(asked()))
+        items = run(asked)
     except typer.Exit as end:
         code = EXIT_UNKNOWN if end.exit_code == EXIT_USAGE else end.exit_code
         raise typer.Exit(code) from end
     except CometError as error:
-        status = Status.CRITICAL if check == "broker" else Status.UNKNOWN
+        status = Status.CRITICAL if is_down_critical else Status.UNKNOWN
         items = [Item("cluster", status, str(error))]
-    typer.echo(FORMS[form](check, items), nl=False)
+    say(FORMS[form](check, items), nl=False)
     raise typer.Exit(int(checks.worst(it.status for it in items)))

@@ -19,8 +19,8 @@ from cometmq.insight.model import (
     Unreachable,
     answers,
 )
-from cometmq.insight.visible import visible
 from cometmq.insight.words import counted, lasting
+from cometmq.remoting.visible import visible
 
 
 class Status(IntEnum):

@@ -11,6 +11,7 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run
 from cometmq.cli.operation.diagnosis import OK, Verdict, counts, diagnose
 from cometmq.cli.operation.evidence import Evidence, collect, read_bundle, write_bundle
 from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_rows
+from cometmq.cli.say import say
 from cometmq.insight.finding import Severity
 from cometmq.insight.times import shown
 
@@ -68,7 +69,7 @@ def doctor(
 def _print(evidence: Evidence, verdicts: list[Verdict], *, is_old: bool) -> None:
     if is_old:
         moment = shown(evidence.taken_ms)
-        typer.echo(f"As of {moment}, seen from {evidence.host} with {evidence.program}\n")
+        say(f"As of {moment}, seen from {evidence.host} with {evidence.program}\n")
     wrong = [it for it in verdicts if it.level != OK]
     fine = ", ".join(it.area for it in verdicts if it.level == OK)
     if wrong:
@@ -76,8 +77,8 @@ def _print(evidence: Evidence, verdicts: list[Verdict], *, is_old: bool) -> None
             [it.level, it.area, it.text, it.advice or None, it.runbook or None] for it in wrong
         ]
         print_rows(("Level", "Area", "What", "What to do", "Runbook"), rows, as_json=False)
-        typer.echo()
-    typer.echo(f"Nothing is wrong with: {fine or '-'}")
+        say()
+    say(f"Nothing is wrong with: {fine or '-'}")
 
 
 @bundle_app.callback()

@@ -2,11 +2,13 @@
 """What `cometmq doctor` looks at, and the archive of `cometmq debug bundle` that contains it."""
 
 import asyncio
+import gzip
 import io
 import platform
 import re
 import socket
 import tarfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -14,20 +16,24 @@ from typing import Final
 import msgspec
 
 from cometmq.cli.connecting import with_access
-from cometmq.cli.verbs.about import version, wire_version
+from cometmq.cli.verbs.about import wire_version
 from cometmq.client import ClientOptions
 from cometmq.client.addresses import parse_addresses
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.insight.findings import Finding, findings
+from cometmq.insight.history import History
 from cometmq.insight.model import Broker, BrokerState, Snapshot
 from cometmq.insight.snapshot import look
 from cometmq.remoting.errors import CometError, SettingsError
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.redaction import redacted_setting, redacted_text
+from cometmq.runtime.version import VERSION
 
 CONNECT_S: Final = 3.0
+RATES_S: Final = 1.1
+"""A rate needs two looks, at least a second apart."""
 UNRESOLVED: Final = "the name cannot be resolved"
 EVIDENCE: Final = "evidence.json"
 ENTRY_BYTES_MAX: Final = 64 << 20
@@ -67,15 +73,24 @@ class Evidence(msgspec.Struct, frozen=True):
     found: Sequence[Finding] = ()
 
 
-async def collect(namesrv: str, expected: Sequence[str] = ()) -> Evidence:
-    """Ask name servers and brokers; what does not answer is part of the result."""
+async def collect(
+    namesrv: str, expected: Sequence[str] = (), *, has_rates: bool = False
+) -> Evidence:
+    """Ask name servers and brokers; what does not answer is part of the result.
+
+    For rates, the cluster is looked at twice.
+    """
     servers: list[Server] = []
     snapshot, failure = None, ""
     options = with_access(ClientOptions())
     try:
         async with AdminClient(namesrv, options=options, log=NO_LOG) as admin:
             servers += [await _namesrv(it) for it in admin.namesrv.each()]
-            snapshot = await look(admin, expected=expected)
+            history = History()
+            snapshot = await look(admin, history=history, expected=expected)
+            if has_rates:
+                await asyncio.sleep(RATES_S)
+                snapshot = await look(admin, history=history, expected=expected)
     except CometError as error:
         failure = str(error)
         known = {it.address for it in servers}
@@ -95,7 +110,7 @@ async def collect(namesrv: str, expected: Sequence[str] = ()) -> Evidence:
     return Evidence(
         taken_ms=wall_ms(),
         host=socket.gethostname(),
-        program=f"cometmq {version()}, wire {wire_version()}, Python {platform.python_version()}",
+        program=f"cometmq {VERSION}, wire {wire_version()}, Python {platform.python_version()}",
         servers=servers,
         snapshot=None if snapshot is None else _without_secrets(snapshot),
         failure=failure,
@@ -219,17 +234,20 @@ def _tail(log: Path) -> bytes:
 def read_bundle(file: Path) -> Evidence:
     """Return the evidence in an archive, without unpacking it.
 
-    Raise SettingsError for a file that is none, or larger than any bundle.
+    Only the header and the content of its first entry are decompressed: a stranger may have made
+    the archive, and links or long headers would make `tarfile` read all of it. Raise SettingsError
+    for a file that is none, or larger than any bundle.
     """
     try:
         if file.stat().st_size > BUNDLE_BYTES_MAX:
             raise SettingsError(f"{file} is larger than any bundle")
-        with tarfile.open(file, "r:gz") as archive:
-            entry = archive.next()  # the first one; others need not be read
-            found = None if entry is None or entry.name != EVIDENCE else archive.extractfile(entry)
-            if entry is None or found is None or entry.size > ENTRY_BYTES_MAX:
+        with gzip.open(file) as archive:
+            entry = tarfile.TarInfo.frombuf(archive.read(tarfile.BLOCKSIZE), "utf-8", "replace")
+            if entry.name != EVIDENCE or not entry.isreg() or entry.size > ENTRY_BYTES_MAX:
                 raise SettingsError(f"{file} is no bundle: its first entry is not {EVIDENCE}")
-            data = found.read(ENTRY_BYTES_MAX)
+            data = archive.read(entry.size)
         return msgspec.json.decode(data, type=Evidence)
-    except (OSError, EOFError, tarfile.TarError, msgspec.MsgspecError) as error:
+    except (OSError, EOFError, zlib.error, tarfile.TarError, msgspec.MsgspecError) as error:
+        raise SettingsError(f"{file} is no bundle of cometmq debug bundle: {error}") from error
+    except (UnicodeDecodeError, RecursionError) as error:  # of the JSON
         raise SettingsError(f"{file} is no bundle of cometmq debug bundle: {error}") from error

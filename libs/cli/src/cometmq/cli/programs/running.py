@@ -14,6 +14,7 @@ from cometmq.cli.access import NAMESRV_HELP, namesrv_or_global
 from cometmq.cli.lazy import imports_of
 from cometmq.cli.option_sets import OptionSet
 from cometmq.cli.output import print_notes
+from cometmq.cli.say import say
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
 from cometmq.runtime import logging
@@ -81,7 +82,7 @@ def exit_on_bad_settings() -> Iterator[None]:
 def fail(text: str) -> typer.Exit:
     """Print the lines of a text; return the `Exit` for a program that could not start."""
     for line in text.splitlines():
-        typer.echo(f"cometmq: {line}", err=True)
+        say(f"cometmq: {line}", err=True)
     return typer.Exit(EXIT_CANNOT_START)
 
 
@@ -135,11 +136,11 @@ def run_program(  # noqa: PLR0913  # one for each way in which programs differ
             )
         settings = load()
         if running.describe_settings:
-            typer.echo(describe(settings_type), nl=False)
+            say(describe(settings_type), nl=False)
             raise typer.Exit(EXIT_OK)
         refuse_wrong_file(name, settings, config)
     if running.print_settings:
-        typer.echo(table(settings), nl=False)
+        say(table(settings), nl=False)
         lines = settings.mistakes.lines()
         print_notes(lines)
         raise typer.Exit(EXIT_FAILED if lines else EXIT_OK)

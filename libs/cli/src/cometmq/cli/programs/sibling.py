@@ -11,11 +11,10 @@ import socket
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from cometmq.broker.app import BrokerApp
 from cometmq.broker.instances import instance
 from cometmq.broker.settings import BrokerSettings
 from cometmq.cli.programs.suite import LOOPBACK, Options, Suite, load_suite
@@ -27,8 +26,12 @@ from cometmq.runtime.acl.accounts import Account
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.program import program
+from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.service import EXIT_CANNOT_START, Stop, run
 from cometmq.runtime.settings import Loaded
+
+if TYPE_CHECKING:
+    from cometmq.broker.app import BrokerApp
 
 _INPUT: Final = 0
 
@@ -82,10 +85,11 @@ def main() -> int:
         print(f"cometmq: {error}".replace("\n", "\ncometmq: "), file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_START
     log = logging.get(f"broker-{order.number}")
+    broker_app: type[BrokerApp] = PROGRAMS["broker"].app_type()
     built: list[BrokerApp] = []
 
-    def build(*, log: Log, clock: Clock, admin: AdminHttp) -> BrokerApp:
-        app = BrokerApp(
+    def build(*, log: Log, clock: Clock, admin: AdminHttp) -> "BrokerApp":
+        app = broker_app(
             settings,
             log=log,
             clock=clock,
@@ -136,13 +140,13 @@ def _stop_at_end(parent: socket.socket, stop: Stop) -> None:
         stop.request("standalone")
 
 
-def _report(parent: socket.socket, app: BrokerApp, http_port: int) -> None:
+def _report(parent: socket.socket, app: "BrokerApp", http_port: int) -> None:
     broker = app.broker
     serving = Serving(
         addresses=app.addresses,
         ha_port=broker.settings.ha_listen_port,
         http_port=http_port,
-        sends=broker.send_path,
+        sends=broker.process.send_path,
     )
     parent.send(msgspec.json.encode(serving) + b"\n")  # shorter than the buffer of the socket
 

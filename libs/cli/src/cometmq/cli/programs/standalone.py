@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 import msgspec
 import typer
 
-from cometmq.broker.app import BrokerApp
 from cometmq.broker.instances import INSTANCES_MAX
 from cometmq.broker.opening import acl_path
 from cometmq.broker.registration.addresses import (
@@ -28,6 +27,7 @@ from cometmq.broker.registration.addresses import (
 )
 from cometmq.broker.start_checks import check_environment, check_settings
 from cometmq.cli.access import is_said
+from cometmq.cli.lazy import imports_of
 from cometmq.cli.output import print_notes
 from cometmq.cli.programs.running import (
     ConfigFile,
@@ -52,8 +52,8 @@ from cometmq.cli.programs.suite import (
     load_suite,
 )
 from cometmq.cli.programs.waiting_console import PORT_OPTION, WaitingConsole
+from cometmq.cli.say import say
 from cometmq.cli.streams import OutputFailed
-from cometmq.namesrv.app import NamesrvApp
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
 from cometmq.runtime import logging
@@ -62,12 +62,15 @@ from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.imports import no_collections
 from cometmq.runtime.places import check_port, prepare_folder
+from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.service import Stop, run
 from cometmq.runtime.settings.wrong_file import refuse_wrong_file
 from cometmq.store.disk import OsDisk
 from cometmq.store.layout import Layout
 
 if TYPE_CHECKING:
+    from cometmq.broker.app import BrokerApp
+    from cometmq.namesrv.app import NamesrvApp
     from cometmq.txn_checker.app import TxnCheckerApp
 
 FIRST_ROUND_WAIT_MS = 2_000
@@ -186,6 +189,9 @@ def standalone(  # noqa: PLR0913, PLR0917  # one parameter per option
 
     page_port = CONSOLE_PORT if console and not is_said(ctx, "console_port") else console_port
     page = Page(page_port, log_level, log_json)
+    with imports_of("standalone"):  # not before: the help page needs none of it
+        for name in ("namesrv", "broker"):
+            PROGRAMS[name].app_type()
 
     async def main(stop: Stop) -> None:
         await _serve(suite, orders, page, stop, log)
@@ -219,16 +225,18 @@ async def _serve(
     prepare_folder(suite.data, setting="--data")
     clock = SystemClock()
     admin = AdminHttp(log=log)
+    namesrv_app: type[NamesrvApp] = PROGRAMS["namesrv"].app_type()
+    broker_app: type[BrokerApp] = PROGRAMS["broker"].app_type()
     async with AsyncExitStack() as started:
         started.push_async_callback(admin.stop)
-        namesrv = NamesrvApp(suite.namesrv, log=logging.get("namesrv"), clock=clock, admin=admin)
+        namesrv = namesrv_app(suite.namesrv, log=logging.get("namesrv"), clock=clock, admin=admin)
         await namesrv.start()
         started.push_async_callback(namesrv.stop)
         port = namesrv.addresses[0].rpartition(":")[2]
         settings = suite.broker.updated({"namesrvAddr": f"{LOOPBACK}:{port}"})
         value = msgspec.structs.replace(settings.value, admin_http_port=suite.http_port)
         settings = msgspec.structs.replace(settings, value=value)
-        broker = BrokerApp(
+        broker = broker_app(
             settings,
             log=logging.get("broker"),
             clock=clock,
@@ -258,16 +266,16 @@ async def _serve(
             await admin.start(suite.http_port, host=host, setting=suite.http_setting)
         console = await _console(suite, page, port, started, log)
         stop.serving()
-        host, slaves_port = broker.broker.host, broker.broker.settings.ha_listen_port
+        host, slaves_port = broker.broker.process.host, broker.broker.settings.ha_listen_port
         addresses = [*broker.addresses, host_port(host, slaves_port)]
-        typer.echo(
+        say(
             banner(
                 suite,
                 host,
                 int(port),
                 addresses,
                 admin,
-                path=broker.broker.send_path,
+                path=broker.broker.process.send_path,
                 others=others,
                 console=console,
             )
@@ -316,7 +324,7 @@ def _import_checker() -> "type[TxnCheckerApp]":
 def _say(text: str) -> None:
     """Print a line; ignore write errors, because Ctrl-C also ends a `tee` that reads the output."""
     with suppress(OutputFailed):  # the end of the command reports it
-        typer.echo(text)
+        say(text)
 
 
 def _check_environment(suite: Suite, log: Log) -> None:
@@ -356,8 +364,9 @@ def banner(  # noqa: PLR0913  # everything that it shows
 ) -> str:
     """Return the addresses of everything running and the commands to try next.
 
-    The last element of `broker` is the address for slaves; `path` is the path that sends take;
-    `others` are the further brokers, and `console` the lines about the console.
+    The last element of `broker` is the address for slaves; `path` says whether sends use the
+    native or the Python path; `others` are the further brokers, and `console` the lines about the
+    console.
     """
     namesrv = host_port(host, port)
     *clients, slaves = broker

@@ -15,10 +15,9 @@ from typing import Final
 
 import msgspec
 
-from cometmq.console.app import ConsoleApp
-from cometmq.console.settings import ConsoleSettings
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime import logging
+from cometmq.runtime.imports import no_collections
 from cometmq.runtime.program import program
 from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.service import EXIT_CANNOT_START, Stop, run
@@ -49,12 +48,18 @@ def main() -> int:
     order = msgspec.json.decode(line, type=ConsoleOrder)
     logging.configure(json=order.log_json, level=order.log_level)
     try:
-        settings = load(ConsoleSettings, prefix=PROGRAMS["console"].prefix, cli=order.settings)
+        with no_collections():  # a browser waits for these imports
+            app_type = PROGRAMS["console"].app_type()
+        settings = load(
+            PROGRAMS["console"].settings_type(),
+            prefix=PROGRAMS["console"].prefix,
+            cli=order.settings,
+        )
     except SettingsError as error:
         print(f"cometmq: {error}".replace("\n", "\ncometmq: "), file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_START
     log = logging.get("console")
-    build = partial(ConsoleApp, settings, listener=socket.socket(fileno=order.listener))
+    build = partial(app_type, settings, listener=socket.socket(fileno=order.listener))
 
     async def serve(stop: Stop) -> None:
         os.set_blocking(_INPUT, False)
@@ -74,7 +79,7 @@ def _stop_at_end(stop: Stop) -> None:
             return
     except BlockingIOError:
         return
-    except OSError:
+    except OSError:  # the suite has gone, as at the end of the pipe
         pass
     asyncio.get_running_loop().remove_reader(_INPUT)
     stop.request("standalone")

@@ -3,6 +3,11 @@
 
 A suite that nobody looks at pays for one socket. The connection waits in the kernel's queue until
 the process accepts it, which takes less than a second.
+
+The process is started anew, not forked from the suite before its threads start. A sleeping fork
+shares memory with the suite only until the suite writes to it, and every use of an object writes
+its reference count: measured, the fork has 16 MB of its own while nobody looks, and an open console
+then costs 32 MB instead of 35.
 """
 
 import asyncio

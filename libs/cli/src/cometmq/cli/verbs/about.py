@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq help` and `cometmq version`: the options `--help` and `--version` as commands."""
 
-from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from cometmq.cli.output import AsJson, print_json
+from cometmq.cli.say import say
 from cometmq.remoting.versions import CURRENT_VERSION, version_name
+from cometmq.runtime.version import VERSION
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -38,23 +39,16 @@ def show_version(*, as_json: AsJson = False) -> None:
       cometmq version --json
     """
     if as_json:
-        print_json({"version": version(), "wire_version": wire_version()})
+        print_json({"version": VERSION, "wire_version": wire_version()})
     else:
-        typer.echo(version_line())
+        say(version_line())
 
 
 def version_line() -> str:
     """Return the program and its version."""
-    return f"cometmq {version()}, wire {wire_version()}"
+    return f"cometmq {VERSION}, wire {wire_version()}"
 
 
 def wire_version() -> str:
     """Return the version that peers see; 5.x clients of the remoting protocol accept it, too."""
     return version_name(CURRENT_VERSION)
-
-
-def version() -> str:
-    """Return the version of the distribution."""
-    metadata = import_module("importlib.metadata")  # 12 ms that other commands save
-    found: str = metadata.version("cometmq-cli")
-    return found

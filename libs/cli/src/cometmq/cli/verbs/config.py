@@ -8,6 +8,7 @@ import typer
 
 from cometmq.cli.connecting import wrong_usage
 from cometmq.cli.output import AsJson, Cell, as_objects, print_json, print_rows
+from cometmq.cli.say import say
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.spelling import did_you_mean
 from cometmq.runtime.programs import COMMANDS
@@ -65,7 +66,7 @@ def check(
     else:
         print_rows(COLUMNS, rows, as_json=False, title=f"{file}: settings of cometmq {name}")
         if not rows:
-            typer.echo("Nothing is wrong.")
+            say("Nothing is wrong.")
     levels = {row[0] for row in rows}
     if ERROR in levels:
         raise typer.Exit(2)

@@ -20,6 +20,7 @@ from cometmq.cli.connecting import (
     wrong_usage,
 )
 from cometmq.cli.output import AsJson, Cell, print_facts, print_notes, print_rows
+from cometmq.cli.say import say
 from cometmq.cli.streams import is_terminal
 from cometmq.client.addresses import parse_addresses
 from cometmq.client.admin import AdminClient
@@ -123,7 +124,7 @@ def add(  # noqa: PLR0913  # one parameter per option
 
 
 def _asked_secret(access_key: str) -> str:
-    """Return the secret key from a terminal, without echo, or the first line of a pipe."""
+    """Return the secret key from a terminal, without say, or the first line of a pipe."""
     if is_terminal(sys.stdin):
         secret = getpass(f"Secret key of {access_key}: ")
     else:
@@ -205,6 +206,19 @@ def show(
         value = getattr(context, field)
         facts[field] = HIDDEN if field in SECRETS and value else value
     print_facts({**facts, "file": str(contexts_path())}, as_json=as_json)
+
+
+@app.command()
+def prompt() -> None:
+    """Print the name of the context in use for a shell's prompt; nothing if there is none.
+
+    \b
+    EXAMPLE
+      cometmq context prompt
+    """
+    name = os.getenv(VARIABLE) or read_contexts(contexts_path()).current
+    if name:
+        say(name)
 
 
 @app.command()

@@ -14,7 +14,7 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm
 from cometmq.cli.input import has_content
 from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
-from cometmq.cli.option_sets import with_option_sets
+from cometmq.cli.option_sets import OptionSet, with_option_sets
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import (
     STDOUT,
@@ -25,20 +25,23 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
-from cometmq.cli.verbs.dead_letters import Selection, chosen
+from cometmq.cli.say import say
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_topic
+from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.client.message import MessageExt
 from cometmq.insight import times
-from cometmq.insight.dead_letters import Pace, Replay, Replayed, as_object
+from cometmq.insight.replays import Choice, Pace, Replay, Replayed, as_object
 from cometmq.insight.words import counted
 from cometmq.remoting.names import dead_letter_topic
 
 COLUMNS: Final = (
-    "Died", "Queue", "Offset", "Origin topic", "Tag", "Keys", "Deliveries", "Message id",
+    "Died", "Queue", "Offset", "Origin topic", "Tag", "Keys", "Body", "Deliveries", "Message id",
 )  # fmt: skip
+BODY_CHARS: Final = 60
+"""Of a body, `show` prints this many characters."""
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -51,6 +54,38 @@ Rate = Annotated[
     float | None, typer.Option(min=0.001, help="Maximum number of messages per second.")
 ]
 Max = Annotated[int | None, typer.Option("--max", min=1, help="Maximum number of messages.")]
+
+
+class Selection(OptionSet, frozen=True, kw_only=True):
+    """The options that select some of a group's dead letters."""
+
+    tag: Annotated[str | None, typer.Option("--tag", help="Only messages with this tag.")] = None
+    key: Annotated[str | None, typer.Option("--key", help="Only messages with this key.")] = None
+    origin: Annotated[
+        str | None, typer.Option("--origin", help="Only messages originally sent to this topic.")
+    ] = None
+    message_id: Annotated[
+        str | None, typer.Option("--id", help="Only the message with this original message id.")
+    ] = None
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", help="Only messages dead-lettered since 2026-11-20T10:00Z, or 90m (ago)."
+        ),
+    ] = None
+    until: Annotated[
+        str | None, typer.Option("--until", help="Only messages dead-lettered before this time.")
+    ] = None
+
+
+def chosen(options: Selection, count_max: int | None) -> Choice:
+    """Return the choice that these options make; relative times count from now."""
+    now_ms = wall_ms()
+    begin_ms = None if options.since is None else times.parsed(options.since, now_ms=now_ms)
+    end_ms = None if options.until is None else times.parsed(options.until, now_ms=now_ms)
+    return Choice(
+        options.tag, options.key, options.origin, options.message_id, begin_ms, end_ms, count_max
+    )
 
 
 @app.command("list")
@@ -100,7 +135,7 @@ def show(  # one parameter per option
     count_max: Max = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Show the dead letters of a group; --json includes bodies and properties.
+    """Show the dead letters of a group; --json includes whole bodies and properties.
 
     \b
     EXAMPLE
@@ -108,7 +143,7 @@ def show(  # one parameter per option
     """
 
     async def question(admin: AdminClient) -> list[MessageExt]:
-        choice = chosen(selection, count_max)
+        choice = chosen(selection, None if count_max is None else count_max + 1)
         if not await _has_dead_letters(admin, group):
             return []
         found = [message async for message in choice.read(admin, group)]
@@ -116,8 +151,12 @@ def show(  # one parameter per option
         return found
 
     messages = ask(namesrv, question)
+    more = messages[count_max:] if count_max is not None else []
+    messages = messages[:count_max]
+    notes = [f"only {count_max:,} dead letters are shown: give --max, --since or --key"]
     if as_json:
         print_json([as_object(message) for message in messages])
+        print_notes(notes if more else [])
         return
     rows: list[list[Cell]] = [
         [
@@ -127,12 +166,20 @@ def show(  # one parameter per option
             origin_topic(message),
             message.tag,
             " ".join(message.keys),
+            _beginning(message.body),
             message.reconsume_times,
             message.message_id,
         ]
         for message in messages
     ]
     print_rows(COLUMNS, rows, as_json=False)
+    print_notes(notes if more else [])
+
+
+def _beginning(body: bytes) -> str:
+    """Return the beginning of a body as text on one line."""
+    text = " ".join(body[: 4 * BODY_CHARS].decode(errors="replace").split())
+    return text if len(text) <= BODY_CHARS else f"{text[:BODY_CHARS]}..."
 
 
 @app.command()
@@ -245,7 +292,7 @@ def replay(  # noqa: PLR0913  # one parameter per option
 
 
 def _print_left_out(message: MessageExt, reason: str) -> None:
-    typer.echo(f"cometmq: {message.message_id}: skipped, {reason}", err=True)
+    say(f"cometmq: {message.message_id}: skipped, {reason}", err=True)
 
 
 def _all_sent_text(group: str, count: int) -> str:
@@ -263,7 +310,7 @@ async def _has_dead_letters(admin: AdminClient, group: str) -> bool:
     if await admin.namesrv.route(dead_letter_topic(group)) is not None:
         return True
     await known_group(admin, group)
-    typer.echo(f"cometmq: {group} has no dead letters", err=True)
+    say(f"cometmq: {group} has no dead letters", err=True)
     return False
 
 

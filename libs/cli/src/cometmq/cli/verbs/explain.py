@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json
+from cometmq.cli.say import say
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.refusals import plain_remark
@@ -56,7 +57,7 @@ def explain(
         return
     for number, facts in enumerate(found):
         if number:
-            typer.echo()
+            say()
         print_facts({name: value for name, value in facts.items() if value}, as_json=False)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq generate`: files for Grafana, Prometheus, KEDA and systemd, printed or written."""
+"""`cometmq generate`: files for Grafana, Prometheus, KEDA and systemd, and a first program."""
 
 import json
 import re
@@ -12,6 +12,7 @@ import typer
 
 from cometmq.cli.connecting import wrong_usage
 from cometmq.cli.output import AsJson, print_facts, print_rows
+from cometmq.cli.say import say
 from cometmq.client.message import check_group, check_topic
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.names import DEFAULT_CLUSTER, retry_topic
@@ -28,7 +29,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Print files for Grafana, Prometheus, KEDA and systemd.",
+    help="Print files for Grafana, Prometheus, KEDA and systemd, and a program.",
 )
 
 
@@ -54,7 +55,7 @@ def grafana(
     if board is not None:
         if board not in boards:
             raise wrong_usage(f"there is no dashboard {board}{did_you_mean(board, boards)}")
-        typer.echo(boards[board].read_text(encoding="utf-8"), nl=False)
+        say(boards[board].read_text(encoding="utf-8"), nl=False)
         return
     texts = {name: it.read_text(encoding="utf-8") for name, it in sorted(boards.items())}
     if out is None:
@@ -92,18 +93,18 @@ def prometheus(
       cometmq generate prometheus --target broker=b0:8080,b1:8080 > prometheus.yml
     """
     if rules:
-        typer.echo((TEMPLATES / "alerts.yaml").read_text(encoding="utf-8"), nl=False)
+        say((TEMPLATES / "alerts.yaml").read_text(encoding="utf-8"), nl=False)
         return
     if not target:
         raise wrong_usage("give --rules, or the --target of each program, as broker=HOST:8080")
-    typer.echo("rule_files: [alerts.yaml]  # cometmq generate prometheus --rules > alerts.yaml")
-    typer.echo("scrape_configs:")
+    say("rule_files: [alerts.yaml]  # cometmq generate prometheus --rules > alerts.yaml")
+    say("scrape_configs:")
     for text in target:
         found = _TARGET.fullmatch(text)
         if found is None:
             raise wrong_usage(f"--target {text!r}: must be PROGRAM=HOST:PORT[,HOST:PORT...]")
-        typer.echo(f"  - job_name: cometmq-{found[1]}\n    static_configs:")
-        typer.echo(f"      - targets: {json.dumps(found[2].split(','))}")
+        say(f"  - job_name: cometmq-{found[1]}\n    static_configs:")
+        say(f"      - targets: {json.dumps(found[2].split(','))}")
 
 
 @app.command()
@@ -153,7 +154,24 @@ def keda(  # one parameter per option
     ):
         assert old in text
         text = text.replace(old, new)
-    typer.echo(text, nl=False)
+    say(text, nl=False)
+
+
+@app.command("app")
+def starter(
+    topic: Annotated[str, typer.Argument(help="Topic to send to and to consume.")],
+    group: Annotated[str, typer.Argument(help="Consumer group.")],
+) -> None:
+    """Print a Python program that sends to a topic and consumes it.
+
+    \b
+    EXAMPLE
+      cometmq generate app orders billing > app.py
+    """
+    check_topic(topic)
+    check_group(group)
+    text = (TEMPLATES / "app.txt").read_text(encoding="utf-8").partition("\n")[2]  # the licence
+    say(text.replace("ORDERS", topic).replace("BILLING", group), nl=False)
 
 
 @app.command()
@@ -191,4 +209,4 @@ def systemd(
     ):  # fmt: skip
         assert old in text
         text = text.replace(old, new)
-    typer.echo(text, nl=False)
+    say(text, nl=False)

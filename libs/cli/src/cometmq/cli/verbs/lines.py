@@ -17,7 +17,12 @@ from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CometError, CommandError
 from cometmq.remoting.message.properties import RESERVED_KEYS
 
-_OWN_OPTIONS: Final = {"TAGS": "--tag", "KEYS": "--key", "DELAY": "--delay-level"}
+_OWN_OPTIONS: Final = {
+    "TAGS": "--tag",
+    "KEYS": "--key",
+    "DELAY": "--delay-level",
+    "TIMER_DELIVER_MS": "--at",
+}
 """The option that sets each of these properties."""
 
 

@@ -8,8 +8,8 @@ from time import monotonic
 from typing import Final, NoReturn
 
 import msgspec
-import typer
 
+from cometmq.cli.say import say
 from cometmq.cli.verbs.answering import answering_queue
 from cometmq.client import Message, Producer, SendContext, SendHook, SendResult
 from cometmq.client.errors import (
@@ -169,7 +169,7 @@ class Patience(SendHook):
         """
         if not self._is_outage_named:
             self._is_outage_named = True
-            typer.echo(f"cometmq: {error}; trying again for {self._limit_s:g} s", err=True)
+            say(f"cometmq: {error}; trying again for {self._limit_s:g} s", err=True)
 
 
 _WAITING_TEXT: Final = (

@@ -15,9 +15,11 @@ import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access, wrong_usage
 from cometmq.cli.input import read_lines
+from cometmq.cli.messaging.delivery_times import deliver_at, shown_time
 from cometmq.cli.meter import live
 from cometmq.cli.meter import rate as shown_rate
 from cometmq.cli.output import AsJson, print_notes
+from cometmq.cli.say import say
 from cometmq.cli.streams import is_terminal
 from cometmq.cli.verbs.lines import Line, line_form, message_of_line, pairs
 from cometmq.cli.verbs.patience import MaybeStored, Patience
@@ -32,6 +34,7 @@ from cometmq.client import (
     SendResult,
 )
 from cometmq.client.admin import AdminClient
+from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, NoRoute
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
@@ -51,7 +54,7 @@ Bodies = Annotated[
     list[str] | None,
     typer.Argument(
         help="Message bodies; without any, each line of standard input is a message, without its"
-        " line ending (LF or CR LF)."
+        " line ending."
     ),
 ]
 Topic = Annotated[str, typer.Argument(help="Topic; created if the broker allows it.")]
@@ -60,8 +63,7 @@ File = Annotated[
     typer.Option(
         "-f",
         "--file",
-        help="Send each line of this file as a message, without its line ending; - is standard"
-        " input.",
+        help="Send each line of this file; - is standard input.",
         exists=True,
         dir_okay=False,
         allow_dash=True,
@@ -80,16 +82,20 @@ DelayLevel = Annotated[
     typer.Option(
         min=0,
         max=18,
-        help="Deliver later: 1 to 18 are 1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h, unless"
-        " messageDelayLevel differs.",
+        help="Deliver later: 1 to 18 are 1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h.",
     ),
 ]
+At = Annotated[
+    str | None,
+    typer.Option("--at", help="Deliver at 2026-11-20T10:00Z or local time."),
+]
+In = Annotated[str | None, typer.Option("--in", help="Deliver so much later: 90m; at most 3d.")]
 Count = Annotated[
     int | None,
     typer.Option(
         "--count",
         min=1,
-        help="Send N messages, cycling through the bodies; if they are read as lines, at most N.",
+        help="Send N messages (cycling), or at most N lines.",
     ),
 ]
 Rate = Annotated[
@@ -97,15 +103,13 @@ Rate = Annotated[
 ]
 InFlight = Annotated[
     int,
-    typer.Option(
-        min=1, max=10_000, help="Maximum number of concurrent sends; 1 preserves the order."
-    ),
+    typer.Option(min=1, max=10_000, help="Concurrent sends; 1 for order."),
 ]
 Timeout = Annotated[
     float,
     typer.Option(
         min=0,
-        help="Retry a message for this many seconds while servers are down, hanging or busy.",
+        help="Retry so long while servers are down or busy (s).",
     ),
 ]
 KeyDelimiter = Annotated[
@@ -120,14 +124,14 @@ Template = Annotated[
     bool,
     typer.Option(
         "--template",
-        help="Replace {{Count}}, {{Unix}}, {{TimeStamp}}, {{ID}} and {{Random 5 20}}.",
+        help="Replace {{Count}}, {{Unix}}, {{TimeStamp}}, {{ID}}, {{Random 5 20}}.",
     ),
 ]
 JsonLines = Annotated[
     bool,
     typer.Option(
         "--json-lines",
-        help="Read lines and bodies as JSON, in the form printed by `consume --json`.",
+        help="Read lines and bodies as `consume --json` prints.",
     ),
 ]
 
@@ -142,6 +146,8 @@ def produce(  # noqa: PLR0913  # one parameter per option
     key: Keys = None,
     properties: Properties = None,
     delay_level: DelayLevel = 0,
+    at: At = None,
+    in_: In = None,
     count: Count = None,
     rate: Rate = None,
     in_flight: InFlight = 64,
@@ -157,6 +163,7 @@ def produce(  # noqa: PLR0913  # one parameter per option
     \b
     EXAMPLES
       cometmq produce orders 'order 17' --tag paid --key order-17
+      cometmq produce orders 'order 18' --in 90m
       cometmq produce orders -K : < keyed-lines.txt
       cometmq produce orders '{"n": {{Count}}}' --template --count 1000 --rate 50
     """
@@ -165,14 +172,17 @@ def produce(  # noqa: PLR0913  # one parameter per option
     if str(file) == STDIN:
         file = None
     keys = " ".join(key or ())
-    defaults = Message(topic, b"-", tag, keys, pairs(properties or ()), 0, delay_level)
+    defaults = Message(
+        topic, b"-", tag, keys, pairs(properties or ()), 0, delay_level,
+        deliver_at=deliver_at(at, in_, now_ms=wall_ms()),
+    )  # fmt: skip
     form = line_form(defaults, key_delimiter or "", is_json=json_lines, has_templates=template)
     message_of = partial(message_of_line, form=form)
 
     is_keyboard = not body and file is None and is_terminal(sys.stdin)
 
     async def main() -> Sent:
-        sent = Sent()
+        sent = Sent(due=shown_time(defaults.deliver_at))
         stripped = None if json_lines else sent  # CR is a blank in JSON
         messages = _messages(_lines(body, file, count, stripped), message_of, sent, count)
         patience = Patience(timeout)
@@ -201,7 +211,7 @@ def produce(  # noqa: PLR0913  # one parameter per option
         if not sent.count:
             raise InvalidArgument("nothing was sent: the input has no non-empty line")
         sent.seconds = monotonic() - begin
-        if sent.is_delayed:
+        if sent.is_delayed and not sent.due:
             sent.delays = await delay_texts(namesrv)
         return sent
 
@@ -241,7 +251,7 @@ async def _lines(
             yield Line(number + 1, bodies[number].encode("utf-8", "surrogateescape"), "body")
         return
     if file is None and is_terminal(sys.stdin):
-        typer.echo("Each line is a message; Ctrl-D to end.", err=True)
+        say("Each line is a message; Ctrl-D to end.", err=True)
     descriptor = sys.stdin.fileno() if file is None else os.open(file, os.O_RDONLY)
     number = 0
     try:

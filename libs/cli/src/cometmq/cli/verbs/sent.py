@@ -35,6 +35,7 @@ _DOUBTS: Final = {
     " cluster shows the slaves",
 }
 """What a message with each status other than SEND_OK lacks."""
+_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Sent(msgspec.Struct):
@@ -61,6 +62,8 @@ class Sent(msgspec.Struct):
     levels: list[int] = []
     """The delay level of each of these results."""
     is_delayed: bool = False
+    due: str = ""
+    """The delivery time of all messages, or the delay until then; empty if they have none."""
     delays: list[str] = []
     """The delay of each level, from 1 on."""
     seconds: float = 0.0
@@ -68,7 +71,7 @@ class Sent(msgspec.Struct):
     def add(self, result: SendResult, delay_level: int) -> None:
         """Count a stored message."""
         self.count += 1
-        self.is_delayed = self.is_delayed or delay_level > 0
+        self.is_delayed = self.is_delayed or delay_level > 0 or bool(self.due)
         if result.status is not SendStatus.SEND_OK:
             name = result.status.name
             self.unconfirmed[name] = self.unconfirmed.get(name, 0) + 1
@@ -78,6 +81,8 @@ class Sent(msgspec.Struct):
 
     def delay_of(self, level: int) -> str | None:
         """Return the delay of a level; brokers reduce levels that they do not have."""
+        if self.due:
+            return self.due
         return self.delays[min(level, len(self.delays)) - 1] if level else None
 
 
@@ -90,6 +95,13 @@ async def delay_texts(namesrv: str) -> list[str]:
                 text = (await master.config()).get("messageDelayLevel") or text
                 break
     return text.split()
+
+
+async def delay_ms_of(namesrv: str, level: int) -> int:
+    """Return the delay of a level, in ms; brokers reduce levels that they do not have."""
+    texts = await delay_texts(namesrv)
+    text = texts[min(level, len(texts)) - 1]
+    return int(text[:-1]) * _UNIT_MS[text[-1]]
 
 
 def report(sent: Sent, *, as_json: bool) -> None:
@@ -139,7 +151,9 @@ def _rows(sent: Sent) -> tuple[list[str], list[list[Cell]]]:
     rows: list[list[Cell]] = []
     for result, level in zip(sent.results, sent.levels, strict=True):
         queue = result.queue
-        place: list[Cell] = [None, None] if level else [queue.queue_id, result.queue_offset]
+        place: list[Cell] = (
+            [None, None] if level or sent.due else [queue.queue_id, result.queue_offset]
+        )
         row: list[Cell] = [result.message_id, result.status.name, queue.broker_name, *place]
         rows.append([*row, sent.delay_of(level)] if sent.is_delayed else row)
     return columns + ["Delay"] * sent.is_delayed, rows

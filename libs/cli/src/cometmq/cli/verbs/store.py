@@ -17,6 +17,7 @@ import typer
 
 from cometmq.cli.meter import Meter
 from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_rows
+from cometmq.cli.say import say
 from cometmq.insight.times import shown
 from cometmq.insight.words import counted
 from cometmq.remoting.errors import SettingsError
@@ -106,7 +107,7 @@ def inspect(folder: Folder, config: Config = None, *, as_json: AsJson = False) -
         print_facts(facts, as_json=False)
         for title, columns, rows in sections:
             if rows:
-                typer.echo()
+                say()
                 print_rows(columns, rows, as_json=False, title=title)
     if damages:
         raise typer.Exit(EXIT_STATUS[StoreState.DAMAGED])
@@ -181,15 +182,15 @@ def verify(folder: Folder, config: Config = None, *, as_json: AsJson = False) ->
     else:
         print_facts(facts, as_json=False)
         if rows:
-            typer.echo()
+            say()
             print_rows(columns, rows, as_json=False)
         if len(rows) < (count := found.finding_count):
             kinds = ", ".join(f"{it:,} {kind}" for kind, it in found.counts.items())
-            typer.echo(
+            say(
                 f"\nThe table shows {len(rows):,} of {count:,} findings, the first"
                 f" {FINDINGS_PER_KIND_MAX} of each kind: {kinds}."
             )
-        typer.echo(f"\n{_advice(found)}")
+        say(f"\n{_advice(found)}")
     raise typer.Exit(EXIT_STATUS[found.state])
 
 
@@ -313,7 +314,7 @@ def dump(
             if number % METER_STEP == 0:
                 meter.show(f"{number:,} records")
     if faults.gone_count:
-        typer.echo(
+        say(
             f"cometmq: left out {counted(faults.gone_count, 'record')} of a deleted topic {topic},"
             " which the queues no longer contain; to print them too: --with-deleted",
             err=True,
@@ -321,7 +322,7 @@ def dump(
     if faults.status:
         raise typer.Exit(faults.status)
     if number == 0 and (topic is not None or start is not None):
-        typer.echo(f"cometmq: {folder} has {_no_record(topic, queue, start)}", err=True)
+        say(f"cometmq: {folder} has {_no_record(topic, queue, start)}", err=True)
         raise typer.Exit(1)
 
 
@@ -339,13 +340,13 @@ class DumpFaults:
 
     def note(self, text: str) -> None:
         """Print one case of damage."""
-        typer.echo(f"cometmq: damaged: {text}", err=True)
+        say(f"cometmq: damaged: {text}", err=True)
         self.status = EXIT_STATUS[StoreState.DAMAGED]
 
     def note_range(self, damage: Damage) -> None:
         """Print a range of the log that contains no valid record."""
         if damage.physical_offset == self._start:
-            typer.echo(
+            say(
                 f"cometmq: no valid record begins at log offset {self._start}, as --from says; the"
                 f" next one begins at {damage.next_offset}",
                 err=True,
@@ -449,5 +450,5 @@ def _settings(config: Path | None) -> StoreSettings:
 
 
 def _refused(line: str) -> typer.Exit:
-    typer.echo(f"cometmq: {line}", err=True)
+    say(f"cometmq: {line}", err=True)
     return typer.Exit(EXIT_USAGE)

@@ -18,7 +18,7 @@ import typer
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access
 from cometmq.cli.output import AsJson, print_rows
 from cometmq.cli.streams import is_terminal
-from cometmq.cli.verbs.top_views import Screen, rendered, rows_of
+from cometmq.cli.verbs.top_views import EMPTY, Screen, rendered, rows_of
 from cometmq.client import ClientOptions
 from cometmq.client.admin import AdminClient
 from cometmq.insight.snapshot import Watch
@@ -55,7 +55,7 @@ def top(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show what happens in the cluster: rates, lag, connections, the slowest groups, refusals.
+    """Show and plot what happens: rates, lag, connections, the slowest groups, refusals.
 
     Keys: 1 to 5 or Tab choose the view, s the column to sort by, r reverses, p pauses, q ends. If
     the output is not a terminal, one table is printed.
@@ -81,7 +81,7 @@ async def _once(namesrv: str, screen: Screen, *, as_json: bool) -> None:
         if found is None:
             raise CometError(watch.failure)
     columns, rows = rows_of(found, screen)
-    print_rows(columns, rows, as_json=as_json, empty=f"there are no {screen.view}")
+    print_rows(columns, rows, as_json=as_json, empty=EMPTY[screen.view])
 
 
 async def _watched(namesrv: str, screen: Screen, every_s: float) -> None:
@@ -89,8 +89,9 @@ async def _watched(namesrv: str, screen: Screen, every_s: float) -> None:
     changed = asyncio.Event()
     async with AdminClient(namesrv, options=options, log=NO_LOG) as admin:
         watch = Watch(admin, interval_s=every_s)
-        if await watch.refresh() is None:
+        if (first := await watch.refresh()) is None:
             raise CometError(watch.failure)
+        screen.note(first)
         with _raw_terminal(screen, changed):
             while not screen.is_over:
                 _draw(watch, screen)
@@ -99,8 +100,8 @@ async def _watched(namesrv: str, screen: Screen, every_s: float) -> None:
                     async with asyncio.timeout(every_s):
                         await changed.wait()
                         continue
-                if not screen.is_paused:
-                    await watch.refresh()
+                if not screen.is_paused and (found := await watch.refresh()) is not None:
+                    screen.note(found)
 
 
 def _draw(watch: Watch, screen: Screen) -> None:

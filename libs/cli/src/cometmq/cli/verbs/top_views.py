@@ -7,13 +7,16 @@ from typing import Any, Final
 from rich.cells import cell_len, set_cell_size
 
 from cometmq.cli.output import Cell
+from cometmq.cli.plots import Trends
 from cometmq.insight.findings import findings
 from cometmq.insight.model import Group, Snapshot, Topic, TopicKind, Unknown, known
+from cometmq.insight.rules.clients import is_expected
 from cometmq.insight.times import shown
-from cometmq.insight.visible import visible
 from cometmq.insight.words import counted
 from cometmq.remoting.codes import ResponseCode, request_name
+from cometmq.remoting.refusals import plain_remark
 from cometmq.remoting.versions import version_name
+from cometmq.remoting.visible import visible
 
 BOLD: Final = "\x1b[1m"
 REVERSE: Final = "\x1b[7m"
@@ -33,6 +36,26 @@ class Screen:
         self.is_reversed = False
         self.is_paused = False
         self.is_over = False
+        self._trends = {view: Trends() for view in TRENDS}
+
+    def note(self, snapshot: Snapshot) -> None:
+        """Add a look to the plots."""
+        for view, column in TRENDS.items():
+            columns, rows, _ = VIEWS[view]
+            at = columns.index(column)
+            self._trends[view].note((str(row[0]), _plotted(row[at])) for row in rows(snapshot))
+
+    def with_plots(
+        self, columns: tuple[str, ...], rows: list[list[Cell]]
+    ) -> tuple[tuple[str, ...], list[list[Cell]]]:
+        """Add the plot of each row to a view that has one."""
+        if self.view not in TRENDS:
+            return columns, rows
+        trends = self._trends[self.view]
+        title = f"{TRENDS[self.view]} until now"
+        return (*columns[:2], title, *columns[2:]), [
+            [*row[:2], trends.line(str(row[0])), *row[2:]] for row in rows
+        ]
 
     def press(self, key: str) -> None:
         """React to a key."""
@@ -54,6 +77,10 @@ class Screen:
 
     def _show(self, view: str) -> None:
         self.view, self.sort, self.is_reversed = view, "", False
+
+
+def _plotted(cell: Cell) -> float | None:
+    return cell if isinstance(cell, int | float) else None
 
 
 def sort_column(screen: Screen) -> str:
@@ -149,9 +176,10 @@ def _refused(snapshot: Snapshot) -> list[list[Cell]]:
     return [
         [
             shown(it.last_ms), it.broker, it.peer, request_name(it.code), it.subject or None,
-            _answer_name(it.response), it.count, it.remark,
+            _answer_name(it.response), it.count, plain_remark(it.remark),
         ]
         for it in known(snapshot.refusals)
+        if not is_expected(it)
     ]  # fmt: skip
 
 
@@ -160,6 +188,16 @@ def _answer_name(code: int) -> str:
     return ResponseCode(code).name if is_known else str(code)
 
 
+EMPTY: Final = {
+    "topics": "there are no topics",
+    "groups": "there are no groups",
+    "connections": "no client is connected",
+    "slowest": "no group has unread messages",
+    "refused": "no broker has refused a request lately",
+}
+"""What is printed about a view without rows."""
+TRENDS: Final = {"topics": "In per s", "groups": "Lag", "slowest": "Lag"}
+"""The column of a view that is plotted over the looks."""
 VIEWS: Final[Mapping[str, View]] = {
     "topics": (
         ("Topic", "In per s", "Messages", "Queues", "Groups", "Last message"), _topics, "In per s",
@@ -191,7 +229,7 @@ def rendered(
     snapshot: Snapshot, failure: str, screen: Screen, width: int, height: int
 ) -> list[str]:
     """Return the lines of a screen, none wider than it."""
-    columns, rows = rows_of(snapshot, screen)
+    columns, rows = screen.with_plots(*rows_of(snapshot, screen))
     views = "  ".join(
         f"{REVERSE}{number} {name}{RESET}" if name == screen.view else f"{number} {name}"
         for number, name in enumerate(VIEWS, 1)

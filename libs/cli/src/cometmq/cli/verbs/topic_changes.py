@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topic and group settings on each broker, and messages that they hide from consumers."""
+"""Topic and group settings on each broker, messages that they hide from consumers, and clones."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
+import typer
 
+from cometmq.cli.admin import CommandAdmin
+from cometmq.cli.connecting import DEFAULT_NAMESRV, DryRunOption, Namesrv, ask
+from cometmq.cli.output import AsJson, Cell, print_rows
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import NoRoute
@@ -267,3 +271,45 @@ def exists_text(
         options = " ".join(f"-b {name}" for name in rest)
         text += f"; to create it at the other brokers, use cometmq topic create {topic} {options}"
     return text
+
+
+# -- clone ------------------------------------------------------------------------------------
+
+
+def clone_topic(
+    source: Annotated[str, typer.Argument(help="Name of the topic whose settings are taken.")],
+    name: Annotated[str, typer.Argument(help="Name of the new topic.")],
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    dry_run: DryRunOption = False,
+    as_json: AsJson = False,
+) -> None:
+    """Create a topic with the settings that another has at each of its brokers.
+
+    Messages and groups are not copied; the order configuration is.
+
+    \b
+    EXAMPLE
+      cometmq topic clone orders orders-test
+    """
+
+    async def question(admin: CommandAdmin) -> list[list[Cell]]:
+        from cometmq.insight.definitions.cloning import (  # noqa: PLC0415  # only this needs it
+            clone,
+            prepare_clone,
+        )
+
+        found = await prepare_clone(admin, source, name)
+        admin.resume = lambda rest: (
+            f"create it there, too: cometmq topic create {name} "
+            + " ".join(f"-b {it.name}" for it in rest)
+        )
+        admin.preview = {broker: described(it) for broker, it in found.configs.items()}
+        await clone(admin, found)
+        return [
+            [broker, it.read_queue_nums, it.write_queue_nums, permission_text(it.perm)]
+            for broker, it in found.configs.items()
+        ]
+
+    columns = ("Broker", "Read queues", "Write queues", "Permission")
+    print_rows(columns, ask(namesrv, question), as_json=as_json, title=name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq topic`: list, describe, create, alter and delete topics."""
+"""`cometmq topic`: list, describe, create, alter, trim and delete topics."""
 
 import sys
 from typing import Annotated, Final
@@ -18,9 +18,11 @@ from cometmq.cli.connecting import (
     wrong_usage,
 )
 from cometmq.cli.output import AsJson, Cell, print_facts, print_notes, print_rows
+from cometmq.cli.verbs.topic_analysis import analyse_topic
 from cometmq.cli.verbs.topic_changes import (
     Change,
     check_exists,
+    clone_topic,
     configs_at,
     cut_off_text,
     described,
@@ -31,6 +33,7 @@ from cometmq.cli.verbs.topic_changes import (
     unread_notes,
     unread_text,
 )
+from cometmq.cli.verbs.topic_trim import trim_topic
 from cometmq.cli.verbs.write_access import read_only_brokers
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
@@ -67,7 +70,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="List, describe, create, alter and delete topics.",
+    help="List, describe, analyse, create, clone, alter, trim and delete topics.",
 )
 
 Topic = Annotated[str, typer.Argument(help="Name of the topic.")]
@@ -471,3 +474,8 @@ def route(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson =
         ]
     columns = ("Cluster", "Broker", "Id", "Address", "Read queues", "Write queues", "Permission")
     print_rows(columns, rows, as_json=as_json)
+
+
+app.command("analyse")(analyse_topic)
+app.command("clone")(clone_topic)
+app.command("trim")(trim_topic)

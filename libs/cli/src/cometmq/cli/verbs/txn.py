@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
+from cometmq.cli.access import check_namespace
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.connecting import (
     DEFAULT_NAMESRV,
@@ -22,7 +23,8 @@ from cometmq.cli.connecting import (
     confirm,
     wrong_usage,
 )
-from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
+from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_notes, print_rows
+from cometmq.cli.say import say
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
@@ -100,16 +102,19 @@ def list_open(  # one parameter per option
         found: list[HalfMessage] = []
         for master in await masters_of(admin, broker):
             async for half in open_at(admin, master):
-                if len(found) == count_max:
-                    return found
                 if is_wanted(half):
                     found.append(half)
+                    if len(found) > count_max:
+                        return found
         return found
 
-    rows: list[list[Cell]] = [_row(half) for half in ask(namesrv, question)]
+    halves = ask(namesrv, question)
+    rows: list[list[Cell]] = [_row(half) for half in halves[:count_max]]
     has_filter = any(it is not None for it in (group, topic, until, broker))
     empty = "no open transaction matches" if has_filter else "no transaction is open"
     print_rows(COLUMNS, rows, as_json=as_json, empty=empty)
+    if len(halves) > count_max:
+        print_notes([f"only the first {count_max:,} open are shown: give --max or --until"])
 
 
 @app.command()
@@ -151,7 +156,7 @@ def check(
     facts = ask(namesrv, question)
     print_facts(facts, as_json=as_json)
     if not (facts["ended"] or facts["asked"]):
-        typer.echo(f"cometmq: no producer of the group {facts['group']} is connected", err=True)
+        say(f"cometmq: no producer of the group {facts['group']} is connected", err=True)
         raise typer.Exit(EXIT_DIFFERENT)
 
 
@@ -180,6 +185,7 @@ def resolve(
 
     async def question(admin: CommandAdmin) -> dict[str, Any]:
         master, half = await _found(admin, transaction)
+        check_namespace(half.topic, transaction)
         if not await master.is_open(half):
             raise ClientError(f"the transaction {transaction} has already ended")
         facts = facts_of(half, is_open=True)
@@ -235,7 +241,7 @@ def verify(
         print_rows(columns, rows, as_json=False)
         for one in found:
             for line in one.differences:
-                typer.echo(f"{one.broker}: {line}")
+                say(f"{one.broker}: {line}")
     if any(one.differences for one in found):
         raise typer.Exit(EXIT_DIFFERENT)
 

@@ -19,6 +19,7 @@ from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands import admin, topics
 from cometmq.remoting.commands.clients import DisconnectClient, DisconnectClientReply
+from cometmq.remoting.commands.topics import TrimQueueReply
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.names import AUTO_CREATE_TOPIC
 from cometmq.remoting.spelling import did_you_mean
@@ -54,6 +55,18 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic and its messages."""
         await self.invoke(Code.DELETE_TOPIC_IN_BROKER, topics.DeleteTopicInBroker(topic))
+
+    async def trim_queue(
+        self, topic: str, queue_id: int, offset: int, *, is_dry_run: bool = False
+    ) -> TrimQueueReply:
+        """Delete the messages of a queue before an offset, and return what was deleted; with
+        `is_dry_run`, only return it. RocketMQ's own brokers do not support this request.
+        """
+        header = topics.TrimQueue(topic, queue_id, offset, is_dry_run)
+        reply = (await self.invoke(Code.TRIM_QUEUE, header)).header
+        if not isinstance(reply, TrimQueueReply):
+            raise RemoteProtocolError("the broker's answer lacks what was deleted")
+        return reply
 
     async def topic_stats(self, topic: str) -> TopicStats:
         """Return the begin offset, end offset and last store time of each queue."""

@@ -141,6 +141,15 @@ class BrokerGroups(BrokerCalls):
         header = offsets.SearchOffsetByTimestamp(topic, queue_id, timestamp(timestamp_ms))
         return _offset(await self.invoke(Code.SEARCH_OFFSET_BY_TIMESTAMP, header))
 
+    async def first_offset_since(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Return the offset of the first message stored at or after a time, or the queue's end.
+
+        RocketMQ 4.9 returns the message stored nearest to the time.
+        """
+        when = timestamp(timestamp_ms)
+        header = offsets.SearchOffsetByTimestamp(topic, queue_id, when, "lower")
+        return _offset(await self.invoke(Code.SEARCH_OFFSET_BY_TIMESTAMP, header))
+
     async def earliest_store_time(self, topic: str, queue_id: int) -> int | None:
         """Return when the oldest message of a queue was stored, or None for an empty queue."""
         header = offsets.GetEarliestMsgStoretime(topic, queue_id)

@@ -22,10 +22,11 @@ from cometmq.remoting.bodies.stats import ConsumeQueueEntries
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Response
-from cometmq.remoting.commands import callbacks, queries
+from cometmq.remoting.commands import callbacks, queries, send
 from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
 from cometmq.remoting.errors import CorruptRecord, QueryNotFound, RemoteProtocolError
 from cometmq.remoting.message.flags import PullSysFlag
+from cometmq.remoting.message.recall_handle import RecallHandle
 from cometmq.remoting.message.record import MessageRecord, decode_records
 from cometmq.remoting.names import ALL_TAGS, TOOLS_GROUP
 
@@ -147,6 +148,16 @@ class BrokerMessages(BrokerCalls):
         if not response.body:
             raise QueryNotFound(response.remark or "the broker answers nothing")
         return decode_json(ConsumeQueueEntries, response.body)
+
+    async def recall(self, topic: str, message_id: str) -> None:
+        """Keep the delayed messages with a message id (unique key) from being delivered.
+
+        Raise IllegalOperation if the broker has none, or if one is due; RequestCodeNotSupported if
+        it is RocketMQ 4.x. RocketMQ 5 recalls only messages with a delivery time.
+        """
+        handle = RecallHandle(topic, self.name, 0, message_id).encode()
+        header = send.RecallMessage(topic, handle, TOOLS_GROUP)
+        await self.invoke(Code.RECALL_MESSAGE, header)
 
     async def consume_directly(
         self, group: str, client_id: str, offset_message_id: str

@@ -9,6 +9,8 @@ import msgspec
 from cometmq.client.admin.broker_groups import BrokerGroups
 from cometmq.client.admin.broker_messages import BrokerMessages
 from cometmq.client.message import MessageExt
+from cometmq.client.transfer.empty_answers import EmptyAnswers
+from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands.transactions import (
     AskTransactionState,
@@ -22,6 +24,8 @@ from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.names import CHECK_GROUP, HALF_TOPIC, OP_HALF_TOPIC, OP_TAG
 
 QUEUE_ID: Final = 0
+OPEN_MAX: Final = 1 << 28
+"""Half messages that may wait; each costs a byte of memory while they are read."""
 _READ_COUNT: Final = 1_024
 
 
@@ -109,6 +113,11 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
         """Read the half messages of open transactions, oldest first."""
         queues = await self.transaction_queues()
         begin, end = queues.halves.begin, queues.halves.end
+        if end - begin > OPEN_MAX:
+            raise RemoteProtocolError(
+                f"broker {self.name or self.address} says that {end - begin:,} half messages wait,"
+                f" more than {OPEN_MAX:,}"
+            )
         is_ended = bytearray(end - begin)
         async for _, half in self.read_ends(queues.ops):
             if begin <= half < end:
@@ -132,6 +141,7 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
 
     async def _read(self, topic: str, span: Span) -> AsyncIterator[MessageExt]:
         offset = span.begin
+        empty = EmptyAnswers(MessageQueue(topic, self.name or self.address, QUEUE_ID))
         while offset < span.end:
             count_max = min(_READ_COUNT, span.end - offset)
             pulled = await self.pull(topic, QUEUE_ID, offset, count_max=count_max)
@@ -140,6 +150,7 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
                     yield message
             if pulled.next_offset <= offset:
                 return
+            empty.check(pulled)
             offset = pulled.next_offset
 
     async def ask_transaction_state(self, half: HalfMessage) -> AskTransactionStateReply:

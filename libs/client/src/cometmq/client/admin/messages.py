@@ -16,6 +16,7 @@ from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import check_text, timestamp, whole
 from cometmq.client.errors import BrokerMissing, InvalidArgument
 from cometmq.client.message import MessageExt, check_received
+from cometmq.client.transfer.empty_answers import EmptyAnswers
 from cometmq.client.transfer.puller import Pulled, PullStatus
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
@@ -49,9 +50,10 @@ class MessageAdmin(AdminBase):
             topic, lambda broker: broker.query(topic, message_id, is_unique_key=True)
         ):
             return message
-        for message in await self._query(
+        hops = await self._query(
             topic, lambda broker: broker.query(SCHEDULE_TOPIC, message_id, is_unique_key=True)
-        ):
+        )
+        for message in reversed(hops):  # a message with a delivery time waits in the last one
             if (waiting := _as_sent(message)).topic == topic:  # else a retry of a group
                 return waiting
         if found := await self._stored(message_id, others, topic):
@@ -158,6 +160,7 @@ class MessageAdmin(AdminBase):
         whole(begin, "begin")
         whole(end, "end")
         master = await self._master_of(queue)
+        empty = EmptyAnswers(queue, is_filtered=expression != ALL_TAGS)
         while begin < end:
             count_max = min(PULL_COUNT_MAX, end - begin)
             found = await master.pull(
@@ -168,6 +171,7 @@ class MessageAdmin(AdminBase):
                 expression=expression,
                 group=group,
             )
+            empty.check(found)
             found.messages = [m for m in found.messages if m.queue_offset < end]
             yield found
             if found.status is PullStatus.NO_NEW or found.next_offset <= begin:

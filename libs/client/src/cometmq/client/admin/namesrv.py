@@ -6,6 +6,7 @@ from typing import Final
 
 from cometmq.client.admin.broker import parse_settings, refuse_unknown, render_settings
 from cometmq.client.cluster.namesrv import Namesrv
+from cometmq.client.cluster.routes import checked_cluster
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.queues import TopicList
@@ -42,9 +43,8 @@ class NamesrvAdmin:
 
     async def cluster(self) -> ClusterInfo:
         """Return all broker groups and the clusters they belong to."""
-        return decode_json(
-            ClusterInfo, (await self._namesrv.invoke(Code.GET_BROKER_CLUSTER_INFO)).body
-        )
+        response = await self._namesrv.invoke(Code.GET_BROKER_CLUSTER_INFO)
+        return checked_cluster(decode_json(ClusterInfo, response.body))
 
     async def route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic, or None if there is none."""

@@ -24,7 +24,8 @@ READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 PERM_MAX: Final = 15
 """All four bits that RocketMQ names."""
 QUEUES_DEFAULT: Final = 8  # as mqadmin's updateTopic
-_ORDER_CONFIG: Final = re.compile(r"[^:;\s]+:[0-9]+(;[^:;\s]+:[0-9]+)*;*")
+ORDER_CONFIG: Final = re.compile(r"[^:;\s]+:[0-9]+(;[^:;\s]+:[0-9]+)*;*")
+"""The queues of an ordered topic, as clients parse them."""
 
 
 class TopicAdmin(AdminBase):
@@ -161,7 +162,7 @@ class TopicAdmin(AdminBase):
         """
         check_topic(topic)
         check_kind(config, str, "config")
-        if not _ORDER_CONFIG.fullmatch(config):
+        if not ORDER_CONFIG.fullmatch(config):
             raise InvalidArgument(
                 f"config must be broker:queues;broker:queues, such as 'broker-a:4;broker-b:4', not "
                 f"{shown(config)}"

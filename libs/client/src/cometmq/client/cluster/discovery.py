@@ -39,6 +39,7 @@ async def fetch_namesrv_list(url: str) -> str:
 
 def _fetch(url: str) -> str:
     # Loading urllib.request takes 11 ms, and few clients use an address server.
+    from http.client import HTTPException  # noqa: PLC0415
     from urllib.error import HTTPError  # noqa: PLC0415
     from urllib.request import urlopen  # noqa: PLC0415
 
@@ -47,6 +48,8 @@ def _fetch(url: str) -> str:
     except HTTPError as error:
         error.close()  # it holds the connection
         raise
+    except HTTPException as error:
+        raise ValueError(f"no HTTP answer: {error!r}") from error
     with answer:
         if answer.status != 200:
             raise ValueError(f"status {answer.status}")

@@ -22,7 +22,7 @@ from cometmq.client.cluster.namesrv import Namesrv, find_addresses
 from cometmq.client.cluster.outages import Outages
 from cometmq.client.cluster.refreshes import Refreshes
 from cometmq.client.cluster.route_book import RouteBook
-from cometmq.client.cluster.routes import Route
+from cometmq.client.cluster.routes import MASTER_ID, Route
 from cometmq.client.errors import (
     BrokerMissing,
     ClientStateError,
@@ -34,6 +34,7 @@ from cometmq.client.option_checks import tls_files_named
 from cometmq.client.settings import ClientOptions
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat
+from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands import handlers_of
 from cometmq.remoting.commands.clients import UnregisterClient
@@ -263,6 +264,18 @@ class ClientInstance:
 
     # -- the interface `Brokers` of late sends -----------------------------------------------
 
+    def reachable(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
+        """Return the queues whose masters answer heartbeats; all of them if none does.
+
+        A send to a frozen broker waits for its whole timeout, so later sends avoid that broker.
+        """
+        if not self.outages:
+            return queues
+        addresses = self.routes.brokers.get
+        return [
+            it for it in queues if addresses(it.broker_name).get(MASTER_ID, "") not in self.outages
+        ] or queues
+
     def current_master(self, broker_name: str) -> str | None:
         """Return the address for requests to a master, or None if there is none."""
         try:
@@ -288,7 +301,7 @@ class ClientInstance:
             await self.remoting.invoke(address, code, None, body, timeout_ms=timeout_ms)
         except Overloaded:  # nothing can be sent
             await asyncio.sleep(timeout_ms / 1000)
-        except TransportError:
+        except TransportError:  # no answer: what moved on the connection decides
             pass
         except CometError:
             return True

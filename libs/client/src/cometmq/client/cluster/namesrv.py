@@ -12,6 +12,7 @@ import msgspec
 from cometmq.client.addresses import parse_addresses
 from cometmq.client.arguments import checked_header
 from cometmq.client.cluster.discovery import fetch_namesrv_list
+from cometmq.client.cluster.routes import checked_route
 from cometmq.client.cluster.server_kinds import refuse_broker
 from cometmq.client.errors import NoNamesrv
 from cometmq.client.settings import NAMESRV_VARIABLE
@@ -151,7 +152,7 @@ class Namesrv:
         )
         if response.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        return decode_json(TopicRoute, response.body)
+        return checked_route(topic, decode_json(TopicRoute, response.body))
 
     async def has_brokers(self) -> bool:
         """Return whether any broker is registered; true if the name server does not answer."""

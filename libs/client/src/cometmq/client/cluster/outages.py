@@ -61,6 +61,9 @@ class Outages:
     def __contains__(self, peer: str) -> bool:
         return peer in self._open
 
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
     def note(self, peer: str, error: Exception) -> None:
         """Begin an outage, or count one more failure and log a reminder if one is due."""
         now_ms = self._clock_ms()
@@ -127,7 +130,3 @@ class Outages:
     def _extent(self, outage: _Outage) -> dict[str, object]:
         ms = self._clock_ms() - outage.begin_ms
         return {"down_s": round(ms / 1000, 1), "failed_count": outage.failed_count}
-
-
-FailureLog = Callable[..., None]
-"""The type of `Outages.failed`, which takes an event, the error, and facts."""

@@ -12,12 +12,16 @@ import msgspec
 
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.bodies.route import QueueData, TopicRoute
-from cometmq.remoting.errors import CommandError, TopicNotExist
+from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRoute
+from cometmq.remoting.errors import CommandError, RemoteProtocolError, TopicNotExist
 from cometmq.remoting.message.flags import Perm
+from cometmq.remoting.transport.addresses import is_address
 
 MASTER_ID: Final = 0
+QUEUES_MAX: Final = 131_072
+"""Queues of one topic at all brokers; clients keep an entry for each."""
 _OF_ANOTHER_MASTER: Final = (remarks.NOT_THE_MASTER, remarks.ENDS_UNCONFIRMED)
+_DIGITS_MAX: Final = 20
 _QUEUE_REFUSED: Final = re.compile(r"(?:request )?queueId\[\d+\] is illegal")
 
 
@@ -37,6 +41,40 @@ class Route(msgspec.Struct, frozen=True):
     def has(self, queue: MessageQueue) -> bool:
         """Return whether the topic has a queue."""
         return queue.queue_id < self.queue_counts.get(queue.broker_name, 0)
+
+
+def checked_route(topic: str, data: TopicRoute) -> TopicRoute:
+    """Return a name server's response without addresses that are none, so that one wrong
+    registration does not keep clients from the other brokers.
+
+    Raise RemoteProtocolError if it claims more than QUEUES_MAX queues.
+    """
+    count = sum(max(0, it.read_queue_nums, it.write_queue_nums) for it in data.queue_datas)
+    count = max(count, sum(number for _, number in _order(data.order_topic_conf)))
+    if count > QUEUES_MAX:
+        names = ", ".join(sorted({it.broker_name for it in data.queue_datas}))
+        raise RemoteProtocolError(
+            f"the route of {topic} has {count:,} queues, more than {QUEUES_MAX:,}: correct the"
+            f" topic at {names}, or its order configuration"
+        )
+    return msgspec.structs.replace(data, broker_datas=[*map(_reachable, data.broker_datas)])
+
+
+def checked_cluster(data: ClusterInfo) -> ClusterInfo:
+    """Return a name server's response without addresses that are none, and without the names of
+    brokers that are not in it.
+    """
+    brokers = {name: _reachable(it) for name, it in data.broker_addr_table.items()}
+    clusters = {
+        cluster: [name for name in names if name in brokers]
+        for cluster, names in data.cluster_addr_table.items()
+    }
+    return ClusterInfo(brokers, clusters)
+
+
+def _reachable(data: BrokerData) -> BrokerData:
+    found = {number: it for number, it in data.broker_addrs.items() if is_address(it)}
+    return msgspec.structs.replace(data, broker_addrs=found)
 
 
 def route_of(topic: str, data: TopicRoute) -> Route:
@@ -108,12 +146,19 @@ def created_part(route: Route, broker_names: Collection[str]) -> Route:
 
 
 def _ordered_queues(topic: str, text: str | None) -> list[MessageQueue]:
-    queues = []
-    for item in (text or "").split(";"):
-        name, colon, count = item.rpartition(":")
-        if colon and count.isdigit():
-            queues += [MessageQueue(topic, name, number) for number in range(int(count))]
-    return queues
+    return [
+        MessageQueue(topic, name, number) for name, count in _order(text) for number in range(count)
+    ]
+
+
+def _order(text: str | None) -> list[tuple[str, int]]:
+    """Return the brokers of an order configuration with their numbers of queues."""
+    items = [item.rpartition(":") for item in (text or "").split(";")]
+    return [
+        (name, int(count[:_DIGITS_MAX]))
+        for name, colon, count in items
+        if colon and count.isascii() and count.isdigit()
+    ]
 
 
 def contradicts(error: Exception) -> bool:

@@ -111,7 +111,7 @@ class PushConsumer(GroupConsumer[PushOptions, Pushing]):
         self._started().queues.suspend(is_suspended=True)
 
     def resume(self) -> None:
-        """Resume pulling."""
+        """Pull again after `suspend`."""
         self._started().queues.suspend(is_suspended=False)
 
     def resize(self, concurrency: int) -> None:

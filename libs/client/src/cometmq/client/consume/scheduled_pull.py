@@ -7,7 +7,6 @@ This is the counterpart of Java's MQPullConsumerScheduleService.
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 from cometmq.client.application_calls import (
@@ -148,12 +147,7 @@ class ScheduledPull:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

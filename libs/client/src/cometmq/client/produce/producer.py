@@ -23,6 +23,7 @@ from cometmq.client.namespace import namespace_of
 from cometmq.client.option_checks import checked
 from cometmq.client.request_reply import reply_message, request_properties
 from cometmq.client.settings import ProducerOptions
+from cometmq.client.shown import shown
 from cometmq.client.trace.hooks import SendTraceHook
 from cometmq.client.trace.start import producer_trace
 from cometmq.client.transfer.outgoing import Prepared, properties_bytes, split_messages
@@ -31,6 +32,9 @@ from cometmq.client.transfer.room import Room
 from cometmq.client.transfer.sender import MessageSender
 from cometmq.client.transfer.time_limit import TimeLimit
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.send import RecallMessage
+from cometmq.remoting.message.recall_handle import RecallHandle
 from cometmq.remoting.names import DEFAULT_PRODUCER_GROUP
 
 NO_ARGUMENT: Final = object()
@@ -339,6 +343,24 @@ class Producer(Client):
         the reply, but no client waits for it.
         """
         return await self.send(reply_message(request, body))
+
+    async def recall(self, sent: SendResult, *, timeout_ms: int | None = None) -> None:
+        """Keep a delayed message that still waits from being delivered; `sent` is the result of
+        its send.
+
+        Raise IllegalOperation if it is due or was delivered; a broker of RocketMQ 4.x raises
+        RequestCodeNotSupported.
+        """
+        if not isinstance(sent, SendResult):
+            raise InvalidArgument(f"sent must be the SendResult of a send, not {shown(sent)}")
+        instance, place = self._running(), self._namespace.wrap_queue(sent.queue)
+        timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
+        handle = RecallHandle(place.topic, place.broker_name, 0, sent.message_id).encode()
+        header = RecallMessage(place.topic, handle, self._full_group)
+        address = instance.master(place.broker_name)
+        await instance.remoting.invoke(
+            address, RequestCode.RECALL_MESSAGE, header, timeout_ms=timeout_ms
+        )
 
     def stats(self) -> ProducerStats:
         """Return the counters."""

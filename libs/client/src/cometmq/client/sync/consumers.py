@@ -147,7 +147,7 @@ class PushConsumer(GroupConsumer):
         self._on_loop(self._inner.suspend)
 
     def resume(self) -> None:
-        """Resume pulling."""
+        """Pull again after `suspend`."""
         self._on_loop(self._inner.resume)
 
     def resize(self, concurrency: int) -> None:

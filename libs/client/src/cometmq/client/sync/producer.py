@@ -165,6 +165,15 @@ class Producer(SyncClient):
         """
         return self._run(self._inner.reply(request, body))
 
+    def recall(self, sent: SendResult, *, timeout_ms: int | None = None) -> None:
+        """Keep a delayed message that still waits from being delivered; `sent` is the result of
+        its send.
+
+        Raise IllegalOperation if it is due or was delivered; a broker of RocketMQ 4.x raises
+        RequestCodeNotSupported.
+        """
+        self._run(self._inner.recall(sent, timeout_ms=timeout_ms))
+
     def stats(self) -> ProducerStats:
         """Return the counters."""
         return self._inner.stats()

@@ -55,21 +55,26 @@ def texts(count: int, **fields: Any) -> list[Message]:
     return [Message("T", b"%d" % number, **fields) for number in range(count)]
 
 
-def store_unreadable(cluster: MemoryCluster) -> None:
-    """Store a message that clients never send: marked as compressed, with a body that is not."""
+def store(cluster: MemoryCluster, body: bytes, *, sys_flag: int = 0) -> None:
+    """Store a message of the topic T without a client and a route."""
     broker = cluster.broker
     broker.store(
         NewMessage(
             topic="T",
             queue_id=0,
             flag=0,
-            sys_flag=int(SysFlag.COMPRESSED),
+            sys_flag=sys_flag,
             born_timestamp=0,
             born_host=broker.store_host,
             store_host=broker.store_host,
-            body=UNREADABLE,
+            body=body,
         )
     )
+
+
+def store_unreadable(cluster: MemoryCluster) -> None:
+    """Store a message that clients never send: marked as compressed, with a body that is not."""
+    store(cluster, UNREADABLE, sys_flag=int(SysFlag.COMPRESSED))
 
 
 def consumer_of(

@@ -229,9 +229,10 @@ def check_batch(messages: Sequence[Message]) -> None:
         raise InvalidArgument("the batch is empty")
     first = messages[0]
     for message in messages:
-        if message.delay_level:
+        if message.delay_level or message.deliver_at is not None:
+            what = "a delay level" if message.delay_level else "`deliver_at`"
             raise InvalidArgument(
-                "messages with a delay level cannot be sent in a batch: send them one by one"
+                f"messages with {what} cannot be sent in a batch: send them one by one"
             )
         if isinstance(message, ReplyMessage):
             raise InvalidArgument(

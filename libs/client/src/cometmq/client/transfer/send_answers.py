@@ -49,6 +49,10 @@ def kind_of(prepared: Prepared) -> MessageKind:
         return MessageKind.TRANSACTION_HALF
     if len(prepared.messages) == 1:
         message = prepared.messages[0]
-        if message.delay_level or _START_DELIVER_TIME in message.properties:
+        if (
+            message.delay_level
+            or message.deliver_at is not None
+            or _START_DELIVER_TIME in message.properties
+        ):
             return MessageKind.DELAY
     return MessageKind.NORMAL

@@ -475,7 +475,7 @@ class MessageSender:
 
     def _choose(self, route: Route, tried: Attempts | None = None) -> MessageQueue:
         """Return the next queue, if possible at a broker that has not just failed."""
-        queues: Sequence[MessageQueue] = route.publish_queues
+        queues = self._instance.reachable(route.publish_queues)
         failed_broker = tried.brokers[-1] if tried and tried.brokers else None
         if tried and len(tried.round) > 1:
             queues = [one for one in queues if one.broker_name not in tried.round] or queues

@@ -6,17 +6,47 @@ from typing import Final
 
 from cometmq.insight.finding import Condition, Severity
 from cometmq.insight.history import History
-from cometmq.insight.model import Refusal, Snapshot, TopicKind, Unknown, known
+from cometmq.insight.model import Refusal, Since, Snapshot, TopicKind, Unknown, known
 from cometmq.insight.words import counted
-from cometmq.remoting.codes import ResponseCode, request_name
+from cometmq.remoting.codes import RequestCode, ResponseCode, request_name
 from cometmq.remoting.names import is_system_topic
+from cometmq.remoting.refusals import is_access_refusal, plain_remark
 
 HALF_MAX: Final = 1_000
-HALF_S: Final = 300
 REFUSED_MS: Final = 300_000
 _RUNBOOKS: Final = {
     ResponseCode.SYSTEM_BUSY: "system-busy.md",
     ResponseCode.SERVICE_NOT_AVAILABLE: "writes-refused.md",
+}
+_COMPANIONS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
+"""Requests that clients make beside those that a user knows."""
+_ACCOUNT_READS: Final = frozenset(
+    {RequestCode.GET_BROKER_CLUSTER_ACL_INFO, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG}
+)
+_ACL_IS_OFF: Final = "access control is off"
+_ADVICE: Final = {
+    ResponseCode.SYSTEM_BUSY: (
+        "the broker has more requests than it can serve, or waits for its disk: send more slowly,"
+        " add brokers, or look at what is slow (system-busy.md)"
+    ),
+    ResponseCode.SERVICE_NOT_AVAILABLE: (
+        "the broker accepts no messages: its disk is full, copies are missing, or it is not the"
+        " master (writes-refused.md); producers try another broker by themselves"
+    ),
+    ResponseCode.NO_PERMISSION: (
+        "the topic, or the account, does not permit this: see the topic's permission and the"
+        " account's rights"
+    ),
+    ResponseCode.TOPIC_NOT_EXIST: "the topic does not exist at this broker: create it",
+    ResponseCode.MESSAGE_ILLEGAL: (
+        "the message is too large, or its properties are: maxMessageSize is the limit"
+    ),
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "the consumer group does not exist: create it",
+    ResponseCode.SUBSCRIPTION_NOT_LATEST: (
+        "the members of the group subscribe differently: make them equal"
+    ),
+    ResponseCode.FLOW_CONTROL: "the client sends more than its limit: slow down",
+    ResponseCode.SYSTEM_ERROR: "the remark and the broker's log say why",
 }
 
 
@@ -45,8 +75,11 @@ def half_messages(snapshot: Snapshot, history: History) -> Iterator[Condition]:
 
 def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
     """Find requests that brokers refused lately."""
-    for it in known(snapshot.refusals):
-        if snapshot.taken_ms - it.last_ms > REFUSED_MS or _is_expected(it):
+    refusals = known(snapshot.refusals)
+    for it in refusals:
+        if snapshot.taken_ms - it.last_ms > REFUSED_MS or is_expected(it):
+            continue
+        if it.code in _COMPANIONS and any(_is_companion(it, other) for other in refusals):
             continue
         name = request_name(it.code)
         about = f" for {it.subject}" if it.subject else ""
@@ -56,23 +89,49 @@ def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
             subject=f"{it.broker} {it.code} {it.response} {it.subject}",
             text=(
                 f"{it.broker} refused {counted(it.count, 'time')} {name}{about}, the last one of"
-                f" {it.peer}: {it.remark}"
+                f" {it.peer}: {plain_remark(it.remark)}"
             ),
-            remedy="the page says what each reason means, and what helps",
+            remedy=advice_for(it.response, it.remark),
             runbook=_RUNBOOKS.get(ResponseCode(it.response), "writes-refused.md")
             if it.response in ResponseCode._value2member_map_
             else "writes-refused.md",
-            command="cometmq cluster",
+            command="cometmq top refused",
             page="push-back",
+            since=Since(it.first_ms),
         )
 
 
-def _is_expected(refusal: Refusal) -> bool:
-    """Return whether a server has asked for a topic that exists only once it is used, as a
-    txn-checker does until the first transaction.
+def _is_companion(refusal: Refusal, other: Refusal) -> bool:
+    """Return whether the same client was refused, for the same reason, what it meant to do."""
+    return (
+        other.code not in _COMPANIONS
+        and (other.broker, other.remark) == (refusal.broker, refusal.remark)
+        and other.peer == refusal.peer
+    )
+
+
+def advice_for(response: int, remark: str) -> str:
+    """Return what helps against a refusal."""
+    if is_access_refusal(remark):
+        return (
+            "see the account's rights; the page Accounts answers whether an account may send or"
+            " read, and why not"
+        )
+    known_codes = ResponseCode._value2member_map_
+    found = _ADVICE.get(ResponseCode(response)) if response in known_codes else None
+    return found or "the remark says why; cometmq explain says more about the code"
+
+
+def is_expected(refusal: Refusal) -> bool:
+    """Return whether a server has asked for what exists only once it is used.
+
+    A txn-checker asks for transactions before the first one, the console for the accounts of a
+    broker without access control.
     """
     is_missing = refusal.response == ResponseCode.TOPIC_NOT_EXIST
-    return is_missing and is_system_topic(refusal.subject)
+    if is_missing and is_system_topic(refusal.subject):
+        return True
+    return refusal.code in _ACCOUNT_READS and _ACL_IS_OFF in refusal.remark
 
 
 def unread_topics(snapshot: Snapshot, _history: History) -> Iterator[Condition]:

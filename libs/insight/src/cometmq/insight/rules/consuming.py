@@ -75,8 +75,8 @@ def stopped(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
                 "group-stopped",
                 Severity.WARNING,
                 group,
-                f"{group.name} has no member, and {_lag(group):,} unread"
-                f" messages{_age(group)}{_loss(snapshot, group)}",
+                f"{group.name} has no member, and {counted(_lag(group), 'unread message')}"
+                f"{_age(group)}{_loss(snapshot, group)}",
                 "start a member, or delete the group if it is no longer used",
                 "lag-grows.md",
             )
@@ -102,7 +102,8 @@ def stuck(snapshot: Snapshot, history: History) -> Iterator[Condition]:
                 subject=group.name,
                 text=(
                     f"{group.name} has {counted(len(group.members), 'member')} but commits"
-                    f" nothing, with {_lag(group):,} unread messages{_loss(snapshot, group)}"
+                    f" nothing, with {counted(_lag(group), 'unread message')}"
+                    f"{_loss(snapshot, group)}"
                 ),
                 remedy="look at what its members do: the stacks on its page, and their logs",
                 runbook="lag-grows.md",

@@ -8,11 +8,10 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-import typer
-
 from cometmq.cli.mqadmin.frame import local_time
 from cometmq.cli.mqadmin.text import java_text
 from cometmq.cli.output import print_json
+from cometmq.cli.say import say
 from cometmq.client.admin import MessageTrack
 from cometmq.client.errors import ClientError
 from cometmq.client.message import MessageExt
@@ -36,10 +35,10 @@ def print_found(found: Found, *, as_json: bool, with_id: bool = True) -> None:
         number = counts[message.message_id] = counts.get(message.message_id, -1) + 1
         path = write_body(message, number)
         for name, value in _facts(message, path, with_id=with_id):
-            typer.echo(f"{name + ':':<20} {value}")
-        typer.echo("\n\n" if tracks else "\n\nWARN: No Consumer", nl=not tracks)
+            say(f"{name + ':':<20} {value}")
+        say("\n\n" if tracks else "\n\nWARN: No Consumer", nl=not tracks)
         for track in tracks:
-            typer.echo(_track(track))
+            say(_track(track))
 
 
 def write_body(message: MessageExt, number: int = 0) -> Path:

@@ -109,6 +109,9 @@ class Delivery:
             started_before_ms=monotonic_ms() - timeout_ms, count_max=LATE_COUNT_MAX
         )
         for message in late:
+            # Each send-back takes time, in which the listener may end or the queue be lost.
+            if not process_queue.awaits(message):
+                continue
             error = f"the listener kept it for longer than consume_timeout_ms ({timeout_ms})"
             if await self._failed.send_back(message, LATE_LEVEL, error):
                 self._log.warning(
@@ -164,6 +167,8 @@ class Delivery:
             done = messages[:consumed]
             kept: list[MessageExt] = []
             for message in messages[consumed:]:
+                if not process_queue.awaits(message):
+                    continue  # it was late and is back at the broker, or its queue was lost
                 level = result.delay_level
                 reason = error or (GIVEN_UP if level < 0 else ASKED_AGAIN)
                 is_taken = await self._failed.send_back(message, level, reason)

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from cometmq.client.application_calls import Failures
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.consume.queues.first_offsets import FirstOffsets
 from cometmq.client.consume.queues.locks import QueueLocks
@@ -22,7 +23,6 @@ from cometmq.client.for_each import for_each
 from cometmq.client.transfer.puller import Puller
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ProcessQueueInfo
-from cometmq.remoting.errors import CometError
 
 TOPICS_AT_ONCE: Final = 16
 """How many topics are rebalanced at the same time."""
@@ -49,6 +49,10 @@ class OwnedQueues:
         self._ownership = Ownership(parts, locks)
         self._readers: dict[MessageQueue, Reader] = {}
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._opening: dict[MessageQueue, int | None] = {}
+        """Claimed queues whose first offset is being read, and to which offset a reset moved them
+        meanwhile: the answer to the read may be older.
+        """
         self._prefetch = Prefetch(parts.options, self._readers.keys())
         self._read = ReadParts(parts, puller, sink, self._prefetch, locks)
         self.ever: set[MessageQueue] = set()
@@ -114,11 +118,28 @@ class OwnedQueues:
             for topic, mine in shares.items()
         }
         await self.drop([queue for queues in lost.values() for queue in queues])
-        fresh = [queue for mine in shares.values() for queue in mine if queue not in self._readers]
+        # By task: the opening of a queue may have been interrupted before its reader ran.
+        fresh = [queue for mine in shares.values() for queue in mine if queue not in self._tasks]
         if not fresh:
             return True
+        free = await self._ownership.claim(fresh)
+        self._opening.update(dict.fromkeys(free))
+        try:
+            opened_count = await self._open_claimed(free, lost, shares)
+        finally:
+            for queue in free:
+                self._opening.pop(queue, None)
+        return opened_count == len(fresh)
+
+    async def _open_claimed(
+        self,
+        free: Iterable[MessageQueue],
+        lost: Mapping[str, Collection[MessageQueue]],
+        shares: Mapping[str, Collection[MessageQueue]],
+    ) -> int:
+        """Begin to read claimed queues; return how many can be read."""
         claimed: dict[str, dict[str, list[MessageQueue]]] = {}
-        for queue in await self._ownership.claim(fresh):
+        for queue in free:
             claimed.setdefault(queue.broker_name, {}).setdefault(queue.topic, []).append(queue)
         opened_count = 0
 
@@ -136,7 +157,7 @@ class OwnedQueues:
 
         # All brokers at once: otherwise a hung broker would delay the queues of all others.
         await for_each(claimed.values(), open_broker, running_max=len(claimed))
-        return opened_count == len(fresh)
+        return opened_count
 
     async def _open_all(
         self, claimed: list[MessageQueue], *, lost_count: int, owned_count: int
@@ -196,11 +217,16 @@ class OwnedQueues:
         self._run(queue)
 
     async def reset(self, queue: MessageQueue, offset: int) -> None:
-        """Read a queue, if it is owned, from an offset, and store this offset as the group's."""
+        """Read a queue, if it is owned, from an offset, and store this offset as the group's.
+
+        A queue that is being opened will be read from it.
+        """
         if queue in self._readers:
             self._parts.offsets.update(queue, offset, is_reset=True)
             self.restart(queue, offset)
             await self._parts.offsets.persist([queue])
+        elif queue in self._opening:
+            self._opening[queue] = offset
 
     async def store(self) -> None:
         """Store the offsets of the owned queues whose ownership is certain, unless only commits
@@ -215,10 +241,9 @@ class OwnedQueues:
         )
 
     def stop(self) -> None:
-        """Stop pulling; held messages may still be consumed."""
+        """Stop pulling, for good; held messages may still be consumed."""
         for task in self._tasks.values():
             task.cancel()
-        self._tasks.clear()
 
     async def close(self, *, is_drained: bool) -> None:
         """Leave all queues and store their offsets; called after `stop`."""
@@ -255,7 +280,14 @@ class OwnedQueues:
         """Find where to start reading a queue; return False if that is unknown for now."""
         try:
             offset = await self._first.find(queue)
-        except CometError as error:
+            reset_to = self._opening.get(queue)
+            if queue not in self._readers:
+                # Committed even without messages: the next start must not skip new ones.
+                offset = offset if reset_to is None else reset_to
+                with Failures():
+                    self._parts.offsets.update(queue, offset, is_reset=reset_to is not None)
+                self._readers[queue] = Reader(self._read, queue, offset)
+        except Exception as error:  # noqa: BLE001  # an offset store may be application code
             self._parts.instance.outages.failed(
                 "offset.unknown",
                 error,
@@ -264,10 +296,8 @@ class OwnedQueues:
                 queue_id=queue.queue_id,
             )
             return False
-        if queue not in self._readers:  # a reset may have added it
-            # Committed even without messages: the next start must not skip new ones.
-            self._parts.offsets.update(queue, offset)
-            self._readers[queue] = Reader(self._read, queue, offset)
+        finally:
+            self._opening.pop(queue, None)
         return True
 
     def _run(self, queue: MessageQueue) -> None:

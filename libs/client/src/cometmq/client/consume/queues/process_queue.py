@@ -79,6 +79,10 @@ class ProcessQueue:
         """Return the messages that are still held."""
         return [message for message in messages if message.queue_offset in self._held]
 
+    def awaits(self, message: MessageExt) -> bool:
+        """Return whether the message is held and the queue is ours, so that its result counts."""
+        return not self.is_dropped and message.queue_offset in self._held
+
     def start(self, messages: Iterable[MessageExt], now_ms: int) -> None:
         """Record when the listener received these messages."""
         for message in messages:

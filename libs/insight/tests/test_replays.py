@@ -8,7 +8,7 @@ import pytest
 from cometmq.client import MessageQueue
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import MessageExt
-from cometmq.insight.dead_letters import Choice, Pace, Replay, Replayed
+from cometmq.insight.replays import Choice, Pace, Replay, Replayed
 from cometmq.remoting.errors import MessageIllegal, SystemBusy
 
 

@@ -9,7 +9,7 @@ from cometmq.cli.access import NAMESRV_VARIABLE, resolved_access
 
 TIMEOUT_S: Final = 1.0
 NAMES_MAX: Final = 200
-TOPICS: Final = frozenset({"topic"})
+TOPICS: Final = frozenset({"topic", "target"})
 GROUPS: Final = frozenset({"group", "source", "destination"})
 
 

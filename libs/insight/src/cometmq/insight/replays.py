@@ -200,7 +200,7 @@ class Replay:
         try:
             await admin.replay(message, self._group, topic=self._topic)
         except CometError as error:
-            if not _concerns_message(error):
+            if not concerns_message(error):
                 raise
             self._leave_out(message, f"it cannot be sent again: {error}")
             return False
@@ -217,8 +217,8 @@ def _damage(message: MessageExt) -> str:
     return "its body is damaged" if isinstance(message, DamagedMessage) else ""
 
 
-def _concerns_message(error: CometError) -> bool:
-    """Return whether an error is about one message, rather than about all that follow it."""
+def concerns_message(error: CometError) -> bool:
+    """Return whether an error is about what was sent, rather than about all that follows it."""
     is_illegal = isinstance(error, CommandError) and error.code == ResponseCode.MESSAGE_ILLEGAL
     return is_illegal or isinstance(error, InvalidArgument)
 

@@ -23,7 +23,7 @@ _MESSAGES: Final = (
     "printMsg",
 )
 _OFFSETS: Final = ("group describe", "group reset", "group clone")
-_TRACES: Final = ("queryMsgTraceById",)
+_TRACES: Final = ("message trace", "queryMsgTraceById")
 
 SUGGESTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("acl", "account", "accounts", "user", "users", "permission"), _ACCOUNTS),
@@ -31,13 +31,15 @@ SUGGESTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("messages", "msg", "browse", "query", "find"), _MESSAGES),
     **dict.fromkeys(("offset", "offsets", "reset"), _OFFSETS),
     **dict.fromkeys(("trace", "traces"), _TRACES),
+    **dict.fromkeys(("rpc", "call", "ask", "responder", "service"), ("request", "reply")),
     **dict.fromkeys(("brokers", "status", "nodes"), ("cluster", "brokerStatus")),
     **dict.fromkeys(("queue", "queues"), ("topic describe", "queryCq")),
     **dict.fromkeys(("route", "routes"), ("topic route",)),
     **dict.fromkeys(("stats", "statistics"), ("statsAll", "cluster", "lag")),
     **dict.fromkeys(("consumers", "subscription", "subscriptions"), ("group", "lag")),
     **dict.fromkeys(("producers",), ("producerConnection", "producer")),
-    **dict.fromkeys(("export", "backup"), ("exportMetadata", "exportConfigs", "dlq export")),
+    **dict.fromkeys(("export",), ("backup", "exportMetadata", "exportConfigs", "dlq export")),
+    **dict.fromkeys(("import", "snapshot"), ("restore", "backup")),
     **dict.fromkeys(("transaction", "transactions"), ("txn",)),
     **dict.fromkeys(("dead-letter", "dead-letters", "deadletter"), ("dlq",)),
     **dict.fromkeys(("kv", "kvconfig"), ("updateKvConfig", "deleteKvConfig")),

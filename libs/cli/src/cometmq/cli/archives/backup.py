@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq backup`: copy the messages of topics into a folder, and check such a folder."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from time import monotonic
+from typing import Annotated
+
+import typer
+
+from cometmq.cli.access import ACCESS
+from cometmq.cli.admin import CommandAdmin
+from cometmq.cli.archives.copying import Copy
+from cometmq.cli.archives.form import Folder, Plan, created, is_begun, load, resumed
+from cometmq.cli.archives.planning import parse_queues, planned
+from cometmq.cli.archives.segments import check, lines_of
+from cometmq.cli.connecting import DEFAULT_NAMESRV, DryRunOption, Namesrv, ask, wrong_usage
+from cometmq.cli.meter import live
+from cometmq.cli.meter import rate as shown_rate
+from cometmq.cli.output import AsJson, Cell, print_facts, print_notes
+from cometmq.client.clock import wall_ms
+from cometmq.client.errors import ClientError, InvalidArgument
+from cometmq.insight import times
+from cometmq.insight.words import counted
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+Rate = Annotated[
+    float | None, typer.Option(min=0.001, help="Maximum number of messages per second.")
+]
+Timeout = Annotated[
+    float, typer.Option(min=0, help="Wait this many seconds for a broker that does not answer.")
+]
+
+
+@app.command()
+def backup(  # noqa: PLR0913  # one parameter per option
+    folder: Annotated[Path, typer.Argument(help="Folder, new or of an unfinished backup.")],
+    topic: Annotated[
+        list[str] | None, typer.Argument(help="Topics; those of an unfinished backup are known.")
+    ] = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    is_all: Annotated[bool, typer.Option("--all", help="All topics but the system's.")] = False,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Only what was stored since 90m or a time.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="Only what was stored before this time.")
+    ] = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option("--queue", help="Only BROKER:NUMBER, or BROKER:NUMBER=FIRST:END (offsets)."),
+    ] = None,
+    groups: Annotated[
+        bool, typer.Option("--groups", help="Save the offsets of all consumer groups, too.")
+    ] = False,
+    group: Annotated[
+        list[str] | None, typer.Option("-g", "--group", help="Save the offsets of this group.")
+    ] = None,
+    rate: Rate = None,
+    timeout: Timeout = 30,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Only check the files of the folder; ask no server.")
+    ] = False,
+    dry_run: DryRunOption = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy messages with their keys, tags and properties into a folder of files.
+
+    What is stored later is left out. Repeat a command that was interrupted: it goes on where it
+    ended. The files are compressed JSON lines: zcat FILE | cometmq produce TOPIC --json-lines.
+    Exit status 1 if messages are damaged, or were deleted by the broker meanwhile.
+
+    \b
+    EXAMPLES
+      cometmq backup /backup/orders orders --since 7d --groups
+      cometmq backup /backup/orders --verify
+    """
+    if verify:
+        if topic or is_all:
+            raise wrong_usage("--verify checks the whole folder: give no topics")
+        print_facts(_verified(load(folder)), as_json=as_json)
+        return
+    ranges, now_ms = parse_queues(queue or ()), wall_ms()
+    if ranges and len(topic or ()) != 1:
+        raise wrong_usage("--queue needs one topic")
+    since_ms, until_ms = (
+        None if it is None else times.parsed(it, now_ms=now_ms) for it in (since, until)
+    )
+    wanted_groups = None if not (groups or group) else [] if groups else (group or [])
+    options = {
+        "--all": ["yes"] * is_all,
+        "--since": [since or ""],
+        "--until": [until or ""],
+        "--queue": sorted(queue or ()),
+        "--groups": ["yes"] * groups,
+        "--group": sorted(group or ()),
+    }
+    options = {name: texts for name, texts in options.items() if any(texts)}
+
+    async def plan_of(admin: CommandAdmin) -> Plan:
+        if not topic and not is_all:
+            raise InvalidArgument("name the topics, or give --all")
+        return await planned(
+            admin,
+            topic or (),
+            ranges,
+            wanted_groups,
+            options=options,
+            since_ms=since_ms,
+            until_ms=until_ms,
+        )
+
+    async def question(admin: CommandAdmin) -> tuple[Folder, float]:
+        with ExitStack() as stack:
+            if is_begun(folder):
+                before = load(folder)
+                _check_unfinished(before, topic or (), options)
+                _note_dry_run(admin, folder, before.plan)
+                found = stack.enter_context(resumed(folder))
+                _check_unfinished(found, (), {})  # another run may have ended meanwhile
+            else:
+                plan = await plan_of(admin)
+                _note_dry_run(admin, folder, plan)
+                found = stack.enter_context(created(folder, plan))
+            begin = monotonic()
+            await _copied(admin, found, rate, timeout)
+            return found, monotonic() - begin
+
+    done, seconds = ask(namesrv, question)
+    print_facts({**_facts(done), "seconds": round(seconds, 3)}, as_json=as_json)
+    _note_losses(done)
+
+
+async def _copied(
+    admin: CommandAdmin, folder: Folder, rate: float | None, patience_s: float
+) -> None:
+    copy = Copy(admin, folder, rate=rate, patience_s=patience_s)
+    total, begin = folder.plan.offset_count, monotonic()
+    before = copy.message_count
+
+    def progress() -> str:
+        percent = 100 * copy.done_offsets / (total or 1)
+        return f"{percent:.0f} %: {shown_rate(copy.message_count - before, begin)}"
+
+    try:
+        async with live(progress):
+            await copy.run()
+    except BaseException:
+        kept = counted(folder.message_count, "message")
+        print_notes([f"{kept} are in {folder.path}; repeat the command to go on"])
+        raise
+    folder.finish(times.shown(wall_ms()) or "")
+
+
+def _check_unfinished(
+    found: Folder, topics: Sequence[str], options: Mapping[str, Sequence[str]]
+) -> None:
+    """Raise if a backup is complete, or was begun with other options."""
+    if found.end is not None:
+        raise ClientError(
+            f"{found.path} has a complete backup of {found.plan.begun}: name another folder; to"
+            f" check this one: cometmq backup {found.path} --verify"
+        )
+    begun = found.plan.options
+    has = sorted(it.name for it in found.plan.topics)
+    other = [name for name, texts in options.items() if begun.get(name) != texts]
+    if topics and sorted(set(topics)) != has:
+        other.insert(0, "topics")
+    if other:
+        raise InvalidArgument(
+            f"{found.path} has an unfinished backup of {', '.join(has)}, begun with other"
+            f" {', '.join(other)}: to go on, leave them out"
+        )
+
+
+def _note_dry_run(admin: CommandAdmin, folder: Path, plan: Plan) -> None:
+    """End a dry run; its preview counts offsets, of which some may have no message."""
+    if ACCESS.get().is_dry_run:
+        admin.preview = {
+            "topics": [it.name for it in plan.topics],
+            "queues": len(plan.spans),
+            "messages_max": plan.offset_count,
+            "group_offsets": len(plan.offsets),
+        }
+        admin.check_dry_run(f"write a backup to {folder}", ())
+
+
+def _facts(folder: Folder) -> dict[str, Cell]:
+    plan = folder.plan
+    return {
+        "folder": str(folder.path),
+        "topics": [it.name for it in plan.topics],
+        "queues": len(plan.spans),
+        "messages": folder.message_count,
+        "damaged": sum(it.damaged for it in folder.segments),
+        "missing": sum(it.missing for it in folder.segments),
+        "group_offsets": len(plan.offsets),
+        "files": len(folder.segments),
+        "plain_bytes": sum(it.plain_bytes for it in folder.segments),
+    }
+
+
+def _verified(folder: Folder) -> dict[str, Cell]:
+    """Check every byte and line; return the facts of a backup, with the size of its files."""
+    if folder.end is None:
+        raise ClientError(
+            f"{folder.path} is unfinished: it has {folder.message_count:,} messages; repeat the"
+            " command that began it"
+        )
+    size = 0
+    for segment in folder.segments:
+        size += check(folder.path, segment)
+        for _ in lines_of(folder.path, segment):
+            pass
+    return {**_facts(folder), "bytes": size, "verified": True, "begun": folder.plan.begun}
+
+
+def _note_losses(folder: Folder) -> None:
+    facts = _facts(folder)
+    notes = []
+    if facts["damaged"]:
+        notes.append(f"{facts['damaged']:,} messages are damaged: restore leaves them out")
+    if facts["missing"]:
+        notes.append(f"{facts['missing']:,} messages were deleted by brokers before they were read")
+    print_notes(notes)
+    if notes:
+        raise typer.Exit(1)

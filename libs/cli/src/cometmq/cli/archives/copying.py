@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies queues into the files of a backup, a few queues at a time."""
+
+import asyncio
+from contextlib import suppress
+from time import monotonic
+from typing import Final
+
+from cometmq.cli.archives.form import Folder, QueueKey, QueueSpan, unwritable
+from cometmq.cli.archives.segments import SegmentWriter
+from cometmq.cli.archives.waiting import PAUSE_S, may_pass, reader_of
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.errors import ClientError
+from cometmq.client.transfer.empty_answers import EmptyAnswers
+from cometmq.client.transfer.puller import Pulled, PullStatus
+from cometmq.insight.replays import Pace
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.errors import CometError, Outage
+
+QUEUES_MAX: Final = 4
+"""Queues that are read at the same time: each holds one answer of at most 32 messages."""
+
+
+class _Behind(ClientError, Outage):
+    """A broker does not have messages that the queue had when the backup began."""
+
+
+class Copy:
+    """One run of a backup."""
+
+    def __init__(
+        self, admin: AdminClient, folder: Folder, *, rate: float | None, patience_s: float
+    ) -> None:
+        """Wait `patience_s` for a broker that does not answer; copy `rate` messages per second."""
+        self._admin = admin
+        self._folder = folder
+        self._pace = Pace(rate) if rate is not None else None
+        self._patience_s = patience_s
+        self._brokers: dict[tuple[str, str], BrokerAdmin] = {}
+        self._room = asyncio.Semaphore(QUEUES_MAX)
+        self._number = folder.next_number()
+        self.message_count = folder.message_count
+        """Messages that are copied, also by earlier runs."""
+        self.done_offsets = sum(it.next - it.first for it in folder.segments)
+        """Offsets that have been examined."""
+
+    async def run(self) -> None:
+        """Copy what is missing; after an error, what was copied completely is kept."""
+        async with asyncio.TaskGroup() as tasks:
+            for key, span in self._folder.plan.spans.items():
+                tasks.create_task(self._queue(key, span))
+
+    async def _queue(self, key: QueueKey, span: QueueSpan) -> None:
+        at = self._folder.next_offset(key)
+        while at < span.end:
+            async with self._room:
+                at = await self._segment(key, at, span.end)
+
+    async def _segment(self, key: QueueKey, at: int, end: int) -> int:
+        """Write one file; return where the next one begins."""
+        name = f"{self._number:06}.jsonl.gz"
+        self._number += 1
+        try:
+            writer = SegmentWriter(self._folder.path / name, key, at)
+        except OSError as error:
+            raise unwritable(self._folder.path, error) from error
+        empty = EmptyAnswers(MessageQueue(*key))
+        try:
+            while writer.next < end and not writer.is_full:
+                await self._answer(writer, key, end, empty)
+        except OSError as error:
+            writer.drop()
+            raise unwritable(self._folder.path, error) from error
+        except BaseException:
+            with suppress(OSError):  # the first error is reported
+                self._keep(writer)
+            raise
+        try:
+            self._keep(writer)
+        except OSError as error:
+            raise unwritable(self._folder.path, error) from error
+        return writer.next
+
+    def _keep(self, writer: SegmentWriter) -> None:
+        segment = writer.finish()
+        if segment.next > segment.first:
+            self._folder.add(segment)
+        else:
+            writer.drop()
+
+    async def _answer(
+        self, writer: SegmentWriter, key: QueueKey, end: int, empty: EmptyAnswers
+    ) -> None:
+        """Pull once, and write what is wanted of the answer."""
+        plan, at = self._folder.plan, writer.next
+        found = await self._pulled(key, at)
+        empty.check(found)
+        for message in found.messages:
+            stored_ms = message.store_timestamp
+            if message.queue_offset >= end or (plan.since_ms or 0) > stored_ms:
+                continue
+            if plan.until_ms is not None and stored_ms >= plan.until_ms:
+                continue
+            if self._pace is not None:
+                await self._pace.wait()
+            writer.add(message)
+            self.message_count += 1
+        after = min(found.next_offset, end)
+        if found.status is not PullStatus.FOUND:
+            writer.missing_count += after - at
+        self.done_offsets += after - at
+        writer.next = after
+
+    async def _pulled(self, key: QueueKey, at: int) -> Pulled:
+        """Ask until a broker has the next message: after a failover, this is another one, which may
+        be behind.
+        """
+        topic, name, queue = key
+        deadline = monotonic() + self._patience_s
+        while True:
+            try:
+                broker = await self._broker(topic, name)
+                found = await broker.pull(topic, queue, at)
+                if found.next_offset > at:
+                    return found
+                raise _Behind(
+                    f"{broker.address} does not have offset {at} of {topic}, queue {queue}; a slave"
+                    " may be behind its master"
+                )
+            except CometError as error:
+                self._brokers.pop((topic, name), None)
+                if not may_pass(error):
+                    raise
+                if monotonic() >= deadline:
+                    raise _unanswered(name, self._patience_s, error) from error
+            await asyncio.sleep(PAUSE_S)
+
+    async def _broker(self, topic: str, name: str) -> BrokerAdmin:
+        if (topic, name) not in self._brokers:
+            self._brokers[topic, name] = await reader_of(self._admin, topic, name)
+        return self._brokers[topic, name]
+
+
+def _unanswered(name: str, patience_s: float, error: CometError) -> CometError:
+    return ClientError(
+        f"broker {name} was not read to the end: {error}; gave up after {patience_s:g} s"
+        " (--timeout); repeat the command to go on"
+    )

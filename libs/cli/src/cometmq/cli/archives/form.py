@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a backup.
+
+    backup.json        what is to be copied: topics with their queues, and groups with their offsets
+    000001.jsonl.gz    messages of one queue, one a line, as `consume --json` prints them
+    segments.jsonl     one line for each file above that is complete, with its SHA-256; at the end
+                       a line with the totals and the SHA-256 of the lines before it
+
+A file of messages counts only once its line is on disk, so a killed backup continues after the
+last line. Whoever writes has locked backup.json.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.cli.archives.lines import Lines, claimed
+from cometmq.client.errors import ClientError, InvalidArgument
+from cometmq.runtime.files import sync_folder
+
+FORMAT: Final = "cometmq-backup"
+VERSION: Final = 1
+PLAN: Final = "backup.json"
+SEGMENTS: Final = "segments.jsonl"
+PLAN_BYTES_MAX: Final = 256 << 20
+_FILE: Final = re.compile(r"\d{6,12}\.jsonl\.gz")
+
+QueueKey = tuple[str, str, int]
+"""A topic, a broker and a queue."""
+
+
+class QueueSpan(msgspec.Struct, frozen=True):
+    """The offsets of one queue that are copied: from `first` up to, and without, `end`."""
+
+    broker: str
+    queue: int
+    first: int
+    end: int
+
+
+class TopicPlan(msgspec.Struct, frozen=True):
+    """One topic; it is created again with as many queues, which can be read and written."""
+
+    name: str
+    queues: Sequence[QueueSpan]
+    queue_count: int
+    """The most queues that it has on a broker."""
+
+
+class GroupOffset(msgspec.Struct, frozen=True):
+    """The next offset that a group will read in one queue."""
+
+    group: str
+    topic: str
+    broker: str
+    queue: int
+    offset: int
+
+    @property
+    def key(self) -> QueueKey:
+        """The queue."""
+        return self.topic, self.broker, self.queue
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup contains once it is complete."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    id: str
+    begun: str
+    program: str
+    namesrv: str
+    topics: Sequence[TopicPlan]
+    options: Mapping[str, Sequence[str]] = {}
+    """The options that chose what is copied, as they were given."""
+    since_ms: int | None = None
+    """Messages stored before this time are left out."""
+    until_ms: int | None = None
+    """Messages stored at this time or later are left out."""
+    offsets: Sequence[GroupOffset] = ()
+
+    @property
+    def spans(self) -> dict[QueueKey, QueueSpan]:
+        """The offsets to copy, by queue."""
+        return {(it.name, one.broker, one.queue): one for it in self.topics for one in it.queues}
+
+    @property
+    def offset_count(self) -> int:
+        """How many offsets are to be copied: at most so many messages."""
+        return sum(it.end - it.first for it in self.spans.values())
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A complete file of messages."""
+
+    file: str
+    topic: str
+    broker: str
+    queue: int
+    first: int
+    next: int
+    """The offset after the last one that was examined."""
+    messages: int
+    plain_bytes: int
+    sha256: str
+    damaged: int = 0
+    """Messages whose body differs from the one that was sent."""
+    missing: int = 0
+    """Offsets whose messages the broker did not have any more."""
+
+    @property
+    def key(self) -> QueueKey:
+        """The queue."""
+        return self.topic, self.broker, self.queue
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """The last line of a complete backup."""
+
+    ended: str
+    messages: int
+    sha256: str
+    """Of the lines before."""
+
+
+class Folder:
+    """A backup on disk."""
+
+    def __init__(
+        self,
+        path: Path,
+        plan: Plan,
+        segments: Sequence[Segment] = (),
+        end: End | None = None,
+        *,
+        size: int = 0,
+    ) -> None:
+        """`size` is that of the whole lines of `SEGMENTS`."""
+        self.path = path
+        self.plan = plan
+        self.segments = list(segments)
+        self.end = end
+        """None if the backup is unfinished."""
+        self._table = Lines(path / SEGMENTS, size)
+
+    @property
+    def message_count(self) -> int:
+        """Messages in the complete files."""
+        return sum(it.messages for it in self.segments)
+
+    def next_offset(self, key: QueueKey) -> int:
+        """Return where to go on in a queue."""
+        found = [it.next for it in self.segments if it.key == key]
+        return max(found, default=self.plan.spans[key].first)
+
+    def next_number(self) -> int:
+        """Return the number of the next file."""
+        return max((int(it.file.partition(".")[0]) for it in self.segments), default=0) + 1
+
+    def add(self, segment: Segment) -> None:
+        """Note a complete file, which is on disk."""
+        self._append(msgspec.json.encode(segment))
+        self.segments.append(segment)
+
+    def clean(self) -> None:
+        """Delete files of messages that do not count, which runs that were killed have left."""
+        known = {it.file for it in self.segments}
+        for file in self.path.iterdir():
+            if _FILE.fullmatch(file.name) and file.name not in known:
+                file.unlink()
+
+    def finish(self, ended: str) -> None:
+        """Write the last line."""
+        table = self.path / SEGMENTS
+        try:
+            before = table.read_bytes()[: self._table.size] if self.segments else b""
+            digest = hashlib.sha256(before).hexdigest()
+            end = End(ended=ended, messages=self.message_count, sha256=digest)
+            self._append(msgspec.json.encode({"end": msgspec.to_builtins(end)}))
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+        self.end = end
+
+    def _append(self, line: bytes) -> None:
+        self._table.append(line + b"\n")
+        sync_folder(self.path)
+
+
+@contextmanager
+def created(path: Path, plan: Plan) -> Iterator[Folder]:
+    """Begin a backup in a folder that is new or empty; only its owner can read it."""
+    new = path / f"{PLAN}.new"
+    try:
+        if path.exists() and (not path.is_dir() or any(it != new for it in path.iterdir())):
+            raise ClientError(f"{path} exists and is no backup: name a new or an empty folder")
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    with _claimed(path, new):
+        if is_begun(path):  # by a run that has locked the file before
+            new.unlink(missing_ok=True)
+            raise ClientError(f"{path} is in use by another backup: wait until it ends")
+        try:
+            Lines(new, 0).append(msgspec.json.format(msgspec.json.encode(plan), indent=1))
+            new.rename(path / PLAN)  # with its lock
+            sync_folder(path)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        yield Folder(path, plan)
+
+
+@contextmanager
+def resumed(path: Path) -> Iterator[Folder]:
+    """Go on with a backup, as the last run has left it."""
+    with _claimed(path, path / PLAN):
+        folder = load(path)
+        try:
+            folder.clean()
+        except OSError as error:
+            raise unwritable(path, error) from error
+        yield folder
+
+
+@contextmanager
+def _claimed(path: Path, file: Path) -> Iterator[None]:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(claimed(file, "backup"))
+        except OSError as error:
+            raise unwritable(path, error) from error
+        yield
+
+
+def unwritable(path: Path, error: OSError) -> ClientError:
+    """Return the error for a folder that cannot be written."""
+    return ClientError(
+        f"{path} cannot be written: {error.strerror or error}; repeat the command to go on"
+    )
+
+
+def is_begun(path: Path) -> bool:
+    """Return whether a folder has a backup, complete or not."""
+    return (path / PLAN).is_file()
+
+
+def load(path: Path) -> Folder:
+    """Return the backup in a folder, without a line that was not written to its end.
+
+    Raise InvalidArgument for a folder that is no backup, or whose tables are damaged.
+    """
+    try:
+        data = _read(path / PLAN)
+        plan = msgspec.json.decode(data, type=Plan)
+    except FileNotFoundError as error:
+        raise InvalidArgument(f"{path} is no backup: it has no {PLAN}") from error
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InvalidArgument(f"{path / PLAN} cannot be read: {error}") from error
+    if plan.format != FORMAT or plan.version != VERSION:
+        raise InvalidArgument(
+            f"{path} is a {plan.format} of version {plan.version}; this program reads {FORMAT} of"
+            f" version {VERSION}"
+        )
+    segments, end, size = _segments(path, plan)
+    return Folder(path, plan, segments, end, size=size)
+
+
+def _read(file: Path) -> bytes:
+    if file.stat().st_size > PLAN_BYTES_MAX:
+        raise InvalidArgument(f"{file} is larger than any of a backup")
+    return file.read_bytes()
+
+
+def _segments(path: Path, plan: Plan) -> tuple[list[Segment], End | None, int]:
+    """Return the complete files, the last line, and the size of the whole lines."""
+    file, spans = path / SEGMENTS, plan.spans
+    try:
+        data = _read(file)
+    except FileNotFoundError:
+        return [], None, 0
+    except OSError as error:
+        raise InvalidArgument(f"{file} cannot be read: {error}") from error
+    whole = data[: data.rfind(b"\n") + 1]
+    found: list[Segment] = []
+    at = 0
+    for number, line in enumerate(whole.splitlines(), 1):
+        where = f"line {number} of {file}"
+        try:
+            raw: Any = msgspec.json.decode(line)
+            if isinstance(raw, dict) and "end" in raw:
+                end = _checked_end(msgspec.convert(raw["end"], End), found, data[:at], where)
+                return found, end, len(whole)
+            segment = msgspec.convert(raw, Segment)
+        except msgspec.MsgspecError as error:
+            raise InvalidArgument(f"{where} is damaged: {error}") from error
+        _check_segment(segment, spans, where)
+        found.append(segment)
+        at += len(line) + 1
+    return found, None, len(whole)
+
+
+def _check_segment(segment: Segment, spans: dict[QueueKey, QueueSpan], where: str) -> None:
+    span = spans.get(segment.key)
+    if span is None or not _FILE.fullmatch(segment.file):
+        raise InvalidArgument(f"{where} is damaged: it names no file of messages of this backup")
+    if not span.first <= segment.first <= segment.next <= span.end:
+        raise InvalidArgument(f"{where} is damaged: its offsets are outside the queue's")
+
+
+def _checked_end(end: End, segments: Sequence[Segment], before: bytes, where: str) -> End:
+    if hashlib.sha256(before).hexdigest() != end.sha256:
+        raise InvalidArgument(f"{where}: the lines before it were changed (SHA-256)")
+    if sum(it.messages for it in segments) != end.messages:
+        raise InvalidArgument(f"{where} is damaged: its total is not that of the lines before it")
+    return end
+
+
+def by_queue(segments: Sequence[Segment]) -> Iterator[tuple[QueueKey, list[Segment]]]:
+    """Yield the files of each queue in the order of their offsets."""
+    found: dict[QueueKey, list[Segment]] = {}
+    for segment in segments:
+        found.setdefault(segment.key, []).append(segment)
+    for key in sorted(found):
+        yield key, sorted(found[key], key=lambda it: it.first)

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far a restore has got: a line for each batch that a broker has stored."""
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+from cometmq.cli.archives.form import QueueKey
+from cometmq.cli.archives.lines import Lines, claimed
+from cometmq.client.errors import ClientError, InvalidArgument
+from cometmq.remoting.bodies.queues import MessageQueue
+
+SYNC_EVERY: Final = 64
+"""Batches after which the file is flushed to disk; a restore that is killed later recognizes the
+messages that it has sent.
+"""
+
+
+LINE_BYTES_MAX: Final = 64 << 10
+"""More than any line but the first."""
+DONE: Final = b'{"done":true}\n'
+_BEGIN: Final = b'{"backup":"'
+"""The first bytes of a file: of its first line, the field `backup`."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where the messages of one queue go."""
+
+    topic: str
+    broker: str
+    queue: int
+    begin: int
+    """The end of this queue before the first message was restored."""
+
+    @property
+    def place(self) -> MessageQueue:
+        """The queue."""
+        return MessageQueue(self.topic, self.broker, self.queue)
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line: which backup goes where."""
+
+    backup: str
+    topic: str
+    """The topic to which the messages go."""
+    targets: Sequence[tuple[QueueKey, Target]]
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Lines of a file that are stored, one after another, from an offset on."""
+
+    file: str
+    line: int
+    """The number of lines before the first one."""
+    count: int
+    """The number of lines; those that were left out are not stored."""
+    first: int = 0
+    """The offset of the first message in the backup's queue."""
+    broker: str
+    queue: int
+    offset: int = -1
+    """Of the first message in the target's queue; -1 if the lines were left out."""
+
+
+class Progress:
+    """The file of a restore, appended to while it runs; its batches are not held in memory."""
+
+    def __init__(self, table: Lines, head: Head, files: Collection[str]) -> None:
+        """`files` are those of the backup."""
+        self.path = table.path
+        self._table = table
+        self.head = head
+        self._files = files
+        self.is_done = False
+        """Whether everything is stored and verified."""
+        self.stored_count = 0
+        """Messages that are stored."""
+        self.left_out_count = 0
+        """Lines that cannot be stored."""
+        self._lines: dict[str, int] = {}
+        self._ends = {it.place: it.begin for _, it in head.targets}
+        self._unsynced = 0
+
+    @property
+    def size(self) -> int:
+        """The bytes of the whole lines."""
+        return self._table.size
+
+    @property
+    def targets(self) -> dict[QueueKey, Target]:
+        """Where the messages of each queue go."""
+        return dict(self.head.targets)
+
+    def lines_done(self, file: str) -> int:
+        """Return how many lines of a file are done."""
+        return self._lines.get(file, 0)
+
+    def end_of(self, place: MessageQueue) -> int:
+        """Return the offset after the last message that is known to be stored in a queue."""
+        return self._ends[place]
+
+    def batches(self) -> Iterator[tuple[Batch, Target]]:
+        """Yield the batches in the order in which they were stored, those of a file in line order.
+
+        Raise InvalidArgument for a line that is damaged, or whose batch goes elsewhere.
+        """
+        places = {(it.broker, it.queue): it for _, it in self.head.targets}
+        with self.path.open("rb") as file:
+            left = self._table.size
+            for number, line in enumerate(file, 1):
+                left -= len(line)
+                if left < 0:
+                    return
+                if number == 1 or line == DONE:
+                    continue
+                try:
+                    batch = msgspec.json.decode(line, type=Batch)
+                except msgspec.MsgspecError as error:
+                    raise _damaged(self.path, number, error) from error
+                target = places.get((batch.broker, batch.queue))
+                if target is None or batch.file not in self._files:
+                    raise _damaged(self.path, number, "it is about another queue or backup")
+                yield batch, target
+
+    def add(self, batch: Batch) -> None:
+        """Note a batch."""
+        self._count(batch)
+        self._unsynced += 1
+        self._append(msgspec.json.encode(batch) + b"\n", is_synced=self._unsynced >= SYNC_EVERY)
+
+    def _count(self, batch: Batch) -> None:
+        self._lines[batch.file] = batch.line + batch.count
+        if batch.offset < 0:
+            self.left_out_count += batch.count
+            return
+        self.stored_count += batch.count
+        place = MessageQueue(self.head.topic, batch.broker, batch.queue)
+        self._ends[place] = max(self._ends[place], batch.offset + batch.count)
+
+    def read(self) -> None:
+        """Count what an earlier run has done."""
+        for batch, _ in self.batches():
+            self._count(batch)
+
+    def finish(self) -> None:
+        """Note that everything is stored and verified."""
+        self._append(DONE, is_synced=True)
+        self.is_done = True
+
+    def _append(self, line: bytes, *, is_synced: bool) -> None:
+        try:
+            self._table.append(line, is_synced=is_synced)
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+        self._unsynced = 0 if is_synced else self._unsynced
+
+
+@contextmanager
+def claim(path: Path, size: int) -> Iterator[None]:
+    """Keep other restores from the file; raise ClientError if it does not have `size` whole bytes
+    any more.
+    """
+    with ExitStack() as stack:
+        try:
+            descriptor = stack.enter_context(claimed(path, "restore"))
+            with os.fdopen(os.dup(descriptor), "rb") as file:
+                found = _whole_bytes(file)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        if found != size:
+            raise ClientError(f"another restore has written {path} meanwhile: repeat the command")
+        yield
+
+
+def forget(path: Path) -> None:
+    """Delete what a file says; the file remains, with its lock."""
+    try:
+        os.truncate(path, 0)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def begin(path: Path, head: Head, files: Collection[str]) -> Progress:
+    """Write the first line of a new restore."""
+    table = Lines(path, 0)
+    try:
+        table.append(msgspec.json.encode(head) + b"\n")
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    return Progress(table, head, files)
+
+
+def load(path: Path, files: Collection[str]) -> Progress | None:
+    """Return an earlier restore; None if there is none, or if it was killed before it began."""
+    try:
+        with path.open("rb") as file:
+            first = file.readline()
+            size = _whole_bytes(file)
+            file.seek(max(0, size - len(DONE)))
+            is_done = file.read(len(DONE)) == DONE
+        if not size and first[: len(_BEGIN)] == _BEGIN[: len(first)]:
+            return None
+        head = msgspec.json.decode(first, type=Head)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InvalidArgument(f"cannot read {path}: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise _damaged(path, 1, error) from error
+    progress = Progress(Lines(path, size), head, files)
+    progress.is_done = is_done
+    progress.read()
+    return progress
+
+
+def _whole_bytes(file: BinaryIO) -> int:
+    """Return the size of a file without a last line that has no end."""
+    end = file.seek(0, os.SEEK_END)
+    at = max(0, end - LINE_BYTES_MAX)
+    file.seek(at)
+    last = file.read(LINE_BYTES_MAX).rfind(b"\n")
+    return 0 if last < 0 else at + last + 1
+
+
+def _damaged(path: Path, number: int, why: object) -> InvalidArgument:
+    return InvalidArgument(
+        f"line {number} of {path} is no progress of a restore: {why}; name another file with"
+        " --progress, or delete this one to send all messages again"
+    )
+
+
+def _unwritable(path: Path, error: OSError) -> ClientError:
+    return ClientError(
+        f"{path}, the progress of the restore, cannot be written: {error.strerror or error}; name"
+        " another file with --progress"
+    )

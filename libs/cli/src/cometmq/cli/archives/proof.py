@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads restored messages back, and compares them with the backup, one by one in bounded memory."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from cometmq.cli.archives.form import Folder, GroupOffset, QueueKey
+from cometmq.cli.archives.progress import Batch, Progress, Target
+from cometmq.cli.archives.segments import lines_of
+from cometmq.cli.archives.sending import item_of
+from cometmq.cli.archives.waiting import master_of
+from cometmq.client import Message, MessageExt
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.message import DamagedMessage
+from cometmq.remoting.bodies.queues import MessageQueue
+
+DIFFERENCES_MAX: Final = 20
+"""Differences that are described."""
+
+
+class Proof:
+    """A comparison of a backup with the queues to which it was restored."""
+
+    def __init__(self, admin: AdminClient, folder: Folder, progress: Progress) -> None:
+        self._admin, self._folder, self._progress = admin, folder, progress
+        self._segments = {it.file: it for it in folder.segments}
+        self._lines: dict[str, Iterator[bytes]] = {}
+        self._brokers: dict[str, BrokerAdmin] = {}
+        self.checked_count = 0
+        self.differing_count = 0
+        self.differences: list[str] = []
+        """The first ones, as text."""
+
+    async def run(self) -> None:
+        """Compare all batches."""
+        for batch, target in self._progress.batches():
+            lines = self._next_lines(batch)
+            if batch.offset < 0:
+                continue
+            wanted = [
+                item_of(batch.line + index, line, target.topic).message
+                for index, line in enumerate(lines)
+            ]
+            found = await self._stored(target.place, batch.offset, batch.count)
+            for index, message in enumerate(wanted):
+                self._compare(
+                    message, found.get(batch.offset + index), target, batch.offset + index
+                )
+
+    def _next_lines(self, batch: Batch) -> list[bytes]:
+        """Return the lines of a batch; files are read side by side, because queues are."""
+        if batch.file not in self._lines:
+            segment = self._segments[batch.file]
+            self._lines[batch.file] = lines_of(self._folder.path, segment)
+        found = list(islice(self._lines[batch.file], batch.count))
+        if batch.line + batch.count >= self._segments[batch.file].messages:
+            del self._lines[batch.file]
+        return found
+
+    async def _stored(self, place: MessageQueue, offset: int, count: int) -> dict[int, MessageExt]:
+        """Return the messages of a queue by offset."""
+        if place.broker_name not in self._brokers:
+            self._brokers[place.broker_name] = await master_of(self._admin, place)
+        broker = self._brokers[place.broker_name]
+        found: dict[int, MessageExt] = {}
+        at = offset
+        while at < offset + count:
+            answer = await broker.pull(place.topic, place.queue_id, at)
+            found |= {it.queue_offset: it for it in answer.messages}
+            if answer.next_offset <= at:
+                break
+            at = answer.next_offset
+        return found
+
+    def _compare(
+        self, wanted: Message | None, found: MessageExt | None, target: Target, offset: int
+    ) -> None:
+        self.checked_count += 1
+        if wanted is None:
+            return
+        where = f"{target.topic}, queue {target.broker}:{target.queue}, offset {offset}"
+        difference = difference_of(wanted, found)
+        if difference:
+            self.differing_count += 1
+            if len(self.differences) < DIFFERENCES_MAX:
+                self.differences.append(f"{where}: {difference}")
+
+
+def difference_of(wanted: Message, found: MessageExt | None) -> str:
+    """Return how a stored message differs from the one in the backup; empty if it does not."""
+    if found is None:
+        return f"the message {wanted.message_id} is not there"
+    if isinstance(found, DamagedMessage):
+        return f"the message {found.message_id} is damaged"
+    own = tuple(key for key in found.keys if key != found.message_id)
+    parts = {
+        "id": (wanted.message_id, found.message_id),
+        "body": (wanted.body, found.body),
+        "tag": (wanted.tag or None, found.tag),
+        "keys": (tuple(wanted.keys), own),
+        "properties": (dict(wanted.properties), found.user_properties),
+        "flag": (wanted.flag, found.flag),
+    }
+    names = [name for name, (one, other) in parts.items() if one != other]
+    return f"{' and '.join(names)} of {wanted.message_id} differ" if names else ""
+
+
+def restored_offsets(folder: Folder, progress: Progress) -> dict[tuple[str, MessageQueue], int]:
+    """Return where each group goes on in the target's queues, by group and queue.
+
+    It reads what it had not read, and never skips: of several queues that went to one, the
+    smallest offset counts.
+    """
+    keys = {it.file: it.key for it in folder.segments}
+    waiting: dict[QueueKey, list[GroupOffset]] = {}
+    for it in sorted(folder.plan.offsets, key=lambda it: -it.offset):
+        waiting.setdefault(it.key, []).append(it)
+    places: list[tuple[GroupOffset, int]] = []
+    ends: dict[QueueKey, int] = {}
+    for batch, _ in progress.batches():  # those of a queue in the order of its offsets
+        key = keys[batch.file]
+        if batch.offset < 0:
+            continue
+        ends[key] = batch.offset + batch.count
+        left = waiting.get(key, [])
+        while left and left[-1].offset <= batch.first:
+            places.append((left.pop(), batch.offset))
+    targets = progress.targets
+    for key, left in waiting.items():  # these have read everything
+        if key in targets:
+            places += [(it, ends.get(key, targets[key].begin)) for it in left]
+    found: dict[tuple[str, MessageQueue], int] = {}
+    for it, offset in places:
+        place = it.group, targets[it.key].place
+        found[place] = min(offset, found.get(place, offset))
+    return found

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How commands print lines: brokers, name servers and clients have chosen parts of most of them."""
+
+import typer
+
+from cometmq.remoting.visible import visible, visible_json
+
+
+def say(text: str | bytes = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print a text, or a JSON document, with its control characters written out."""
+    safe = visible_json(text.decode()) if isinstance(text, bytes) else visible(text)
+    typer.echo(safe, err=err, nl=nl)  # noqa: TID251  # the one place

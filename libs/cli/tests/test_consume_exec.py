@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`consume --exec`: a command for each message; its exit status decides what becomes of it."""
+
+import signal
+import subprocess
+
+import pytest
+
+from cometmq.peers.comet import PROGRAM
+from cometmq.peers.processes import wait_until
+
+DEADLINE_S = 120
+
+
+def waiting(ask, topic):
+    """Return the bodies of the topic's messages that wait for their next delivery."""
+    found = ask("consume", "SCHEDULE_TOPIC_XXXX", "--from", "first", "--no-follow", "--json")
+    return [it["body"] for it in found.lines if it.get("body", "").endswith(topic)]
+
+
+def test_a_command_gets_the_body_and_what_describes_the_message(pipe, ask, topic):
+    ask("produce", topic, "body", "-k", "k1", "--tag", "new", "-p", "colour=blue")
+    command = (
+        'printf "%s %s %s %s %s:" $MESSAGE_TOPIC $MESSAGE_TAG $MESSAGE_KEYS'
+        " $MESSAGE_PROPERTY_colour $MESSAGE_RETRIES; cat"
+    )
+    done = pipe("consume", topic, "--from", "first", "--no-follow", "--exec", command)
+    assert (done.status, done.out) == (0, f"{topic} new k1 blue 0:body")
+
+
+def test_a_message_whose_command_fails_is_retried_and_the_others_are_consumed(pipe, ask, topic):
+    ask("produce", topic, "good", f"bad {topic}", "fine")
+    args = ("consume", topic, "-g", f"{topic}-group", "--from", "first", "--max", 3)
+    done = pipe(*args, "--timeout", 60, "--exec", 'read -r word rest; [ "$word" != bad ] || exit 3')
+    assert done.status == 1
+    assert done.err.count("the command ended with exit status 3") == 1
+    assert waiting(ask, topic) == [f"bad {topic}"]
+    lag = ask("lag", f"{topic}-group", "-t", topic, "--json").json
+    assert lag["lag"] == 0
+
+
+def test_a_body_larger_than_a_pipe_need_not_be_read(pipe, ask, topic, tmp_path):
+    (tmp_path / "large").write_text("x" * 300_000)
+    ask("produce", topic, "-f", tmp_path / "large")
+    done = pipe("consume", topic, "--last", 1, "--exec", "true")
+    assert (done.status, done.out, done.err) == (0, "", "")
+
+
+def test_a_message_whose_command_is_interrupted_stays_unread(suite, ask, topic, tmp_path):
+    ask("produce", topic, f"one {topic}")
+    args = ("consume", topic, "-g", f"{topic}-group", "--from", "first")
+    mark = tmp_path / "begun"
+    command = [str(PROGRAM), *args, "-n", suite.namesrv, "--exec", f"touch {mark}; sleep 1000"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        try:
+            wait_until(mark.exists, DEADLINE_S, "the command")
+            child.send_signal(signal.SIGINT)
+            assert child.wait(DEADLINE_S) == 130
+        finally:
+            child.kill()
+    assert ask("lag", f"{topic}-group", "-t", topic, "--json").json["lag"] == 1
+    assert waiting(ask, topic) == []
+
+
+@pytest.mark.parametrize("form", [("--json",), ("--headers",), ("--format", "%v")])
+def test_a_command_and_a_form_of_printing_are_refused(ask, form):
+    refused = ask("consume", "any", "--exec", "true", *form)
+    refused.assert_refused(2, "--exec prints nothing")

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`definitions` against a running suite."""
+
+import json
+
+
+def test_definitions_are_exported_compared_and_imported(ask, topic, tmp_path):
+    file = tmp_path / "cluster.json"
+    assert ask("group", "create", f"G{topic}", "--retries", 3).status == 0
+    assert ask("definitions", "export", file).status == 0
+    found = json.loads(file.read_bytes())
+    assert found == {**json.loads(ask("definitions", "export").out),
+                     "exportedAt": found["exportedAt"]}  # fmt: skip
+    (mine,) = [it for it in found["topics"] if it["topicName"] == topic]
+    assert (mine["readQueueNums"], mine["perm"]) == (2, 6)
+    assert "brokers" not in mine, "every master has it"
+    assert ask("definitions", "export", file).status == 2, "it asks before it overwrites"
+    assert "0 created, 0 changed" in ask("definitions", "import", file, "--yes").out
+    mine["readQueueNums"] = mine["writeQueueNums"] = 5
+    found["groups"].append({"groupName": f"new-{topic}"})
+    file.write_text(json.dumps(found))
+    dry = ask("definitions", "import", file, "--dry-run", "--json").json
+    rows = {it["name"]: it["becomes"] for it in dry["rows"] if it["becomes"] != "equal"}
+    assert rows == {topic: "changed", f"new-{topic}": "created"}
+    assert dry["changed"] is False
+    assert ask("topic", "describe", topic, "--json").json[0]["queue"] == 0
+    assert len(ask("topic", "describe", topic, "--json").json) == 2
+    assert ask("definitions", "import", file).status == 2, "it asks before it changes"
+    done = ask("definitions", "import", file, "--yes", "--json").json
+    assert {it["outcome"] for it in done["outcomes"]} == {"done"}
+    assert len(ask("topic", "describe", topic, "--json").json) == 5
+    assert ask("group", "describe", f"new-{topic}", "--json").json["retries"] == 16
+
+
+def test_nothing_is_changed_if_anything_is_refused(ask, topic, tmp_path):
+    file = tmp_path / "cluster.json"
+    text = {"format": "cometmq definitions", "version": 1}
+    fewer = {"topicName": topic, "readQueueNums": 1, "writeQueueNums": 1}
+    file.write_text(json.dumps({**text, "topics": [fewer], "groups": [{"groupName": f"N{topic}"}]}))
+    refused = ask("definitions", "import", file, "--yes")
+    assert refused.status == 1
+    assert "consumers would lose queues" in refused.out
+    assert "1 definition refused: nothing was changed" in refused.err
+    assert ask("group", "describe", f"N{topic}").status == 1
+    assert ask("definitions", "import", file, "--yes", "--skip-refused").status == 0
+    assert ask("group", "describe", f"N{topic}").status == 0
+    file.write_text(json.dumps({**text, "version": 7}))
+    ask("definitions", "import", file, "--yes").assert_refused(
+        2, f"{file}: the file has the version 7"
+    )
+
+
+def test_accounts_need_their_secret_keys(ask, topic, tmp_path):
+    file, keys = tmp_path / "cluster.json", tmp_path / "keys"
+    keys.write_text("seller short\n")
+    text = {"format": "cometmq definitions", "version": 1}
+    file.write_text(json.dumps({**text, "accounts": [{"accessKey": "seller-key"}]}))
+    refused = ask("definitions", "import", file, "--yes")
+    assert refused.status == 1
+    assert "the broker does not tell its accounts" in refused.out
+    ask("definitions", "import", file, "--secrets", keys).assert_refused(2, f"line 1 of {keys}")

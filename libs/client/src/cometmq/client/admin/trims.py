@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Delete the messages of a topic before an offset or a time; first find out what is lost."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.errors import ClientError, InvalidArgument
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.errors import RequestCodeNotSupported
+from cometmq.remoting.names import DLQ_REPLAY_GROUP, is_system_topic
+from cometmq.remoting.progress import position
+
+
+class Before(msgspec.Struct, frozen=True):
+    """Where the messages that remain begin: at an offset, at a time, or nowhere."""
+
+    offset: int | None = None
+    timestamp_ms: int | None = None
+    offsets: Mapping[MessageQueue, int] | None = None
+    """The offsets of an earlier plan, for these queues only."""
+
+
+class QueueTrim(msgspec.Struct, frozen=True):
+    """What is deleted from one queue."""
+
+    queue: MessageQueue
+    first: int
+    """Where the queue begins now."""
+    before: int
+    """Where it begins afterwards."""
+    messages: int
+    size: int
+    """The size of the messages in bytes; that of many messages is estimated."""
+
+
+class Trim(msgspec.Struct, frozen=True):
+    """What is deleted from a topic."""
+
+    topic: str
+    queues: Sequence[QueueTrim]
+    unread: Mapping[str, int]
+    """How many of the messages each group that has offsets in the topic has not read."""
+
+    @property
+    def messages(self) -> int:
+        """The number of messages."""
+        return sum(it.messages for it in self.queues)
+
+    @property
+    def size(self) -> int:
+        """Their size in bytes."""
+        return sum(it.size for it in self.queues)
+
+
+async def plan_trim(
+    admin: AdminClient, topic: str, before: Before, queue: MessageQueue | None = None
+) -> Trim:
+    """Return what would be deleted from all queues of a topic, or from one; all must answer.
+
+    Raise InvalidArgument for an offset if the topic has several queues, whose offsets have nothing
+    to do with each other.
+    """
+    if is_system_topic(topic):
+        raise ClientError(f"{topic} cannot be trimmed: brokers need its messages")
+    masters = await admin.masters_to_change_of(topic)
+    bounds: dict[MessageQueue, tuple[int, int]] = {}
+    for _, stats in await admin.ask_all(masters, lambda it: it.topic_stats(topic)):
+        found = stats.offset_table.items()
+        bounds |= {name: (it.min_offset, it.max_offset) for name, it in found}
+    chosen = [it for it in sorted(bounds) if queue in (None, it)]
+    if before.offsets is not None:
+        chosen = [it for it in chosen if it in before.offsets]
+    if before.offset is not None and len(chosen) > 1:
+        names = ", ".join(f"{it.broker_name}:{it.queue_id}" for it in chosen)
+        raise InvalidArgument(
+            f"an offset belongs to one queue, and {topic} has {len(chosen)}: choose one of {names}"
+        )
+    by_name = {broker.name: broker for broker in masters}
+    trims: list[QueueTrim] = []
+    for name in chosen:
+        first, end = bounds[name]
+        if end:  # otherwise the queue has never had a message
+            trims.append(await _plan(by_name[name.broker_name], name, before, first, end))
+    return Trim(topic, trims, await _unread(admin, masters, trims))
+
+
+async def _plan(
+    master: BrokerAdmin, queue: MessageQueue, before: Before, first: int, end: int
+) -> QueueTrim:
+    offset = end if before.offset is None else before.offset
+    if before.offsets is not None:
+        offset = before.offsets[queue]
+    elif before.timestamp_ms is not None:
+        offset = await master.first_offset_since(queue.topic, queue.queue_id, before.timestamp_ms)
+    offset = max(offset, first)
+    if offset > end:
+        raise InvalidArgument(
+            f"the offset {offset} is outside queue {queue.queue_id} of {queue.topic} at"
+            f" {queue.broker_name}: give one from {first} to {end}"
+        )
+    try:
+        found = await master.trim_queue(queue.topic, queue.queue_id, offset, is_dry_run=True)
+    except RequestCodeNotSupported as error:
+        raise ClientError(
+            f"{queue.broker_name} cannot delete messages of a queue: only brokers of CometMQ can"
+        ) from error
+    return QueueTrim(queue, found.min_offset, offset, found.message_count, found.size)
+
+
+async def _unread(
+    admin: AdminClient, masters: Sequence[BrokerAdmin], trims: Sequence[QueueTrim]
+) -> dict[str, int]:
+    unread: dict[str, int] = {}
+    answers = await admin.ask_all(masters, lambda it: it.consumer_offsets())
+    tables = {broker.name: table.offset_table for broker, table in answers}
+    topics = {trim.queue.topic for trim in trims}
+    for table in tables.values():
+        for key in table:
+            topic, _, group = key.partition("@")
+            if topic in topics and group != DLQ_REPLAY_GROUP:
+                unread[group] = 0
+    for group in unread:
+        for trim in trims:
+            offsets = tables[trim.queue.broker_name].get(f"{trim.queue.topic}@{group}", {})
+            committed = offsets.get(trim.queue.queue_id)
+            reached = trim.first if committed is None else position(committed, trim.first)
+            unread[group] += max(0, trim.before - reached)
+    return unread
+
+
+async def carry_out(admin: AdminClient, trim: Trim) -> None:
+    """Delete what was planned, one queue after another."""
+    masters = {broker.name: broker for broker in await admin.masters_to_change_of(trim.topic)}
+    wanted: dict[str, list[QueueTrim]] = {}
+    for it in trim.queues:
+        if it.messages:
+            wanted.setdefault(it.queue.broker_name, []).append(it)
+
+    async def change(broker: BrokerAdmin) -> None:
+        for it in wanted[broker.name]:
+            await broker.trim_queue(trim.topic, it.queue.queue_id, it.before)
+
+    await admin.change_each(
+        [masters[name] for name in wanted], change, f"delete messages of {trim.topic}"
+    )

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whoever reaches a name server can register brokers and topics: clients survive what they read."""
+
+import pytest
+
+from cometmq.client import AdminClient, Message, Producer
+from cometmq.client.cluster.routes import QUEUES_MAX, checked_cluster, checked_route, route_of
+from cometmq.client.testing import MemoryCluster
+from cometmq.client.testing.broker import MemoryBroker
+from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRoute
+from cometmq.remoting.errors import RemoteProtocolError
+
+WRONG = ("\x1b[2J:5", "", "nowhere", "host:0", f"host:{'9' * 5_000}", "http://host:1", "a b:1")
+
+
+def topic_of(count: int, order: str | None = None) -> TopicRoute:
+    queues = QueueData(broker_name="a", perm=6, read_queue_nums=count, write_queue_nums=1)
+    return TopicRoute([BrokerData({0: "a:1"}, "a", "c")], {}, order, [queues])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        topic_of(2**31 - 1),
+        topic_of(QUEUES_MAX + 1),
+        topic_of(1, "a:2000000000"),
+        topic_of(1, ";".join(["a:100000"] * 2)),
+        topic_of(1, f"a:{'9' * 5_000}"),
+    ],
+)
+def test_a_route_with_more_queues_than_any_topic_is_refused(data: TopicRoute) -> None:
+    with pytest.raises(RemoteProtocolError, match=r"has [\d,]+ queues, more than 131,072"):
+        checked_route("T", data)
+
+
+@pytest.mark.parametrize("data", [topic_of(-5), topic_of(QUEUES_MAX), topic_of(1, "a:\u00b2;b:x")])
+def test_other_routes_are_used(data: TopicRoute) -> None:
+    route = route_of("T", checked_route("T", data))
+    assert len(route.subscribe_queues) == max(0, data.queue_datas[0].read_queue_nums)
+    assert len(route.publish_queues) == 1
+
+
+@pytest.mark.parametrize("address", WRONG)
+def test_a_broker_with_a_wrong_address_has_none(address: str) -> None:
+    data = BrokerData({0: address, 1: "a:2"}, "a", "c")
+    assert checked_route("T", TopicRoute([data])).broker_datas == [BrokerData({1: "a:2"}, "a", "c")]
+    info = checked_cluster(ClusterInfo({"a": data}, {"c": ["a", "missing"]}))
+    assert info == ClusterInfo({"a": BrokerData({1: "a:2"}, "a", "c")}, {"c": ["a"]})
+
+
+@pytest.mark.parametrize("address", WRONG)
+async def test_a_wrong_registration_keeps_nobody_from_the_other_brokers(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = MemoryCluster(["broker-a", "broker-b"])
+    described = cluster.broker_data
+
+    def registered(broker: MemoryBroker) -> BrokerData:
+        data = described(broker)
+        wrong = BrokerData({0: address}, data.broker_name, data.cluster)
+        return wrong if broker.name == "broker-b" else data
+
+    monkeypatch.setattr(cluster, "broker_data", registered)
+    async with cluster:
+        cluster.create_topic("T")
+        async with AdminClient(cluster.namesrv) as admin:
+            assert list(await admin.masters()) == ["broker-a"]
+        async with Producer("pg", cluster.namesrv) as producer:
+            sent = {(await producer.send(Message("T", b"x"))).queue.broker_name for _ in range(8)}
+        assert sent == {"broker-a"}

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Give a new topic the settings that another has at each of its brokers."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.errors import ClientError, NoRoute
+from cometmq.client.message import check_topic
+from cometmq.insight.definitions.state import is_servers_topic
+from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.errors import CometError
+
+
+class Clone(msgspec.Struct, frozen=True):
+    """A topic that is about to be created."""
+
+    source: str
+    name: str
+    masters: Mapping[str, BrokerAdmin]
+    configs: Mapping[str, TopicConfig]
+    """By broker."""
+    order_config: str | None
+
+
+async def prepare_clone(admin: AdminClient, source: str, name: str) -> Clone:
+    """Check that a topic can be cloned; raise NoRoute if it does not exist, and ClientError if the
+    new one does.
+    """
+    check_topic(name)
+    if is_servers_topic(name):
+        raise ClientError(f"{name} is a name of topics that servers create: choose another")
+    masters = await admin.masters_to_change()
+    if name in masters:
+        raise ClientError(f"{name} is the name of a broker: choose another")
+    tables = await admin.ask_all(masters.values(), lambda it: it.topics())
+    homes = [it.name for it, topics in tables if name in topics]
+    if homes:
+        raise ClientError(f"the topic {name} exists already at {', '.join(homes)}")
+    configs = {it.name: topics[source] for it, topics in tables if source in topics}
+    if not configs:
+        raise NoRoute(f"no broker has the topic {source}")
+    return Clone(
+        source,
+        name,
+        masters,
+        {it: msgspec.structs.replace(one, topic_name=name) for it, one in configs.items()},
+        await admin.order_config(source),
+    )
+
+
+async def clone(admin: AdminClient, wanted: Clone) -> None:
+    """Create the topic at each broker, and then its order configuration."""
+    await admin.change_each(
+        [admin.broker(wanted.masters[it].address, name=it) for it in wanted.configs],
+        lambda it: it.create_topic(wanted.configs[it.name]),
+        f"create the topic {wanted.name}",
+    )
+    if wanted.order_config is not None:
+        try:
+            await admin.set_order_config(wanted.name, wanted.order_config)
+        except CometError as error:
+            raise ClientError(
+                f"{wanted.name} is created, but without the order configuration of"
+                f" {wanted.source}: {error}"
+            ) from error

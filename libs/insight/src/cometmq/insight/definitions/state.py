@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a cluster defines now, as all its masters and its name servers tell it."""
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.clock import wall_ms
+from cometmq.client.cluster.routes import MASTER_ID
+from cometmq.client.errors import BrokerMissing
+from cometmq.insight.definitions.form import (
+    FORMAT,
+    VERSION,
+    AccountEntry,
+    AddressesEntry,
+    Definitions,
+    E,
+    Entry,
+    GroupEntry,
+    TopicEntry,
+    name_of,
+)
+from cometmq.insight.words import moment
+from cometmq.remoting.bodies.acl import AclAccount, AclConfig
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.errors import CometError, TransportError
+from cometmq.remoting.names import (
+    BOOT_GROUPS,
+    CLIENT_GROUPS,
+    DLQ_PREFIX,
+    ORDER_NAMESPACE,
+    REPLY_SUFFIX,
+    RESERVED_TOPIC_PREFIX,
+    RETRY_PREFIX,
+    is_system_group,
+    is_system_topic,
+)
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+IS_OFF: Final = "access control is off (aclEnable=false)"
+
+Table = dict[str, dict[str, E]]
+"""Entries by broker and name."""
+
+
+class State(msgspec.Struct, frozen=True):
+    """What a cluster defines."""
+
+    namesrv: str
+    masters: Mapping[str, BrokerAdmin]
+    reserved: frozenset[str]
+    """Names of brokers and clusters, which are topics of their own."""
+    topics: Table[TopicEntry]
+    groups: Table[GroupEntry]
+    accounts: Table[AccountEntry]
+    addresses: Table[AddressesEntry]
+    order_config: Mapping[str, str]
+    silent: Mapping[str, str]
+    """The brokers that do not tell their accounts, with the reasons."""
+    secrets: Mapping[tuple[str, str], str] = {}
+    """The secret keys that brokers tell over TLS, by broker and account; never shown."""
+
+    def is_reserved_topic(self, name: str) -> bool:
+        """Return whether servers create a topic themselves."""
+        return name in self.reserved or is_servers_topic(name)
+
+    def definitions(self, *, with_accounts: bool = True) -> Definitions:
+        """Return the file that describes this cluster."""
+        return Definitions(
+            format=FORMAT,
+            version=VERSION,
+            exported_at=moment(wall_ms()),
+            namesrv=self.namesrv,
+            topics=self._entries(self.topics),
+            order_config=dict(sorted(self.order_config.items())),
+            groups=self._entries(self.groups),
+            accounts=self._entries(self.accounts) if with_accounts else (),
+            addresses=self._entries(self.addresses) if with_accounts else (),
+        )
+
+    def _entries(self, table: Table[E]) -> tuple[E, ...]:
+        """Return one entry for all brokers that agree."""
+        homes: dict[E, list[str]] = {}
+        for broker, entries in sorted(table.items()):
+            for entry in entries.values():
+                homes.setdefault(entry, []).append(broker)
+        everywhere = len(self.masters)
+        found = [
+            entry if len(its) == everywhere else msgspec.structs.replace(entry, brokers=tuple(its))
+            for entry, its in homes.items()
+        ]
+        return tuple(sorted(found, key=lambda it: (name_of(it), it.brokers or ())))
+
+
+def is_servers_topic(name: str) -> bool:
+    """Return whether servers of any cluster create a topic of this name."""
+    is_special = name.startswith((RETRY_PREFIX, DLQ_PREFIX, RESERVED_TOPIC_PREFIX))
+    return is_system_topic(name) or is_special or name.endswith(REPLY_SUFFIX)
+
+
+def is_reserved_group(name: str) -> bool:
+    """Return whether servers or clients create a group themselves."""
+    return is_system_group(name) or name in CLIENT_GROUPS or name in BOOT_GROUPS
+
+
+async def read_state(admin: AdminClient) -> State:
+    """Ask all masters; raise CometError if one does not answer: a file that lacks its definitions
+    would look complete.
+    """
+    masters: dict[str, BrokerAdmin] = {}
+    for name, group in (await admin.broker_groups()).items():
+        if MASTER_ID not in group:
+            raise BrokerMissing(f"{name} has no master, so its definitions are unknown: start it")
+        masters[name] = group[MASTER_ID]
+    if not masters:
+        raise BrokerMissing("no broker is registered at the name servers")
+    topics = await admin.ask_all(masters.values(), lambda it: it.topics())
+    groups = await admin.ask_all(masters.values(), lambda it: it.groups())
+    rights = await admin.ask_all(masters.values(), _rights)
+    told = {it.name: config for it, config in rights if isinstance(config, AclConfig)}
+    state = State(
+        namesrv=";".join(admin.namesrv.addresses),
+        masters=masters,
+        reserved=frozenset({*masters, *(await admin.cluster()).cluster_addr_table}),
+        topics={},
+        groups={
+            broker.name: {
+                name: _entry(GroupEntry, it)
+                for name, it in table.items()
+                if not is_reserved_group(name)
+            }
+            for broker, table in groups
+        },
+        accounts={
+            broker: {it.access_key: account_entry(it) for it in config.plain_access_configs}
+            for broker, config in told.items()
+        },
+        addresses={
+            broker: {"": AddressesEntry(global_white_addrs=tuple(config.global_white_addrs))}
+            for broker, config in told.items()
+        },
+        order_config=await admin.namesrv.kv_list(ORDER_NAMESPACE),
+        silent={it.name: reason for it, reason in rights if isinstance(reason, str)},
+        secrets={
+            (broker, it.access_key): it.secret_key
+            for broker, config in told.items()
+            for it in config.plain_access_configs
+            if it.secret_key and it.secret_key.strip("*")
+        },
+    )
+    for broker, table in topics:
+        state.topics[broker.name] = {
+            name: _entry(TopicEntry, it)
+            for name, it in table.items()
+            if not state.is_reserved_topic(name)
+        }
+    return state
+
+
+async def _rights(broker: BrokerAdmin) -> AclConfig | str:
+    """Return the rights, or why there are none; a RocketMQ broker without access control does not
+    answer the question.
+    """
+    try:
+        if (await broker.config()).get("aclEnable") == "false":
+            return IS_OFF
+        return await broker.acl_config()
+    except TransportError:
+        raise
+    except CometError as error:
+        return str(error)
+
+
+def _entry(kind: type[E], config: msgspec.Struct) -> E:
+    names = set(config.__struct_fields__)
+    own = [name for name in kind.__struct_fields__ if name in names]
+    return kind(**{name: getattr(config, name) for name in own})
+
+
+def account_entry(account: AclAccount) -> AccountEntry:
+    """Return an account without its secret; rights that are not set deny."""
+    return AccountEntry(
+        access_key=account.access_key,
+        admin=account.admin,
+        default_topic_perm=account.default_topic_perm or "DENY",
+        default_group_perm=account.default_group_perm or "DENY",
+        topic_perms=tuple(sorted(account.topic_perms or ())),
+        group_perms=tuple(sorted(account.group_perms or ())),
+        white_remote_address=account.white_remote_address or "",
+    )
+
+
+def topic_config(entry: TopicEntry) -> TopicConfig:
+    """Return a topic as brokers take it."""
+    return TopicConfig(**_own(entry))
+
+
+def group_config(entry: GroupEntry) -> SubscriptionGroupConfig:
+    """Return a group as brokers take it."""
+    return SubscriptionGroupConfig(**_own(entry))
+
+
+def _own(entry: Entry) -> dict[str, Any]:
+    fields = entry.__struct_fields__
+    return {name: getattr(entry, name) for name in fields if name != "brokers"}

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Definitions: the file, what an import would do, and what it does."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import UNSET
+
+from cometmq.client.errors import InvalidArgument
+from cometmq.insight.definitions import form
+from cometmq.insight.definitions.form import (
+    AccountEntry,
+    AddressesEntry,
+    Definitions,
+    GroupEntry,
+    TopicEntry,
+    decode,
+    encode,
+)
+from cometmq.insight.definitions.importing import (
+    Outcome,
+    carry_out,
+    is_whole,
+    read_secrets,
+    summary,
+)
+from cometmq.insight.definitions.planning import Fate, Kind, plan
+from cometmq.insight.definitions.state import State, read_state
+from cometmq.remoting.errors import ConnectFailed, RequestTimeout, ServerError
+
+TOPIC = TopicEntry(topic_name="orders", read_queue_nums=4, write_queue_nums=4)
+GROUP = GroupEntry(group_name="billing")
+ACCOUNT = AccountEntry(access_key="seller", topic_perms=("orders=PUB",))
+
+
+def file(**parts):
+    given: Any = {name: tuple(its) if isinstance(its, list) else its for name, its in parts.items()}
+    return Definitions(format=form.FORMAT, version=form.VERSION, **given)
+
+
+def state(brokers=("a", "b"), *, topics=(), groups=(), accounts=(), **more):
+    """Return a cluster whose brokers all have these."""
+    masters: Any = {it: SimpleNamespace(address=f"{it}:1", name=it) for it in brokers}
+    return State(
+        namesrv="n:9876",
+        masters=masters,
+        reserved=frozenset(brokers),
+        topics={it: {one.topic_name: one for one in topics} for it in brokers},
+        groups={it: {one.group_name: one for one in groups} for it in brokers},
+        accounts={it: {one.access_key: one for one in accounts} for it in brokers},
+        addresses={it: {"": AddressesEntry()} for it in brokers},
+        order_config=more.pop("order_config", {}),
+        silent=more.pop("silent", {}),
+        **more,
+    )
+
+
+def fates(found):
+    return [(row.kind, row.name, row.place, row.fate) for row in found.rows]
+
+
+# -- the file -------------------------------------------------------------------------------------
+
+
+def test_a_file_is_read_as_it_was_written():
+    found = file(topics=[TOPIC], groups=[GROUP], accounts=[ACCOUNT], order_config={"orders": "a:4"})
+    assert decode(encode(found)) == found
+    assert b"\n" in encode(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda it: it.update(format="rabbit"), "this is no file of definitions"),
+        (lambda it: it.update(version=2), "the file has the version 2"),
+        (lambda it: it.update(queues=[]), "unknown field `queues`"),
+        (lambda it: it["topics"][0].update(perms=6), r"unknown field `perms`.*topics\[0\]"),
+        (lambda it: it["topics"][0].update(topicName="a b"), "illegal characters"),
+        (lambda it: it["topics"][0].update(readQueueNums=20_000), "must be between 0 and 16,384"),
+        (lambda it: it["topics"][0].update(readQueueNums="4"), "Expected `int`"),
+        (lambda it: it["topics"][0].update(perm=9), "perm must be 0 to 7"),
+        (lambda it: it["topics"].append(it["topics"][0]), "several entries for one broker"),
+        (lambda it: it["groups"][0].update(groupName=""), "the name of the group is empty"),
+        (lambda it: it["accounts"][0].update(secretKey="x"), "secret keys do not belong into it"),
+        (lambda it: it["accounts"][0].update(topicPerms=["x=ALL"]), "'ALL' is no right"),
+        (lambda it: it["accounts"][0].update(topicPerms=["=PUB"]), "the form NAME=RIGHT"),
+        (lambda it: it.update(orderConfig={"orders": "4"}), "must be BROKER:QUEUES"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_reason(change, reason):
+    found = msgspec.json.decode(encode(file(topics=[TOPIC], groups=[GROUP], accounts=[ACCOUNT])))
+    change(found)
+    with pytest.raises(InvalidArgument, match=reason):
+        decode(msgspec.json.encode(found))
+
+
+@pytest.mark.parametrize("data", [b"", b"[", b"[" * 100_000, b"\xff{}", b"null", b"{}", b"[1]"])
+def test_what_is_no_definitions_is_refused(data):
+    with pytest.raises(InvalidArgument, match=r"the file is wrong|no file of definitions"):
+        decode(data)
+
+
+def test_of_many_faults_the_first_are_named():
+    topics = [
+        TopicEntry(topic_name=f"a {it}", read_queue_nums=1, write_queue_nums=1) for it in range(50)
+    ]
+    with pytest.raises(InvalidArgument, match="and 30 more"):
+        decode(encode(file(topics=topics)))
+
+
+def test_brokers_that_differ_have_entries_of_their_own():
+    found = state(topics=[TOPIC], groups=[GROUP])
+    other = msgspec.structs.replace(TOPIC, perm=4)
+    found.topics["b"]["orders"] = other
+    found.groups["b"].clear()
+    written = found.definitions()
+    assert [(it.perm, it.brokers) for it in written.topics] == [(6, ("a",)), (4, ("b",))]
+    assert written.groups == (msgspec.structs.replace(GROUP, brokers=("a",)),)
+    assert {row.fate for row in plan(found, written).rows} == {Fate.EQUAL}
+
+
+# -- the plan -------------------------------------------------------------------------------------
+
+
+def test_each_definition_has_its_fate():
+    new = TopicEntry(topic_name="new", read_queue_nums=1, write_queue_nums=1, brokers=("b",))
+    larger = msgspec.structs.replace(TOPIC, read_queue_nums=8, write_queue_nums=8, perm=4)
+    kept = TopicEntry(topic_name="kept", read_queue_nums=1, write_queue_nums=1)
+    found = plan(
+        state(topics=[TOPIC, kept], groups=[GROUP]), file(topics=[larger, new], groups=[GROUP])
+    )
+    assert fates(found) == [
+        (Kind.TOPIC, "orders", "a", Fate.CHANGED),
+        (Kind.TOPIC, "orders", "b", Fate.CHANGED),
+        (Kind.TOPIC, "new", "b", Fate.CREATED),
+        (Kind.GROUP, "billing", "a", Fate.EQUAL),
+        (Kind.GROUP, "billing", "b", Fate.EQUAL),
+    ]
+    assert found.rows[0].text == "readQueueNums 4 -> 8; writeQueueNums 4 -> 8; perm 6 -> 4"
+    assert found.counts == {"created": 1, "changed": 2, "equal": 2, "refused": 0}
+    assert found.untouched == 2
+
+
+def refused(wanted, **cluster):
+    found = plan(state(**cluster), wanted)
+    return {row.reason for row in found.refused}
+
+
+def topic(name="orders", read=4, write=4, **more):
+    return TopicEntry(topic_name=name, read_queue_nums=read, write_queue_nums=write, **more)
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        (topic(brokers=("c",)), "this cluster has no broker c; it has a, b"),
+        (topic(read=2, write=2), "consumers would lose queues"),
+        (topic(write=5), "producers would send to 5 queues"),
+        (topic("%RETRY%billing"), "servers create this topic themselves"),
+        (topic("a"), "servers create this topic themselves"),
+        (topic("SCHEDULE_TOPIC_XXXX"), "servers create this topic themselves"),
+    ],
+)
+def test_a_topic_that_would_harm_is_refused(entry, reason):
+    (found,) = refused(file(topics=[entry]), topics=[topic()])
+    assert reason in found
+
+
+def test_groups_and_rights_that_cannot_be_imported_are_refused():
+    own = GroupEntry(group_name="TOOLS_CONSUMER")
+    wrong = GroupEntry(group_name="wrong", retry_max_times=-1)
+    assert refused(file(groups=[own, wrong])) == {
+        "servers and tools create this group themselves", "retryMaxTimes must not be negative",
+    }  # fmt: skip
+    cleared = AccountEntry(access_key="seller", default_topic_perm="SUB")
+    (found,) = refused(file(accounts=[cleared]), accounts=[ACCOUNT])
+    assert "cannot clear topicPerms" in found
+    silent = dict.fromkeys("ab", "access control is off")
+    (found,) = refused(file(accounts=[ACCOUNT]), silent=silent)
+    assert found.endswith("access control is off")
+
+
+def test_what_is_equal_is_never_refused():
+    odd = topic(read=2, write=4)
+    assert {row.fate for row in plan(state(topics=[odd]), file(topics=[odd])).rows} == {Fate.EQUAL}
+
+
+# -- the import -----------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Stands for an admin client whose broker b fails as a test wants."""
+
+    def __init__(self, failure=None):
+        self.changes = []
+        self._failure = failure
+
+    def broker(self, _address, *, name):
+        def change(config):
+            return self._change(name, config)
+
+        return SimpleNamespace(create_topic=change, create_group=change, put_account=change)
+
+    async def set_order_config(self, name, config):
+        self.changes.append(("name servers", name, config))
+
+    async def _change(self, place, config):
+        if place == "b" and self._failure is not None:
+            raise self._failure
+        self.changes.append((place, config))
+
+
+def recorder(failure=None) -> Any:
+    return Recorder(failure)
+
+
+WANTED = file(topics=[topic(), topic("other")], groups=[GROUP], order_config={"orders": "a:4"})
+
+
+async def test_everything_is_imported():
+    admin, found = recorder(), state()
+    seen: list[Any] = []
+    imported = await carry_out(admin, found, plan(found, WANTED), {}, done=seen.append)
+    assert is_whole(imported)
+    assert len(imported) == len(seen) == len(admin.changes) == 7
+    assert summary(imported) == "7 definitions imported"
+
+
+@pytest.mark.parametrize(
+    ("failure", "outcomes"),
+    [
+        (ServerError("no"), [Outcome.FAILED] * 3),
+        (RequestTimeout("b hangs"), [Outcome.UNSURE, Outcome.UNTRIED, Outcome.UNTRIED]),
+        (ConnectFailed("refused"), [Outcome.FAILED, Outcome.UNTRIED, Outcome.UNTRIED]),
+    ],
+)
+async def test_what_a_failing_broker_leaves_is_named_exactly(failure, outcomes):
+    admin, found = recorder(failure), state()
+    imported = await carry_out(admin, found, plan(found, WANTED), {})
+    assert [it.outcome for it in imported if it.row.place == "b"] == outcomes
+    assert {it.outcome for it in imported if it.row.place != "b"} == {Outcome.DONE}
+    text = summary(imported)
+    assert text.startswith("4 definitions imported; ")
+    assert "topic orders at b" in text
+    assert not is_whole(imported)
+
+
+async def test_a_missing_secret_is_noticed_before_the_first_change():
+    admin, found = recorder(), state()
+    wanted = file(topics=[topic()], accounts=[ACCOUNT])
+    with pytest.raises(InvalidArgument, match="the secret keys of seller are missing"):
+        await carry_out(admin, found, plan(found, wanted), {})
+    assert admin.changes == []
+    secrets = read_secrets(["# keys", "", "seller seller-secret"], "keys")
+    assert is_whole(await carry_out(admin, found, plan(found, wanted), secrets))
+    account = next(it for _, it in admin.changes if hasattr(it, "secret_key"))
+    assert (account.secret_key, account.topic_perms) == ("seller-secret", ["orders=PUB"])
+
+
+async def test_the_secret_that_a_broker_tells_is_kept():
+    told = {(it, "seller"): "told-secret" for it in "ab"}
+    found = state(accounts=[msgspec.structs.replace(ACCOUNT, admin=True)], secrets=told)
+    admin = recorder()
+    await carry_out(admin, found, plan(found, file(accounts=[ACCOUNT])), {})
+    assert {it.secret_key for _, it in admin.changes} == {"told-secret"}
+
+
+@pytest.mark.parametrize("line", ["seller", "seller a b", "seller short"])
+def test_a_wrong_line_of_secrets_is_named(line):
+    with pytest.raises(InvalidArgument, match="line 2 of keys"):
+        read_secrets(["", line], "keys")
+
+
+async def test_an_export_is_imported_into_an_empty_cluster(admin):
+    """A real suite: delete what was exported, import it, and compare."""
+    await admin.create_topic("Exported", queue_count=3)
+    await admin.set_order_config("Exported", "broker:3")
+    before = await read_state(admin)
+    written = before.definitions()
+    mine = [it for it in written.topics if it.topic_name == "Exported"]
+    assert [(it.read_queue_nums, it.brokers) for it in mine] == [(3, UNSET)]
+    assert written.order_config["Exported"] == "broker:3"
+    assert all(before.silent.values())
+    assert not written.accounts
+    await admin.delete_topic("Exported")
+    await admin.delete_order_config("Exported")
+    now = await read_state(admin)
+    found = plan(now, decode(encode(written)))
+    assert {(row.kind, row.name) for row in found.changes} == {
+        (Kind.TOPIC, "Exported"), (Kind.ORDER, "Exported"),
+    }  # fmt: skip
+    assert is_whole(await carry_out(admin, now, found, {}))
+    after = await read_state(admin)
+    assert plan(after, written).changes == []
