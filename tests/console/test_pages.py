@@ -11,11 +11,25 @@ RULES = """
 axe.run(document, {resultTypes: ["violations"]}).then((found) => found.violations.map(
   (it) => it.id + ": " + it.nodes.map((node) => node.html.slice(0, 200)).join(" | ")))
 """
+OVERLAPS = """
+(() => {
+  const shown = [...document.querySelectorAll("main :is(button, input, select, .button, .hint)")]
+    .filter((it) => it.checkVisibility() && !it.classList.contains("visually-hidden"))
+    .map((it) => [it, it.getBoundingClientRect()]);
+  const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1
+    && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+  return shown.flatMap(([one, a], at) => shown.slice(at + 1)
+    .filter(([other, b]) => meet(a, b) && !one.contains(other) && !other.contains(one))
+    .map(([other]) => `${one.outerHTML.slice(0, 100)} overlaps ${other.outerHTML.slice(0, 100)}`));
+})()
+"""
 DETAILS = (
     "/login", "/nothing", "/topic?name=orders", "/group?name=billing", "/messages?topic=orders",
     "/topic/create", "/topic/alter?name=orders&read=2&write=8&perm=r", "/topic/delete?name=orders",
+    "/topic/trim?name=orders&before=end",
     "/group/create", "/group/reset?name=billing&topic=orders&to=first", "/group/alter?name=billing",
-    "/group/delete?name=billing", "/account/alter",
+    "/group/delete?name=billing", "/account/alter", "/definitions/import",
+    "/topic/analysis?name=orders", "/topic/clone?name=orders&to=twin", "/topic/note?name=orders",
 )  # fmt: skip
 PATHS = (*(page.path for page in PAGES if page.menu), *DETAILS)
 
@@ -29,7 +43,7 @@ def test_pages_are_accessible_and_fit(tab, place, theme, width, tmp_path):
     for number, path in enumerate(PATHS):
         tab.open(place.url + path)
         tab.run(axe.source() + ";1")
-        found = tab.run(RULES)
+        found = tab.run(RULES) + tab.run(OVERLAPS)
         if tab.run("document.documentElement.scrollWidth") > width:
             found.append("the page scrolls sideways")
         found += [it for it in tab.complaints if "404" not in it]

@@ -29,6 +29,16 @@ def test_a_topic_is_created_changed_and_deleted_by_clicks(tab, place):
     assert tab.complaints == []
 
 
+def test_a_note_is_written_and_seen_in_the_list(tab, place):
+    tab.open(f"{place.url}/topic?name=orders")
+    tab.click("a[href*='/topic/note']")
+    tab.submit("textarea", {"textarea": "Owner: <b>shop</b>"})
+    tab.click(".plan form[method=post] button.primary")
+    assert text(tab, ".note p") == "Owner: <b>shop</b>"
+    tab.open(f"{place.url}/topics")
+    assert "Owner: <b>shop</b>" in text(tab, "tbody")
+
+
 def test_a_group_is_moved_with_a_preview(tab, place):
     tab.open(f"{place.url}/group?name=billing")
     tab.click("a[href*='/group/reset']")
@@ -40,6 +50,28 @@ def test_a_group_is_moved_with_a_preview(tab, place):
     assert "40 messages are delivered again" in text(tab, ".consequences")
     tab.click("form[method=post] button.primary")
     assert "continues at the first message" in text(tab, ".notice")
+
+
+def test_definitions_are_read_from_a_chosen_file(tab, place):
+    tab.open(f"{place.url}/definitions/import")
+    file = '{"format": "cometmq definitions", "version": 1, "groups": [{"groupName": "chosen"}]}'
+    choose = f"""
+    const chooser = document.querySelector('input[type=file]');
+    const given = new DataTransfer();
+    given.items.add(new File([{file!r}], 'definitions.json'));
+    chooser.files = given.files;
+    chooser.dispatchEvent(new Event('change'));
+    new Promise((done) => {{
+      const look = () => document.querySelector('textarea').value ? done(1) : setTimeout(look, 10);
+      look();
+    }})"""
+    assert tab.run("document.querySelector('label:has(input[type=file])').hidden") is False
+    tab.run(choose)
+    tab.submit("textarea", {})
+    assert "1 created, 0 changed" in text(tab, "#plan")
+    assert "chosen" in text(tab, ".plan tbody")
+    tab.click(".plan form[method=post] button.primary")
+    assert "1 definition imported" in text(tab, ".notice")
 
 
 def test_the_theme_is_kept(tab, place):
@@ -83,3 +115,35 @@ def test_logging_out(tab, place):
     assert text(tab, ".tools a.button") == "Log in"
     tab.open(f"{place.url}/topic/create")
     assert text(tab, "h1") == "Log in"
+
+
+def test_a_phone_shows_the_entry_of_the_page_and_the_newest_figures(tab, place):
+    tab.size(375, 800)
+    for path in ("/", "/groups", "/audit"):
+        tab.open(place.url + path)
+        left, right = tab.run(
+            "(({left, right}) => [left, right])("
+            "document.querySelector('.menu [aria-current]').getBoundingClientRect())"
+        )
+        assert left >= 0
+        assert right <= 375
+    tab.open(f"{place.url}/group?name=billing")
+    plot = "document.querySelector('figure.card')"
+    assert tab.run(f"{plot}.scrollLeft + {plot}.clientWidth >= {plot}.scrollWidth - 1")
+    assert tab.run("document.querySelector('figcaption').getBoundingClientRect().left") >= 0
+
+
+def test_a_row_keeps_its_name_in_sight(tab, place):
+    tab.size(375, 800)
+    tab.open(f"{place.url}/topics")
+    left = "document.querySelector('tbody th').getBoundingClientRect().left"
+    before = tab.run(left)
+    tab.run("document.querySelector('.scroll').scrollLeft = 300; 1")
+    assert tab.run("document.querySelector('.scroll').scrollLeft") == 300
+    assert tab.run(left) == before
+    assert tab.run("renew().then(() => document.querySelector('.scroll').scrollLeft)") == 300
+
+
+def test_times_stay_on_one_line(tab, place):
+    tab.open(f"{place.url}/messages?topic=orders")
+    assert tab.run("document.querySelector('tbody th time').getClientRects().length") == 1

@@ -11,6 +11,7 @@ from cometmq.client.settings import ClientOptions
 from cometmq.console.audit import Audit
 from cometmq.console.desk import Desk
 from cometmq.console.login.tokens import Tokens, read_tokens
+from cometmq.console.notes import Notes
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
 from cometmq.insight.history import History as Looks
@@ -68,6 +69,8 @@ class Site:
         self.snapshot = snapshot(self.clock)
         self.audit = Audit(folder, mib_max=1, clock=self.clock, log=NO_LOG)
         stack.callback(self.audit.close)
+        self.notes = Notes(folder, log=NO_LOG)
+        stack.push_async_callback(self.notes.close)
         client: Any = admin or FakeAdmin()
         self.desk = Desk(
             loaded.value,
@@ -78,6 +81,7 @@ class Site:
             looks=Looks(),
             history=NoHistory(),
             audit=self.audit,
+            notes=self.notes,
             clock=self.clock,
             log=NO_LOG,
         )

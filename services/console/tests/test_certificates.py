@@ -5,6 +5,7 @@ import asyncio
 import ssl
 import subprocess
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from cometmq.client.settings import ClientOptions
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child
+from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.certificate import expiry_of_der
 from cometmq.remoting.transport.settings import TlsSettings
 
@@ -67,7 +69,8 @@ async def shown_expiry_s(url):
     return found
 
 
-async def test_the_home_page_names_all_certificates_that_expire(tls_suite, tmp_path):
+async def test_the_home_page_names_all_certificates_that_expire(tls_suite, tmp_path, monkeypatch):
+    monkeypatch.setattr("cometmq.console.app.CERTIFICATES_MS", 200)
     own = pem(tmp_path, "console", 1)
     given = {
         "tls.enable": "true", "tls.server.mode": "enforcing", "tls.server.certPath": str(own),
@@ -93,6 +96,60 @@ async def test_the_home_page_names_all_certificates_that_expire(tls_suite, tmp_p
         async with asyncio.timeout(DEADLINE_S):
             while await shown_expiry_s(desk.app.url) == before_s:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
+
+
+def client_config(folder, name, days, text=""):
+    """Write the settings file of a program that connects with a certificate."""
+    own = pem(folder, f"{name}-own", days)
+    path = folder / f"{name}.conf"
+    path.write_text(f"tls.enable=true\ntls.client.certPath={own}\n{text}", encoding="utf-8")
+    return path
+
+
+async def test_certificates_of_electors_and_other_clients_are_named(tls_suite, tmp_path):
+    elector = client_config(
+        tmp_path, "elector", 2,
+        "brokerName=orders\ngroupRecord=/srv/record\ncontrolMembers=0=a:1;1=b:1\n",
+    )  # fmt: skip
+    checker = client_config(tmp_path, "txn-checker", 10, "storePathRootDir=/srv\n")
+    exporter = client_config(tmp_path, "exporter", 90)
+    programs = f"txn-checker={checker};exporter={exporter}"
+    given: dict[str, Any] = {
+        "tls.enable": "true", "accessKey": "", "secretKey": "", "electorConfig": str(elector),
+        "programConfigs": programs, "anonymousRole": "viewer",
+    }  # fmt: skip
+    async with AsyncExitStack() as stack:
+        desk = await console(tls_suite, tmp_path / "console", stack, **given)
+        home = (await desk.web.get("/", headers=JSON)).json()["data"]
+        found = {
+            it["subject"]: it["severity"]
+            for it in home["findings"]
+            if it["rule"] == "certificate-expires" and "broker" not in it["subject"]
+        }
+        assert found == {
+            "elector of orders tls.client.certPath": "critical",
+            "txn-checker tls.client.certPath": "warning",
+            f"name server {tls_suite.namesrv}": "warning",
+        }
+
+
+@pytest.mark.parametrize(
+    ("programs", "text"),
+    [("exporter", "must have the form NAME=FILE"), ("exporter=/no/such.conf", "/no/such.conf")],
+)
+async def test_a_wrong_program_keeps_the_console_from_starting(tls_suite, tmp_path, programs, text):
+    async with AsyncExitStack() as stack:
+        with pytest.raises(SettingsError, match=text):
+            await console(tls_suite, tmp_path / "console", stack, programConfigs=programs)
+
+
+def test_the_check_reads_the_files_of_other_programs(tls_suite, tmp_path):
+    config = client_config(tmp_path, "exporter", 1)
+    words = [str(PROGRAM), "--tls", "check", "certificate", "-n", tls_suite.namesrv]
+    words += ["--config", str(config), "-C", "0", "-w", "1.5"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == Status.WARNING, done.stdout + done.stderr
+    assert f"{config} tls.client.certPath: expires in" in done.stdout
 
 
 @pytest.mark.parametrize(

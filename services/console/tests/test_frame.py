@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages and actions in general: answers, logins, forms, and what protects them."""
 
+import asyncio
 import re
 from types import SimpleNamespace
 
 import pytest
 
 from cometmq.client.errors import InvalidArgument
+from cometmq.console.login.accounts import Refused
 from cometmq.console.login.roles import Role
+from cometmq.console.web import frame
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.guard import local_path
 from cometmq.console.web.page import Page, Shown
@@ -137,6 +140,21 @@ async def test_errors_are_pages_and_json(sites, path, status, text):
     assert text in answer.json()["text"]
 
 
+async def test_a_page_does_not_ask_the_cluster_for_ever(sites, monkeypatch):
+    async def hangs(_view):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(frame, "ASKING_S_MAX", 0.01)
+    put = action(Shelf())._replace(prepare=hangs)
+    site = sites(pages=[PAGE._replace(view=hangs)], actions=[put])
+    await site.log_in()
+    for path in ("/thing", "/shelf"):
+        async with asyncio.timeout(60):
+            answer = await site.web.get(path, headers=JSON)
+        assert answer.status_code == 504
+        assert "has not given the answer within" in answer.json()["text"]
+
+
 async def test_names_are_escaped_everywhere(sites):
     shelf = Shelf()
     site = sites(actions=[action(shelf)])
@@ -144,7 +162,7 @@ async def test_names_are_escaped_everywhere(sites):
     page = await site.web.get("/shelf", params={"value": NASTY})
     assert "<script>alert" not in page.text
     assert "<img" not in page.text
-    assert "49" not in page.text.replace("0.49", "")
+    assert "{{7*7}}" in page.text, "a name is no template"
     assert "&lt;script&gt;" in page.text
 
 
@@ -156,6 +174,12 @@ async def test_a_console_on_loopback_refuses_foreign_host_names(sites, host):
     assert (await site.web.get("/", headers={"host": host})).status_code == 421
     for own in ("127.0.0.1:8088", "localhost", "[::1]:8088"):
         assert (await site.web.get("/", headers={"host": own})).status_code == 200
+
+
+@pytest.mark.parametrize("address", ["::1", "127.1.2.3", "localhost"])
+async def test_every_loopback_address_refuses_foreign_host_names(sites, address):
+    site = sites(bindAddress=address)
+    assert (await site.web.get("/", headers={"host": "evil.example"})).status_code == 421
 
 
 async def test_allowed_hosts_and_the_public_url_are_served(sites):
@@ -218,6 +242,39 @@ async def test_failed_logins_are_limited_per_name_and_address(sites):
     assert int(refused.headers["retry-after"]) > 0
     site.clock.advance(60_000)
     assert (await site.log_in()).status_code == 303
+
+
+async def test_logins_at_the_same_time_are_limited_too(sites, monkeypatch):
+    """While a broker checks one secret, hundreds of others could be on their way."""
+    decided = asyncio.Event()
+
+    async def check(*_args, **_more):
+        await decided.wait()
+        raise Refused("the secret key is wrong")
+
+    monkeypatch.setattr("cometmq.console.login.routes.account_user", check)
+    site = sites()
+    page = await site.web.get("/login")
+    form = {"csrf": hidden(page, "csrf"), "access_key": "chief", "secret_key": "guess"}
+    async with asyncio.TaskGroup() as group:
+        logins = [group.create_task(site.web.post("/login", data=form)) for _ in range(12)]
+        while sum(it.done() for it in logins) < 7:  # noqa: ASYNC110  # the others wait
+            await asyncio.sleep(0.001)
+        decided.set()
+    assert sorted(it.result().status_code for it in logins) == [401] * 5 + [429] * 7
+    assert (await site.log_in()).status_code == 303
+
+
+async def test_logins_that_nobody_could_check_are_not_counted(sites, monkeypatch):
+    async def check(*_args, **_more):
+        raise ConnectFailed("b:10911: refused")
+
+    monkeypatch.setattr("cometmq.console.login.routes.account_user", check)
+    site = sites()
+    page = await site.web.get("/login")
+    form = {"csrf": hidden(page, "csrf"), "access_key": "chief", "secret_key": "right"}
+    codes = {(await site.web.post("/login", data=form)).status_code for _ in range(30)}
+    assert codes == {401}
 
 
 async def test_guessed_bearer_tokens_are_limited_too(sites):
@@ -320,6 +377,18 @@ async def test_the_second_of_two_people_is_told(sites):
     assert answer.status_code == 409
     assert "has changed since" in answer.text
     assert shelf.value == "theirs"
+
+
+async def test_a_change_that_is_confirmed_twice_at_a_time_is_made_once(sites):
+    shelf = Shelf()
+    site = sites(actions=[action(shelf)])
+    await site.log_in()
+    page = await site.web.get("/shelf", params={"value": "mine"})
+    form = {"value": "mine", "csrf": hidden(page, "csrf"), "mark": hidden(page, "mark")}
+    async with asyncio.TaskGroup() as group:
+        tries = [group.create_task(site.web.post("/shelf", data=form)) for _ in range(5)]
+    assert sorted(it.result().status_code for it in tries) == [303] + [409] * 4
+    assert shelf.calls == 1
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The history: exact while young, smaller when old, and bounded."""
 
+import asyncio
+import sqlite3
+from http import HTTPStatus
+
 import pytest
 
-from cometmq.console.history.prometheus import points_of, query_of
+from cometmq.console.history.prometheus import Prometheus, points_of, query_of
 from cometmq.console.history.store import DAY_S, HistoryStore
+from cometmq.console.web.problems import Problem
+from cometmq.remoting.errors import StoreError
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import FakeClock
 
 STEP_MS = 15_000
 DAY_MS = DAY_S * 1_000
+RUNS = "SELECT begin_s, end_s FROM runs ORDER BY begin_s"
 
 
 @pytest.fixture
@@ -110,6 +117,81 @@ async def test_a_damaged_file_is_put_aside(open_store, tmp_path):
     await store.close()
 
 
+async def test_a_healthy_file_that_cannot_be_opened_stays(open_store, tmp_path):
+    (tmp_path / "history.db").mkdir()
+    store = open_store(FakeClock())
+    with pytest.raises(StoreError, match=r"cannot open .*history\.db: unable to open"):
+        await store.open()
+    assert [it.name for it in tmp_path.iterdir()] == ["history.db"]
+    await store.close()
+
+
+def refusing(tmp_path, when):
+    """Let the file refuse a statement, as a full disk does."""
+    other = sqlite3.connect(tmp_path / "history.db")
+    other.execute(f"CREATE TRIGGER refusal BEFORE {when} BEGIN SELECT RAISE(ABORT, 'full'); END")
+    return other
+
+
+async def test_figures_that_were_not_written_are_not_remembered(open_store, tmp_path):
+    clock = FakeClock()
+    store = open_store(clock)
+    await store.open()
+    await record(store, clock, [1])
+    other = refusing(tmp_path, "INSERT ON points WHEN new.value = 3")
+    values = {"group:lag:g": 2, "group:lag:h": 3}
+    with pytest.raises(sqlite3.Error, match="full"):
+        await store.record(values)
+    other.execute("DROP TRIGGER refusal")
+    other.close()
+    await store.record({"group:lag:i": 4})
+    clock.advance(STEP_MS)
+    await store.record({**values, "group:lag:i": 4})
+    found = [set(await line(store, clock, key=f"group:lag:{it}")) - {None} for it in "ghi"]
+    assert found == [{1, 2}, {3}, {4}]
+    await store.close()
+
+
+async def test_a_deletion_that_fails_is_made_later(open_store, tmp_path):
+    clock = FakeClock()
+    store = open_store(clock, days=1, interval_ms=3_600_000)
+    await store.open()
+    await record_hours(store, clock, 25)
+    other = refusing(tmp_path, "DELETE ON points")
+    with pytest.raises(sqlite3.Error, match="full"):
+        await record_hours(store, clock, 1)
+    other.execute("DROP TRIGGER refusal")
+    await record_hours(store, clock, 3)
+    now_s = clock.now_ms() // 1_000
+    assert other.execute(RUNS).fetchall() == [(now_s - DAY_S, now_s)]
+    other.close()
+    await store.close()
+
+
+async def test_runs_of_a_clock_that_was_set_back_are_joined(open_store, tmp_path):
+    clock = FakeClock(1_700_000_000_000)
+    for back_ms in (0, 20 * 3_600_000):
+        clock.jump(clock.now_ms() - back_ms)
+        store = open_store(clock, days=1, interval_ms=3_600_000)
+        await store.open()
+        await record_hours(store, clock, 23)
+        await store.close()
+    store = open_store(clock, days=1, interval_ms=3_600_000)
+    await store.open()
+    await record_hours(store, clock, 15)
+    other = sqlite3.connect(tmp_path / "history.db")
+    now_s = clock.now_ms() // 1_000
+    assert other.execute(RUNS).fetchall()[0][0] == now_s - DAY_S
+    other.close()
+    await store.close()
+
+
+async def record_hours(store, clock, hours):
+    for _ in range(hours):
+        clock.advance(3_600_000)
+        await store.record({"group:lag:g": clock.now_ms() // 3_600_000 % 1_000})
+
+
 async def test_the_clock_may_be_set_back(open_store):
     clock = FakeClock()
     store = open_store(clock)
@@ -117,6 +199,9 @@ async def test_the_clock_may_be_set_back(open_store):
     await record(store, clock, [1, 2])
     clock.jump(clock.now_ms() - 3_600_000)
     await record(store, clock, [3])
+    assert await line(store, clock) == [], "times that are recorded stay as they are"
+    clock.jump(clock.now_ms() + 3_600_000)
+    assert set(await line(store, clock)) - {None} == {1, 2}
     await store.close()
 
 
@@ -128,3 +213,27 @@ def test_queries_of_prometheus_quote_names():
 def test_missing_samples_of_prometheus_interrupt_the_line():
     values = [[0, "1"], [15, "2"], [300, "3"]]
     assert points_of(values, 15) == [(0, 1.0), (15_000, 2.0), (15_001, None), (300_000, 3.0)]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b'HTTP/1.1 200 OK\r\n\r\n{"data": {"result": [{"values": [[1]]}]}}',
+        b'HTTP/1.1 200 OK\r\n\r\n{"data": {"result": [{}]}}',
+    ],
+)
+async def test_a_server_that_is_no_prometheus_is_told(answer):
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        source = Prometheus(f"http://127.0.0.1:{port}", timeout_ms=10_000)
+        with pytest.raises(Problem, match=f"comes from http://127.0.0.1:{port}, which") as told:
+            await source.lines(["group:lag:g"], 0, 60_000)
+        assert told.value.status == HTTPStatus.BAD_GATEWAY
+        await source.close()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages of a cluster with 1,000 topics and 2,000 groups are quick and bounded."""
 
+import re
 import time
 
 import pytest
@@ -116,3 +117,12 @@ async def test_unknown_empty_and_zero_look_different(sites):
 
 def list_of(struct):
     return [getattr(struct, name) for name in struct.__struct_fields__]
+
+
+async def test_home_leads_to_what_each_finding_is_about(large):
+    page = await large.web.get("/", headers={**ADMIN, "accept": "text/html"})
+    links = re.findall(r'<h2>.*?<a href="([^"]*)">(.*?)</a>', page.text)
+    assert links
+    for link, text in links:
+        (name,) = re.findall(r"(?:group|topic)-\d{4}", link)
+        assert name in text

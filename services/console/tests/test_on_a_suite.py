@@ -97,6 +97,43 @@ async def test_a_topic_from_its_creation_to_its_end(desk, suite):
     assert audit[1]["begun"]["user"] == "admin"
 
 
+async def test_messages_of_a_topic_are_deleted_as_previewed(desk, suite):
+    await log_in(desk)
+    await desk.admin.create_topic("purged", queue_count=1)
+    await send(suite, "purged", 10)
+    (queue,) = await desk.admin.queues("purged")
+    form = {"name": "purged", "before": "end"}
+    page = await desk.web.get("/topic/trim", params=form)
+    assert "Delete 10 messages of purged" in page.text
+    assert "10 messages (" in page.text
+    assert "cometmq topic trim purged --before end" in page.text
+    tokens = {"csrf": hidden(page, "csrf"), "mark": hidden(page, "mark")}
+    tokens |= {"seen": hidden(page, "seen"), "confirm": "purged"}
+    await send(suite, "purged", 3)  # unseen by the user
+    refused = await desk.web.post("/topic/trim", data={**form, **tokens, "confirm": "other"})
+    assert refused.status_code == 400
+    assert await desk.admin.min_offset(queue) == 0
+    answer = await desk.web.post("/topic/trim", data={**form, **tokens})
+    assert answer.status_code == 303, answer.text
+    assert await desk.admin.min_offset(queue) == 10
+    assert await desk.admin.max_offset(queue) == 13
+    audit = (await desk.web.get("/audit", headers=JSON)).json()["data"]
+    assert (audit[0]["begun"]["action"], audit[0]["outcome"]) == ("topic.trim", "done")
+    place = f"{queue.broker_name}:0"
+    assert audit[0]["begun"]["before"] == {f"{place}: first offset": 0}
+    assert audit[0]["begun"]["after"] == {f"{place}: first offset": 10}
+    empty = await desk.web.get("/topic/trim", params={**form, "before": "11", "queue": place})
+    assert "Delete 1 message of purged" in empty.text
+    none = await desk.web.get("/topic/trim", params={**form, "before": "10"})
+    assert "there are no such messages" in none.text
+    for wrong in ({"before": "tomorrow"}, {"before": "14"}, {"before": "1", "queue": "x"}):
+        assert (await desk.web.get("/topic/trim", params={**form, **wrong})).status_code == 400
+    own = {"name": "SCHEDULE_TOPIC_XXXX", "before": "end"}
+    page = await desk.web.get("/topic/trim", params=own)
+    assert "cannot be trimmed" in page.text
+    assert "Type <code>" not in page.text
+
+
 async def test_a_group_from_its_creation_to_its_end(desk, suite):
     await log_in(desk)
     await desk.admin.create_topic("stepped", queue_count=2)
@@ -156,6 +193,25 @@ async def test_settings_of_a_broker(desk):
         "/broker/setting", params={"name": name, "key": "noSuchSetting", "value": "1"}
     )
     assert "has no setting noSuchSetting" in page.text
+
+
+async def test_a_broker_shows_where_memory_and_time_go(desk):
+    await log_in(desk)
+    name = next(iter(await desk.admin.masters()))
+
+    async def shown():
+        answer = await desk.web.get("/broker", params={"name": name}, headers=JSON)
+        return answer.json()["data"]["broker"]["state"]["memory"]
+
+    memory = await shown()
+    assert memory["resident_bytes"] == sum(it["size"] for it in memory["parts"])
+    assert memory["limit_bytes"] > memory["resident_bytes"] > 10 << 20
+    titles = {it["title"] for it in memory["parts"]}
+    assert titles >= {"programs and libraries", "tables, connections and interpreter"}
+    page = await desk.web.get("/broker", params={"name": name})
+    for text in ("Where memory goes", "Where time goes", "Slowest send", "Used of the limit"):
+        assert text in page.text
+    assert "Memory" in (await desk.web.get("/brokers")).text
 
 
 async def test_a_message_is_sent(desk):

@@ -4,6 +4,7 @@
 import asyncio
 import gzip
 import re
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -20,15 +21,20 @@ from cometmq.client import (
     TransactionProducer,
     TransactionState,
 )
+from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.settings import ClientOptions
 from cometmq.client.testing import eventually
+from cometmq.client.transfer.puller import Pulled, PullStatus
 from cometmq.insight.model import DelayLevel, Refusal
 from cometmq.peers.fakes import Fakes, body, hang
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.names import HALF_TOPIC
+from cometmq.runtime.acl.errors import no_permission
 
 from .conftest import FaultLog
 from .desks import JSON, OPERATOR, VIEWER, hidden, snapshot
 
-NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}\u202e"
+NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7777*7777}}\u202e"
 TOPIC = "Paged"
 BAD = (
     "pull_message", "get_min_offset", "get_max_offset", "query_message", "view_message_by_id",
@@ -118,7 +124,7 @@ async def test_hostile_texts_are_only_shown(live, send):
         ("/messages", {"topic": TOPIC, "count": 5, "find": NASTY}),
     ):
         text = await page(live, path, **params)
-        for tag in ("<script>alert", "<img src=x", "<b>t", "<i>", "49"):
+        for tag in ("<script>alert", "<img src=x", "<b>t", "<i>", "60481729"):
             assert tag not in re.sub(r"\d{4}-\d\d-\d\d[T ][\d:.+]+|\b[0-9A-F]{20,}\b", "", text), (
                 tag
             )
@@ -191,7 +197,7 @@ async def dead(plain_suite, plain_admin, send):
     return group
 
 
-async def test_dead_letters_are_listed_with_their_groups(live, dead):
+async def test_dead_letters_are_listed_with_their_groups(live, plain_admin, dead):
     groups = {it["group"]: it["dead_letters"] for it in await data(live, "/dead-letters")}
     assert groups[dead] == 3
     letters = await data(live, "/dead-letters/group", group=dead)
@@ -200,7 +206,11 @@ async def test_dead_letters_are_listed_with_their_groups(live, dead):
     assert [it["body"] for it in some] == ["letter 1"]
     text = await page(live, "/dead-letters/group", group=dead)
     assert "protocol carries no error" in text
+    assert re.findall(r"<td>Dying</td><td>(.*?)</td>", text) == ["1"] * 3  # deliveries
     none = await page(live, "/dead-letters/group", group=dead, key="nobody")
+    await plain_admin.create_group(SubscriptionGroupConfig(group_name="paged-alive"))
+    alive = await page(live, "/dead-letters/group", group="paged-alive")
+    assert "paged-alive has no dead letters" in alive
     assert "No dead letter" in none
 
 
@@ -343,6 +353,52 @@ async def test_delayed_messages_are_shown_by_due_time(live, send):
     assert answer.status_code == 404
 
 
+async def test_a_level_is_not_read_for_ever(live, send, monkeypatch):
+    """A broken broker answers each pull with no message and the next offset."""
+
+    async def empty(_broker, _topic, _queue_id, offset, **_):
+        return Pulled(PullStatus.NO_MATCHED, [], offset + 1, 0, 1 << 62)
+
+    async def max_offset(*_):
+        return 1 << 62
+
+    await send(b"later", delay_level=18)
+    (level,) = [it for it in await data(live, "/delayed") if it["level"] == 18]
+    monkeypatch.setattr(BrokerAdmin, "pull", empty)
+    monkeypatch.setattr(BrokerAdmin, "max_offset", max_offset)
+    place = {"broker": level["broker"], "level": 18}
+    async with asyncio.timeout(60):
+        answer = await live.web.get("/delayed/level", params=place, headers=JSON)
+    assert answer.status_code == 502
+    assert "pulls in a row of SCHEDULE_TOPIC_XXXX, queue 17, without" in answer.json()["text"]
+
+
+async def test_the_time_of_a_message_is_shown_not_the_end_of_its_level(live, send):
+    await send(b"at a date", deliver_at=timedelta(hours=1, minutes=59))
+    (level,) = [it for it in await data(live, "/delayed") if it["level"] == 17]  # 1 h
+    rows = await data(live, "/delayed/level", broker=level["broker"], level=17)
+    assert -5_000 <= rows[0]["due"] - rows[0]["stored"] - 119 * 60_000 <= 0
+
+
+async def test_a_delayed_message_is_recalled(live, send):
+    message_id = await send(b"never", delay_level=17)
+    await live.log_in("operator")
+    (level,) = [it for it in await data(live, "/delayed") if it["level"] == 17]
+    place = {"broker": level["broker"], "level": 17}
+    assert "Recall" not in await page(live, "/delayed/level", **place)  # a viewer
+    shown = await live.web.get("/delayed/level", params=place)
+    assert "Recall …" in shown.text
+    form = {"broker": level["broker"], "topic": TOPIC, "id": message_id}
+    assert (await carry_out(live, "/delayed/recall", form, confirm="other")).status_code == 400
+    done = await carry_out(live, "/delayed/recall", form, confirm=message_id)
+    assert done.status_code == 303, done.text
+    there = await live.web.get(done.headers["location"])
+    assert "is recalled: nobody gets it" in there.text
+    form["id"] = "missing"
+    refused = await live.web.get("/delayed/recall", params=form, headers={**JSON, **OPERATOR})
+    assert "no delayed message of the topic Paged with the id missing waits" in refused.text
+
+
 async def test_clients_are_shown_with_their_groups(live, plain_suite, send):
     await send()
     is_done = asyncio.Event()
@@ -414,6 +470,15 @@ async def test_push_back_says_who_why_and_what_helps(sites):
     assert "send more slowly" in text
     assert "<script>alert" not in text
     assert "T<b>" not in text
+    expected = Refusal("a", 11, 17, "no topic", "10.0.0.9:1", HALF_TOPIC, 7, 1_000, 2_000)
+    remark = no_permission("topic:T", is_default=True).remark
+    denied = Refusal("a", 310, 1, remark, "10.0.0.9:1", "T", 7, 1_000, 2_000)
+    site.snapshot = snapshot(site.clock, refusals=[expected, denied])
+    text = await page(site, "/push-back")
+    assert HALF_TOPIC not in text
+    assert "No default permission for topic:T" in text
+    assert "the page Accounts answers" in text
+    assert "java" not in text
     site.snapshot = snapshot(site.clock)
     assert "Who was refused is unknown" in await page(site, "/push-back")
     for path in ("/delayed", "/connections", "/dead-letters"):

@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who may read messages: by account, and by role."""
 
+from typing import Any
+
+import msgspec
 import pytest
 
-from cometmq.client import Message, Producer
-from cometmq.client.settings import ProducerOptions
+from cometmq.client import Message, Producer, TransactionProducer, TransactionState
+from cometmq.client.settings import ClientOptions, ProducerOptions
+from cometmq.console.login import reading_rights
 from cometmq.console.login.reading_rights import ReadingRights
 from cometmq.console.login.roles import Role, User
-from cometmq.remoting.errors import SettingsError
+from cometmq.console.login.sessions import Session
+from cometmq.remoting.errors import AccessDenied, ConnectFailed, SettingsError
+from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.signature import SessionCredentials
 
 from .desks import ADMIN, JSON, OPERATOR, VIEWER
 from .test_on_a_suite import log_in
@@ -66,6 +73,113 @@ async def test_a_role_sees_no_message_of_another_topic(plain_suite, plain_admin,
         params = {**by_id, "topic": "Secret"}
         page = await site.web.get("/message", params=params, headers=headers)
         assert (page.status_code, "the secret" in page.text) == (200, True)
+
+
+async def test_a_role_sees_no_tag_of_another_topic_among_what_waits(
+    plain_suite, plain_admin, sites
+):
+    """Lists of delayed messages and open transactions contain those of all topics."""
+    tag = "hidden-tag"
+    await plain_admin.create_topic("Closed", queue_count=1)
+
+    async def unknown(*_args):
+        return TransactionState.UNKNOWN
+
+    async with (
+        Producer("secret-makers", namesrv=plain_suite.namesrv) as producer,
+        TransactionProducer(
+            "secret-halves", plain_suite.namesrv, execute=unknown, check=unknown
+        ) as halves,
+    ):
+        await producer.send(Message("Closed", b"x", tag=tag, delay_level=16))
+        await halves.send_in_transaction(Message("Closed", b"x", tag=tag))
+    site = sites(admin=plain_admin, readableTopics="viewer=Public;operator=Closed")
+    (broker,) = await plain_admin.masters()
+    for path, params in (
+        ("/delayed/level", {"broker": broker, "level": "16"}),
+        ("/transactions", {"sort": "tag"}),
+    ):
+        for form in ({}, JSON):
+            for who, may_read in ((VIEWER, False), (OPERATOR, True)):
+                answer = await site.web.get(path, params=params, headers={**who, **form})
+                assert answer.status_code == 200
+                assert "Closed" in answer.text
+                assert (tag in answer.text) is may_read, (path, form)
+
+
+async def test_a_property_of_a_message_opens_no_other_topic(
+    plain_suite, plain_admin, sites, monkeypatch
+):
+    """Only where messages of all topics wait does the broker itself name the topic in it."""
+    await plain_admin.create_topic("Sealed", queue_count=1)
+    async with Producer("secret-makers", namesrv=plain_suite.namesrv) as producer:
+        sent = await producer.send(Message("Sealed", b"the secret"))
+    found = await plain_admin.view_message(sent.message_id, "Sealed")
+    properties = {**found.properties, "REAL_TOPIC": "Public"}
+
+    async def view_message(*_args):
+        return msgspec.structs.replace(found, properties=properties)
+
+    monkeypatch.setattr(plain_admin, "view_message", view_message)
+    site = sites(admin=plain_admin, readableTopics="viewer=Public")
+    params = {"topic": "Sealed", "id": found.offset_message_id}
+    refused = await site.web.get("/message", params=params, headers=VIEWER)
+    assert (refused.status_code, "the secret" in refused.text) == (403, False)
+
+
+@pytest.mark.parametrize("more", [{"topic": "Public"}, {"key": "guess"}])
+async def test_dead_letters_go_nowhere_for_who_may_not_read_them(sites, more):
+    site = sites(readableTopics="operator=Public")
+    params = {"group": "team", **more}
+    refused = await site.web.get("/dead-letters/replay", params=params, headers=OPERATOR)
+    assert refused.status_code == 403
+    assert "may not read messages of %DLQ%team" in refused.text
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        ([[]], ""),
+        ([ConnectFailed("gone"), []], ""),
+        ([[], AccessDenied("no right")], "may not read messages of T: "),
+        ([ConnectFailed("gone")], "no broker answers"),
+        ([], "no broker answers"),
+    ],
+)
+async def test_without_an_answer_of_a_broker_nothing_is_readable(monkeypatch, answers, why):
+    """The messages could come from a slave whose master, which was asked alone, is gone."""
+
+    class Broker:
+        def __init__(self, answer):
+            self.answer = answer
+
+        async def query(self, *_args, **_more):
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer
+
+    class Admin:
+        options = ClientOptions(namesrv="n:9876")
+
+        def __init__(self, **_more):
+            pass
+
+        async def __aenter__(self):
+            return self
+
+        async def __aexit__(self, *_error):
+            pass
+
+        async def broker_groups(self):
+            return {"b": {at: Broker(it) for at, it in enumerate(answers)}}
+
+    monkeypatch.setattr(reading_rights, "AdminClient", Admin)
+    user, credentials = User("u", Role.VIEWER, "account"), SessionCredentials("u", "s")
+    session = Session(user, credentials, 0)
+    reader: Any = Admin()
+    found = await reading_rights.account_why_not(reader, session, "T", NO_LOG)
+    assert why in found
+    assert bool(found) is bool(why)
 
 
 async def test_an_account_reads_what_its_own_rights_allow(desk, suite):

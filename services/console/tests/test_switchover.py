@@ -11,6 +11,8 @@ from cometmq.client import Message, Producer
 from cometmq.client.admin.figures import read_figures
 from cometmq.client.settings import ClientOptions
 from cometmq.console.app import ConsoleApp
+from cometmq.console.login.roles import Role as UserRole
+from cometmq.console.login.roles import User
 from cometmq.console.settings import ConsoleSettings
 from cometmq.control.controlled import Target
 from cometmq.control.electors import elector_mark
@@ -20,8 +22,9 @@ from cometmq.ha.places.file import FileRecord
 from cometmq.ha.record import Record
 from cometmq.ha.state import Standing
 from cometmq.insight.model import Broker, BrokerState, Disk
-from cometmq.remoting.errors import CometError, SettingsError
+from cometmq.remoting.errors import AccessDenied, CometError, SettingsError
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.signature import SessionCredentials
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import load
 
@@ -132,6 +135,43 @@ async def test_a_switchover_shows_what_it_does_and_hands_over(site, members):
 
 async def test_an_operator_may_not_switch_over(site):
     assert (await site.web.get(f"{PATH}?name=orders", headers=OPERATOR)).status_code == 403
+
+
+async def test_an_account_switches_over_only_if_the_master_takes_it_for_an_administrator(
+    site, members, monkeypatch
+):
+    """The console's role alone lets nobody use the elector's key."""
+
+    class Denying(FakeAdmin):
+        def __init__(self, *, options, **_more):
+            self.options = options
+
+        async def __aenter__(self):
+            return self
+
+        async def __aexit__(self, *_error):
+            pass
+
+        async def masters_to_change(self, *, names):
+            assert self.options.credentials == SessionCredentials("clerk", "s")
+            return dict.fromkeys(names, self)
+
+        async def invoke(self, _code):
+            raise AccessDenied("clerk is no administrator")
+
+    async def promoted(_options, credentials, **_more):
+        return User(credentials.access_key, UserRole.ADMIN, "account")
+
+    monkeypatch.setattr("cometmq.console.login.routes.account_user", promoted)
+    monkeypatch.setattr("cometmq.console.web.carrying.AdminClient", Denying)
+    page = await site.web.get("/login")
+    form = {"csrf": hidden(page, "csrf"), "access_key": "clerk", "secret_key": "s"}
+    assert (await site.web.post("/login", data=form)).status_code == 303
+    page = await site.web.get(PATH, params={"name": "orders"})
+    form = {"name": "orders", "csrf": hidden(page, "csrf"), "mark": hidden(page, "mark")}
+    answer = await site.web.post(PATH, data=form)
+    assert (answer.status_code, "clerk is no administrator" in answer.text) == (403, True)
+    assert (await members.record.read()).record.epoch == 4
 
 
 async def test_a_refusal_of_the_master_is_told_and_audited(site, members):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The console as a program: looks at the cluster, keeps the history, and serves the pages."""
 
+import asyncio
 import math
 import socket
 import ssl
@@ -18,17 +19,19 @@ from cometmq.console.history.source import History, figures_of
 from cometmq.console.history.store import HistoryStore
 from cometmq.console.login.reading_rights import patterns_of
 from cometmq.console.login.tokens import Tokens, own_token, read_tokens
+from cometmq.console.notes import Notes
 from cometmq.console.pages.switchover import groups_of
+from cometmq.console.programs import Program, certificates_in, check_programs, programs_in
 from cometmq.console.reading import ReadingAdmin
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
 from cometmq.console.web.problems import Problem
 from cometmq.console.web.server import WebServer
-from cometmq.insight.model import Snapshot
+from cometmq.insight.certificates import OURS, certificates_at
+from cometmq.insight.model import Certificate, Snapshot
 from cometmq.insight.snapshot import Watch
-from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
-from cometmq.remoting.signature import SessionCredentials
+from cometmq.remoting.signature import credentials_of
 from cometmq.remoting.transport.settings import TlsMode, TlsSettings
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.remoting.transport.tls import CertificateWatch
@@ -39,7 +42,7 @@ from cometmq.runtime.places import check_port, listening, prepare_folder
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.settings.faults import Faults
 from cometmq.runtime.tasks import every
-from cometmq.runtime.tls_keys import Label, client_tls, server_tls
+from cometmq.runtime.tls_keys import Label, client_tls_if_on, server_tls
 
 if TYPE_CHECKING:
     from cometmq.console.login.oidc import Oidc
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
 FRESH_MS: Final = 5_000
 """Pages use a look at the cluster that is not older than this."""
 BACKLOG: Final = 256
+PROGRAMS_MS: Final = 60_000
+"""Pause between two looks at the TLS files of other programs."""
 CERTIFICATES_MS: Final = 5_000
 """Pause between two looks at the TLS files."""
 
@@ -72,6 +77,8 @@ class ConsoleApp:
         self._started = AsyncExitStack()
         self._watch: Watch
         self._look_ms: float = -math.inf
+        self._others: list[Program] = []
+        self._expiring: list[Certificate] = []
         self._tls: WatchedContext[ssl.SSLContext] | None = None
         self.url = ""
         """The address of the pages, once the console has started."""
@@ -85,6 +92,7 @@ class ConsoleApp:
         faults.attempt(self._server_tls)
         faults.attempt(lambda: patterns_of(settings.readable_topics))
         faults.attempt(lambda: groups_of(settings.elector_config))
+        faults.attempt(lambda: check_programs(programs_in(settings.program_configs)))
         if settings.oidc_issuer and not settings.public_url:
             faults.add("oidcIssuer needs publicUrl: the provider leads users back to it")
         if settings.oidc_issuer and not settings.oidc_roles:
@@ -97,6 +105,7 @@ class ConsoleApp:
     async def start(self) -> None:
         """Serve the pages; name servers and brokers need not be reachable yet."""
         self.check()
+        self._others = self._programs()
         settings, folder = self._settings, Path(self._settings.store_path_root_dir)
         prepare_folder(folder, setting=self._loaded.label("storePathRootDir"))
         async with AsyncExitStack() as stack:
@@ -107,9 +116,17 @@ class ConsoleApp:
             await stack.enter_async_context(reader)
             background = TaskSet(self._log)
             stack.push_async_callback(background.close)
-            self._watch = Watch(client, own=self._expiries_s)
+            self._watch = Watch(client, further=self._further)
+            await self._read_certificates()
+            look = every(
+                PROGRAMS_MS, self._read_certificates, name="console-programs", log=self._log
+            )
+            background.spawn(look, name="console-programs", is_endless=True)
             audit = Audit(folder, mib_max=settings.audit_mib_max, clock=self._clock, log=self._log)
             stack.callback(audit.close)
+            notes = Notes(folder, log=self._log)
+            await notes.open()
+            stack.push_async_callback(notes.close)
             history = await self._history(folder, stack, background)
             desk = Desk(
                 settings,
@@ -120,6 +137,7 @@ class ConsoleApp:
                 looks=self._watch.history,
                 history=history,
                 audit=audit,
+                notes=notes,
                 clock=self._clock,
                 log=self._log,
             )
@@ -230,9 +248,23 @@ class ConsoleApp:
             return None
         return server_tls(self._settings, self._loaded.label)
 
-    def _expiries_s(self) -> dict[str, float]:
+    def _programs(self) -> list[Program]:
+        settings = self._settings
+        electors = [
+            Program(f"elector of {name}", Path(path).expanduser())
+            for name, (path, _) in groups_of(settings.elector_config).items()
+        ]
+        return electors + programs_in(settings.program_configs)
+
+    async def _read_certificates(self) -> None:
+        if self._others:
+            self._expiring = await asyncio.to_thread(certificates_in, self._others)
+
+    def _further(self) -> list[Certificate]:
+        """Return the certificates of this server, and those of other programs."""
         found = {} if self._tls is None else self._tls.expiries_s
-        return {f"tls.server.{name}": expiry_s for name, expiry_s in found.items()}
+        own = {f"tls.server.{name}": expiry_s for name, expiry_s in found.items()}
+        return [*certificates_at(OURS, own), *self._expiring]
 
     # -- the cluster --------------------------------------------------------------------------
 
@@ -272,15 +304,9 @@ class _Collector:
 
 
 def _options(settings: ConsoleSettings, label: Label) -> ClientOptions:
-    if bool(settings.access_key) != bool(settings.secret_key):
-        raise SettingsError("accessKey and secretKey belong together: set both or neither")
-    credentials = None
-    if settings.access_key:
-        credentials = SessionCredentials(settings.access_key, settings.secret_key)
-    tls = client_tls(settings, label)
     return ClientOptions(
         namesrv=settings.namesrv_addr,
         api_timeout_ms=settings.request_timeout,
-        credentials=credentials,
-        tls=tls if tls.enable else TlsSettings(),  # a tls.properties may have keys for others
+        credentials=credentials_of(settings.access_key, settings.secret_key),
+        tls=client_tls_if_on(settings, label),
     )

@@ -2,13 +2,17 @@
 """The audit log: who changed what, and what it was before; a JSON line per change, in files.
 
 A change is written before it is made and again with its outcome, each durably: a change that could
-not be noted is not made. Full files are renamed to `audit.log.1` to `audit.log.9`.
-`cometmq mcp` writes one, too.
+not be noted is not made. Full files are renamed to `audit.log.1` to `audit.log.9`. Several
+programs, such as two of `cometmq mcp`, write one log: each takes the lock `audit.lock` to write.
 """
 
+import errno
+import fcntl
 import os
+import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,11 +21,14 @@ import msgspec
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock
+from cometmq.runtime.files import sync_folder
 from cometmq.runtime.worker import Worker
 
 OLDER_FILES: Final = 9
 VALUE_MAX: Final = 16_384
 """Longer values are cut, in characters of JSON."""
+LOCK_S: Final = 10.0
+LOCK_PAUSE_S: Final = 0.01
 SUBJECTS_MAX: Final = 10_000
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
 
@@ -67,14 +74,18 @@ class Audit:
         self._versions: dict[str, str] = {}
 
     async def write(self, entry: AuditEntry) -> None:
-        """Append an entry durably; raise OSError if the disk refuses it."""
-        kept = msgspec.structs.replace(entry, before=_cut(entry.before), after=_cut(entry.after))
-        line = _ENCODER.encode(kept) + b"\n"
-        await self._worker.submit(lambda: self._append(line))
+        """Append an entry durably; raise OSError if the disk refuses it.
+
+        The version of the subject changes at once: while one change is written, another that was
+        planned before it must not begin.
+        """
         self._versions.pop(entry.subject, None)
         self._versions[entry.subject] = entry.id
         if len(self._versions) > SUBJECTS_MAX:
             del self._versions[next(iter(self._versions))]
+        kept = msgspec.structs.replace(entry, before=_cut(entry.before), after=_cut(entry.after))
+        line = _ENCODER.encode(kept) + b"\n"
+        await self._worker.submit(lambda: self._append(line))
         if entry.outcome != "begun":
             self._log.info(
                 "change.audited",
@@ -135,13 +146,36 @@ class Audit:
         self._worker.close()
 
     def _append(self, line: bytes) -> None:
+        with self._locked():
+            self._append_alone(line)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other programs from writing and renaming; raise OSError if one does not end."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._path.with_name("audit.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        deadline_s = time.monotonic() + LOCK_S
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline_s:
+                        text = "another program holds its lock"
+                        raise TimeoutError(errno.ETIMEDOUT, text) from None
+                    time.sleep(LOCK_PAUSE_S)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _append_alone(self, line: bytes) -> None:
         if self._path.exists() and self._path.stat().st_size + len(line) > self._bytes_max:
             self._rotate()
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            os.write(descriptor, line)
-            os.fsync(descriptor)
+            sync_folder(self._path.parent)
+            _append(descriptor, line)
         finally:
             os.close(descriptor)
 
@@ -155,12 +189,7 @@ class Audit:
         return self._path.with_name(f"audit.log.{number}") if number else self._path
 
     def _read(self, count: int) -> list[AuditEntry]:
-        found: list[AuditEntry] = []
-        for entry in self._entries():
-            found.append(entry)
-            if len(found) >= count:
-                break
-        return found
+        return list(islice(self._entries(), count))
 
     def _entries(self) -> Iterator[AuditEntry]:
         for number in range(OLDER_FILES + 1):
@@ -173,6 +202,22 @@ class Audit:
                     yield msgspec.json.decode(line, type=AuditEntry)
                 except msgspec.MsgspecError:
                     continue  # a line that a crash has torn
+
+
+def _append(descriptor: int, line: bytes) -> None:
+    """Append a line durably and whole; on failure, take back what was written of it."""
+    size = os.fstat(descriptor).st_size
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        line = b"\n" + line  # a crash has torn the line before
+    rest = memoryview(line)
+    try:
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(descriptor, size)
+        raise
 
 
 def _cut(value: Any) -> Any:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What pages and actions work with: the cluster, its history, the audit log and the clock."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cometmq.client.admin import AdminClient
 from cometmq.console.audit import Audit
 from cometmq.console.login.reading_rights import ReadingRights
+from cometmq.console.notes import Notes
 from cometmq.console.settings import ConsoleSettings
 from cometmq.insight.history import History as LookHistory
 from cometmq.insight.model import Snapshot
@@ -15,6 +17,9 @@ from cometmq.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from cometmq.console.history.source import History
+
+
+ANALYSES_MAX: Final = 2
 
 
 class Desk:
@@ -31,6 +36,7 @@ class Desk:
         looks: LookHistory,
         history: "History",
         audit: Audit,
+        notes: Notes,
         clock: Clock,
         log: Log,
     ) -> None:
@@ -46,6 +52,9 @@ class Desk:
         """What earlier looks saw: since when something is so."""
         self.history = history
         self.audit = audit
+        self.notes = notes
+        self.analyses = asyncio.Semaphore(ANALYSES_MAX)
+        """Samples of topics that are read at the same time."""
         self.clock = clock
         self.log = log
 

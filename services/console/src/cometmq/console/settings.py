@@ -89,6 +89,15 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
             extra=_GUARD,
         ),
     ] = ""
+    program_configs: Annotated[
+        str,
+        Meta(
+            description="Settings files of programs that connect to the cluster, such as"
+            " `txn-checker=FILE;exporter=FILE`: findings name certificates in their TLS files that"
+            " expire. Those of `electorConfig` are included.",
+            extra=_GUARD,
+        ),
+    ] = ""
     store_path_root_dir: Annotated[
         str, Meta(description="Folder for the history, the audit log and the generated token.")
     ] = "cometmq-console"

@@ -2,7 +2,6 @@
 """Puts the parts of the web application together."""
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp
@@ -16,6 +15,7 @@ from cometmq.console.web.action import Action
 from cometmq.console.web.frame import Frame
 from cometmq.console.web.page import Page
 from cometmq.console.web.rendering import Renderer
+from cometmq.runtime.version import VERSION
 
 if TYPE_CHECKING:
     from cometmq.console.login.oidc import Oidc
@@ -36,7 +36,7 @@ def site(
         prefix=desk.prefix,
         clock=desk.clock,
         menu=[page for page in pages if page.menu],
-        version=version("cometmq-runtime"),
+        version=VERSION,
         cluster=desk.settings.namesrv_addr,
     )
     login = LoginPages(desk, gate, tokens, renderer, oidc=oidc, token_hint=token_hint)

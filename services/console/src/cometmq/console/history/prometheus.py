@@ -7,10 +7,12 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
+from http.client import HTTPException
 from typing import Any, Final
 
 from cometmq.console.history.source import Points
 from cometmq.console.web.problems import Problem
+from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.worker import Worker
 
 POINTS_MAX: Final = 300
@@ -58,10 +60,10 @@ class Prometheus:
         try:
             with urllib.request.urlopen(url, timeout=self._timeout_s) as answer:  # noqa: S310  # a setting
                 found = json.loads(answer.read(ANSWER_MAX))["data"]["result"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            text = f"the history comes from {self._url}, which fails: {error}"
+            return points_of(found[0]["values"] if found else [], step_s)
+        except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
+            text = f"the history comes from {self._url}, which fails: {describe(error)}"
             raise Problem(HTTPStatus.BAD_GATEWAY, text) from error
-        return points_of(found[0]["values"] if found else [], step_s)
 
 
 def query_of(key: str) -> str:

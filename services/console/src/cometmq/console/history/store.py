@@ -4,15 +4,17 @@
 A point holds until the next one of its series, so figures that stay the same cost nothing; `runs`
 says when the console was looking. Points older than a day are reduced to the highest and the last
 one of ten minutes, those older than a week to those of an hour. If the file exceeds its limit, the
-oldest tenth of the time is deleted. Everything runs on one thread.
+oldest tenth of the time is deleted. Everything runs on one thread; what it remembers changes once
+a transaction has succeeded.
 """
 
 import math
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from cometmq.console.database import opened
 from cometmq.console.history.source import Points
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock
@@ -66,8 +68,7 @@ class HistoryStore:
         self._log = log
         self._worker = Worker("history", pending_count_max=1_000)
         self._database: sqlite3.Connection | None = None
-        self._ids: dict[str, int] = {}
-        self._last: dict[str, float | None] = {}
+        self._last: dict[str, float] = {}
         self._run_s: int | None = None
         self._seen_s = 0
         self._compacted_s = 0
@@ -96,24 +97,12 @@ class HistoryStore:
     # -- on the thread ------------------------------------------------------------------------
 
     def _open(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._database = self._opened()
-        except sqlite3.DatabaseError as error:
-            aside = self._path.with_suffix(".damaged")
-            self._path.replace(aside)
-            self._log.warning("history.damaged", error=str(error), kept=str(aside))
-            self._database = self._opened()
+        self._database, _ = opened(
+            self._path, schema=_SCHEMA, query="SELECT id FROM series", damaged=self._damaged
+        )
 
-    def _opened(self) -> sqlite3.Connection:
-        database = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
-        try:
-            database.executescript(_SCHEMA)
-            self._ids = dict(database.execute("SELECT name, id FROM series"))
-        except sqlite3.DatabaseError:
-            database.close()
-            raise
-        return database
+    def _damaged(self, error: str, kept: Path) -> None:
+        self._log.warning("history.damaged", error=error, kept=str(kept))
 
     def _close(self) -> None:
         if self._database is not None:
@@ -125,47 +114,43 @@ class HistoryStore:
         assert database is not None, "not open"
         if now_s <= self._seen_s:
             return  # the clock was set back: the points of that time exist
-        is_new = self._run_s is None or now_s - self._seen_s > GAP_INTERVALS * self._interval_s
+        run_s, last = self._run_s, self._last
+        if run_s is None or now_s - self._seen_s > GAP_INTERVALS * self._interval_s:
+            run_s, last = now_s, {}  # what went on meanwhile is unknown
+        values = {key: _rounded(value) for key, value in figures.items()}
+        changes = [
+            (key, value) for key, value in values.items() if last.get(key, math.nan) != value
+        ]
+        ended = [(key, None) for key in last if key not in values]
         with database:
             database.execute("BEGIN")
-            if is_new:
-                self._begin_run(now_s)
-            rows = list(self._changes(figures, now_s))
-            database.executemany("INSERT OR REPLACE INTO points VALUES (?, ?, ?)", rows)
-            database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (self._run_s, now_s))
-        self._seen_s = now_s
+            self._add(database, now_s, [*changes, *ended])
+            database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (run_s, now_s))
+        self._run_s, self._last, self._seen_s = run_s, values, now_s
         if now_s - self._compacted_s >= COMPACT_S:
             self._compacted_s = now_s
             self._compact(now_s)
 
-    def _begin_run(self, now_s: int) -> None:
-        self._run_s = now_s
-        self._last = dict.fromkeys(self._last)  # what went on meanwhile is unknown
-
-    def _changes(
-        self, figures: dict[str, float], now_s: int
-    ) -> Iterator[tuple[int, int, float | None]]:
-        for key, value in figures.items():
-            rounded = _rounded(value)
-            if self._last.get(key, math.nan) != rounded:
-                self._last[key] = rounded
-                yield self._id(key), now_s, rounded
-        for key in [it for it, value in self._last.items() if it not in figures]:
-            if self._last.pop(key) is not None:
-                yield self._id(key), now_s, None
-
-    def _id(self, key: str) -> int:
-        assert self._database is not None
-        if key not in self._ids:
-            cursor = self._database.execute("INSERT INTO series (name) VALUES (?)", (key,))
-            self._ids[key] = int(cursor.lastrowid or 0)
-        return self._ids[key]
+    def _add(
+        self,
+        database: sqlite3.Connection,
+        at_s: int,
+        points: Sequence[tuple[str, float | None]],
+    ) -> None:
+        database.executemany(
+            "INSERT OR IGNORE INTO series (name) VALUES (?)", [(key,) for key, _ in points]
+        )
+        database.executemany(
+            "INSERT OR REPLACE INTO points SELECT id, ?, ? FROM series WHERE name = ?",
+            [(at_s, value, key) for key, value in points],
+        )
 
     def _line(self, key: str, begin_s: int, end_s: int) -> Points:
         assert self._database is not None, "not open"
-        number = self._ids.get(key)
-        if number is None:
+        found = self._database.execute("SELECT id FROM series WHERE name = ?", (key,)).fetchone()
+        if found is None:
             return []
+        number = found[0]
         runs = self._database.execute(
             "SELECT begin_s, end_s FROM runs WHERE end_s >= ? AND begin_s <= ? ORDER BY begin_s",
             (begin_s, end_s),
@@ -189,15 +174,12 @@ class HistoryStore:
             database.execute("BEGIN")
             for level in LEVELS:
                 self._reduce(database, level, now_s)
-            oldest_s = now_s - self._days * DAY_S
-            self._forget(database, oldest_s)
+        self._forget(database, now_s - self._days * DAY_S)
         for _ in range(20):
             if self._size(database) <= self._bytes_max:
                 break
             first_s = database.execute("SELECT min(begin_s) FROM runs").fetchone()[0]
-            with database:
-                database.execute("BEGIN")
-                self._forget(database, first_s + max(1, (now_s - first_s) // 10))
+            self._forget(database, first_s + max(1, (now_s - first_s) // 10))
             database.execute("PRAGMA incremental_vacuum").fetchall()
         database.execute("PRAGMA incremental_vacuum").fetchall()
 
@@ -225,19 +207,24 @@ class HistoryStore:
 
     def _forget(self, database: sqlite3.Connection, before_s: int) -> None:
         """Delete what is older, except the newest older point of a series that still holds."""
-        database.execute("DELETE FROM runs WHERE end_s < ?", (before_s,))
-        database.execute("UPDATE runs SET begin_s = ? WHERE begin_s < ?", (before_s, before_s))
-        if self._run_s is not None and self._run_s < before_s:
-            self._run_s = before_s
-        database.execute(
-            "INSERT OR IGNORE INTO points SELECT series, ?, value FROM points AS old"
-            " WHERE at_s < ? AND at_s = (SELECT max(at_s) FROM points WHERE series = old.series"
-            " AND at_s < ?)",
-            (before_s, before_s, before_s),
-        )
-        database.execute("DELETE FROM points WHERE at_s < ?", (before_s,))
-        database.execute("DELETE FROM series WHERE id NOT IN (SELECT series FROM points)")
-        self._ids = dict(database.execute("SELECT name, id FROM series"))
+        with database:
+            database.execute("BEGIN")
+            database.execute("DELETE FROM runs WHERE end_s < ?", (before_s,))
+            database.execute(  # runs overlap if the clock was set back
+                "UPDATE OR REPLACE runs SET begin_s = ?, end_s = (SELECT max(end_s) FROM runs"
+                " WHERE begin_s <= ?) WHERE begin_s <= ?",
+                (before_s, before_s, before_s),
+            )
+            database.execute(
+                "INSERT OR IGNORE INTO points SELECT series, ?, value FROM points AS old"
+                " WHERE at_s < ? AND at_s = (SELECT max(at_s) FROM points"
+                " WHERE series = old.series AND at_s < ?)",
+                (before_s, before_s, before_s),
+            )
+            database.execute("DELETE FROM points WHERE at_s < ?", (before_s,))
+            database.execute("DELETE FROM series WHERE id NOT IN (SELECT series FROM points)")
+        if self._run_s is not None:
+            self._run_s = max(self._run_s, before_s)
 
     def _size(self, database: sqlite3.Connection) -> int:
         used = [

@@ -4,6 +4,7 @@
 import msgspec
 
 from cometmq.client.admin import AdminClient
+from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.settings import ClientOptions
 from cometmq.console.login.roles import Role, User
 from cometmq.remoting.codes import RequestCode as Code
@@ -21,56 +22,66 @@ async def account_user(
 ) -> User:
     """Return the user of an account; `role` is for one that is no administrator.
 
-    Every broker that can be reached must accept the signature, and at least one must answer. Raise
-    Refused otherwise, also for a cluster without access control, because its brokers accept
-    any signature.
+    Only the brokers that deny a wrong signature can check an account. All that answer must accept
+    it, and at least one must answer; raise Refused otherwise. An administrator is an account that
+    at least one master treats as one, and no master denies: a slave may have older accounts.
     """
     if not credentials.access_key or not credentials.secret_key:
         raise Refused("give an access key and a secret key")
     wrong = SessionCredentials(credentials.access_key, credentials.secret_key + "-")
-    if await _is_accepted(options, wrong, log):
+    taken = await _answers(options, wrong, Code.GET_BROKER_RUNTIME_INFO, log)
+    checking = {address for address, is_accepted in taken.items() if not is_accepted}
+    if taken and not checking:
         raise Refused(
             "the brokers accept any signature from here (no access control, or a white-listed"
             " address), so they cannot check an account: use a token"
         )
-    if not await _is_accepted(options, credentials, log):
+    known = await _answers(options, credentials, Code.GET_BROKER_RUNTIME_INFO, log)
+    if not all(known.values()):
         raise Refused("no such account, or the secret key is wrong")
-    is_admin = await _is_admin(options, credentials, log)
+    if not checking & known.keys():
+        raise Refused("no broker answers, so nobody can check the account: try again later")
+    ruled = await _answers(options, credentials, Code.UPDATE_BROKER_CONFIG, log, masters_only=True)
+    is_admin = all(ruled.values()) and bool(checking & ruled.keys())
     return User(credentials.access_key, Role.ADMIN if is_admin else role, "account")
 
 
-async def _is_accepted(options: ClientOptions, credentials: SessionCredentials, log: Log) -> bool:
-    """Return whether brokers accept a signature; RUNTIME_INFO needs no right beyond it."""
-    answered = 0
+async def _answers(
+    options: ClientOptions,
+    credentials: SessionCredentials,
+    code: Code,
+    log: Log,
+    *,
+    masters_only: bool = False,
+) -> dict[str, bool]:
+    """Return whether brokers accept a request without content, by address; only those that answer.
+
+    GET_BROKER_RUNTIME_INFO needs a valid signature only. UPDATE_BROKER_CONFIG, which changes
+    nothing here, is a request that also RocketMQ grants to administrators only.
+    """
+    found: dict[str, bool] = {}
     async with AdminClient(options=with_account(options, credentials), log=log) as admin:
         for group in (await admin.broker_groups()).values():
-            for broker in group.values():
+            for broker_id, broker in group.items():
+                if masters_only and broker_id != MASTER_ID:
+                    continue
                 try:
-                    await broker.runtime_info()
+                    await broker.invoke(code)
                 except AccessDenied:
-                    return False
+                    found[broker.address] = False
                 except CometError:
                     continue
-                answered += 1
-    if not answered:
-        raise Refused("no broker answers, so nobody can check the account: try again later")
-    return True
+                else:
+                    found[broker.address] = True
+    return found
 
 
-async def _is_admin(options: ClientOptions, credentials: SessionCredentials, log: Log) -> bool:
-    """Return whether all brokers treat an account as an administrator.
-
-    A change of no settings is a request that also RocketMQ grants to administrators only.
+async def check_admin(admin: AdminClient, broker_name: str) -> None:
+    """Raise AccessDenied unless a broker's master treats the client's account as an administrator;
+    raise another error if no master answers.
     """
-    async with AdminClient(options=with_account(options, credentials), log=log) as admin:
-        for broker in (await admin.masters()).values():
-            try:
-                await broker.invoke(Code.UPDATE_BROKER_CONFIG)
-            except AccessDenied:
-                return False
-            except CometError:
-                continue
-    return True
+    master = (await admin.masters_to_change(names=[broker_name]))[broker_name]
+    await master.invoke(Code.UPDATE_BROKER_CONFIG)
 
 
 def with_account(options: ClientOptions, credentials: SessionCredentials) -> ClientOptions:

@@ -13,8 +13,9 @@ KEYS_MAX: Final = 10_000
 
 
 class Attempts:
-    """Failed logins in the current period of each key.
+    """Failed logins, and those in progress, in the current period of each key.
 
+    An attempt counts as failed from its beginning, because many can wait for a broker at a time.
     A name is locked only for the addresses that fail with it, so that a stranger cannot lock its
     owner out.
     """
@@ -29,8 +30,8 @@ class Attempts:
         waits = [self._wait_ms(key, limit) for key, limit in _keys(name, address)]
         return -(-max(waits) // 1_000)
 
-    def failed(self, name: str, address: str) -> None:
-        """Count a failed attempt."""
+    def begin(self, name: str, address: str) -> None:
+        """Count an attempt as failed."""
         now_ms = self._clock.monotonic_ms()
         for key, _ in _keys(name, address):
             begin_ms, count = self._failures.pop(key, (now_ms, 0))
@@ -40,8 +41,16 @@ class Attempts:
         while len(self._failures) > KEYS_MAX:  # the oldest keys; the total is always recent
             del self._failures[next(iter(self._failures))]
 
+    def withdraw(self, name: str, address: str) -> None:
+        """Do not count an attempt that did not fail."""
+        for key, _ in _keys(name, address):
+            begin_ms, count = self._failures.get(key, (0, 0))
+            if count:
+                self._failures[key] = begin_ms, count - 1
+
     def succeeded(self, name: str, address: str) -> None:
-        """Forget the failures of this name from this address."""
+        """Forget the failures of this name from this address, and do not count this attempt."""
+        self.withdraw(name, address)
         self._failures.pop(("name", name, address), None)
 
     def _wait_ms(self, key: tuple[str, ...], limit: int) -> int:

@@ -83,11 +83,10 @@ class Gate:
         self.sessions.end(request.cookies.get(self._cookie, ""))
         response.delete_cookie(self._cookie, path=self._path)
 
-    def refuse(self, name: str, request: Request) -> None:
-        """Count a failed login."""
-        address = address_of(request)
-        self.attempts.failed(name, address)
-        self._log.warning("login.refused", user=name[:100], address=address)
+    def begin_attempt(self, name: str, request: Request) -> None:
+        """Raise Problem if there were too many failed logins; count this one until it succeeds."""
+        self.check_attempts(name, request)
+        self.attempts.begin(name, address_of(request))
 
     def check_attempts(self, name: str, request: Request) -> None:
         """Raise Problem if there were too many failed logins."""
@@ -98,6 +97,10 @@ class Gate:
             )
             problem.headers["Retry-After"] = str(wait_s)
             raise problem
+
+    def refuse(self, name: str, request: Request) -> None:
+        """Log a failed login."""
+        self._log.warning("login.refused", user=name[:100], address=address_of(request))
 
     def form_token(self, request: Request, response_cookies: dict[str, str]) -> str:
         """Return the token for the login form; note the cookie that the answer must set."""
@@ -116,11 +119,12 @@ class Gate:
         return self.sessions.form_token(cookie) if cookie else ""
 
     def _bearer(self, token: str, request: Request) -> User:
-        self.check_attempts("", request)
+        self.begin_attempt("", request)
         user = self._tokens.find(token)
         if user is None:
             self.refuse("", request)
             raise Problem(HTTPStatus.UNAUTHORIZED, "the token is not valid")
+        self.attempts.withdraw("", address_of(request))
         return user
 
     def _set(self, response: Response, name: str, value: str, life_s: int) -> None:

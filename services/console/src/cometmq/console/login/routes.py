@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from cometmq.console.desk import Desk
 from cometmq.console.login.accounts import Refused, account_user
-from cometmq.console.login.gate import Gate
+from cometmq.console.login.gate import Gate, address_of
 from cometmq.console.login.roles import Role, User, role_of
 from cometmq.console.login.tokens import Tokens
 from cometmq.console.web.guard import form_of, local_path
@@ -67,15 +67,16 @@ class LoginPages:
         values = {name: items[-1][:LENGTH_MAX] for name, items in form.items() if items}
         there = local_path((form.get("next") or ["/"])[-1])
         name = values.get("access_key", "").strip()
-        self._gate.check_attempts(name, request)
+        self._gate.begin_attempt(name, request)
         try:
             user, credentials = await self._user(values, name)
         except Refused as error:
             self._gate.refuse(name, request)
             return self._form(request, there, fault=str(error))
         except CometError as error:
+            self._gate.attempts.withdraw(name, address_of(request))
             return self._form(request, there, fault=str(error))
-        self._gate.attempts.succeeded(name, request.client.host if request.client else "")
+        self._gate.attempts.succeeded(name, address_of(request))
         response = RedirectResponse(self._desk.prefix + there, HTTPStatus.SEE_OTHER)
         self._gate.begin(response, user, credentials)
         return response
@@ -141,12 +142,13 @@ class LoginPages:
 
     async def _oidc_end(self, request: Request) -> Response:
         assert self._oidc is not None
-        self._gate.check_attempts("", request)
+        self._gate.check_attempts("", request)  # there is no secret to guess at the same time
         try:
             user, there = await self._oidc.end(
                 dict(request.query_params), request.cookies.get(self._oidc.COOKIE, "")
             )
         except Refused as error:
+            self._gate.attempts.begin("", address_of(request))
             self._gate.refuse("", request)
             raise Problem(HTTPStatus.FORBIDDEN, str(error), title="Login refused") from error
         response = RedirectResponse(self._desk.prefix + local_path(there), HTTPStatus.SEE_OTHER)

@@ -104,6 +104,7 @@ async def accounts(view: View) -> Shown:
     rows = found.rows()
     who, what, name = view.text("who"), view.text("may", "send"), view.text("subject")
     answers = may(found, who, what, name) if who and name else []
+    cluster = next((it.cluster for it in (await view.snapshot()).brokers), "CLUSTER")
     table = view.table(
         rows, columns(view), default="name", keep=("who", "may", "subject"),
         search=lambda it: f"{it.name} {' '.join(it.topics)} {' '.join(it.groups)}",
@@ -114,7 +115,7 @@ async def accounts(view: View) -> Shown:
             "white_addresses": found.white,
             "answers": [it._asdict() for it in answers],
         },
-        "cometmq mqadmin getAccessConfigSubCommand -c CLUSTER",
+        f"cometmq mqadmin getAccessConfigSubCommand -c {quoted(cluster)}",
         view.desk.clock.now_ms(),
         found.refusals if found.configs else {},
         extra={

@@ -18,9 +18,12 @@ from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import Broker, BrokerState, Snapshot, Unreachable
+from cometmq.remoting.codes import request_name
 from cometmq.remoting.errors import CometError
 
 PATH: Final = "/brokers"
+SLOW_MAX: Final = 10
+_YEAR_S: Final = 366 * 86_400
 _SECRET: Final = ("secret", "passw", "token", "credential")
 
 
@@ -75,7 +78,7 @@ def columns(view: View) -> list[Column[Row]]:
         ),
         Column("id", "Id", lambda it: it.broker.broker_id, "number"),
         Column("role", "Role", lambda it: it.broker.role),
-        Column("state", "State", lambda it: "; ".join(it.faults) or "well",
+        Column("state", "State", lambda it: "; ".join(it.faults) or "healthy",
                tone=lambda it: "bad" if it.faults else "good"),
         Column("in", "In", lambda it: it.of(lambda s: s.figures.incoming.tps), "rate",
                help="Messages stored per second"),
@@ -85,6 +88,8 @@ def columns(view: View) -> list[Column[Row]]:
                help="Bytes of the master's log that a slave lacks"),
         Column("disk", "Disk", lambda it: it.of(_disk), "percent", tone=_disk_tone,
                help="Used share of the commit log's disk"),
+        Column("memory", "Memory", lambda it: it.of(_resident), "size",
+               help="Memory of its process"),
         Column("native", "Native", lambda it: it.of(lambda s: s.native_share), "percent",
                help="Requests that took the native path"),
         Column("epoch", "Epoch", lambda it: it.of(lambda s: s.epoch), "number"),
@@ -97,6 +102,35 @@ def columns(view: View) -> list[Column[Row]]:
 
 def _disk(state: BrokerState) -> Any:
     return getattr(state.disk, "used_ratio", state.disk)
+
+
+def _resident(state: BrokerState) -> Any:
+    return getattr(state.memory, "resident_bytes", state.memory)
+
+
+def _times(state: BrokerState) -> list[tuple[str, float | None, str]]:
+    """Return how long sends and reads take, as the broker tells it."""
+    names = {
+        "99 % of the sends take at most": "putLatency99",
+        "99.9 % of the sends": "putLatency999",
+        "Slowest send": "putMessageEntireTimeMax",
+        "Slowest read": "getMessageEntireTimeMax",
+    }
+    return [(title, _seconds(state.runtime.get(key)), "duration") for title, key in names.items()]
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        value = None if text is None else float(text) / 1_000
+    except ValueError:
+        return None
+    return value if value is not None and 0 <= value < _YEAR_S else None
+
+
+def _detours(state: BrokerState) -> list[tuple[str, str, int]]:
+    """Return the requests that did not take the native path, the most frequent first."""
+    rows = sorted(state.figures.slow_requests, key=lambda it: -it.count)[:SLOW_MAX]
+    return [(request_name(it.code), it.reason, it.count) for it in rows]
 
 
 def _disk_tone(row: Row) -> str:
@@ -163,6 +197,8 @@ async def broker(view: View) -> Shown:
             "copies": [it for it in snapshot.brokers if it.name == name],
             "table": table,
             "differs": view.is_set("differs"),
+            "times": _times(found.state) if isinstance(found.state, BrokerState) else [],
+            "detours": _detours(found.state) if isinstance(found.state, BrokerState) else [],
             "duration": duration,
             **await plots(view, drawings),
         },

@@ -88,7 +88,7 @@ async def overview(view: View) -> Shown:
                 else ""
             ),
         ),
-        Column("address", "Address", lambda it: it.address),
+        Column("address", "Address", lambda it: it.address.lstrip("/")),
         Column("language", "Language", lambda it: it.language),
         Column("version", "Version", lambda it: version_name(it.version)),
         Column("brokers", "Connected to", lambda it: it.brokers),

@@ -17,9 +17,9 @@ from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import bad, missing
 from cometmq.console.web.tables import Column
 from cometmq.insight import times
-from cometmq.insight.dead_letters import Choice, Pace, Replay, Replayed, as_object
 from cometmq.insight.decode import Format, decode
 from cometmq.insight.model import Group, Unknown, known
+from cometmq.insight.replays import Choice, Pace, Replay, Replayed, as_object
 from cometmq.insight.words import counted, lasting
 from cometmq.remoting.errors import CometError, QueryNotFound
 from cometmq.remoting.message.properties import PropertyKey
@@ -123,6 +123,7 @@ async def of_group(view: View) -> Shown:
         extra={
             "group": group,
             "args": args,
+            "is_selecting": any(args.values()),
             "rows": [_row(view, group, it) for it in found],
             "notes": notes,
             "no_reason": NO_REASON,
@@ -134,20 +135,26 @@ async def of_group(view: View) -> Shown:
 
 def _row(view: View, group: str, message: MessageExt) -> dict[str, Any]:
     shown = decode(message.body, chars_max=4 * PREVIEW_CHARS)
-    limit = message.properties.get(PropertyKey.MAX_RECONSUME_TIMES)
     return {
         "died": message.store_timestamp,
         "born": message.born_timestamp,
         "origin": origin_topic(message),
         "tag": message.tag or "",
         "keys": [key for key in message.keys if key != message.message_id],
-        "attempts": f"{message.reconsume_times + 1}" + (f" of {limit}" if limit else ""),
+        "attempts": _attempts(message),
         "body": f"{' '.join(shown.text.split())[:PREVIEW_CHARS]} ({shown.format})",
         "id": message.offset_message_id,
         "message_id": message.message_id,
         "link": view.href("/message", topic=message.topic, id=message.offset_message_id),
         "edit": view.href("/dead-letters/edit", group=group, id=message.offset_message_id),
     }
+
+
+def _attempts(message: MessageExt) -> str:
+    """Return how often a dead letter was delivered: its last failure counts as a redelivery."""
+    retries = message.properties.get(PropertyKey.MAX_RECONSUME_TIMES, "")
+    limit = f" of {int(retries) + 1}" if retries.isascii() and retries.isdecimal() else ""
+    return f"{message.reconsume_times}{limit}"
 
 
 # -- sending them again ---------------------------------------------------------------------------
@@ -158,6 +165,9 @@ async def replay(view: View) -> Form:
     group = view.needed("group")
     ids = view.many("ids", count_max=REPLAYED_MAX)
     topic = view.text("topic") or None
+    if topic is not None or any(view.text(name) for name, _ in _SELECTION):
+        # who may not read them must not bring them where they can, nor learn their keys by counts
+        await view.check_readable(dead_letter_topic(group))
     rate = view.number("rate", 50, low=1, high=10_000)
     from_start = view.is_set("from_start") or bool(ids)
     fields = [
@@ -182,7 +192,7 @@ async def replay(view: View) -> Form:
         run = Replay(group, topic, pace=Pace(rate))
         await run.run(client, chosen, Replayed(client, group, is_ignored=from_start))
         left = f"; {counted(len(run.broken), 'message')} cannot be sent" if run.broken else ""
-        return f"{counted(len(run.sent), 'message')} of {group} were sent to {target}{left}."
+        return f"Sent {counted(len(run.sent), 'message')} of {group} to {target}{left}."
 
     facts = {"messages": count, "broken": len(counting.broken),
              "replayed before": counting.skipped_count}  # fmt: skip

@@ -1,18 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed messages: what waits in each level, and which are due next."""
+"""Delayed messages: what waits in each level, which are due next, and recalling one."""
 
 import re
+import shlex
 from typing import Any, Final
 
+from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.recalls import find_waiting
+from cometmq.client.admin.recalls import recall as recall_at
 from cometmq.client.clock import wall_ms
 from cometmq.client.message import MessageExt
-from cometmq.console.web.page import Page, Shown, View, silent_brokers
+from cometmq.client.transfer.empty_answers import EmptyAnswers
+from cometmq.console.login.gate import may
+from cometmq.console.login.roles import Role
+from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
+from cometmq.console.web.page import NOT_READABLE, Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import DelayLevel, Unknown, known
-from cometmq.remoting.message.properties import PropertyKey
-from cometmq.remoting.names import SCHEDULE_TOPIC
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.message.properties import PropertyKey, timed_ms
+from cometmq.remoting.names import RETRY_PREFIX, SCHEDULE_TOPIC
 
 SHOWN_MAX: Final = 200
 _SECTION: Final = "/delayed"
@@ -72,9 +81,11 @@ async def of_level(view: View) -> Shown:
     text = await _delay_text(master, level)
     delay = delay_ms(text)
     messages = await _waiting(master, level)
-    rows = [_row(view, it, delay) for it in messages]
+    tags = await view.readable_only({_topic(it) for it in messages})
+    rows = [_row(view, it, delay, has_tag=_topic(it) in tags) for it in messages]
+    columns = [*_COLUMNS, _RECALL] if may(view.user, Role.OPERATOR) else _COLUMNS
     table = view.table(
-        rows, _COLUMNS, default="due", search=lambda it: f"{it['topic']} {it['id']}",
+        rows, columns, default="due", search=lambda it: f"{it['topic']} {it['id']}",
         keep=("broker", "level"),
     )  # fmt: skip
     return Shown(
@@ -102,27 +113,75 @@ async def _waiting(master: BrokerAdmin, level: int) -> list[MessageExt]:
     offset = max(offsets.get(level, 0), await master.min_offset(*place))
     end = await master.max_offset(*place)
     found: list[MessageExt] = []
+    empty = EmptyAnswers(MessageQueue(SCHEDULE_TOPIC, master.name, level - 1))
     while offset < end and len(found) < SHOWN_MAX:
         pulled = await master.pull(*place, offset)
         found += pulled.messages
         if pulled.next_offset <= offset:
             break
+        empty.check(pulled)
         offset = pulled.next_offset
     return found[:SHOWN_MAX]
 
 
-def _row(view: View, message: MessageExt, delay: int | Unknown) -> dict[str, Any]:
-    topic = message.properties.get(PropertyKey.REAL_TOPIC, "")
-    own = delay if isinstance(delay, Unknown) else message.store_timestamp + delay
+def _topic(message: MessageExt) -> str:
+    return message.properties.get(PropertyKey.REAL_TOPIC, "")
+
+
+def _row(view: View, message: MessageExt, delay: int | Unknown, *, has_tag: bool) -> dict[str, Any]:
+    topic = _topic(message)
+    own: int | Unknown | None = timed_ms(message.properties)
+    if own is None:
+        own = delay if isinstance(delay, Unknown) else message.store_timestamp + delay
     return {
         "due": own,
         "stored": message.store_timestamp,
         "topic": topic,
-        "tag": message.tag or "",
+        "tag": (message.tag or "") if has_tag else NOT_READABLE,
         "size": len(message.body),
         "id": message.message_id,
         "link": view.href("/message", topic=topic, id=message.offset_message_id),
+        "recall": ""
+        if topic.startswith(RETRY_PREFIX)
+        else view.href(
+            "/delayed/recall",
+            broker=message.queue.broker_name,
+            topic=topic,
+            id=message.message_id,
+        ),
     }
+
+
+async def recall(view: View) -> Form:
+    """Plan to recall a message."""
+    name, topic, message_id = view.needed("broker"), view.needed("topic"), view.needed("id")
+    masters = await view.admin().masters()
+    if name not in masters:
+        raise missing(f"there is no broker {name} with a master")
+    waiting = await find_waiting(view.admin(), [masters[name]], topic, message_id)
+    facts = [it.facts() for it in waiting]
+
+    async def perform(client: AdminClient) -> str:
+        await recall_at((await client.masters())[name], topic, message_id)
+        return f"The message {message_id} is recalled: nobody gets it."
+
+    return Form(
+        [Field(key, key, "hidden", view.needed(key)) for key in ("broker", "topic", "id")],
+        Plan(
+            what=f"Recall this message for {topic}",
+            subject=message_id,
+            before=facts,
+            after="recalled",
+            consequences=[
+                Consequence("Nobody gets the message.", "bad"),
+                Consequence("It cannot be undone.", "bad"),
+                Consequence("Brokers of RocketMQ 4.x refuse: they cannot recall messages."),
+            ],
+            command=f"cometmq message recall {shlex.quote(message_id)} -t {shlex.quote(topic)}",
+            perform=perform,
+            leads_to=view.href("/delayed/level", broker=name, level=waiting[0].level),
+        ),
+    )
 
 
 _COLUMNS: Final[list[Column[dict[str, Any]]]] = [
@@ -133,8 +192,19 @@ _COLUMNS: Final[list[Column[dict[str, Any]]]] = [
     Column("size", "Size", lambda it: it["size"], "size"),
     Column("id", "Message id", lambda it: it["id"]),
 ]
+_RECALL: Final[Column[dict[str, Any]]] = Column(
+    "recall",
+    "Change",
+    lambda it: "Recall …" if it["recall"] else "",
+    link=lambda it: it["recall"],
+)
 
 PAGES: Final = (
     Page(_SECTION, "Delayed messages", "delayed.html", overview, menu="Delayed"),
     Page("/delayed/level", "Delay level", "delay_level.html", of_level, section=_SECTION),
 )
+ACTIONS: Final = (
+    Action(
+        "delayed.recall", "/delayed/recall", "Recall", Role.OPERATOR, Risk.HIGH, recall, _SECTION,
+    ),
+)  # fmt: skip

@@ -70,7 +70,7 @@ async def prepare_reset(view: View) -> Form:
         Field("backwards", "Never move a queue forward", "check", "1" if never_forward else ""),
     ]  # fmt: skip
     if not where:
-        return Form(fields)
+        return Form(fields, intro=f"The group {group.name} continues elsewhere in a topic.")
     if topic not in topics:
         raise bad(f"the group {group.name} does not read the topic {topic}")
     now_ms = view.desk.clock.now_ms()
@@ -214,7 +214,8 @@ async def prepare_alter(view: View) -> Form:
         Field("enabled", "Members may read", "select", enabled, (("yes", "yes"), ("no", "no"))),
     ]  # fmt: skip
     if not view.text("retries") and not view.text("enabled"):
-        return Form(fields)
+        text = f"The change of {group.name} applies at every broker."
+        return Form(fields, intro=text)
     after = msgspec.structs.replace(
         before, retry_max_times=retries, consume_enable=enabled == "yes"
     )

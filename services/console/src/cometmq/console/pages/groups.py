@@ -9,7 +9,7 @@ import msgspec
 from cometmq.console.history.source import group_key
 from cometmq.console.login.roles import Role
 from cometmq.console.pages.plotted import Drawing, plots
-from cometmq.console.pages.topics import quoted
+from cometmq.console.pages.topics import note_in, quoted
 from cometmq.console.web.cells import duration, number, rate
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
@@ -27,6 +27,7 @@ RETENTION: Final = "fileReservedTime"
 
 def columns(view: View) -> list[Column[Group]]:
     """Return the columns of the list."""
+    notes = view.desk.notes.of("group")
     return [
         Column("name", "Group", lambda it: it.name,
                link=lambda it: view.href("/group", name=it.name)),
@@ -44,6 +45,7 @@ def columns(view: View) -> list[Column[Group]]:
                else ""),
         Column("topics", "Topics", lambda it: [one.topic for one in it.topics]),
         Column("model", "Model", lambda it: (it.model or "").lower() or None),
+        Column("note", "Note", lambda it: note_in(notes, it.name)),
     ]  # fmt: skip
 
 
@@ -64,25 +66,29 @@ def state_of(group: Group) -> str:
     lag = group.lag if isinstance(group.lag, int) else 0
     if not count:
         return "nobody reads" if lag else "no members"
-    return "behind" if lag and isinstance(group.behind_s, float) and group.behind_s > 60 else "well"
+    return (
+        "behind" if lag and isinstance(group.behind_s, float) and group.behind_s > 60 else "healthy"
+    )
 
 
 def _tone(group: Group) -> str:
-    tones = {"well": "good", "no members": "", "behind": "warn", "disabled": "warn"}
+    tones = {"healthy": "good", "no members": "", "behind": "warn", "disabled": "warn"}
     return tones.get(state_of(group), "bad")
 
 
 async def groups(view: View) -> Shown:
     """List groups."""
     snapshot = await view.snapshot()
-    with_all = view.is_set("all")
+    with_all, notes = view.is_set("all"), view.desk.notes.of("group")
     rows = [it for it in known(snapshot.groups) if with_all or not it.is_system]
     table = view.table(
         rows,
         columns(view),
         default="-lag",
         keep=("all",),
-        search=lambda it: f"{it.name} {' '.join(one.topic for one in it.topics)}",
+        search=lambda it: " ".join(
+            [it.name, note_in(notes, it.name) or "", *(one.topic for one in it.topics)]
+        ),
     )
     unknown = snapshot.groups.reason if isinstance(snapshot.groups, Unknown) else ""
     return Shown(
@@ -116,7 +122,7 @@ def member_columns(view: View, group: str) -> list[Column[Member]]:
     return [
         Column("id", "Client id", lambda it: it.client_id,
                link=lambda it: view.href("/group/member", name=group, client=it.client_id)),
-        Column("address", "Address", lambda it: it.address),
+        Column("address", "Address", lambda it: it.address.lstrip("/")),
         Column("language", "Language", lambda it: it.language),
         Column("version", "Version", lambda it: version_name(it.version)),
         Column("brokers", "Connected to", lambda it: it.brokers),
@@ -131,16 +137,19 @@ async def group(view: View) -> Shown:
     if found is None:
         raise missing(f"there is no group {name}, or no broker that knows it answers")
     states = await queue_states(view.admin(), name)
-    loss_s = await time_to_loss(view, states)
+    loss_s, note = await time_to_loss(view, states), view.desk.notes.get("group", name)
     members: Sequence[Member] = () if isinstance(found.members, Unknown) else found.members
-    own = [it for it in findings(snapshot, view.desk.looks) if it.subject == name]
+    own = [
+        it for it in findings(snapshot, view.desk.looks) if it.subject.partition(" in ")[0] == name
+    ]
     return Shown(
-        {"group": found, "queues": states, "time_to_loss_s": loss_s},
+        {"group": found, "queues": states, "time_to_loss_s": loss_s, "note": note},
         f"cometmq group describe {quoted(name)}",
         snapshot.taken_ms,
         silent_brokers(snapshot),
         extra={
             "group": found,
+            "note": note,
             "findings": own,
             "loss_s": loss_s,
             "behind_s": _behind(found, states),
@@ -226,7 +235,10 @@ async def member(view: View) -> Shown:
 
 def _queue_rows(info: ConsumerRunningInfo) -> list[Mapping[str, Any]]:
     return [
-        {"queue": str(queue), **msgspec.to_builtins(found)}
+        {
+            "queue": f"{queue.topic} {queue.broker_name}:{queue.queue_id}",
+            **msgspec.to_builtins(found),
+        }
         for queue, found in sorted(info.mq_table.items())
     ]
 

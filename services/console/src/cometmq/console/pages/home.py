@@ -2,6 +2,7 @@
 """Home: what is wrong now, since when, and what to do about it."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -11,6 +12,12 @@ from cometmq.insight.findings import Finding, Severity, findings
 from cometmq.insight.model import BrokerState, Group, Snapshot, TopicKind, Unknown
 
 PER_RULE_MAX: Final = 5
+_PLACES: Final = {
+    "groups": ("/group", "name"),
+    "topics": ("/topic", "name"),
+    "dead-letters": ("/dead-letters/group", "group"),
+}
+"""The pages about the subjects of findings, instead of the lists that have them."""
 TONES: Final = {Severity.CRITICAL: "bad", Severity.WARNING: "warn", Severity.INFO: ""}
 
 
@@ -42,11 +49,21 @@ async def view(view: View) -> Shown:
             "rules": _by_rule(found),
             "totals": totals,
             "tones": TONES,
+            "place_of": partial(_place, view),
             "now_ms": snapshot.taken_ms,
             "docs_url": view.desk.settings.docs_url,
             "notes": snapshot.notes,
         },
     )
+
+
+def _place(view: View, finding: Finding) -> str:
+    """Return the address of what a finding is about."""
+    if finding.page not in _PLACES:
+        return view.href(f"/{finding.page}")
+    path, name = _PLACES[finding.page]
+    subject, _, _ = finding.subject.partition(" in ")  # a group in a topic
+    return view.href(path, **{name: subject})
 
 
 def _by_rule(found: list[Finding]) -> list[tuple[list[Finding], int]]:

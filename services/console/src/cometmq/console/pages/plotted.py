@@ -10,6 +10,8 @@ from cometmq.console.web.page import View
 from cometmq.console.web.plots import Line, line_plot
 
 HOURS: Final = (1, 6, 24, 72, 168, 336)
+HOURS_DEFAULT: Final = 6
+"""Shown unless the user chooses; less if the history is younger."""
 
 
 class Drawing(NamedTuple):
@@ -30,11 +32,15 @@ class Drawn(NamedTuple):
 
 async def plots(view: View, drawings: Sequence[Drawing]) -> dict[str, Any]:
     """Return what the template `plots.html` needs."""
-    hours = view.number("hours", 6, low=1, high=24 * 366)
+    hours = view.number("hours", HOURS_DEFAULT, low=1, high=24 * 366)
     end_ms = view.desk.clock.now_ms()
     begin_ms = end_ms - hours * 3_600_000
     keys = [key for drawing in drawings for key in drawing.lines.values()]
     found = await view.desk.history.lines(keys, begin_ms, end_ms)
+    if not view.text("hours"):
+        oldest_ms = min((line[0][0] for line in found.values() if line), default=begin_ms)
+        if oldest_ms >= end_ms - HOURS[0] * 3_600_000:
+            hours, begin_ms = HOURS[0], end_ms - HOURS[0] * 3_600_000
     drawn = [
         Drawn(
             it.title,

@@ -6,39 +6,9 @@ from typing import Any, Final
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import BrokerState, Refusal, Snapshot, Unknown, known
+from cometmq.insight.rules.clients import advice_for, is_expected
 from cometmq.remoting.codes import ResponseCode, request_name
-
-ADVICE: Final = {
-    ResponseCode.SYSTEM_BUSY: (
-        "The broker has more requests than it can serve, or waits for its disk: send more slowly,"
-        " add brokers, or look at what is slow (system-busy.md)."
-    ),
-    ResponseCode.SERVICE_NOT_AVAILABLE: (
-        "The broker accepts no messages: its disk is full, copies are missing, or it is not the"
-        " master (writes-refused.md). Producers try another broker by themselves."
-    ),
-    ResponseCode.NO_PERMISSION: (
-        "The topic, or the account, does not permit this: see the topic's permission and the"
-        " account's rights."
-    ),
-    ResponseCode.TOPIC_NOT_EXIST: "The topic does not exist at this broker: create it.",
-    ResponseCode.MESSAGE_ILLEGAL: (
-        "The message is too large, or its properties are: maxMessageSize is the limit."
-    ),
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "The consumer group does not exist: create it.",
-    ResponseCode.SUBSCRIPTION_NOT_LATEST: (
-        "The members of the group subscribe differently: make them equal."
-    ),
-    ResponseCode.FLOW_CONTROL: "The client sends more than its limit: slow down.",
-    ResponseCode.SYSTEM_ERROR: "The remark and the broker's log say why.",
-}
-
-
-def advice_for(response: int) -> str:
-    """Return what helps against a refusal."""
-    known_codes = ResponseCode._value2member_map_
-    found = ADVICE.get(ResponseCode(response)) if response in known_codes else None
-    return found or "The remark says why; the reference of response codes says what it means."
+from cometmq.remoting.refusals import plain_remark
 
 
 def _response_name(code: int) -> str:
@@ -49,18 +19,20 @@ def _response_name(code: int) -> str:
 async def overview(view: View) -> Shown:
     """Show the refusals that brokers report, and what each broker holds back now."""
     snapshot = await view.snapshot()
-    refusals = known(snapshot.refusals)
+    refusals = [it for it in known(snapshot.refusals) if not is_expected(it)]
     columns: list[Column[Refusal]] = [
         Column("last", "Last", lambda it: it.last_ms, "moment"),
-        Column("broker", "Broker", lambda it: it.broker),
-        Column("peer", "Of whom", lambda it: it.peer),
         Column("request", "Request", lambda it: request_name(it.code)),
         Column("subject", "About", lambda it: it.subject),
-        Column("answer", "Answer", lambda it: _response_name(it.response), tone=lambda _: "warn"),
+        Column(
+            "remark", "Remark", lambda it: plain_remark(it.remark), "prose", tone=lambda _: "warn"
+        ),
+        Column("advice", "What helps", lambda it: advice_for(it.response, it.remark), "prose"),
+        Column("peer", "Of whom", lambda it: it.peer),
         Column("count", "Times", lambda it: it.count, "number"),
         Column("first", "First", lambda it: it.first_ms, "moment"),
-        Column("remark", "Remark", lambda it: it.remark),
-        Column("advice", "What helps", lambda it: advice_for(it.response)),
+        Column("answer", "Answer", lambda it: _response_name(it.response)),
+        Column("broker", "Broker", lambda it: it.broker),
     ]
     table = view.table(
         refusals,

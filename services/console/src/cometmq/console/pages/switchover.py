@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.client.admin import AdminClient
+from cometmq.console.login.accounts import check_admin
 from cometmq.console.login.roles import Role
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import View
@@ -112,9 +113,11 @@ async def prepare(view: View) -> Form:
         after = {"master": plan.order.target, "epoch": plan.record.epoch + 1,
                  "in sync": plan.in_sync}  # fmt: skip
 
-    async def perform(_admin: AdminClient) -> str:
+    async def perform(admin: AdminClient) -> str:
         from cometmq.elector.switchover import carry_out  # noqa: PLC0415  # an optional package
 
+        if view.session is not None and view.session.credentials is not None:
+            await check_admin(admin, name)  # the order itself bears the elector's key
         async with _opened(view, name) as group:
             record, took_ms = await carry_out(group, await _planned(group, number))
         return (

@@ -63,7 +63,9 @@ async def prepare_create(view: View) -> Form:
     left = _orphans(await view.snapshot(), name)
 
     async def perform(admin: AdminClient) -> str:
-        await admin.create_topic(name, queue_count=queues, perm=_PERMS[perm])
+        await admin.create_topic(
+            name, queue_count=queues, perm=_PERMS[perm], broker_names=sorted(masters)
+        )
         return f"The topic {name} exists now, with {counted(queues, 'queue')} per broker."
 
     consequences = [Consequence(f"It is created on {listed(sorted(masters))}.")]
@@ -79,6 +81,7 @@ async def prepare_create(view: View) -> Form:
             subject=name,
             before={},
             after={"queues": queues, "perm": perm, "brokers": sorted(masters)},
+            compared=sorted(masters),
             consequences=consequences,
             command=f"cometmq topic create {quoted(name)} --queues {queues} --perm {perm}",
             perform=perform,
@@ -117,7 +120,9 @@ async def prepare_alter(view: View) -> Form:
         Field("perm", "Clients may", "select", perm, _PERM_OPTIONS),
     ]
     if not view.text("read") and not view.text("write") and not view.text("perm"):
-        return Form(fields, intro="The change applies at every broker that has the topic.")
+        return Form(
+            fields, intro=f"The change of {name} applies at every broker that has the topic."
+        )
     after = {
         broker: msgspec.structs.replace(
             config, read_queue_nums=read, write_queue_nums=write,

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from cometmq.console.history.source import topic_key
+from cometmq.console.notes import Note
 from cometmq.console.pages.plotted import Drawing, plots
 from cometmq.console.web.cells import rate
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
@@ -47,6 +48,7 @@ def permission(perm: int) -> str:
 
 def columns(view: View) -> list[Column[TopicRow]]:
     """Return the columns of the list."""
+    notes = view.desk.notes.of("topic")
     return [
         Column("name", "Topic", lambda it: it.topic.name,
                link=lambda it: view.href("/topic", name=it.topic.name)),
@@ -63,7 +65,14 @@ def columns(view: View) -> list[Column[TopicRow]]:
         Column("perm", "Rights", lambda it: permission(it.topic.perm)),
         Column("brokers", "Brokers", lambda it: len(it.topic.brokers), "number"),
         Column("kind", "Kind", lambda it: it.topic.kind),
+        Column("note", "Note", lambda it: note_in(notes, it.topic.name)),
     ]  # fmt: skip
+
+
+def note_in(notes: Mapping[str, Note], name: str) -> str | None:
+    """Return the beginning of the note about a name, for a list."""
+    found = notes.get(name)
+    return None if found is None else found.line
 
 
 def rows_of(snapshot: Snapshot, kind: str) -> list[TopicRow]:
@@ -80,10 +89,14 @@ def _is_of(topic: Topic, kind: str) -> bool:
 async def topics(view: View) -> Shown:
     """List topics."""
     snapshot = await view.snapshot()
-    kind = view.text("kind", "own")
+    kind, notes = view.text("kind", "own"), view.desk.notes.of("topic")
     rows = rows_of(snapshot, kind)
     table = view.table(
-        rows, columns(view), default="name", keep=("kind",), search=lambda it: it.topic.name
+        rows,
+        columns(view),
+        default="name",
+        keep=("kind",),
+        search=lambda it: " ".join([it.topic.name, note_in(notes, it.topic.name) or ""]),
     )
     return Shown(
         [row.topic for row in rows],
@@ -154,15 +167,17 @@ async def topic(view: View) -> Shown:
         )
         for queue, it in (await view.admin().topic_stats(name)).items()
     ]
-    configs = await configs_of(view, name)
+    configs, note = await configs_of(view, name), view.desk.notes.get("topic", name)
     readers = [it for it in known(snapshot.groups) if it.name in found.groups]
     return Shown(
-        {"topic": found, "queues": queues, "settings": configs, "groups": readers},
+        {"topic": found, "queues": queues, "settings": configs, "groups": readers, "note": note},
         f"cometmq topic describe {quoted(name)}",
         snapshot.taken_ms,
         silent_brokers(snapshot),
         extra={
             "topic": found,
+            "last_ms": max((it.last_ms for it in queues), default=0) or None,
+            "note": note,
             "configs": configs,
             "permission": permission,
             "queues": view.table(

@@ -2,7 +2,7 @@
 """Transactions: which are open, since when, and asking or deciding in place of the producer."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from cometmq.client.admin import AdminClient
@@ -11,7 +11,7 @@ from cometmq.client.clock import wall_ms
 from cometmq.console.login.roles import Role
 from cometmq.console.pages.bodies import body_of, format_of, schema_of
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
-from cometmq.console.web.page import Page, Shown, View, silent_brokers
+from cometmq.console.web.page import NOT_READABLE, Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import bad
 from cometmq.console.web.tables import Column
 from cometmq.insight.decode import Format
@@ -22,7 +22,7 @@ from cometmq.remoting.message.properties import PropertyKey
 
 SHOWN_MAX: Final = 200
 """Open transactions that a page reads of each broker, the oldest first."""
-_CONTENT: Final = ("keys", "properties", "body", "body_base64")
+_CONTENT: Final = ("tag", "keys", "properties", "body", "body_base64")
 _SECTION: Final = "/transactions"
 
 
@@ -48,6 +48,7 @@ async def overview(view: View) -> Shown:
         except CometError as error:
             silent[master.name] = str(error) or type(error).__name__
     now_ms = wall_ms()
+    readable = await view.readable_only({it.topic for it in halves})
     columns: list[Column[HalfMessage]] = [
         Column(
             "stored",
@@ -64,7 +65,11 @@ async def overview(view: View) -> Shown:
         ),
         Column("group", "Producer group", lambda it: it.group),
         Column("topic", "Topic", lambda it: it.topic),
-        Column("tag", "Tag", lambda it: it.message.tag or ""),
+        Column(
+            "tag",
+            "Tag",
+            lambda it: (it.message.tag or "") if it.topic in readable else NOT_READABLE,
+        ),
         Column("place", "Half message", _place),
         Column("asked", "Asked by RocketMQ", _asked, "number"),
         Column("id", "Transaction", lambda it: it.message.message_id),
@@ -77,7 +82,7 @@ async def overview(view: View) -> Shown:
     )
     waiting = snapshot.half_messages
     return Shown(
-        await _facts(view, halves),
+        _facts(halves, readable),
         f"cometmq txn list --max {SHOWN_MAX}",
         now_ms,
         silent,
@@ -91,13 +96,12 @@ async def overview(view: View) -> Shown:
     )
 
 
-async def _facts(view: View, halves: Sequence[HalfMessage]) -> list[dict[str, Any]]:
+def _facts(halves: Sequence[HalfMessage], readable: Collection[str]) -> list[dict[str, Any]]:
     """Return the transactions, without the messages that the user may not read."""
-    whys = {topic: await view.why_unreadable(topic) for topic in {it.topic for it in halves}}
     rows = []
     for half in halves:
         facts = facts_of(half, is_open=True)
-        hidden = _CONTENT if whys[half.topic] else ()
+        hidden = () if half.topic in readable else _CONTENT
         rows.append({name: it for name, it in facts.items() if name not in hidden})
     return rows
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a change is: a form, a plan that shows its consequences, and the change itself.
 
-GET shows the form and, once it is filled in, the plan. POST makes the plan again and carries it
+GET, or a POST without a mark if the form is long, shows the form and, once it is filled in, the
+plan. POST makes the plan again and carries it
 out, if the state that it replaces is still the one that the user saw; otherwise the user is told,
 and nothing changes. Clients with a token do the same with JSON.
 """
@@ -37,7 +38,7 @@ class Field(NamedTuple):
     name: str
     label: str
     kind: str = "text"
-    """`text`, `number`, `select`, `check`, `area` or `hidden`."""
+    """`text`, `number`, `select`, `check`, `area`, `file`, `password` or `hidden`."""
     value: str = ""
     options: Sequence[tuple[str, str]] = ()
     """The values and texts of a select."""
@@ -112,3 +113,5 @@ class Action(NamedTuple):
     section: str = ""
     """The path of the menu entry to which it belongs."""
     template: str = "action.html"
+    by_post: bool = False
+    """Whether the form is too long for an address: a POST without a mark shows the plan."""

@@ -9,10 +9,10 @@ from typing import Any, Final
 from markupsafe import Markup, escape
 
 from cometmq.insight.model import Unknown, Unreachable
+from cometmq.insight.times import is_known
 
 _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL: Final = ("", "k", "M", "G")
-_YEAR_9999_MS: Final = 253_402_300_799_000
 
 
 def number(value: float) -> str:
@@ -63,7 +63,7 @@ def duration(seconds: float) -> str:
 
 def moment(ms: float) -> Markup:
     """Write a time of the day in UTC, with its date unless it is recent."""
-    if not 0 < ms < _YEAR_9999_MS:
+    if not is_known(ms):
         return Markup('<span class="none">never</span>')
     at = datetime.fromtimestamp(ms / 1_000, UTC)
     return Markup('<time datetime="{}">{} UTC</time>').format(
@@ -78,6 +78,8 @@ def flag(value: object) -> str:
 
 def words(value: Any) -> str:
     """Write a sequence, or anything else as it is."""
+    if isinstance(value, bool):
+        return flag(value)
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={item}" for key, item in value.items())
     if isinstance(value, list | tuple | set | frozenset):
@@ -87,6 +89,7 @@ def words(value: Any) -> str:
 
 FORMATS: Final[Mapping[str, Callable[[Any], str]]] = {
     "text": words,
+    "prose": words,
     "number": number,
     "rate": rate,
     "size": size,

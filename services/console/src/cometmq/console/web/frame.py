@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The application: one route per page and action, and the answers to errors."""
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
-from importlib import resources
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
@@ -30,7 +32,25 @@ from cometmq.console.web.rendering import Renderer, json_answer, wants_json
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.tasks import describe
 
+_STATIC: Final = Path(__file__).with_name("static")
+ASKING_S_MAX: Final = 60.0
+"""How long one page may ask the cluster, also a broker that answers without an end."""
 Handler = Callable[[Request], Awaitable[Response]]
+
+
+@asynccontextmanager
+async def _in_time() -> AsyncIterator[None]:
+    limit = asyncio.timeout(ASKING_S_MAX)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        text = f"the cluster has not given the answer within {ASKING_S_MAX:.0f} s: try again later"
+        raise Problem(
+            HTTPStatus.GATEWAY_TIMEOUT, text, title="The cluster answers too slowly"
+        ) from error
 
 
 class Frame:
@@ -50,7 +70,6 @@ class Frame:
         self._gate = gate
         self._renderer = renderer
         self._sections = {page.path: page.section or page.path for page in pages}
-        static = resources.files("cometmq.console") / "web" / "static"
         routes: list[BaseRoute] = [
             *(Route(it.path, self._timed(partial(self._page, it))) for it in pages),
             *(
@@ -62,7 +81,7 @@ class Frame:
                 for it in login.routes()
             ),
             Route("/healthz", _healthz),
-            Mount("/static", StaticFiles(directory=str(static)), name="static"),
+            Mount("/static", StaticFiles(directory=_STATIC), name="static"),
         ]
         app = Starlette(
             routes=routes,
@@ -94,7 +113,8 @@ class Frame:
             return self._forbidden(request, user, page.role)
         args = _arguments(request)
         view = View(self._desk, request, user, session, args)
-        shown = await page.view(view)
+        async with _in_time():
+            shown = await page.view(view)
         if shown.download is not None:
             return Response(
                 shown.download.data,
@@ -136,9 +156,10 @@ class Frame:
         else:
             args = _arguments(request)
         view = View(self._desk, request, user, session, args)
-        form = await action.prepare(view)
+        async with _in_time():
+            form = await action.prepare(view)
         plan = form.plan
-        if request.method == "POST":
+        if request.method == "POST" and not (action.by_post and not view.raw("mark")):
             if plan is None:
                 raise Problem(HTTPStatus.BAD_REQUEST, "the form is not filled in")
             return await carry_out(self._desk, action, plan, view, address_of(request))

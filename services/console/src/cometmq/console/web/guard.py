@@ -106,9 +106,16 @@ def _allowed(settings: ConsoleSettings) -> frozenset[str] | None:
     if "*" in given:
         return None
     public = _name_of(settings.public_url.partition("://")[2])
-    if not given and not settings.bind_address.startswith("127.") and not public:
+    if not given and not _is_loopback(settings.bind_address) and not public:
         return None
     return frozenset(given | ({public} if public else set()))
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address.lower() in _LOOPBACK_NAMES
 
 
 def _name_of(host: str) -> str:

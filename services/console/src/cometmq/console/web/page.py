@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a page is: a stable URL, data that is also JSON, the command that gives it, and its age."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
@@ -15,8 +15,10 @@ from cometmq.console.login.roles import Role, User
 from cometmq.console.login.sessions import Session
 from cometmq.console.web.problems import Problem, bad
 from cometmq.console.web.tables import SIZE_DEFAULT, Column, Order, R, Table, table
-from cometmq.insight.model import Snapshot
+from cometmq.insight.model import Snapshot, Unknown
 
+NOT_READABLE: Final = Unknown("you may not read messages of this topic")
+"""In place of a part of a message."""
 TEXT_MAX = 1_000
 _SAFE = "/:@,;+*$!~'()-._"
 
@@ -130,6 +132,10 @@ class View:
         if session is not None and session.credentials is not None:
             return await account_why_not(desk.reader, session, topic, desk.log)
         return desk.rights.why_not(self.user, topic)
+
+    async def readable_only(self, topics: Iterable[str]) -> set[str]:
+        """Return the topics of which the user may read messages."""
+        return {it for it in topics if not await self.why_unreadable(it)}
 
     async def check_readable(self, topic: str) -> None:
         """Raise Problem if the user may not read messages of a topic."""

@@ -4,6 +4,7 @@
 from http import HTTPStatus
 
 from cometmq.client.errors import BrokerMissing, InvalidArgument, NoRoute
+from cometmq.insight.definitions.importing import Incomplete
 from cometmq.remoting.errors import (
     AccessDenied,
     CometError,
@@ -43,6 +44,8 @@ def of_cluster(error: CometError) -> Problem:
         return missing(text)
     if isinstance(error, InvalidArgument):
         return bad(text)
+    if isinstance(error, Incomplete):
+        return Problem(HTTPStatus.BAD_GATEWAY, text, title="Only a part was done")
     if isinstance(error, BrokerMissing | Outage):
         return Problem(HTTPStatus.SERVICE_UNAVAILABLE, text, title="The cluster does not answer")
     if isinstance(error, CommandError):

@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from importlib import resources
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -29,9 +29,8 @@ class Renderer:
     def __init__(
         self, *, prefix: str, clock: Clock, menu: Sequence[Page], version: str, cluster: str
     ) -> None:
-        folder = resources.files("cometmq.console") / "web" / "templates"
         self._templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(str(folder)),
+            loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
             autoescape=True,
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,

@@ -40,10 +40,12 @@ async function renew() {
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (isBusy()) return;
     const focused = document.activeElement && document.activeElement.getAttribute("href");
+    const lefts = [...document.querySelectorAll("main .scroll")].map((it) => it.scrollLeft);
     const open = [...document.querySelectorAll("main details[open][id]")].map((it) => it.id);
     for (const part of ["main", "footer"]) {
       document.querySelector(part).innerHTML = fresh.querySelector(part).innerHTML;
     }
+    document.querySelectorAll("main .scroll").forEach((it, at) => { it.scrollLeft = lefts[at] || 0; });
     for (const id of open) { if (byId(id)) byId(id).open = true; }
     if (focused) {
       const same = document.querySelector(`[href="${CSS.escape(focused)}"]`);
@@ -90,9 +92,17 @@ function bind() {
     });
     code.after(button);
   }
+  for (const plot of document.querySelectorAll("figure.card")) plot.scrollLeft = plot.scrollWidth;
   for (const box of document.querySelectorAll("input[data-all]")) {
     box.addEventListener("change", () => {
       for (const one of document.getElementsByName(box.dataset.all)) one.checked = box.checked;
+    });
+  }
+  for (const chooser of document.querySelectorAll("input[data-into]")) {
+    chooser.closest("label").hidden = false;
+    chooser.addEventListener("change", async () => {
+      const [file] = chooser.files;
+      if (file) document.getElementsByName(chooser.dataset.into)[0].value = await file.text();
     });
   }
   for (const select of document.querySelectorAll("form.filter select")) {
@@ -118,6 +128,14 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// On a phone, the menu is a row that is wider than the window.
+function showEntry() {
+  const entry = document.querySelector(".menu [aria-current]");
+  const menu = document.querySelector(".menu");
+  if (entry) menu.scrollLeft += entry.getBoundingClientRect().left - menu.clientWidth / 3;
+}
+
 themeButton();
 refreshButton();
 bind();
+showEntry();

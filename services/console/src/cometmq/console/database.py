@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open SQLite files; one that is damaged is put aside, any other fault is raised."""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from cometmq.remoting.errors import StoreError
+
+_DAMAGES: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_COMPANIONS: Final = ("-wal", "-shm")
+
+
+def opened(
+    path: Path, *, schema: str, query: str, damaged: Callable[[str, Path], None]
+) -> tuple[sqlite3.Connection, list[Any]]:
+    """Open or create a database; return it and the rows of the query.
+
+    A damaged file gets another name, which `damaged` is told with the error. Raise StoreError if
+    the file cannot be used for another reason; it is left as it is.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            return _opened(path, schema, query)
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGES:
+                raise
+            damaged(str(error), put_aside(path))
+        return _opened(path, schema, query)
+    except (OSError, sqlite3.Error) as error:
+        raise StoreError(
+            f"cannot open {path}: {error}; end other programs that use it, and give this user the"
+            " right to read and write it"
+        ) from error
+
+
+def _opened(path: Path, schema: str, query: str) -> tuple[sqlite3.Connection, list[Any]]:
+    database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    try:
+        database.text_factory = lambda text: text.decode("utf-8", "replace")
+        database.executescript(schema)
+        return database, database.execute(query).fetchall()
+    except sqlite3.Error:
+        database.close()
+        raise
+
+
+def put_aside(path: Path) -> Path:
+    """Rename a file and its write-ahead log, which may hold what the file does not."""
+    number, aside = 1, path.with_suffix(".damaged")
+    while any(_companion(aside, end).exists() for end in ("", *_COMPANIONS)):
+        number += 1
+        aside = path.with_suffix(f".damaged{number}")
+    for end in (*_COMPANIONS, ""):  # a log that stays alone would be deleted
+        if _companion(path, end).exists():
+            _companion(path, end).replace(_companion(aside, end))
+    return aside
+
+
+def _companion(path: Path, end: str) -> Path:
+    return path.with_name(path.name + end)

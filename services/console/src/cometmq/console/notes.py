@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators write about topics and groups: a text each, in SQLite.
+
+All notes are in memory too, so that lists show them. Everything on disk happens on one thread.
+"""
+
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.console.database import opened
+from cometmq.remoting.errors import CometError, StoreError
+from cometmq.remoting.log import Log
+from cometmq.runtime.worker import Worker
+
+CHARS_MAX: Final = 2_000
+COUNT_MAX: Final = 10_000
+_SCHEMA: Final = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = FULL;
+CREATE TABLE IF NOT EXISTS notes (
+    kind TEXT NOT NULL, name TEXT NOT NULL, text TEXT NOT NULL, user TEXT NOT NULL,
+    at_ms INTEGER NOT NULL, PRIMARY KEY (kind, name)
+) WITHOUT ROWID;
+"""
+
+
+class NoteRefused(CometError):
+    """A note cannot be stored; nothing was changed."""
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A text about a topic or a group."""
+
+    kind: str
+    """`topic` or `group`."""
+    name: str
+    text: str
+    user: str
+    at_ms: int
+
+    @property
+    def line(self) -> str:
+        """Return the beginning, for lists."""
+        words = " ".join(self.text.split())
+        return words if len(words) <= 80 else f"{words[:79]}…"
+
+
+class Notes:
+    """Keeps the notes."""
+
+    def __init__(self, folder: Path, *, log: Log) -> None:
+        self._path = folder / "notes.db"
+        self._log = log
+        self._worker = Worker("notes", pending_count_max=1_000)
+        self._database: sqlite3.Connection | None = None
+        self._notes: dict[tuple[str, str], Note] = {}
+
+    async def open(self) -> None:
+        """Open or create the file; one that is damaged is put aside."""
+        for note in await self._worker.submit(self._read):
+            self._notes[note.kind, note.name] = note
+
+    def of(self, kind: str) -> Mapping[str, Note]:
+        """Return the notes about topics or groups, by name."""
+        return {name: it for (its, name), it in self._notes.items() if its == kind}
+
+    def get(self, kind: str, name: str) -> Note | None:
+        """Return the note about one topic or group."""
+        return self._notes.get((kind, name))
+
+    @property
+    def all(self) -> list[Note]:
+        """Return all notes."""
+        return list(self._notes.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further note can be stored."""
+        return len(self._notes) >= COUNT_MAX
+
+    async def put(self, note: Note) -> None:
+        """Store a note durably, or delete it if its text is empty; raise NoteRefused."""
+        key = note.kind, note.name
+        if len(note.text) > CHARS_MAX or (self.is_full and key not in self._notes):
+            raise NoteRefused(
+                f"at most {COUNT_MAX:,} notes of {CHARS_MAX:,} characters can be stored"
+            )
+        try:
+            await self._worker.submit(lambda: self._write(note))
+        except (sqlite3.Error, StoreError) as error:
+            raise NoteRefused(f"the note cannot be stored in {self._path}: {error}") from error
+        if note.text:
+            self._notes[key] = note
+        else:
+            self._notes.pop(key, None)
+
+    async def close(self) -> None:
+        """Close the file."""
+        await self._worker.submit(self._close)
+        self._worker.close()
+
+    # -- on the thread ------------------------------------------------------------------------
+
+    def _read(self) -> list[Note]:
+        self._database, rows = opened(
+            self._path,
+            schema=_SCHEMA,
+            query="SELECT kind, name, text, user, at_ms FROM notes",
+            damaged=self._damaged,
+        )
+        return [Note(*row) for row in rows]
+
+    def _damaged(self, error: str, kept: Path) -> None:
+        self._log.warning("notes.damaged", error=error, kept=str(kept))
+
+    def _write(self, note: Note) -> None:
+        if self._database is None:
+            self._read()
+        database = self._database
+        assert database is not None
+        if note.text:
+            row = (note.kind, note.name, note.text, note.user, note.at_ms)
+            database.execute("INSERT OR REPLACE INTO notes VALUES (?, ?, ?, ?, ?)", row)
+        else:
+            database.execute(
+                "DELETE FROM notes WHERE kind = ? AND name = ?", (note.kind, note.name)
+            )
+
+    def _close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""New topics: they are created on the brokers that the user has seen, and on no others."""
+
+from typing import Any
+
+import pytest
+
+from cometmq.remoting.bodies.topic_config import TopicConfig
+
+from .desks import ADMIN, JSON, FakeAdmin, snapshot
+
+SOURCE = TopicConfig(topic_name="orders")
+
+
+class Brokers(FakeAdmin):
+    """Masters that have the topic `orders`, and that a test may add to."""
+
+    def __init__(self) -> None:
+        self.names = ["a", "b"]
+        self.created: list[Any] = []
+
+    async def masters(self):
+        return {name: name for name in self.names}
+
+    async def masters_to_change(self):
+        return await self.masters()
+
+    async def ask_each(self, masters, _question):
+        return [(Named(name), {"orders": SOURCE}) for name in masters]
+
+    ask_all = ask_each
+
+    async def order_config(self, _topic):
+        return None
+
+    async def create_topic(self, topic, **more):
+        self.created.append((topic, more["broker_names"]))
+
+
+class Named:
+    def __init__(self, name):
+        self.name = name
+
+
+@pytest.fixture
+def admin():
+    return Brokers()
+
+
+@pytest.fixture
+def site(sites, admin):
+    site = sites(admin=admin)
+    site.snapshot = snapshot(site.clock, groups=[])
+    return site
+
+
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        ("/topic/create", {"name": "new", "queues": "4", "perm": "rw"}),
+        ("/topic/clone", {"name": "orders", "to": "new"}),
+    ],
+)
+async def test_a_broker_that_was_added_meanwhile_gets_no_topic_unseen(site, admin, path, form):
+    plan = (await site.web.get(path, params=form, headers={**ADMIN, **JSON})).json()
+    admin.names.append("c")
+    form |= {"mark": plan["plan"]["mark"]}
+    answer = await site.web.post(path, data=form, headers={**ADMIN, **JSON})
+    assert answer.status_code == 409
+    assert "has changed since" in answer.text
+    assert not admin.created
+
+
+async def test_a_topic_is_created_on_the_brokers_that_were_shown(site, admin):
+    form = {"name": "new", "queues": "4", "perm": "rw"}
+    plan = (await site.web.get("/topic/create", params=form, headers={**ADMIN, **JSON})).json()
+    form["mark"] = plan["plan"]["mark"]
+    answer = await site.web.post("/topic/create", data=form, headers={**ADMIN, **JSON})
+    assert answer.status_code == 200, answer.text
+    assert admin.created == [("new", ["a", "b"])]
