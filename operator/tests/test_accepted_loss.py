@@ -17,7 +17,7 @@ from cometmq.ha.state import Standing
 from cometmq.operator.api import ApiUnreachable, KubeApi
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.broker_groups.group import ACCEPT_LOSS, FINALIZER
-from cometmq.operator.broker_groups.members import Members
+from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.passes import GroupPass
 from cometmq.operator.engine.context import Context
 from cometmq.runtime.clock import FakeClock
@@ -89,7 +89,7 @@ def lease_of(record, version="7"):
     return {"metadata": {**metadata, "annotations": annotations}}
 
 
-class FakeMembers:
+class FakeElector:
     """Brokers that all crashed, and an elector that waits for a person."""
 
     def __init__(self, api):
@@ -141,16 +141,16 @@ class Operator:
         self.restart()
 
     def restart(self):
-        self.members = FakeMembers(self.api)
+        self.elector = FakeElector(self.api)
         if self.api.lease is None:
-            self.members.waits()
+            self.elector.waits()
         api = cast("KubeApi", self.api)
         context = Context(
             api=api, resync_ms=60_000, quiet_ms=1, wall_time=lambda: "2026-01-01T00:00:00Z",
             secrets=Mock(), clock=FakeClock(), log=CapturingLogger(),
         )  # fmt: skip
         key = (KIND, "mq", "orders")
-        self.work = GroupPass(key, context, cast("Members", self.members))
+        self.work = GroupPass(key, context, cast("GroupElector", self.elector))
 
     def order(self, value):
         self.api.group["metadata"]["annotations"][ACCEPT_LOSS] = value
@@ -172,12 +172,12 @@ async def test_the_record_is_deleted_before_the_elector_may_create_the_next(oper
     operator.order("4")
     assert await operator.look() == ("Started", "")
     assert operator.api.lease is None
-    assert operator.members.accepted == [(4, STORES)]
+    assert operator.elector.accepted == [(4, STORES)]
     assert await operator.look() == ("Started", "")
-    operator.members.creates()
+    operator.elector.creates()
     assert await operator.look() == ("Done", "the store of orders-1 was chosen, for epoch 7")
     await operator.look()
-    assert operator.members.accepted == [(4, STORES)]
+    assert operator.elector.accepted == [(4, STORES)]
     assert operator.work.operations == {("accept-loss", "Started"): 1, ("accept-loss", "Done"): 1}
     told = [text for reason, text in operator.api.events if reason.startswith("Operation")]
     assert told == [
@@ -188,10 +188,10 @@ async def test_the_record_is_deleted_before_the_elector_may_create_the_next(oper
 
 async def test_a_group_without_a_record_has_nothing_to_delete(operator):
     operator.api.lease = None
-    operator.members.waits()
+    operator.elector.waits()
     operator.order("4")
     assert await operator.look() == ("Started", "")
-    assert operator.members.accepted == [(4, STORES)]
+    assert operator.elector.accepted == [(4, STORES)]
 
 
 async def test_a_record_that_was_renewed_before_its_deletion_is_kept(operator):
@@ -199,7 +199,7 @@ async def test_a_record_that_was_renewed_before_its_deletion_is_kept(operator):
     operator.order("4")
     operator.api.before_deletion = lambda: setattr(operator.api, "lease", lease_of(RECORD, "8"))
     result, text = await operator.look()
-    assert (result, operator.members.accepted) == ("Refused", [])
+    assert (result, operator.elector.accepted) == ("Refused", [])
     assert text == "the record has changed since it was judged: look at the group again"
     assert operator.api.lease is not None
 
@@ -214,7 +214,7 @@ async def test_a_record_that_differs_from_the_one_that_was_judged_is_kept(operat
     operator.order("4")
     operator.api.lease = lease
     result, text = await operator.look()
-    assert (result, operator.members.accepted) == ("Refused", [])
+    assert (result, operator.elector.accepted) == ("Refused", [])
     assert "the record has changed" in text
     assert operator.api.lease == lease
 
@@ -223,8 +223,8 @@ async def test_after_a_lost_answer_the_order_is_given_again(operator):
     operator.order("4")
     operator.api.has_lost_answer = True
     assert await operator.look() == ("Refused", "DELETE: no answer")
-    assert operator.members.accepted == []
-    operator.members.waits()
+    assert operator.elector.accepted == []
+    operator.elector.waits()
     await operator.look()
     assert operator.api.group["status"]["lossEpoch"] == 4
     operator.order("4")
@@ -234,8 +234,8 @@ async def test_after_a_lost_answer_the_order_is_given_again(operator):
 async def test_an_acceptance_that_expires_is_refused_with_the_reason(operator):
     operator.order("4")
     await operator.look()
-    operator.members.is_accepting_loss = False
-    operator.members.fault = ("MembersMissing", "brokers [1] do not answer")
+    operator.elector.is_accepting_loss = False
+    operator.elector.fault = ("MembersMissing", "brokers [1] do not answer")
     text = "no record was created in time: brokers [1] do not answer"
     assert await operator.look() == ("Refused", text)
     assert operator.work.operations["accept-loss", "Refused"] == 1
@@ -245,16 +245,16 @@ async def test_the_next_operator_reports_the_end_but_accepts_nothing(operator):
     operator.order("4")
     await operator.look()
     operator.restart()
-    operator.members.has_looked = False  # its elector has not read the record yet
+    operator.elector.has_looked = False  # its elector has not read the record yet
     assert await operator.look() == ("Started", "")
-    operator.members.has_looked = True
+    operator.elector.has_looked = True
     text = "no record was created in time: a person has to accept that"
     assert await operator.look() == ("Refused", text)
-    assert operator.members.accepted == []
+    assert operator.elector.accepted == []
     operator.order("4")
     await operator.look()
     operator.restart()
-    operator.members.creates()
+    operator.elector.creates()
     assert (await operator.look())[0] == "Done"
 
 
@@ -270,7 +270,7 @@ async def test_an_order_with_another_epoch_is_refused_and_forgotten(operator):
 async def test_a_group_that_waits_for_a_person_is_not_deleted_without_a_drain(operator):
     """Neither the record nor the status shows that it has data."""
     operator.api.lease = None
-    operator.members.waits()
+    operator.elector.waits()
     await operator.look()
     operator.api.group["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     await operator.look()

@@ -51,7 +51,11 @@ ROLLS: dict[str, Any] = {
         {"replicas": 3, "replication": {"minInSync": 2}}, seen(STALE, STALE, STALE), Restart(2),
     ),
     "as many as the group": ({"replication": {"minInSync": 2}}, seen(STALE, STALE), Restart(1)),
-    "no record, nothing ready": ({}, seen(DOWN_STALE, DOWN, record=None), Restart(0)),
+    "never a record, nothing ready": (
+        {}, seen(DOWN_STALE, DOWN, record=None, may_have_data=False), Restart(0),
+    ),
+    "no record, nothing ready": ({}, seen(DOWN_STALE, DOWN, record=None), Reason.NO_RECORD),
+    "no record, one broken pod": ({"replicas": 1}, seen(DOWN_STALE, record=None), Restart(0)),
     "no record, a ready pod": ({}, seen(STALE, READY, record=None), Reason.NO_RECORD),
     "a pod leaves": ({"replicas": 2}, seen(STALE, STALE, STALE), Reason.MEMBER_LEAVES),
     "the master is not open": (

@@ -16,6 +16,7 @@ from cometmq.operator.topics_and_groups.decide import (
     Outcome,
     Reason,
     differences,
+    is_closed,
     plan,
     status_of,
     wanted,
@@ -116,6 +117,36 @@ async def test_the_cause_of_an_unknown_backlog_is_the_brokers_refusal():
     assert found.config is not None
     assert found.left is None
     assert "not allowed" in found.left_fault
+
+
+def test_queues_are_closed_while_no_route_offers_them():
+    wish = item(writeQueueNums=4)
+    assert not is_closed(wish, topic(8))
+    assert is_closed(wish, topic(4, read=8))
+    ending = item(is_deleting=True)
+    assert not is_closed(ending, topic(8))
+    assert is_closed(ending, topic(8, perm=4))
+
+
+async def test_the_quiet_time_starts_once_no_route_offers_the_queues():
+    """The broker may refuse the change for longer than producers keep a route."""
+    ends = []
+
+    def is_quiet(_name, end):
+        ends.append(end)
+        return end >= 0
+
+    async with MemoryCluster() as cluster, AdminClient(cluster.namesrv) as admin:
+        await admin.create_topic("orders", queue_count=8)
+        suite_of = {"nameServers": [cluster.namesrv], "clusterName": CLUSTER_NAME}
+        wish = item(deletionPolicy="Delete", is_deleting=True, **suite_of)
+        suite = Suite(admin, wish)
+        (found,) = await suite.look((), is_quiet)
+        await suite.put(found.name, plan(wish, [found]).puts[found.name])
+        (found,) = await suite.look((), is_quiet)
+        assert found.left is not None
+        assert found.left.is_quiet
+    assert ends == [-1, 0]
 
 
 def test_an_annotation_removes_queues_with_their_messages():

@@ -11,7 +11,7 @@ from cometmq.ha.places.memory import MemoryPlace
 from cometmq.operator.access import AGE_MAX_MS, PLAIN, Link, Secrets
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.broker_groups.group import CONTROL_NAME, FINALIZER, TLS_SECRET
-from cometmq.operator.broker_groups.members import Members
+from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.observe import Live
 from cometmq.operator.broker_groups.passes import GroupPass
 from cometmq.operator.broker_groups.tasks import Groups
@@ -103,8 +103,8 @@ async def test_a_member_is_reached_as_before_while_its_secret_is_gone(tmp_path):
         api=api, resync_ms=1, quiet_ms=1, wall_time=lambda: "", secrets=secrets,
         clock=SystemClock(), log=NO_LOG,
     )  # fmt: skip
-    members = Members(MemoryPlace().port(), clock=SystemClock(), log=NO_LOG)
-    work = GroupPass(KEY, context, members)
+    elector = GroupElector(MemoryPlace().port(), clock=SystemClock(), log=NO_LOG)
+    work = GroupPass(KEY, context, elector)
     marks = {TLS_SECRET: "cert", CONTROL_NAME: "brokers.test"}
     template = {"metadata": {"annotations": marks}}
     live = Live(
@@ -115,7 +115,7 @@ async def test_a_member_is_reached_as_before_while_its_secret_is_gone(tmp_path):
     assert await work._link(group(), live, 0) == PLAIN  # a pod from before the change
     link = await work._link(group(), live, 1)  # a pod that is missing will have the new template
     assert link == Link(await secrets.tls("mq", "cert"), "brokers.test")
-    members.links = {1: link}
+    elector.links = {1: link}
     api.secrets.clear()
     now_ms += AGE_MAX_MS
     assert await work._link(group(), live, 1) == link
@@ -130,8 +130,8 @@ async def test_a_group_whose_secret_is_missing_says_so_and_is_created_once_it_ex
         api=api, resync_ms=1, quiet_ms=1, wall_time=lambda: "", clock=clock, log=NO_LOG,
         secrets=Secrets(api, now_ms=lambda: now_ms, folder=tmp_path),
     )  # fmt: skip
-    members = Members(MemoryPlace().port(), clock=clock, log=NO_LOG)
-    work = GroupPass(KEY, context, members)
+    elector = GroupElector(MemoryPlace().port(), clock=clock, log=NO_LOG)
+    work = GroupPass(KEY, context, elector)
 
     async def condition(type_):
         await work.run()
@@ -154,4 +154,4 @@ async def test_a_group_whose_secret_is_missing_says_so_and_is_created_once_it_ex
     assert await work.run() == 0
     assert api.applied[0] == "Secret"  # the key of the group, which pods mount
     assert "StatefulSet" in api.applied
-    assert len(members.keys) == 1
+    assert len(elector.keys) == 1

@@ -9,24 +9,28 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from cometmq.broker.registration.addresses import choose_ports
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.testing.broker_groups import FAST, HOST, KillableApp
 from cometmq.broker.testing.logs import RecordingLog
+from cometmq.client import Message, MessageQueue, Producer
+from cometmq.client.admin import AdminClient
+from cometmq.client.errors import NoRoute
+from cometmq.client.settings import ClientOptions, ProducerOptions
 from cometmq.client.testing.waiting import eventually
 from cometmq.ha.places.memory import MemoryPlace
 from cometmq.namesrv.app import NamesrvApp
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.operator.access import PLAIN, Link, Secrets
+from cometmq.operator.broker_groups.group_elector import Addresses, GroupElector
 from cometmq.operator.broker_groups.key_rotation import StoredKeys
 from cometmq.operator.broker_groups.key_secret import KeySecret
-from cometmq.operator.broker_groups.members import Addresses, Members
 from cometmq.operator.broker_groups.pod import ACCOUNTS, GROUP_KEY, TLS
 from cometmq.operator.broker_groups.render import broker_conf
 from cometmq.operator.engine.context import Context
 from cometmq.operator.testing.states import group
 from cometmq.operator.topics_and_groups.passes import DeclaredPass
-from cometmq.peers.ports import free_port
+from cometmq.peers.ports import free_broker_port, free_port
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.runtime import properties
@@ -56,7 +60,7 @@ class World:
 
     def __init__(self, folder, stack, api, secrets):
         self.folder, self.stack, self.api, self.secrets = folder, stack, api, secrets
-        self.main = choose_ports(0, HOST, ha_port=None).main
+        self.main = free_broker_port()
         self.control = free_port()
         self.place = MemoryPlace()
         self.files, self.versions = folder / "mounted", 0
@@ -112,25 +116,27 @@ class World:
         await self.broker.start()
         self.stack.push_async_callback(self.broker.kill)
 
-    def members(self):
+    def elector(self):
         addresses = Addresses(
             control=lambda _group, _one: f"{HOST}:{self.control}",
             main=lambda _group, _one: f"{HOST}:{self.main}",
         )
-        members = Members(self.place.port(), clock=SystemClock(), log=NO_LOG, addresses=addresses)
-        self.stack.push_async_callback(members.close)
-        return members
+        elector = GroupElector(
+            self.place.port(), clock=SystemClock(), log=NO_LOG, addresses=addresses
+        )
+        self.stack.push_async_callback(elector.close)
+        return elector
 
     async def link(self):
         return Link(await self.secrets.tls("mq", "cert"), NAME, has_key=True)
 
     async def elected(self):
-        """Return members whose elector has made the broker the master."""
-        members, one = self.members(), group(replicas=1, **SECURED)
-        members.keys = (OLD.encode(),)
-        await members.look_after(one, range(1), frozenset(), {0: await self.link()})
-        await eventually(lambda: any(it.role.value == "master" for it in members.statuses))
-        return members, one
+        """Return an elector that has made the broker the master."""
+        elector, one = self.elector(), group(replicas=1, **SECURED)
+        elector.keys = (OLD.encode(),)
+        await elector.look_after(one, range(1), frozenset(), {0: await self.link()})
+        await eventually(lambda: any(it.role.value == "master" for it in elector.statuses))
+        return elector, one
 
 
 class FakeApi:
@@ -172,77 +178,122 @@ async def world(tmp_path):
 
 
 async def test_a_group_with_tls_and_accounts_gets_a_master_and_a_backlog(world):
-    members, one = await world.elected()
+    elector, one = await world.elected()
     account = await world.secrets.account("mq", "operator")
-    found = await members.backlog(one, account)
+    found = await elector.backlog(one, account)
     assert found is not None
     assert found.total == 0
-    await members.refuse_sends(one, range(1))
+    await elector.refuse_sends(one, range(1))
     assert world.broker.broker.settings.broker_permission == 4
 
 
+async def test_messages_in_queues_without_producers_belong_to_the_backlog(world):
+    """They are lost with the volumes; consumers still read one of the queues."""
+    elector, one = await world.elected()
+    account = await world.secrets.account("mq", "operator")
+    tls = (await world.link()).tls
+    options = ProducerOptions(credentials=account, tls=tls)
+    admin_options = ClientOptions(credentials=account, tls=tls)
+    async with AdminClient(world.namesrv, options=admin_options, log=NO_LOG) as admin:
+        broker = admin.broker(f"{HOST}:{world.main}")
+        await broker.create_topic(
+            TopicConfig(topic_name="T", read_queue_nums=3, write_queue_nums=3)
+        )
+        async with Producer("P", world.namesrv, options=options) as producer:
+            for queue_id in range(3):
+                queue = MessageQueue("T", "orders", queue_id)
+                await eventually(lambda: sent(producer, queue))  # noqa: B023
+        await broker.create_topic(
+            TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=1)
+        )
+        await broker.create_group(SubscriptionGroupConfig(group_name="G"))
+        await broker.commit_offset("G", "T", 0, 1)
+
+        async def counted():
+            return await elector.backlog(one, account)
+
+        found = await eventually(counted)
+        assert found is not None
+        assert found.by_group == {"G": 2}
+        assert found.end > 0
+        await broker.commit_offset("G", "T", 1, 1)
+        await broker.commit_offset("G", "T", 2, 1)
+        found = await elector.backlog(one, account)
+        assert found is not None
+        assert found.total == 0
+
+
+async def sent(producer, queue):
+    """Send a message; return False if the master has not registered yet."""
+    try:
+        await producer.send(Message("T", b"m"), queue=queue, timeout_ms=30_000)
+    except NoRoute:
+        return False
+    return True
+
+
 async def test_a_backlog_is_unknown_without_a_valid_account(world):
-    members, one = await world.elected()
-    assert await members.backlog(one, None) is None
-    assert await members.backlog(one, await world.secrets.account("mq", "stranger")) is None
+    elector, one = await world.elected()
+    assert await elector.backlog(one, None) is None
+    assert await elector.backlog(one, await world.secrets.account("mq", "stranger")) is None
 
 
 async def test_an_unchanged_link_keeps_the_elector_and_a_renewed_one_replaces_it(world):
-    members, one = await world.elected()
-    before = members.elector
-    await members.look_after(one, range(1), frozenset(), {0: await world.link()})
-    assert members.elector is before
-    await members.look_after(one, range(1), frozenset(), {0: PLAIN})
-    assert members.elector is not before
-    assert await members.backlog(one, None) is None
+    elector, one = await world.elected()
+    before = elector.elector
+    await elector.look_after(one, range(1), frozenset(), {0: await world.link()})
+    assert elector.elector is before
+    await elector.look_after(one, range(1), frozenset(), {0: PLAIN})
+    assert elector.elector is not before
+    assert await elector.backlog(one, None) is None
 
 
 async def test_changed_secrets_take_effect_without_a_restart(world):
-    members, one = await world.elected()
+    elector, one = await world.elected()
     renewed = self_signed_pem(NAME)
     cert = {"tls.crt": renewed, "tls.key": renewed, "ca.crt": renewed}
     accounts = ACL.replace("operator-secret", "another-secret")
     world.mount(**cert, **{"plain_acl.yml": accounts, "group.key": f"{OLD}\n"})
     world.api.secrets["cert"] = encoded(cert)
     world.secrets = Secrets(world.api, now_ms=lambda: 0, folder=world.folder / "renewed")
-    await members.look_after(one, range(1), frozenset(), {0: await world.link()})
+    await elector.look_after(one, range(1), frozenset(), {0: await world.link()})
     account = await world.secrets.account("mq", "stranger")
 
     async def counted():
-        return await members.backlog(one, account) is not None
+        return await elector.backlog(one, account) is not None
 
     await eventually(counted)
-    assert await members.backlog(one, await world.secrets.account("mq", "operator")) is None
+    assert await elector.backlog(one, await world.secrets.account("mq", "operator")) is None
 
 
 async def test_a_key_is_replaced_without_a_restart_and_without_losing_the_broker(world):
-    members, one = await world.elected()
-    api: Any = KeyApi(world, members)
+    elector, one = await world.elected()
+    api: Any = KeyApi(world, elector)
     secret = KeySecret(api, log=NO_LOG, make=NEW.encode)
     steps = []
 
     async def is_replaced():
-        members.keys = secret.keys
-        await secret.keep(one, members.reported_keys, (0,))
+        elector.keys = secret.keys
+        await secret.keep(one, elector.reported_keys, (0,))
         steps.append(secret.keys)
         return secret.keys == (NEW.encode(),)
 
     secret._stored = StoredKeys((OLD.encode(),))
     assert await secret.rotate(one) == ""
-    elector = members.elector
+    before = elector.elector
     await eventually(is_replaced)
     keys = OLD.encode(), NEW.encode()
     assert list(dict.fromkeys(steps)) == [keys, keys[::-1], keys[1:]]
-    await members.refuse_sends(one, range(1))
-    assert members.elector is elector
-    assert any(it.role.value == "master" for it in members.statuses)
+    await elector.refuse_sends(one, range(1))
+    assert elector.elector is before
+    assert any(it.role.value == "master" for it in elector.statuses)
 
 
 class KeyApi:
     """Holds the Secret of the key, whose content it mounts as a kubelet does."""
 
-    def __init__(self, world, members):
-        self.world, self.members, self.body = world, members, None
+    def __init__(self, world, elector):
+        self.world, self.elector, self.body = world, elector, None
 
     async def get(self, *_):
         return self.body
@@ -288,7 +339,7 @@ async def test_a_topic_is_declared_with_tls_and_an_account(world):
         return (await reconciled(world, **WAYS_IN))[0] == "AsSpecified"
 
     await eventually(declared)  # until the master has registered
-    assert "orders-paid" in world.broker.broker.topics.as_table().topic_config_table
+    assert "orders-paid" in world.broker.broker.tables.topics.as_table().topic_config_table
 
 
 @pytest.mark.parametrize(

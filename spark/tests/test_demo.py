@@ -35,9 +35,9 @@ def test_broker_finds_the_old_messages(tmp_path: Path) -> None:
     try:
         ends = [store.reader.max_offset(TOPIC, queue_id) for queue_id in range(QUEUES)]
         assert ends == [COUNT // QUEUES] * QUEUES
-        newest_h = (wall_ms() - store.recovered.last_timestamp) / 3_600_000
+        newest_h = (wall_ms() - store.upkeep.recovered.last_timestamp) / 3_600_000
         assert 69 < newest_h < 70
-        assert store.recovered.was_clean
+        assert store.upkeep.recovered.was_clean
     finally:
         store.close()
 

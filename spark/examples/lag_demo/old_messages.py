@@ -38,9 +38,9 @@ def write_old_messages(folder: Path) -> None:
     try:
         for number in range(COUNT):
             now_ms = begin_ms + number * SPAN_MS // COUNT
-            store.put(_message(number, now_ms), lambda _: None)
+            store.writer.put(_message(number, now_ms), lambda _: None)
             if number % _BATCH == _BATCH - 1:
-                store.commit()
+                store.writer.commit()
     finally:
         store.close()
 

@@ -8,10 +8,10 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from cometmq.spark.collect.writer import RAW, hour_folder
+from cometmq.spark.collect.writer import RAW, WRITE_ORDER, hour_folder, snapshot_path
 from cometmq.spark.lag.history.aggregates import AGG10, AGG60, KEY, hour_file
 from cometmq.spark.lag.history.compact import compact, hash_of
-from cometmq.spark.lag.history.snapshots import HOUR, History, HistoryError
+from cometmq.spark.lag.history.snapshots import HOUR, History, HistoryError, snapshot_id_in
 from cometmq.spark.lag.history.vacuum import Retention, vacuum
 from cometmq.spark.lag.history.verify import verify
 
@@ -136,6 +136,70 @@ def test_vacuum_removes_only_compacted_and_expired_data(history: History) -> Non
     vacuum(history, END + timedelta(days=31), Retention())
     assert not hour_file(history.root, AGG10, HOURS[0]).exists()
     assert hour_file(history.root, AGG60, HOURS[0]).exists()
+
+
+def _hold_back(history: History) -> dict[Path, bytes]:
+    """Remove the newest snapshot of the second hour, as if its collector had not written it yet."""
+    number = snapshot_id_in(history.raw_files("progress", HOURS[1])[-1])
+    paths = [snapshot_path(history.root, name, number) for name in WRITE_ORDER]
+    files = {path: path.read_bytes() for path in paths}
+    for path in paths:
+        path.unlink()
+    return files
+
+
+def _put_back(files: dict[Path, bytes]) -> None:
+    for path, content in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("is_vacuumed", [False, True])
+def test_snapshot_written_after_its_hour_was_compacted_is_added(
+    history: History, is_vacuumed: bool
+) -> None:
+    late = END + timedelta(hours=3)
+    compact(history, late)
+    expected = _bytes(history.root)
+    history.manifest(HOURS[1]).unlink()
+    held_back = _hold_back(history)
+    assert compact(history, late) == [HOURS[1]]
+    if is_vacuumed:
+        vacuum(history, late, Retention())
+        assert history.raw_hours() == []
+
+    _put_back(held_back)
+    vacuum(history, late, Retention())
+    assert history.raw_hours() == [HOURS[1]]  # it is not compacted yet
+    assert compact(history, late) == [HOURS[1]]
+
+    assert _bytes(history.root) == expected
+    assert verify(history) == []
+    assert compact(history, late) == []
+    vacuum(history, late, Retention())
+    assert history.raw_hours() == []
+
+
+def test_crash_while_a_late_snapshot_is_added_leaves_no_duplicates(history: History) -> None:
+    late = END + timedelta(hours=1)
+    held_back = _hold_back(history)
+    compact(history, late)
+    manifest = history.manifest(HOURS[1]).read_bytes()
+    _put_back(held_back)
+    compact(history, late)
+    expected = _bytes(history.root)
+    history.manifest(HOURS[1]).write_bytes(manifest)  # all files are written except the manifest
+
+    assert compact(history, late) == [HOURS[1]]
+
+    assert _bytes(history.root) == expected
+
+
+def test_damaged_manifest_stops_compaction_and_is_named(history: History) -> None:
+    compact(history, END + timedelta(hours=1))
+    history.manifest(HOURS[1]).write_bytes(b"{")
+    with pytest.raises(HistoryError, match=history.manifest(HOURS[1]).name):
+        compact(history, END + timedelta(hours=1))
 
 
 def test_damaged_snapshot_stops_compaction_and_is_named(history: History) -> None:

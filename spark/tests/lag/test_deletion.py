@@ -20,9 +20,17 @@ ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/
 
 @pytest.mark.parametrize(
     ("text", "hours"),
-    [("04", {4}), ("04;16", {4, 16}), (None, {4}), ("", {4}), ("4", {4}), ("24;x; 3", {3})],
+    [
+        ("04", {4}),
+        ("04;16", {4, 16}),
+        (None, {4}),
+        ("", {4}),
+        ("4", {4}),
+        ("24;x; 3", {3}),
+        ("99", set()),
+    ],
 )
-def test_hours_are_parsed_as_brokers_do(text: str | None, hours: set[int]) -> None:
+def test_entries_at_which_no_broker_deletes_are_left_out(text: str | None, hours: set[int]) -> None:
     assert hours_of(text) == hours
 
 

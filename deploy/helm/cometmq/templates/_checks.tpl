@@ -99,7 +99,7 @@ namesrvAddr storePathRootDir adminHttpPort accessKey secretKey tls.enable tls.cl
 {{- end -}}
 
 {{- define "cometmq.ownedConsole" -}}
-namesrvAddr bindAddress listenPort adminHttpPort storePathRootDir tokenFile accessKey secretKey tls.enable tls.client.certPath tls.client.keyPath tls.client.trustCertPath tls.client.authServer
+namesrvAddr bindAddress listenPort adminHttpPort storePathRootDir tokenFile electorConfig programConfigs accessKey secretKey tls.enable tls.client.certPath tls.client.keyPath tls.client.trustCertPath tls.client.authServer
 {{- end -}}
 
 {{- define "cometmq.ownedExporter" -}}

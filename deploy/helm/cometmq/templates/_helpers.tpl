@@ -111,6 +111,40 @@ etcd:{{ if $etcd.tls }}https://{{ end }}{{ join "," $etcd.endpoints }}/{{ trimAl
 - {name: group-key, mountPath: /etc/cometmq/group-key, readOnly: true}
 {{- end -}}
 
+{{/* The settings file of a group's elector, for the elector and the console; the argument has root, group
+     and keyFolder. Electors believe only brokers with the key, so they get it once all brokers have it. */}}
+{{- define "cometmq.electorConf" -}}
+{{- $root := .root -}}
+{{- $group := .group -}}
+{{- $members := list -}}
+{{- range $id := until (int $group.replicas) -}}
+{{- $members = append $members (printf "%d=%s:10913" $id (include "cometmq.brokerHost" (dict "root" $root "group" $group "id" $id))) -}}
+{{- end -}}
+brokerName={{ $group.name }}
+groupRecord={{ include "cometmq.record" (dict "root" $root "group" $group) }}
+controlMembers={{ join ";" $members }}
+{{- with $group.elector.leavingMembers }}
+leavingMembers={{ range $index, $id := . }}{{ if $index }};{{ end }}{{ int $id }}{{ end }}
+{{- end }}
+minInSync={{ int $group.minInSync }}
+adminHttpPort=8080
+{{- if eq (include "cometmq.keyMode" (dict "root" $root "group" $group)) "required" }}
+groupKeyFile={{ .keyFolder }}/group.key
+{{- end }}
+{{- range $key := list "renewDeadlineMills" "heardWithinMills" }}
+{{- with get $group.config $key }}
+{{ $key }}={{ int . }}
+{{- end }}
+{{- end }}
+{{- if $root.Values.tls.enabled }}
+tls.enable=true
+{{- with $root.Values.tls.controlName }}
+controlTlsName={{ . }}
+{{- end }}
+{{- end }}
+{{- include "cometmq.clientTls" $root }}
+{{- end -}}
+
 {{- define "cometmq.clientTls" -}}
 {{- if .Values.tls.enabled }}
 tls.client.certPath=/etc/cometmq/tls/tls.crt

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sections of a BrokerGroup's spec: see `models.py`."""
+"""Sections of a BrokerGroup's spec: see `broker_group.py`."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Final

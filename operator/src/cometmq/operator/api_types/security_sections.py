@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sections of a BrokerGroup's spec that say who may connect, and how: see `models.py`."""
+"""Sections of a BrokerGroup's spec that say who may connect, and how: see `broker_group.py`."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Final

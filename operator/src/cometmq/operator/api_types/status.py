@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a BrokerGroup, cometmq.io/v1alpha1, as types: see `models.py` for the spec."""
+"""The status of a BrokerGroup, cometmq.io/v1alpha1; `broker_group.py` has the spec."""
 
 from typing import Annotated
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topic and ConsumerGroup, cometmq.io/v1alpha1, as types: see `operator/models.py`."""
+"""Topic and ConsumerGroup, cometmq.io/v1alpha1."""
 
 from collections.abc import Mapping
 from enum import StrEnum

@@ -13,8 +13,7 @@ from typing import Final
 import msgspec
 
 from cometmq.ha import planned
-from cometmq.ha.actions import HandOver, Statuses
-from cometmq.ha.member import Role
+from cometmq.ha.actions import HandOver, Statuses, leads
 from cometmq.ha.record import Record
 from cometmq.operator.api_types.secret_keys import SecretReason
 from cometmq.operator.api_types.sections import Deletion, Rollout
@@ -43,6 +42,8 @@ class Backlog(msgspec.Struct, frozen=True):
     """Unconsumed messages of each consumer group; groups without any are not listed."""
 
     by_group: Mapping[str, int]
+    end: int = -1
+    """The end of the master's log after the count; -1 if unknown."""
 
     @property
     def total(self) -> int:
@@ -59,7 +60,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     pods: Mapping[int, PodSeen] = {}
     record: Record | None = None
     may_have_data: bool = True
-    """False only if the record was looked up and is missing, and there has never been a master."""
+    """False only if the record and the brokers' statuses were looked up, the record is missing, and
+    there has never been a master.
+    """
     statuses: Statuses = ()
     asked: tuple[int, ...] = ()
     """The brokers that the elector asks for their status."""
@@ -162,7 +165,8 @@ def next_step(group: BrokerGroup, seen: Seen) -> Step:
     """Return the next step of a rolling update: slaves by descending ordinal, the master last.
 
     A pod may be deleted only while all others are ready and in sync, so one broken pod stops the
-    update before it reaches the master. A broken pod itself may always be replaced.
+    update before it reaches the master. A broken pod itself may always be replaced, unless it may
+    have the only copy in sync.
     """
     stale = sorted(one for one, pod in seen.pods.items() if not pod.is_current)
     if group.spec.update_strategy.type is Rollout.ON_DELETE or not seen.pods:
@@ -173,6 +177,9 @@ def next_step(group: BrokerGroup, seen: Seen) -> Step:
         return wait if stale else Nothing()
     if not stale:
         return Nothing()
+    if seen.record is None and seen.may_have_data and len(seen.pods) > 1:
+        text = "it is unknown which pods are in sync, so none can be spared"
+        return Wait(Reason.NO_RECORD, f"{text}; to replace a broken one nevertheless, delete it")
     members = _in_sync(seen)
     broken = [one for one in stale if not seen.pods[one].is_ready and one not in members]
     if broken:
@@ -279,9 +286,4 @@ def worst_first(backlog: Backlog) -> list[tuple[str, int]]:
 def has_master(seen: Seen) -> bool:
     """Return whether the master named in the record is open."""
     record = seen.record
-    return record is not None and any(
-        one.copy == record.holder
-        and one.epoch == record.epoch
-        and one.role in (Role.MASTER, Role.PARKING)
-        for one in seen.statuses
-    )
+    return record is not None and any(leads(one, record) for one in seen.statuses)

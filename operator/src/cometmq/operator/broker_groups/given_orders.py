@@ -13,8 +13,8 @@ from cometmq.operator.api_types.status import GroupStatus, LastOperation
 from cometmq.operator.broker_groups import orders
 from cometmq.operator.broker_groups.decide import Seen
 from cometmq.operator.broker_groups.group import BrokerGroup
+from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.key_secret import KeySecret
-from cometmq.operator.broker_groups.members import Members
 from cometmq.operator.broker_groups.orders import (
     AcceptLoss,
     Discard,
@@ -30,9 +30,9 @@ from cometmq.remoting.errors import CometError
 class GivenOrders:
     """The orders for one group."""
 
-    def __init__(self, context: Context, members: Members, key: KeySecret) -> None:
+    def __init__(self, context: Context, elector: GroupElector, key: KeySecret) -> None:
         self._context = context
-        self._members = members
+        self._elector = elector
         self._key = key
         self.operations: Counter[tuple[str, str]] = Counter()
         """Number of users' orders by verb and result."""
@@ -61,11 +61,11 @@ class GivenOrders:
         try:
             match plan:
                 case HandOver():
-                    await self._members.hand_over(group, plan)
+                    await self._elector.hand_over(group, plan)
                 case Fence():
-                    await self._members.fence(group, plan)
+                    await self._elector.fence(group, plan)
                 case Discard():
-                    await self._members.rebuild(group, plan)
+                    await self._elector.rebuild(group, plan)
                 case RotateKey():
                     return await self._key.rotate(group)
                 case AcceptLoss():
@@ -105,7 +105,7 @@ class GivenOrders:
                 uid=metadata["uid"], version=metadata["resourceVersion"],
             ):  # fmt: skip
                 return "the record has changed since it was judged: look at the group again"
-        self._members.accept_loss(plan)
+        self._elector.accept_loss(plan)
         return ""
 
     def end_of_acceptance(self, group: BrokerGroup, before: GroupStatus) -> LastOperation | None:
@@ -113,23 +113,23 @@ class GivenOrders:
 
         An operator that starts in the middle reports the end too, but does not carry it out.
         """
-        last, members = before.last_operation, self._members
+        last, elector = before.last_operation, self._elector
         if last is None or (last.verb, last.result) != (Verb.ACCEPT_LOSS, "Started"):
             return None
-        if not (members.has_looked and members.is_record_known):
+        if not (elector.has_looked and elector.is_record_known):
             return None
         # `Seen` is older than the acceptance: the record may have been created since.
-        record = members.record
+        record = elector.record
         if record is not None and last.value.isdecimal() and record.epoch > int(last.value):
             result = "Done"
             text = (
                 f"the store of {group.pod(record.holder.ordinal)} was chosen, for epoch"
                 f" {record.epoch}"
             )
-        elif members.is_accepting_loss:
+        elif elector.is_accepting_loss:
             return None
         else:
-            _, fault = members.fault or ("", "the brokers were being fenced")
+            _, fault = elector.fault or ("", "the brokers were being fenced")
             result, text = "Refused", f"no record was created in time: {fault}"
         self.operations[Verb.ACCEPT_LOSS, result] += 1
         return msgspec.structs.replace(

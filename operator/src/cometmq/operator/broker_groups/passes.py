@@ -34,11 +34,11 @@ from cometmq.operator.broker_groups.group import (
     BrokerGroup,
     group_of,
 )
+from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.key_secret import KeySecret
 from cometmq.operator.broker_groups.master_endpoint import KIND as ENDPOINT
 from cometmq.operator.broker_groups.master_endpoint import MasterEndpoint
 from cometmq.operator.broker_groups.master_service import MasterPod, address_of, is_wanted
-from cometmq.operator.broker_groups.members import Members
 from cometmq.operator.broker_groups.observe import Live, is_key_required, marks_of, seen_of
 from cometmq.operator.broker_groups.owned import OwnedObjects
 from cometmq.operator.broker_groups.status import Findings, status_of
@@ -57,13 +57,13 @@ class GroupPass(Pass[BrokerGroup]):
 
     finalizer = FINALIZER
 
-    def __init__(self, key: Key, context: Context, members: Members) -> None:
+    def __init__(self, key: Key, context: Context, elector: GroupElector) -> None:
         super().__init__(key, context)
-        self.members = members
+        self.elector = elector
         self._reporter = Reporter(context)
         self._group_key = KeySecret(context.api, log=context.log)
         self._owned = OwnedObjects(context)
-        self._orders = GivenOrders(context, members, self._group_key)
+        self._orders = GivenOrders(context, elector, self._group_key)
         self._endpoint = MasterEndpoint(context.api, log=context.log)
         self._found: tuple[BrokerGroup, Mapping[int, Body]] | None = None
         """The group and its pods, as of the last pass."""
@@ -86,16 +86,16 @@ class GroupPass(Pass[BrokerGroup]):
 
     def view(self) -> object:
         """Return the members' states for the status, without figures that grow with messages."""
-        record = self.members.record
+        record = self.elector.record
         return (
             record and (record.epoch, record.holder, record.in_sync, record.copies),
-            tuple((one.copy, one.role, one.epoch) for one in self.members.statuses),
-            self.members.fault,
+            tuple((one.copy, one.role, one.epoch) for one in self.elector.statuses),
+            self.elector.fault,
         )
 
     async def attend(self) -> None:
         """Point the Service at each master that opens, without waiting for a pass."""
-        opened = self.members.master_opened
+        opened = self.elector.master_opened
         while True:
             await opened.wait()
             opened.clear()
@@ -108,7 +108,7 @@ class GroupPass(Pass[BrokerGroup]):
                 opened.set()
 
     async def close(self) -> None:
-        await self.members.close()
+        await self.elector.close()
 
     async def reconcile(self, group: BrokerGroup, body: Body) -> int | None:
         """Elect, apply, obey, act and report."""
@@ -120,7 +120,7 @@ class GroupPass(Pass[BrokerGroup]):
         self._found = (group, live.pods)
         await self._elect(group, live)
         # An operator that has just started knows no master yet, and would refuse every order.
-        has_looked = self.members.has_looked
+        has_looked = self.elector.has_looked
         seen = self._seen(group, live, before)
         refusal = ""
         is_to_apply = live.stateful_set is not None or not group.is_deleting
@@ -161,12 +161,12 @@ class GroupPass(Pass[BrokerGroup]):
         return self.context.resync_ms if is_idle and decide.has_master(seen) else SOON_MS
 
     def _seen(self, group: BrokerGroup, live: Live, before: GroupStatus) -> Seen:
-        members = self.members
+        elector = self.elector
         return msgspec.structs.replace(
-            seen_of(group, live, members.record, members.statuses),
+            seen_of(group, live, elector.record, elector.statuses),
             may_have_data=self._may_have_data(before),
-            asked=members.asked,
-            election_fault=members.fault,
+            asked=elector.asked,
+            election_fault=elector.fault,
         )
 
     # ---- election ----------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class GroupPass(Pass[BrokerGroup]):
         count = max([staying, *(one + 1 for one in leaving)])
         going = frozenset(range(staying, count))  # no gaps: pods may disappear in any order
         links = {one: await self._link(group, live, one) for one in range(count)}
-        await self.members.look_after(group, range(count), going, links)
+        await self.elector.look_after(group, range(count), going, links)
 
     async def _link(self, group: BrokerGroup, live: Live, ordinal: int) -> Link:
         """Return how a member is reached: while TLS is being rolled out, pods differ.
@@ -196,23 +196,23 @@ class GroupPass(Pass[BrokerGroup]):
             tls = await self.context.secrets.tls(group.namespace, secret)
         except SecretFault as error:
             self.context.log.warning("secret.unusable", group=group.name, error=str(error))
-            return self.members.links.get(ordinal, Link(has_key=has_key))
+            return self.elector.links.get(ordinal, Link(has_key=has_key))
         return Link(tls, marks.get(CONTROL_NAME, ""), has_key)
 
     async def _keep_key(self, group: BrokerGroup, live: Live, fault: Wait | None) -> Wait | None:
         """Create the group's key or take the next step of its replacement, and give it to the
         elector; return why nothing can be changed: `fault`, or that of the key.
         """
-        members = self.members
+        elector = self.elector
         try:
             if fault is not None or group.spec.paused or group.is_deleting:
                 await self._group_key.read(group)
             else:
-                await self._group_key.keep(group, members.reported_keys, live.pods)
+                await self._group_key.keep(group, elector.reported_keys, live.pods)
         except SecretFault as error:
             return fault or Wait(error.reason, str(error))
         finally:
-            members.keys = self._group_key.keys
+            elector.keys = self._group_key.keys
         return fault
 
     async def _secret_fault(self, group: BrokerGroup) -> Wait | None:
@@ -234,7 +234,7 @@ class GroupPass(Pass[BrokerGroup]):
         This is also called between passes, when a master opens. A pod that has just started has no
         address yet; the pass that follows its event finds it.
         """
-        record = self.members.open_master
+        record = self.elector.open_master
         if self._found is None or self._owned.service is None or record is None:
             return
         group, pods = self._found
@@ -264,7 +264,7 @@ class GroupPass(Pass[BrokerGroup]):
                 await self.context.api.delete("Pod", group.namespace, group.pod(ordinal), uid=uid)
             case HandOver():
                 try:
-                    await self.members.hand_over(group, step)
+                    await self.elector.hand_over(group, step)
                 except CometError as error:
                     return Wait(decide.Reason.NO_SUCCESSOR, str(error))
             case _:
@@ -275,19 +275,25 @@ class GroupPass(Pass[BrokerGroup]):
         """Make the group read-only, and count the unconsumed messages.
 
         Producers learn from the name servers that the group is read-only, and brokers accept their
-        sends until then. So a count of 0 is final only once nothing has been stored for a while.
+        sends until then. So a count of 0 is final only once nothing has been stored for a while,
+        which starts when every broker is read-only.
         """
         if not group.is_deleting or decide.may_skip_drain(group, seen):
             return seen
-        backlog: Backlog | None = None
         try:
-            await self.members.refuse_sends(group, range(seen.replicas or 0))
+            await self.elector.refuse_sends(group, range(seen.replicas or 0))
         except CometError as error:
             self.context.log.warning("drain.blocked", group=group.name, error=str(error))
-        else:
-            backlog = await self._backlog(group)
-        end = max((one.max_offset for one in seen.statuses), default=-1)
-        return msgspec.structs.replace(seen, backlog=backlog, is_quiet=self.quiet.is_quiet("", end))
+            self.quiet.forget()
+            return seen
+        backlog = await self._backlog(group)
+        if backlog is None:
+            return seen
+        # The count may miss a message that moves meanwhile, such as to a retry topic. It is stored
+        # again there, so the end after the count shows it.
+        return msgspec.structs.replace(
+            seen, backlog=backlog, is_quiet=self.quiet.is_quiet("", backlog.end)
+        )
 
     async def _backlog(self, group: BrokerGroup) -> Backlog | None:
         accounts, account = group.spec.accounts, None
@@ -297,7 +303,7 @@ class GroupPass(Pass[BrokerGroup]):
                 account = await self.context.secrets.account(group.namespace, name)
         except SecretFault:  # a condition reports it
             return None
-        return await self.members.backlog(group, account)
+        return await self.elector.backlog(group, account)
 
     def _may_have_data(self, before: GroupStatus) -> bool:
         """Return whether there is, may be or has been a master.
@@ -305,12 +311,12 @@ class GroupPass(Pass[BrokerGroup]):
         Without a record, the status soon has no epoch either, but the stores know that they had a
         master.
         """
-        members = self.members
+        elector = self.elector
         return (
-            members.record is not None
-            or not members.is_record_known
+            elector.record is not None
+            or not (elector.is_record_known and elector.has_looked)
             or before.epoch > 0
-            or any(one.last_log_epoch > 0 for one in members.statuses)
+            or any(one.last_log_epoch > 0 for one in elector.statuses)
         )
 
     async def _label_roles(self, group: BrokerGroup, seen: Seen, live: Live) -> None:

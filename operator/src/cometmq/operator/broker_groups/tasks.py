@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from cometmq.ha.port import RecordPort
 from cometmq.operator.api_types.broker_group import KIND
-from cometmq.operator.broker_groups.members import Addresses, Members
+from cometmq.operator.broker_groups.group_elector import Addresses, GroupElector
 from cometmq.operator.broker_groups.passes import GroupPass
 from cometmq.operator.engine.context import Context
 from cometmq.operator.engine.managed import Key
@@ -30,8 +30,10 @@ class Groups(Engine[GroupPass]):
     def new(self, key: Key) -> GroupPass:
         context = self.context
         record = self._record_of(*key[1:])
-        members = Members(record, clock=context.clock, log=context.log, addresses=self._addresses)
-        return GroupPass(key, context, members)
+        elector = GroupElector(
+            record, clock=context.clock, log=context.log, addresses=self._addresses
+        )
+        return GroupPass(key, context, elector)
 
     def note(self, kind: str, namespace: str, name: str, group: str, version: str) -> None:
         """Note the version of an owned object and wake its group, which repairs the object if
@@ -49,7 +51,7 @@ class Groups(Engine[GroupPass]):
                 namespace=work.key[1],
                 name=work.key[2],
                 status=work.status,
-                elector=work.members.stats,
+                elector=work.elector.stats,
                 operations=work.operations,
             )
             for work in self

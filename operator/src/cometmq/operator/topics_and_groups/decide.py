@@ -65,7 +65,9 @@ class Left(msgspec.Struct, frozen=True):
     end: int = 0
     """Sum of the end offsets of the queues concerned."""
     is_quiet: bool = False
-    """Whether `end` has not moved for a while, so that no producer uses an old route any more."""
+    """Whether `end` has not moved for a while since no route offers these queues, so that no
+    producer uses an old route any more.
+    """
 
 
 class BrokerSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +151,15 @@ def removed_queues(item: Declared, current: Config | None) -> range:
     return range(0 if item.is_deleting else target.read_queue_nums, end)
 
 
+def is_closed(item: Declared, current: TopicConfig) -> bool:
+    """Return whether the routes of a topic offer producers none of the queues to be removed."""
+    if item.is_deleting:
+        return not current.perm & Perm.WRITE
+    target = wanted(item, current)
+    assert isinstance(target, TopicConfig)
+    return current.write_queue_nums <= target.write_queue_nums
+
+
 def needs_backlog(item: Declared, current: Config | None) -> bool:
     """Return whether a decision depends on the unconsumed messages of a broker."""
     if current is None or item.skips_drain:
@@ -205,11 +216,8 @@ def _not_consumed(item: Declared, one: BrokerSeen) -> Wait | None:
         return Wait(
             Reason.QUEUES_NOT_CONSUMED, f"{place} hold unconsumed messages ({text}); {SKIP_TEXT}"
         )
-    target = wanted(item, one.config)
     assert isinstance(one.config, TopicConfig)
-    assert isinstance(target, TopicConfig)
-    is_closed = one.config.write_queue_nums <= target.write_queue_nums
-    if not is_closed or not one.left.is_quiet:
+    if not is_closed(item, one.config) or not one.left.is_quiet:
         return Wait(
             Reason.SENDS_GO_ON,
             f"{place} must be without new messages for a while: producers may have old routes",
@@ -223,7 +231,7 @@ def _ending(item: Declared, known: list[BrokerSeen], waits: list[Wait]) -> Plan:
     puts: dict[str, Config] = {}
     for one in present:
         config = one.config
-        if isinstance(config, TopicConfig) and config.perm & Perm.WRITE and not item.skips_drain:
+        if isinstance(config, TopicConfig) and not is_closed(item, config) and not item.skips_drain:
             puts[one.name] = msgspec.structs.replace(config, perm=config.perm & ~int(Perm.WRITE))
         waits += [] if item.skips_drain else _in_use(one)
     may_delete = not waits and not puts

@@ -16,19 +16,22 @@ from cometmq.operator.topics_and_groups.decide import (
     BrokerSeen,
     Config,
     Left,
+    is_closed,
     needs_backlog,
     removed_queues,
 )
 from cometmq.operator.topics_and_groups.item import Declared
-from cometmq.remoting.bodies.stats import ConsumeStats
+from cometmq.operator.unconsumed import unconsumed
 from cometmq.remoting.bodies.topic_config import TopicConfig
-from cometmq.remoting.errors import CometError, ConsumerNotOnline, Outage, TopicNotExist
+from cometmq.remoting.errors import CometError, ConsumerNotOnline, Outage
 from cometmq.remoting.log import Log
 from cometmq.remoting.names import retry_topic
 from cometmq.remoting.transport.settings import TlsSettings
 
 QuietAt = Callable[[str, int], bool]
-"""Takes a broker name and an end offset; returns whether the offset has not moved for a while."""
+"""Takes a broker name and an end offset; returns whether the offset has not moved for a while. A
+negative offset starts the while anew.
+"""
 
 
 class Suite:
@@ -95,9 +98,10 @@ class Suite:
         if not needs_backlog(item, config):
             return seen
         try:
-            if item.kind == TOPIC:
+            if isinstance(config, TopicConfig):
                 left = await self._left_in_queues(master, removed_queues(item, config))
-                left = msgspec.structs.replace(left, is_quiet=is_quiet(name, left.end))
+                end = left.end if is_closed(item, config) else -1
+                left = msgspec.structs.replace(left, is_quiet=is_quiet(name, end))
                 return msgspec.structs.replace(seen, left=left)
             left = await self._left_to_group(master)
             members = await _count(lambda: master.consumer_connections(item.entry))
@@ -128,14 +132,10 @@ class Suite:
     async def _left_to_group(self, master: BrokerAdmin) -> Left:
         """Return the messages that the group has not consumed, by topic."""
         group = self._item.entry
-        try:
-            stats = await master.consume_stats(group)
-        except TopicNotExist:  # the broker has no offset of the group
-            stats = ConsumeStats()
         counts: Counter[str] = Counter()
-        for queue, pair in stats.offset_table.items():
-            topic = "redeliveries" if queue.topic == retry_topic(group) else f"topic {queue.topic}"
-            counts[topic] += max(0, pair.broker_offset - pair.consumer_offset)
+        for topic, count in (await unconsumed(master, group)).items():
+            name = "redeliveries" if topic == retry_topic(group) else f"topic {topic}"
+            counts[name] = count
         return Left(_worst(counts))
 
 

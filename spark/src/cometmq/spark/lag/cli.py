@@ -19,6 +19,7 @@ import msgspec
 import typer
 
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.visible import visible
 from cometmq.spark.collect.exposition import CollectorStats, exposed
 from cometmq.spark.collect.loop import collect_once, collect_until_signal
 from cometmq.spark.collect.settings import CollectSettings
@@ -58,7 +59,12 @@ app = typer.Typer(
 
 def say(text: str) -> None:
     """Print progress on stderr, separate from output that programs read."""
-    typer.echo(f"cometmq-lag: {text}", err=True)
+    _tell(f"cometmq-lag: {text}", err=True)
+
+
+def _tell(text: str, *, err: bool = False) -> None:
+    """Print a text; clients chose the names in it."""
+    typer.echo(visible(text), err=err)  # noqa: TID251  # the one place
 
 
 @app.command()
@@ -151,7 +157,7 @@ def verify(root: Root) -> None:
         raise CometError(f"{root}: the folder does not exist")
     findings = job(History(root))
     for finding in findings:
-        typer.echo(finding)
+        _tell(finding)
     if findings:
         raise typer.Exit(Exit.FAILED)
     say("the history is intact")
@@ -245,7 +251,7 @@ def stream(
     rules = Rules(window_s=window, allowed_lag=allowed_lag, allowed_age_s=allowed_age)
     where = Where(master, spark_settings(conf))
     options = source_options(namesrv, credentials, tls, tls_ca)
-    run_stream(root, rules, options, where=where, tell=typer.echo, alert_topic=alert_topic)
+    run_stream(root, rules, options, where=where, tell=_tell, alert_topic=alert_topic)
 
 
 def main() -> None:

@@ -14,7 +14,11 @@ _STEP: Final = timedelta(minutes=15)
 
 
 def hours_of(delete_when: str | None) -> frozenset[int]:
-    """Parse a list of hours such as `04;16`; invalid entries are ignored, as brokers do."""
+    """Parse a list of hours such as `04;16`, without entries at which no broker deletes.
+
+    These are numbers above 23, such as 99 for never, and invalid entries, which CometMQ rejects
+    when it starts and RocketMQ when it compares them with the hour.
+    """
     words = (delete_when or DELETE_WHEN).split(";")
     hours = {int(word) for word in words if word.strip().isascii() and word.strip().isdigit()}
     return frozenset(hour for hour in hours if hour < 24)

@@ -33,7 +33,9 @@ def slope(name: str) -> str:
 
 
 def standard_error(name: str) -> str:
-    """Build SQL for the standard error of the slope; 0 for points exactly on a line."""
+    """Build SQL for the standard error of the slope: 0 for points exactly on a line, null for fewer
+    than three.
+    """
     explained = f"try_divide({_co_spread(name)} * {_co_spread(name)}, {_spread(name, 'x')})"
     left = f"greatest(0, {_spread(name, 'y')} - {explained})"
     return (

@@ -10,6 +10,7 @@ import msgspec
 
 from cometmq.spark.collect.writer import RAW, WRITE_ORDER, hour_folder
 from cometmq.spark.lag.history.aggregates import AGG10, AGG60
+from cometmq.spark.lag.history.compact import is_compacted
 from cometmq.spark.lag.history.reports import KEPT, REPORT
 from cometmq.spark.lag.history.snapshots import HOUR, History, hour_in
 
@@ -18,7 +19,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """How long each form of the history is kept after the end of its hour."""
 
     raw: timedelta = timedelta(hours=2)
-    """Applies to compacted hours only: raw snapshots of other hours are kept."""
+    """Applies to hours whose snapshots are all compacted; the raw snapshots of others are kept."""
     hour: timedelta = timedelta(hours=48)
     agg10: timedelta = timedelta(days=30)
     agg60: timedelta = timedelta(days=400)
@@ -42,7 +43,7 @@ def vacuum(history: History, now: datetime, keep: Retention) -> list[Path]:
 
 def _old_raw(history: History, before: datetime) -> Iterator[Path]:
     for hour in history.raw_hours():
-        if hour + timedelta(hours=1) <= before and history.manifest(hour).exists():
+        if hour + timedelta(hours=1) <= before and is_compacted(history, hour):
             folders = (history.root / RAW / name / hour_folder(hour) for name in WRITE_ORDER)
             yield from (folder for folder in folders if folder.is_dir())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The brokers of a group: its elector, and the calls that the elector does not make."""
+"""The elector of a group, and the calls to its brokers that the elector does not make."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -24,6 +24,7 @@ from cometmq.operator.access import PLAIN, Link
 from cometmq.operator.broker_groups.decide import Backlog
 from cometmq.operator.broker_groups.group import CONTROL_PORT, MAIN_PORT, BrokerGroup
 from cometmq.operator.broker_groups.orders import AcceptLoss, Discard
+from cometmq.operator.unconsumed import unconsumed
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.signature import SessionCredentials
@@ -43,7 +44,7 @@ class Addresses(msgspec.Struct, frozen=True):
     main: Callable[[BrokerGroup, int], str] = lambda group, one: f"{group.host(one)}:{MAIN_PORT}"
 
 
-class Members:
+class GroupElector:
     """Elects masters of one group in the background, and forwards orders to its brokers.
 
     Failover runs here, independently of passes over Kubernetes objects: it continues while the
@@ -80,8 +81,9 @@ class Members:
 
     @property
     def open_master(self) -> Record | None:
-        """The record, if its holder serves clients as the master of its epoch."""
-        return self.record if self.stats is not None and self.stats.has_master else None
+        """The record, if it can be read and its holder serves clients as its epoch's master."""
+        stats = self.stats
+        return stats.record if stats and stats.is_record_reachable and stats.has_master else None
 
     @property
     def is_record_known(self) -> bool:
@@ -95,7 +97,7 @@ class Members:
 
     @property
     def _asked(self) -> Mapping[int, Member]:
-        return {} if self.elector is None else self.elector.members
+        return {} if self.elector is None else self.elector.members.by_ordinal
 
     @property
     def asked(self) -> tuple[int, ...]:
@@ -104,8 +106,7 @@ class Members:
 
     @property
     def statuses(self) -> Statuses:
-        found = (member.status for member in self._asked.values())
-        return tuple(one for one in found if one is not None)
+        return () if self.elector is None else self.elector.members.statuses
 
     @property
     def reported_keys(self) -> Mapping[int, tuple[str, ...]]:
@@ -116,12 +117,12 @@ class Members:
     @property
     def is_accepting_loss(self) -> bool:
         """Whether the elector may still create the record with an accepted loss."""
-        return self.elector is not None and self.elector.is_accepting_loss
+        return self.elector is not None and self.elector.restoration.is_accepting_loss
 
     def accept_loss(self, order: AcceptLoss) -> None:
         """Let the elector create the record once, although messages may be lost; return at once."""
         if self.elector is not None:
-            self.elector.accept_loss(order.epoch, order.copies)
+            self.elector.restoration.accept_loss(order.epoch, order.copies)
 
     @property
     def fault(self) -> tuple[str, str] | None:
@@ -214,10 +215,18 @@ class Members:
             await it.rebuild()
 
     async def refuse_sends(self, group: BrokerGroup, ordinals: range) -> None:
-        """Make the brokers read-only; raise CometError unless all of them confirm."""
+        """Make the brokers read-only, those after a fault too; raise CometError unless all of them
+        confirm.
+        """
+        faults: list[CometError] = []
         for ordinal in ordinals:
-            async with self._client(group, ordinal) as it:
-                await it.update_config(READ_ONLY)
+            try:
+                async with self._client(group, ordinal) as it:
+                    await it.update_config(READ_ONLY)
+            except CometError as error:
+                faults.append(error)
+        if faults:
+            raise faults[0]
 
     async def backlog(
         self, group: BrokerGroup, account: SessionCredentials | None
@@ -237,19 +246,16 @@ class Members:
                 ";".join(group.spec.name_servers), options=options, log=self._log
             ) as admin:
                 broker = admin.broker(address)
-                behind = await broker.all_consume_stats()
-                delayed = _delayed(await broker.runtime_info())
+                found = {
+                    one: (await unconsumed(broker, one)).total() for one in await broker.groups()
+                }
+                facts = await broker.runtime_info()
         except CometError as error:
             self._log.warning("backlog.unknown", group=group.name, error=str(error))
             return None
-        found: dict[str, int] = {}
-        for table in behind.consume_stats_list:
-            for name, topics in table.items():
-                pairs = (pair for one in topics for pair in one.offset_table.values())
-                left = sum(max(0, pair.broker_offset - pair.consumer_offset) for pair in pairs)
-                if left:
-                    found[name] = left
-        return Backlog({**found, **({"delayed messages": delayed} if delayed else {})})
+        found["delayed messages"] = _delayed(facts)
+        behind = {name: count for name, count in found.items() if count}
+        return Backlog(behind, int(facts.get("commitLogMaxOffset", -1)))
 
 
 def _delayed(info: dict[str, str]) -> int:

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts what a consumer group has yet to consume on a broker."""
+
+from collections import Counter
+
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.offsets import lags_in
+from cometmq.remoting.bodies.stats import ConsumeStats
+from cometmq.remoting.errors import TopicNotExist
+from cometmq.remoting.names import retry_topic
+from cometmq.remoting.progress import unread
+
+
+async def unconsumed(master: BrokerAdmin, group: str) -> Counter[str]:
+    """Return the number of messages that a group has yet to read on one broker, by topic.
+
+    The broker's report on all groups (317) leaves out queues that no producer uses any more.
+    """
+    stats, retries = await _stats(master, group), retry_topic(group)
+    # Messages may wait in the retry topic before the group has an offset there.
+    if all(queue.topic != retries for queue in stats.offset_table):
+        stats.offset_table.update((await _stats(master, group, retries)).offset_table)
+    counts: Counter[str] = Counter()
+    for found in lags_in(stats):
+        if found.lag > 0:
+            topic, queue_id = found.queue.topic, found.queue.queue_id
+            first = await master.min_offset(topic, queue_id)
+            counts[topic] += unread(found.committed_offset, first, found.max_offset)
+    return +counts
+
+
+async def _stats(master: BrokerAdmin, group: str, topic: str | None = None) -> ConsumeStats:
+    try:
+        return await master.consume_stats(group, topic)
+    except TopicNotExist:  # the broker has no offset of the group
+        return ConsumeStats()

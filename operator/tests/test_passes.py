@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes over a group whose elector knows less than the last operator did."""
+
+from typing import Any
+from unittest.mock import AsyncMock, Mock
+
+import pytest
+
+from cometmq.ha.actions import Status
+from cometmq.ha.member import Role
+from cometmq.ha.record import Copy, Record
+from cometmq.operator.api_types.broker_group import KIND
+from cometmq.operator.broker_groups.decide import Backlog
+from cometmq.operator.broker_groups.group import FINALIZER
+from cometmq.operator.broker_groups.group_elector import GroupElector
+from cometmq.operator.broker_groups.observe import REVISION
+from cometmq.operator.broker_groups.passes import GroupPass
+from cometmq.operator.engine.context import Context
+from cometmq.remoting.errors import RequestTimeout
+from cometmq.remoting.log import NO_LOG
+from cometmq.runtime.clock import FakeClock
+
+QUIET_MS = 60_000
+RECORD = Record(
+    uid="r", group="orders", epoch=4, holder=Copy(0, "a"), in_sync=(Copy(0, "a"),), copies=2
+)
+
+
+def pod(ordinal, *, is_ready):
+    name, labels = f"orders-{ordinal}", {REVISION: "old"}
+    ready = {"type": "Ready", "status": str(is_ready)}
+    return {
+        "metadata": {"name": name, "uid": f"p{ordinal}", "labels": labels},
+        "status": {"conditions": [ready]},
+    }
+
+
+class World:
+    """A group of two brokers on an API server in memory; the latest template is `new`."""
+
+    def __init__(self):
+        self.group: Any = {
+            "metadata": {
+                "namespace": "mq", "name": "orders", "uid": "u", "generation": 1,
+                "resourceVersion": "1", "finalizers": [FINALIZER],
+            },
+            "spec": {"nameServers": ["ns:9876"]},
+        }  # fmt: skip
+        self.pods = [pod(0, is_ready=False), pod(1, is_ready=False)]
+        self.clock = FakeClock()
+        self.api = AsyncMock()
+        self.api.get.side_effect = self._get
+        self.api.list.side_effect = self._list
+        self.api.namespace.return_value = {"metadata": {}}
+        self.api.patch.side_effect = self._patch
+        status = Status(copy=Copy(0, "a"), role=Role.MASTER, promised=4, epoch=4, max_offset=5)
+        self.elector = Mock(
+            spec=GroupElector, record=RECORD, statuses=(status,), asked=(0, 1), fault=None,
+            links={}, reported_keys={}, open_master=None, has_looked=True, is_record_known=True,
+            is_accepting_loss=False,
+        )  # fmt: skip
+        self.elector.backlog.return_value = Backlog({}, end=5)
+        context = Context(
+            api=self.api, resync_ms=60_000, quiet_ms=QUIET_MS, secrets=Mock(), clock=self.clock,
+            wall_time=lambda: "2026-01-01T00:00:00Z", log=NO_LOG,
+        )  # fmt: skip
+        self.work = GroupPass((KIND, "mq", "orders"), context, self.elector)
+        self.work._owned = Mock(
+            find_service=AsyncMock(), apply=AsyncMock(return_value=False), service=None
+        )
+        self.work._group_key = AsyncMock(keys=())
+
+    async def _get(self, kind, *_):
+        if kind == KIND:
+            return self.group
+        template: Any = {"metadata": {}}
+        return {
+            "metadata": {"generation": 1},
+            "spec": {"replicas": 2, "template": template},
+            "status": {"updateRevision": "new", "observedGeneration": 1},
+        }
+
+    async def _list(self, kind, *_):
+        return self.pods if kind == "Pod" else []
+
+    async def _patch(self, kind, _namespace, _name, body, *, part=""):
+        if part == "status":
+            self.group["status"] = {k: v for k, v in body["status"].items() if v is not None}
+        elif kind == KIND:
+            self.group["metadata"]["finalizers"] = body["metadata"]["finalizers"]
+
+    async def reason(self):
+        """Make a pass; return why a change waits, or an empty text."""
+        await self.work.run()
+        (found,) = (
+            one for one in self.group["status"]["conditions"] if one["type"] == "Progressing"
+        )
+        return found["reason"]
+
+    @property
+    def restarted(self):
+        return [call.args[2] for call in self.api.delete.await_args_list if call.args[0] == "Pod"]
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+async def test_an_operator_that_has_just_started_restarts_no_pod(world):
+    """The master has too few copies, so it is not ready; its slave crashes with a bad image."""
+    world.elector.record, world.elector.statuses = None, ()
+    world.elector.has_looked = world.elector.is_record_known = False
+    assert await world.reason() == "NoRecord"
+    world.elector.is_record_known = True  # the record is missing; the brokers have yet to answer
+    world.group["status"].pop("epoch", None)
+    assert await world.reason() == "NoRecord"
+    assert world.restarted == []
+    world.elector.record, world.elector.has_looked = RECORD, True
+    await world.reason()
+    assert world.restarted == ["orders-1"]
+
+
+async def test_pods_of_a_group_that_never_had_a_master_are_replaced(world):
+    world.elector.record, world.elector.statuses = None, ()
+    await world.reason()
+    assert world.restarted == ["orders-1"]
+
+
+async def test_the_quiet_time_starts_once_every_broker_refuses_sends(world):
+    """Until then, name servers offer the group to producers."""
+    world.group["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.elector.refuse_sends.side_effect = RequestTimeout("orders-1 does not answer")
+    assert await world.reason() == "BacklogUnknown"
+    world.clock.advance(QUIET_MS)
+    assert await world.reason() == "BacklogUnknown"
+    world.elector.refuse_sends.side_effect = None
+    assert await world.reason() == "SendsGoOn"
+    world.clock.advance(QUIET_MS - 1)
+    assert await world.reason() == "SendsGoOn"
+    world.clock.advance(1)
+    await world.work.run()
+    assert world.group["metadata"]["finalizers"] == []
