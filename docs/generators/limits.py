@@ -12,7 +12,7 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.namesrv.limits import LIMITS as NAMESRV_LIMITS
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.remoting.codes import ResponseCode
-from cometmq.runtime.limits import HANDSHAKE_LIMITS, LIMIT_TABLE_FAMILIES, Limit
+from cometmq.runtime.limits import FRAME_LIMITS, HANDSHAKE_LIMITS, LIMIT_TABLE_FAMILIES, Limit
 
 from .markdown import code, notice, table
 
@@ -54,9 +54,9 @@ def page() -> str:
     columns = ("limit", "what is counted", "of", "bound", "above it")
     rows = (
         (code(it.name), it.counts, it.scope.value, str(it.fixed), it.above)
-        for it in HANDSHAKE_LIMITS
+        for it in (*FRAME_LIMITS, *HANDSHAKE_LIMITS)
     )
-    lines += ["## TLS handshakes with any server", "", *table(columns, rows), ""]
+    lines += ["## Frames and TLS handshakes, of any server", "", *table(columns, rows), ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from cometmq.broker.accepted_settings import AcceptedSettings
-from cometmq.broker.copies_settings import CopiesSettings
-from cometmq.broker.limit_settings import LimitSettings
 from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.settings.accepted import AcceptedSettings
+from cometmq.broker.settings.copies import CopiesSettings
+from cometmq.broker.settings.limits import LimitSettings
 from cometmq.runtime.programs import COMMANDS as PROGRAMS
 from cometmq.runtime.settings.fields import SettingsField, fields_of
 from cometmq.store.settings import StoreSettings

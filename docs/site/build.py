@@ -12,10 +12,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Final
-
-from sphinx.cmd.build import main as sphinx
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SECTIONS: Final[Mapping[str, str]] = {
@@ -120,7 +119,9 @@ def main() -> int:
         shutil.copy(picture, source / picture.relative_to(ROOT))
     shutil.copy(Path(__file__).with_name("conf.py"), source)
     options = ["-W", "--keep-going", "-q", "-j", "auto", "-b", "html", "-d", f"{source}-trees"]
-    return sphinx([*options, str(source), str(arguments.out)])
+    sphinx = import_module("sphinx.cmd.build")  # only `make docs` installs it
+    status: int = sphinx.main([*options, str(source), str(arguments.out)])
+    return status
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rendered objects are valid and restricted, and programs accept their settings."""
 
+import re
 from base64 import b64decode
 from itertools import pairwise
 from pathlib import Path
@@ -94,8 +95,7 @@ def loaded(name, text, folder):
     if "/etc/cometmq/tls" in text:
         write_certificate(folder)
     (folder / "group.key").write_text("k" * 44 + "\n", encoding="utf-8")
-    for mounted in ("/etc/cometmq/tls", "/etc/cometmq/group-key"):
-        text = text.replace(mounted, str(folder))
+    text = re.sub(r"/etc/cometmq/(tls|group-key[\w-]*)", str(folder), text)
     path.write_text(text, encoding="utf-8")
     return load(SETTINGS[program], prefix="UNSET", file=path, cli={})
 
@@ -195,7 +195,7 @@ def test_pods_meet_the_restricted_standard(objects):
             assert context["capabilities"] == {"drop": ["ALL"]}
             assert "privileged" not in context
             assert all("hostPort" not in port for port in one.get("ports", []))
-        allowed = {"configMap", "emptyDir", "secret", "persistentVolumeClaim"}
+        allowed = {"configMap", "emptyDir", "secret", "persistentVolumeClaim", "projected"}
         assert all((set(one) - {"name"}) <= allowed for one in template["spec"]["volumes"])
 
 
@@ -247,7 +247,8 @@ def test_more_replicas_have_a_budget_and_one_replica_has_none(objects):
         assert (one["metadata"]["name"] in budgets) is (one["spec"]["replicas"] > 1)
 
 
-def test_only_electors_reach_control_ports(render):
+def test_only_electors_and_the_console_reach_control_ports(render):
+    """The console has the group's key, which control ports demand."""
     objects = render([CHART / "ci/failover-values.yaml"])
     policies = of_kind(objects, "NetworkPolicy")
     rules = [
@@ -258,9 +259,8 @@ def test_only_electors_reach_control_ports(render):
     ]
     assert len(rules) == 2
     for rule in rules:
-        (peer,) = rule["from"]
-        labels = peer["podSelector"]["matchLabels"]
-        assert labels["app.kubernetes.io/component"] == "elector"
+        labels = [peer["podSelector"]["matchLabels"] for peer in rule["from"]]
+        assert [it["app.kubernetes.io/component"] for it in labels] == ["elector", "console"]
     covered = [one["spec"]["podSelector"]["matchLabels"].items() for one in policies]
     for template in templates(objects).values():
         labels = template["metadata"]["labels"].items()
@@ -292,6 +292,56 @@ def test_the_pod_monitor_selects_all_pods_with_metrics(render):
         "namesrv",
         "txn-checker",
     }
+
+
+def test_the_console_sees_the_electors_and_the_certificates_of_programs(render, tmp_path):
+    tls = 'tls={"enabled": true, "mode": "enforcing", "existingSecret": "mq"}'
+    key = 'groupKey={"mode": "required"}'
+    objects = render([CHART / "ci/failover-values.yaml"], settings=[tls, key])
+    files = settings_files(objects)
+    text = files["mq-cometmq-console", "console.conf"]
+    value = load(ConsoleSettings, prefix="UNSET", file=written(tmp_path, text), cli={}).value
+    assert value.elector_config.split(";") == [
+        f"/etc/cometmq/settings/elector-{it}.conf" for it in ("orders", "billing")
+    ]
+    assert value.program_configs.split(";") == [
+        f"{it}=/etc/cometmq/programs/{it}.conf" for it in ("txn-checker", "exporter")
+    ]
+    (container,) = containers(templates(objects)["mq-cometmq-console"])
+    mounts = {it["mountPath"]: it["name"] for it in container["volumeMounts"]}
+    for group in ("orders", "billing"):
+        own = files["mq-cometmq-console", f"elector-{group}.conf"]
+        other = files[f"mq-cometmq-{group}-elector", "elector.conf"]
+        assert own == other.replace("/group-key/", f"/group-key-{group}/")
+        assert mounts[f"/etc/cometmq/group-key-{group}"] == f"group-key-{group}"
+        elector = loaded(f"elector-{group}.conf", own, tmp_path).value
+        assert (elector.broker_name, client_tls(elector).enable) == (group, True)
+    volumes = templates(objects)["mq-cometmq-console"]["spec"]["volumes"]
+    (programs,) = [
+        it["projected"] for it in volumes if it["name"] == mounts["/etc/cometmq/programs"]
+    ]
+    maps = {it["configMap"]["name"] for it in programs["sources"]}
+    assert maps == {"mq-cometmq-txn-checker", "mq-cometmq-exporter"}
+    assert {(it, f"{it.removeprefix('mq-cometmq-')}.conf") for it in maps} <= files.keys()
+    policies = {it["metadata"]["name"]: it["spec"] for it in of_kind(objects, "NetworkPolicy")}
+    (control,) = [it for it in policies["mq-cometmq-orders"]["ingress"]
+                  if it["ports"] == [{"port": 10913}]]  # fmt: skip
+    assert [
+        it["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for it in control["from"]
+    ] == ["elector", "console"]
+
+
+def written(folder, text):
+    path = folder / "console.conf"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_console_without_electors_mounts_none(render):
+    console = render(settings=['console={"enabled": true}'])
+    text = settings_files(console)["mq-cometmq-console", "console.conf"]
+    assert "electorConfig" not in text
+    assert "programConfigs=txn-checker=" in text
 
 
 def test_the_exporter_is_optional_and_may_have_an_account_of_its_own(render):

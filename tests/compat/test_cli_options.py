@@ -52,7 +52,10 @@ def test_every_command_exists() -> None:
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - UNREGISTERED))
 def test_every_option_exists(helping: MqAdmin, name: str) -> None:
     """Covers short and long names, options with and without a value, required and optional ones."""
-    theirs = set(_their_options(helping.run("help", name).output))
+    answer = helping.run("help", name)
+    page = answer.output
+    theirs = set(_their_options(page))
+    assert theirs, answer
     mine = load_command(name, COMMANDS[name])
     known = {spelling for param in mine.params for spelling in param.opts} | {"-h", "--help"}
 
@@ -65,7 +68,7 @@ def test_every_option_exists(helping: MqAdmin, name: str) -> None:
             assert (param.required, not param.is_flag) == needs
         else:
             own = [spelling for spelling in param.opts if not spelling.startswith("--")]
-            assert own in ([], ["-n"]), "what mqadmin lacks has long names only"
+            assert own in ([], ["-n"]), f"what mqadmin lacks has long names only: {page}"
 
 
 def _their_options(page: str) -> Iterator[Option]:

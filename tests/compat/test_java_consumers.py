@@ -290,6 +290,22 @@ def test_delayed_messages_arrive_later(
         assert 4900 <= waited_ms < 10_000
 
 
+def test_a_delivery_time_of_rocketmq_5_holds(
+    cluster: Cluster, java: ClientProgram, topic: str, group: str
+) -> None:
+    """Java's client of 4.9 sets the property; its broker delivers at once."""
+    wanted = _send(java, cluster, topic, count=2, timer_ms=5_200)
+
+    printed = java.run(
+        "consume", namesrv=cluster.namesrv_addr, topic=topic, group=group, count=len(wanted)
+    )
+
+    assert received(printed) == wanted
+    for event in named(printed, "received"):
+        waited_ms = event["stored_ms"] - event["born_ms"]
+        assert isinstance(cluster, JavaCluster) or 5_200 <= waited_ms < 10_000
+
+
 def test_lookups(cluster: Cluster, java: ClientProgram, topic: str) -> None:
     """Messages are found by offset message id (33), by key or unique key (12), and by time (29)."""
     server = {"namesrv": cluster.namesrv_addr, "topic": topic}

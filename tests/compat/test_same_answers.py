@@ -38,7 +38,7 @@ STATISTICS_TIMEOUT_S = 120.0
 ANSWER_TIMEOUT_S = 60.0
 TX_TOPIC, PREPARED = "SameTransactions", 4
 # Members whose values differ between two runs of one server.
-OWN_FIGURES = ("sendPath", "nativeRequests", "slowRequests")  # our own keys; docs/compatibility.md
+OWN_FIGURES = ("sendPath", "nativeRequests", "slowRequests", "memory")  # keys of our own
 VOLATILE = re.compile(
     r"(?i)timestamp|time$|counter|clientAddr|brokerAddr|Version$|consumeTps|storePath|"
     r"bootTimestamp|runtime|Ratio|Capacity"

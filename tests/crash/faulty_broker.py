@@ -11,15 +11,19 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cometmq.broker import app, opening
 from cometmq.broker.native import open_native_syncer
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.storing.log_syncs import NativeSyncer
+from cometmq.broker.storing.log_syncs import Ended, NativeSyncer
 from cometmq.cli.main import main
 from cometmq.remoting.types import Buffer
 from cometmq.store import disk, json_config
 from cometmq.store.errors import DiskError
+
+if TYPE_CHECKING:
+    from cometmq.accel import LentAnswers
 
 FAULTS = Path(sys.argv[1]).parent / "faults.json"
 
@@ -93,16 +97,13 @@ class FaultySyncer:
             return self._syncer.start(number, [-1], None)
         return self._syncer.start(number, files, folder)
 
-    def answer(self, number: int, fd: int, data: bytes) -> None:
-        self._syncer.answer(number, fd, data)
+    def lend(self, number: int, answers: "LentAnswers", is_all: bool) -> None:
+        self._syncer.lend(number, answers, is_all)
 
-    def withdraw(self) -> int:
-        return self._syncer.withdraw()
-
-    def take(self) -> list[tuple[int, float, tuple[int, int] | None]]:
+    def take(self) -> list[Ended]:
         return [
-            (number, seconds, failure and (failure[0], self._faults.pop(number)))
-            for number, seconds, failure in self._syncer.take()
+            (number, seconds, failure and (failure[0], self._faults.pop(number)), late_s)
+            for number, seconds, failure, late_s in self._syncer.take()
         ]
 
 

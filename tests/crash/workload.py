@@ -96,7 +96,10 @@ class Workload:
         while True:
             key, body = f"{worker}-{number}", self._random.randbytes(50)
             self._promised.note_attempt(key, body)
-            await client.send(DELAYED_TOPIC, 0, body, keys=key, level=2 + number % 2)
+            if number % 3:
+                await client.send(DELAYED_TOPIC, 0, body, keys=key, level=1 + number % 3)
+            else:  # passes through two or three levels
+                await client.send(DELAYED_TOPIC, 0, body, keys=key, delay_ms=6_400 + number % 7_000)
             self._promised.note_delayed(key)
             number += 1
 

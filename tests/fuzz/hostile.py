@@ -116,6 +116,8 @@ class Hostile:
         body = self._bent_body(bytes(request.body))
         if code in _UNSAFE:
             body = random.choice(_BODIES)  # no change that would affect a good client
+        if code == RequestCode.DISCONNECT_CLIENT:
+            ext["clientId"] = "nobody"  # a damaged heartbeat may have registered any other name
         oneway = random.random() < 0.05
         flag = 2 if oneway else 0
         version = random.choice((401, 401, 0, 121, 2**31 - 1, -5))

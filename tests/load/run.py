@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from tests.load.churn import Churn
+from tests.load.connections import ConnectionsRun
 from tests.load.crowd import CrowdRun
 from tests.load.fairness import FairnessRun
 from tests.load.flood import FloodRun
 from tests.load.idle import IdleRun
 from tests.load.reporting import Findings
 
-PARTS: Final = ("churn", "crowd", "fairness", "flood", "idle")
+PARTS: Final = ("churn", "connections", "crowd", "fairness", "flood", "idle")
 
 
 def main() -> int:
@@ -44,6 +45,8 @@ def main() -> int:
 
 
 async def _run(part: str, folder: Path, arguments: argparse.Namespace) -> Findings:
+    if part == "connections":
+        return await ConnectionsRun(folder).run()
     if part == "crowd":
         return await CrowdRun(folder, seconds=arguments.window_seconds).run()
     if part == "flood":

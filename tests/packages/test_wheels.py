@@ -240,7 +240,9 @@ def pip_check(folder, environment):
 
 
 def test_one_command_sets_the_version_of_all(tmp_path):
-    for path in (ROOT / "pyproject.toml", *(one / "pyproject.toml" for one in builder.members())):
+    constant = ROOT / "libs/runtime/src/cometmq/runtime/version.py"
+    projects = [one / "pyproject.toml" for one in (ROOT, *builder.members())]
+    for path in (constant, *projects):
         copy = tmp_path / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
@@ -251,5 +253,6 @@ def test_one_command_sets_the_version_of_all(tmp_path):
         assert 'version = "7.8.9"' in text
         assert f"=={old}" not in text
     assert builder.workspace_version(tmp_path) == "7.8.9"
+    assert 'VERSION: Final = "7.8.9"' in (tmp_path / constant.relative_to(ROOT)).read_text()
     with pytest.raises(SystemExit, match="is not a version"):
         builder.set_version("next", tmp_path)

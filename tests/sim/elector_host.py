@@ -11,6 +11,7 @@ from tests.sim.host import GROUP, BrokerProcess, Host
 from tests.sim.kernel import ProcessLoop
 
 from cometmq.control.controlled import MemberUnreachable, Report
+from cometmq.elector.asked_member import Member
 from cometmq.elector.elector import Elector
 from cometmq.elector.plan import Plan
 from cometmq.ha.actions import Group, Statuses
@@ -31,14 +32,19 @@ LONG_ORDER_S: Final = 4.0
 class HastyElector(Elector):
     """An elector that a test can make consider the master lost."""
 
-    is_hasty = False
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.is_hasty = False
+        loss_of = self._master.loss
 
-    def _lost(self, found: Versioned, statuses: Statuses) -> Loss | None:
-        loss = super()._lost(found, statuses)
-        if loss is None and self.is_hasty:
-            self.is_hasty = False
-            return Loss.GONE
-        return loss
+        def loss(found: Versioned, statuses: Statuses, holder: Member | None) -> Loss | None:
+            cause = loss_of(found, statuses, holder)
+            if cause is None and self.is_hasty:
+                self.is_hasty = False
+                return Loss.GONE
+            return cause
+
+        self._master.loss = loss  # type: ignore[method-assign]
 
 
 class SimLink:

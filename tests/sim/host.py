@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from tests.sim.disk import SimDisk, SimFiles, SimWorker
 from tests.sim.kernel import ProcessLoop
-from tests.sim.tables import SimDelay, SimTable
+from tests.sim.tables import SimDelays, SimPositions, SimTable
 
 from cometmq.broker.copies.gate.gate import Gate
 from cometmq.broker.copies.joining import Joined, Surroundings, join, open_state
@@ -20,7 +20,8 @@ from cometmq.broker.copies.state import Following
 from cometmq.broker.copies.streams.tails import tail_path
 from cometmq.broker.role import Role, RoleState
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.storing.store_driver import StoreDriver, Workers
+from cometmq.broker.storing.disk_jobs import Workers
+from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.turn import OncePerTurn
 from cometmq.control.controlled import Report
@@ -160,21 +161,19 @@ class SimBroker:
         self.log = host.world.log(host.name)
         self.store = store
         self.driver = driver
+        self.delays = SimDelays(SimPositions("delay.json"))
         self.topics = SimTable("topics.json")
-        self.groups = SimTable("groups.json")
-        self.offsets = SimTable("offsets.json")
-        self.filters = SimTable("filters.json")
-        self.delay = SimDelay("delay.json")
-        self.tables = self.topics, self.groups, self.offsets, self.filters, self.delay
+        others = map(SimTable, ("groups.json", "offsets.json", "filters.json"))
+        self.journaled = self.topics, *others, self.delays.positions
+        self.tables = self.replication = self.config = self.role = self.deferred = self
+        self.clients = self.pending = self
         self.transactions = self.locks = self.hold = _Nothing()
-        self.replication = self
         self.following = Following()
         self.journal: Journal | None = None
         self.is_diverting = False
         self.loaded = self
-        self.member_keys = self
-        self.role = RoleState(Role.FENCED)
-        self.take_role(Role.FENCED, 0)
+        self.admission = self.member_keys = self
+        self.take(Role.FENCED, 0)
 
     def label(self, name: str) -> str:
         return name
@@ -183,9 +182,11 @@ class SimBroker:
         """Return the keys of the group."""
         return (KEY,) if self.has_key else ()
 
-    def take_role(self, role: Role, epoch: int) -> None:
-        self.role = RoleState(role, epoch)
-        self.store.role_writable = self.store.needs_replicas = role is Role.MASTER
+    def take(self, role: Role, epoch: int) -> None:
+        self.state = RoleState(role, epoch)
+        self.store.write_state.role_writable = self.store.writer.needs_replicas = (
+            role is Role.MASTER
+        )
 
 
 class SimServer:
@@ -262,7 +263,7 @@ class BrokerProcess:
             host.disk, self.store.layout.journal, worker=workers.config,
             log=broker.log, file_bytes=1 << 16, keeps_position=True, turn=self.driver.turn,
         )  # fmt: skip
-        for table in broker.tables:
+        for table in broker.journaled:
             journal.attach(table)
         opened = open_state(host.settings, self.store, journal, host.surroundings)
         broker.journal = journal
@@ -324,11 +325,11 @@ class BrokerProcess:
 
     @property
     def member(self) -> Any:
-        return self.copies.member.member
+        return self.copies.inbox.member
 
     @property
     def is_master(self) -> bool:
-        return self.member.role in (MemberRole.MASTER, MemberRole.PARKING)
+        return self.member.role in (MemberRole.MASTER, MemberRole.HANDING_OVER)
 
     @property
     def end_offset(self) -> int:
@@ -363,12 +364,11 @@ class BrokerProcess:
             reply(result, None)
 
     async def report(self) -> Report:
-        member = self.copies.member
         return Report(
             group=GROUP,
-            status=member.status(),
+            status=self.copies.member.status(),
             master=self.member.master,
-            record_uid=member.record_uid,
+            record_uid=self.copies.watch.uid,
         )
 
     # Clients
@@ -408,7 +408,7 @@ class BrokerProcess:
         journal = self.broker.journal
         assert journal is not None
         journal.write()
-        self.copies.roles.before_write()
+        self.copies.current.before_write()
         if life == self.life:  # otherwise the connection is closed
             if not isinstance(result, Reply):  # otherwise this broker has not served it
                 self.world.oracle.answered(self, call, result)

@@ -13,14 +13,14 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from tests.sim.plan import Plan, draw_usual
 
-from cometmq.broker.copies.gate import gate
-from cometmq.broker.copies.streams import following, handshake, master_stream
-from cometmq.broker.tables import journal
+from cometmq.broker.copies.gate import diversion
+from cometmq.broker.copies.streams import handshake, received_log, replica
+from cometmq.broker.tables import journal_files
 from cometmq.ha import actions, election, epochs, in_sync, member, missing_record
 from cometmq.ha import record as records
 from cometmq.ha import state as states
 from cometmq.store.journal import JournalContent, collect
-from cometmq.store.message_store import MessageStore
+from cometmq.store.replica import Replica
 
 Patch = tuple[Any, str, Any]
 Changes = Mapping[str, Any]
@@ -139,9 +139,9 @@ def cut_to_the_shorter_end() -> list[Patch]:
 
     return [
         (handshake, "common_point", common_point),
-        (following, "check_digest", always),
-        (master_stream, "reached", lambda _, masters, end: epochs.truncated(masters, end)),
-        (following, "reached", lambda _, masters, end: epochs.truncated(masters, end)),
+        (replica, "check_digest", always),
+        (received_log, "reached", lambda _, masters, end: epochs.truncated(masters, end)),
+        (replica, "reached", lambda _, masters, end: epochs.truncated(masters, end)),
     ]
 
 
@@ -155,7 +155,7 @@ def keeps_entries() -> list[Patch]:
         (epochs, "truncated", lambda history, _: history),
         (epochs, "begun", begin),
         (handshake, "_fault", lambda _: ""),
-        (following, "check_digest", always),
+        (replica, "check_digest", always),
     ]
 
 
@@ -164,14 +164,14 @@ def same_incarnation() -> list[Patch]:
 
 
 def appends_at_a_failed_write() -> list[Patch]:
-    def append_raw(store: Any, offset: int, data: Any) -> None:
-        store.upkeep.publisher.drop()
+    def append(replica: Any, offset: int, data: Any) -> None:
+        replica._publisher.drop()
         try:
-            store.upkeep.replica.append(offset, data)
+            replica._write(offset, data)
         finally:
-            store.upkeep.publisher.dispatch()
+            replica._publisher.dispatch()
 
-    return [(MessageStore, "append_raw", append_raw)]
+    return [(Replica, "append", append)]
 
 
 def forgets_position() -> list[Patch]:
@@ -180,7 +180,7 @@ def forgets_position() -> list[Patch]:
         found.position = None
         return found
 
-    return [(journal, "collect", forgetful)]
+    return [(journal_files, "collect", forgetful)]
 
 
 SLOW: Final[Changes] = {"slice_bytes": 300, "transfer_bytes_s": 10_000}
@@ -289,7 +289,7 @@ ALL: dict[str, Mutation] = {
         seeds=1000,
     ),
     "a forwarded request is not forwarded again": Mutation(
-        drop(gate, "is_forwarded", never),
+        drop(diversion, "is_forwarded", never),
         TRIO,
         ("exile", "slow_record", "switch_over", "repeat_order"),
         {"electors": 2, "clients": 3},

@@ -9,6 +9,7 @@ brokers.
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from cometmq.ha.member import Duty, Lead
 from cometmq.ha.record import Versioned
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Call
@@ -41,19 +42,25 @@ class Oracle:
     def watch(self, process: "BrokerProcess") -> None:
         """Check the actions of a broker from its start."""
         roles: Any = process.copies.roles
-        roles.lead = partial(self._lead, process, roles.lead)
-        new_leader = roles.new_leader
+        roles.perform = partial(self._perform, process, roles.perform)
+        new_leading = roles.new_leading
 
-        def watched(leadership: Any, reign: Any, is_predecessor_gone: bool) -> Any:
-            reign.confirmed = partial(self._confirm, process, reign.confirmed)
-            reign.acknowledged = partial(self._acknowledge, process, reign.acknowledged)
-            return new_leader(leadership, reign, is_predecessor_gone)
+        def watched(view: Any) -> Any:
+            leading = new_leading(view)
+            leading.confirmed = partial(self._confirm, process, leading.confirmed)
+            leading.acknowledged = partial(self._acknowledge, process, leading.acknowledged)
+            return leading
 
-        roles.new_leader = watched
+        roles.new_leading = watched
 
     # Events
 
-    async def _lead(self, process: "BrokerProcess", lead: Any, found: Versioned) -> None:
+    async def _perform(self, process: "BrokerProcess", perform: Any, action: Duty) -> None:
+        if isinstance(action, Lead):
+            self._lead(process, action.found)
+        await perform(action)
+
+    def _lead(self, process: "BrokerProcess", found: Versioned) -> None:
         epoch = found.record.epoch
         name = str(process.member.me.incarnation)
         self._world.note(process.name, "opens", epoch=epoch, end=process.end_offset)
@@ -66,7 +73,6 @@ class Oracle:
         if epoch == max(self.opened_epochs):
             self._check_has(process, f"opens epoch {epoch}")
             self._checked[name] = len(self.confirmed)
-        await lead(found)
 
     def _confirm(self, process: "BrokerProcess", confirm: Any, offset: int) -> None:
         known = len(self.confirmed)
@@ -95,7 +101,7 @@ class Oracle:
         """
         record = self._world.place.current
         least = process.host.settings.min_in_sync
-        is_current = record is not None and record.record.epoch == process.broker.role.epoch
+        is_current = record is not None and record.record.epoch == process.broker.role.state.epoch
         if is_current and record is not None and len(record.record.in_sync) < least:
             self._world.violated(
                 f"{process.name} acknowledges while the set has fewer than {least}"
@@ -135,7 +141,7 @@ class Oracle:
         self.acknowledged[offset] = body
 
     def _lock(self, process: "BrokerProcess") -> None:
-        epoch = process.broker.role.epoch
+        epoch = process.broker.role.state.epoch
         if epoch < self._locked_epoch:
             self._world.violated(
                 f"{process.name} answers a lock in epoch {epoch}; epoch {self._locked_epoch} did"
@@ -168,21 +174,21 @@ class Oracle:
 
     def look(self, process: "BrokerProcess") -> None:
         """Read from a broker as a consumer does, if the broker serves reads now."""
-        if process.gate.may_read() and process.life >= 0:
-            process.copies.roles.before_write()
-            if process.gate.may_read():
+        if process.gate.permission.may_read() and process.life >= 0:
+            process.copies.current.before_write()
+            if process.gate.permission.may_read():
                 self._show(process, *self.read(process))
 
     # Checks
 
     def _later_masters(self, process: "BrokerProcess") -> list["BrokerProcess"]:
-        epoch = process.broker.role.epoch
+        epoch = process.broker.role.state.epoch
         found = []
         for host in self._world.hosts.values():
             other = host.process
-            if other is None or other is process or other.copies.roles.leader is None:
+            if other is None or other is process or other.copies.current.leading is None:
                 continue
-            if other.broker.role.epoch > epoch:
+            if other.broker.role.state.epoch > epoch:
                 found.append(other)
         return found
 

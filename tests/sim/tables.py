@@ -69,11 +69,21 @@ class SimTable:
                 self.values[key] = value
 
 
-class SimDelay(SimTable):
-    """The table of delay offsets, with the delay service's methods that role changes call."""
+class SimPositions(SimTable):
+    """The table of delay offsets."""
 
     def restart(self) -> None:
         """Do nothing: no message is delayed here."""
 
+
+class SimDelays:
+    """The methods of delayed delivery that role changes call; no message is delayed here."""
+
+    def __init__(self, positions: SimPositions) -> None:
+        self.positions = positions
+
+    def fit(self) -> None:
+        """Do nothing."""
+
     def expect_copies(self, now_ms: int) -> None:
-        """Do nothing: no message is delayed here."""
+        """Do nothing."""

@@ -203,8 +203,8 @@ class World:
         holder = self.hosts[f"b{record.holder.ordinal}"].process
         if holder is None or not holder.is_master or holder.member.epoch != record.epoch:
             return f"broker {record.holder.ordinal} is not the master of epoch {record.epoch}"
-        leader = holder.copies.roles.leader
-        if leader is None or leader.view.confirmed != holder.end_offset:
+        leading = holder.copies.current.leading
+        if leading is None or leading.confirmation.view.confirmed != holder.end_offset:
             return "the master has not confirmed its log"
         staying = {host.ordinal for host in self.hosts.values()} - self.leaving
         if {copy.ordinal for copy in record.in_sync} != staying or record.copies != len(staying):
@@ -213,10 +213,10 @@ class World:
             process = self.hosts[f"b{ordinal}"].process
             if process is None or process.end_offset != holder.end_offset:
                 return f"broker {ordinal} does not have the whole log"
-            if process.store.confirm_offset != holder.end_offset:
+            if process.store.commit_log.confirm_offset != holder.end_offset:
                 return f"broker {ordinal} does not show the whole log"
-            history = process.copies.follower.epochs.history
-            if history != holder.copies.follower.epochs.history:
+            history = process.copies.follower.replica.epochs.history
+            if history != holder.copies.follower.replica.epochs.history:
                 return f"broker {ordinal} has another history"
             if process.broker.topics.values != holder.broker.topics.values:
                 return f"broker {ordinal} has other tables"

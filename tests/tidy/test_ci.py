@@ -42,6 +42,18 @@ def test_the_pipeline_makes_targets_that_exist() -> None:
     assert set(makes()) - targets() == set()
 
 
+def test_each_long_suite_has_a_folder_and_a_target_and_those_of_packages_run_in_the_pipeline() -> (
+    None
+):
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    left_out = options["tool"]["pytest"]["ini_options"]["norecursedirs"]
+    folders = [name for name in left_out if name.startswith("tests/")]
+    recipes = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "tests/packages" in folders
+    assert [name for name in folders if not re.search(rf"{name}[ /]", recipes)] == []
+    assert "packages-test" in makes()
+
+
 def test_the_pipeline_runs_the_tests_of_spark_on_a_jvm() -> None:
     """Neither the tests that start Spark nor the code blocks of its guide are deselected."""
     assert makes()["spark-test"] == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of the guide of the console: each claim names a test, and that test exists."""
+"""The tables that compare consoles and command lines: each claim names a test that exists."""
 
 import re
 
@@ -21,3 +21,14 @@ def test_each_claim_of_the_guide_is_shown_by_a_test_that_exists() -> None:
             assert re.search(
                 rf"^(?:async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE
             ), line
+
+
+def test_each_claim_of_the_command_line_names_a_file_of_tests() -> None:
+    guide = (GUIDE.parent / "cli.md").read_text(encoding="utf-8")
+    _, _, table = guide.partition("\n## Beside other command lines\n")
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+    assert len(rows) > 22
+    for _, _, claim in rows[2:]:
+        name = claim.partition(":")[0]
+        is_test = (ROOT / "libs" / "cli" / "tests" / f"{name}.py").is_file()
+        assert is_test or name == "no", claim

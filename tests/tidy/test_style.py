@@ -39,6 +39,21 @@ def test_style_guide_names_existing_things() -> None:
     assert named - words == set()
 
 
+def test_comments_name_existing_modules() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "*.py", "*.rs"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    files = {f"/{file}" for file in listed}
+    named = {
+        (file, name)
+        for file in listed
+        if (path := ROOT / file).exists()
+        for name in re.findall(r"`([\w/]+\.(?:py|rs))`", path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 100
+    assert {it for it in named if not any(file.endswith(f"/{it[1]}") for file in files)} == set()
+
+
 @pytest.mark.parametrize(
     ("message", "part"),
     [

@@ -14,17 +14,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from cometmq.broker.registration.addresses import choose_ports
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.testing.broker_groups import FAST, HOST, KillableApp
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.operator.api import KubeApi
 from cometmq.operator.api_types.secret_keys import GROUP_KEY_FILE
 from cometmq.operator.app import OperatorApp
-from cometmq.operator.broker_groups.members import Addresses
+from cometmq.operator.broker_groups.group_elector import Addresses
 from cometmq.operator.settings import OperatorSettings
 from cometmq.peers.kube import KubeApiServer
-from cometmq.peers.ports import free_port
+from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import Loaded, load
 
@@ -40,7 +39,7 @@ class OperatedGroup:
     def __init__(self, kube: KubeApiServer, namespace: str, folder: Path) -> None:
         self.kube, self.namespace, self.folder = kube, namespace, folder
         self.api = kube.api()
-        self.main = {one: choose_ports(0, HOST, ha_port=None).main for one in range(3)}
+        self.main = {one: free_broker_port() for one in range(3)}
         self.control = {one: free_port() for one in range(9)}
         self.brokers: dict[int, KillableApp] = {}
         self.log = RecordingLog()

@@ -71,10 +71,18 @@ class Client:
         )
 
     async def send(
-        self, topic: str, queue_id: int, body: bytes, *, keys: str = "", level: int = 0
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        *,
+        keys: str = "",
+        level: int = 0,
+        delay_ms: int = 0,
     ) -> SendMessageReply:
         """Send one message; return its position."""
         pairs = [("KEYS", keys), ("DELAY", str(level) if level else ""), ("UNIQ_KEY", f"U{keys}")]
+        pairs.append(("TIMER_DELAY_MS", str(delay_ms) if delay_ms else ""))
         text = "\x02".join(f"{name}\x01{value}" for name, value in pairs if value)
         header = SendMessageV2("P", topic, "TBW102", 4, queue_id, 0, 0, 0, text)
         response = await self.ask(RequestCode.SEND_MESSAGE_V2, header, body)

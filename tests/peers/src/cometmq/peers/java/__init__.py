@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs Apache RocketMQ's own name server, brokers and `mqadmin` on loopback."""
 
-import shutil
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -97,12 +97,20 @@ class PatientJavaCluster(JavaCluster):
 
 
 def java_home(directory: Path) -> Path:
-    """Create a `rocketmq.home.dir`, in which the programs require their log settings."""
+    """Create a `rocketmq.home.dir`, in which the programs require their log settings.
+
+    mqadmin reads them again at each command, and prints nothing if they are incomplete. Processes
+    share the folder of tools, so a file is only ever replaced as a whole.
+    """
     home = directory / "home"
     conf = home / "conf"
     conf.mkdir(parents=True, exist_ok=True)
-    for name in _LOGBACK_FILES:
-        shutil.copyfile(DATA / "logback.xml", conf / name)
+    text = (DATA / "logback.xml").read_bytes()
+    for path in (conf / name for name in _LOGBACK_FILES):
+        if not path.exists() or path.read_bytes() != text:
+            fresh = path.with_name(f"{path.name}.{os.getpid()}")
+            fresh.write_bytes(text)
+            fresh.replace(path)
     return home
 
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from cometmq.operator.api import LIMITS
 from cometmq.operator.app import OperatorApp
-from cometmq.operator.broker_groups.members import Addresses
+from cometmq.operator.broker_groups.group_elector import Addresses
 from cometmq.operator.settings import PREFIX, OperatorSettings
 from cometmq.peers.scale.cluster import given_cluster
 from cometmq.runtime import logging

@@ -129,6 +129,9 @@ final class Send {
             Message message = new Message(options.text("topic"), tags[i % tags.length], key,
                 options.number("flag", 0), body(key, options.number("size", 100)), true);
             message.putUserProperty("colour", "gr\u00fcn \u7eff");
+            if (options.number("timer-ms", 0) > 0) {
+                message.putUserProperty("TIMER_DELAY_MS", "" + options.number("timer-ms", 0));
+            }
             if (options.number("delay-level", 0) > 0) {
                 message.setDelayTimeLevel(options.number("delay-level", 0));
             }
