@@ -154,6 +154,20 @@ async def test_programs_that_write_one_log_lose_no_entry_when_it_is_full(tmp_pat
         program.close()
 
 
+async def test_an_entry_is_shown_once_while_its_file_is_renamed(tmp_path):
+    reader, writer = two_programs(tmp_path)
+    for number in range(4):
+        await writer.write(msgspec.structs.replace(ENTRY, id=f"{number}"))
+    found = reader._entries()
+    ids = [next(found).id]
+    writer._bytes_max = 1
+    await writer.write(msgspec.structs.replace(ENTRY, id="later"))
+    ids += [it.id for it in found]
+    assert ids == ["3", "2", "1", "0"]
+    reader.close()
+    writer.close()
+
+
 async def test_a_change_is_refused_while_another_program_keeps_the_lock(tmp_path, monkeypatch):
     monkeypatch.setattr(audit_module, "LOCK_S", 0.0)
     one, other = two_programs(tmp_path)

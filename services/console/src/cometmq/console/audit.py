@@ -192,11 +192,15 @@ class Audit:
         return list(islice(self._entries(), count))
 
     def _entries(self) -> Iterator[AuditEntry]:
+        read: set[int] = set()  # a file that is renamed meanwhile appears under its next name, too
         for number in range(OLDER_FILES + 1):
             try:
-                lines = self._file(number).read_bytes().splitlines()
+                with self._file(number).open("rb") as file:
+                    inode = os.fstat(file.fileno()).st_ino
+                    lines = [] if inode in read else file.read().splitlines()
             except FileNotFoundError:
                 continue
+            read.add(inode)
             for line in reversed(lines):
                 try:
                     yield msgspec.json.decode(line, type=AuditEntry)
