@@ -313,6 +313,15 @@ def test_a_message_is_followed_by_its_traces(ask, suite, topic):
         "#Type", "#ProducerGroup", "#ClientHost", "#SendTime", "#CostTimes", "#Status",
     ]  # fmt: skip
     assert line.split()[:3] == ["Pub", "traced", "127.0.0.1"]
+    asyncio.run(_broken_trace(suite.namesrv, traces, message_id))
+    notes = "cannot be read: a Pub record of 2 fields"
+    wait_until(lambda: notes in ask(*arguments).err, 60, "the broken trace")
+    assert ask(*arguments).out.splitlines()[1] == line
+
+
+async def _broken_trace(namesrv, traces, message_id):
+    async with Producer("stranger", namesrv) as producer:
+        await producer.send(Message(traces, b"Pub\x01x\x02", keys=(message_id,)))
 
 
 async def _traced(namesrv, topic, traces):

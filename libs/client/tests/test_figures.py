@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Statistics parsed from the answers of brokers."""
 
+import pytest
+
 from cometmq.client import AdminClient
 from cometmq.client.admin.figures import (
     BrokerFigures,
@@ -99,3 +101,12 @@ async def test_a_member_that_does_not_tell_its_figures_is_listed(cluster: Memory
 def test_a_figure_that_is_no_finite_number_counts_as_missing() -> None:
     facts = dict.fromkeys(("bootTimestamp", "commitLogMaxOffset", "putTps"), "nan")
     assert read_figures(facts | {"earliestMessageTimeStamp": "-inf"}) == BrokerFigures()
+
+
+@pytest.mark.parametrize("lie", ["inf", "nan", "-inf", "1e300", "9" * 5_000, "\u00b2"])
+def test_a_lie_is_no_figure(lie: str) -> None:
+    told = ("putTps", "bootTimestamp", "commitLogDiskRatio", "groupMembers", "groupMinInSync")
+    figures = read_figures(
+        {**dict.fromkeys(told, lie), "slowRequests": f"{lie}:x=1,11:x={lie}", "groupInSync": lie}
+    )
+    assert figures == BrokerFigures(copies=GroupCopies((), (), 0))

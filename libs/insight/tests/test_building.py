@@ -7,6 +7,7 @@ import pytest
 from cometmq.insight.asking import Queue, Turns
 from cometmq.insight.history import History
 from cometmq.insight.model import Snapshot, TopicKind, Trouble, Unknown, Unreachable
+from cometmq.insight.rules.consuming import time_to_loss
 from cometmq.remoting.bodies.connections import ProducerInfo
 from cometmq.remoting.bodies.topic_config import TopicConfig
 
@@ -140,6 +141,28 @@ def test_a_growing_disk_has_a_time_to_full():
     assert (disk.free_bytes, disk.full_in_s) == (4 << 30, 400)
     lies = {"commitLogDiskRatio": "nan", "commitLogMaxOffset": "inf", "bootTimestamp": "-inf"}
     assert isinstance(seen(master(runtime=lies)).brokers[0].state.disk, Unknown)
+
+
+@pytest.mark.parametrize("digits", ["9" * 400, "9" * 5_000])
+def test_numbers_too_long_for_a_figure_are_unknown(digits):
+    lies = {
+        "commitLogDiskRatio": "0.60",
+        "commitLogDirCapacity": f"Total : {digits} GiB, Free : {digits} GiB.",
+        "commitLogMinOffset": f"-{digits}",
+        "groupEpoch": digits,
+        "groupMembers": digits,
+        "groupInSync": digits,
+        "memory": f"resident={digits}",
+    }
+    settings = {"fileReservedTime": digits}
+    history = History()
+    answers = master(groups=["G"], offsets={"T@G": {0: 20}}, runtime=lies, settings=settings)
+    seen(answers, history=history)
+    found = seen(answers, history=history, now_ms=NOW_MS + 100_000)
+    state = found.brokers[0].state
+    assert (state.disk.total_bytes, state.epoch) == (None, None)
+    assert isinstance(state.memory, Unknown)
+    assert time_to_loss(found, found.groups[0]) is None
 
 
 def test_a_snapshot_survives_json():

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from xml.etree import ElementTree as ET
 
-from cometmq.console.web.cells import number
+import pytest
+
+from cometmq.console.web.cells import NUMERIC, cell, number
 from cometmq.console.web.plots import Line, line_plot
 
 MINUTE = 60_000
@@ -28,3 +30,24 @@ def test_names_are_escaped():
     text, root = drawn(Line("<b>&\"'", [(0, 1.0)]))
     assert root.findall("path/title")[0].text == "<b>&\"'"
     assert "<b>" not in text
+
+
+@pytest.mark.parametrize("value", [1e300, 1.7e308])
+def test_the_largest_numbers_are_drawn(value):
+    _, root = drawn(Line("a", [(0, value)]))
+    assert len(root.findall("path")) == 1
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_a_line_is_interrupted_where_the_value_is_no_number(value):
+    text, root = drawn(Line("a", [(0, 1.0), (MINUTE, value), (2 * MINUTE, 2.0)]))
+    (path,) = root.findall("path")
+    assert path.get("d", "").count("M") == 2
+    assert "nan" not in text
+    assert "inf" not in text
+
+
+@pytest.mark.parametrize("kind", sorted(NUMERIC))
+def test_a_cell_of_a_value_that_is_no_number_says_so(kind):
+    for value in (float("inf"), float("nan")):
+        assert "unknown" in cell(value, kind)

@@ -10,6 +10,7 @@ from cometmq.broker.transactions.transactions import (
     ended_offsets,
     op,
     prepare,
+    real_place,
 )
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.record import MessageRecord, decode_record
@@ -77,7 +78,16 @@ def test_a_half_message_is_never_delayed_and_its_place_cannot_be_forged() -> Non
 def test_op_messages_of_rocketmq_5_name_several_half_messages() -> None:
     assert list(ended_offsets(b"17")) == [17]
     assert list(ended_offsets(b"1,2,,30,")) == [1, 2, 30]
-    assert list(ended_offsets(b"x,-4,\xff")) == []
+    assert list(ended_offsets(b"x,-4,\xff," + b"9" * 5_000)) == []
+
+
+def test_a_half_message_with_a_queue_that_is_no_number_has_no_place() -> None:
+    half = decode_record(HALF)
+    assert real_place(half) == ("T", 2)
+    for queue_id in ("9" * 5_000, "²", ""):
+        forged = half.to_new_message()
+        forged.properties = forged.properties.replace("REAL_QID\x012", f"REAL_QID\x01{queue_id}")
+        assert real_place(decode_record(encode_record(forged, 0, 0, 0))) is None
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "forget"]), st.integers(0, 400)), max_size=60))

@@ -33,6 +33,7 @@ from cometmq.insight.model import (
     known,
 )
 from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.integers import whole
 from cometmq.remoting.names import (
     CHECK_GROUP,
     DLQ_PREFIX,
@@ -46,7 +47,7 @@ from cometmq.remoting.progress import unread
 
 NOBODY: Final = Unknown("no master answers")
 NOT_TOLD: Final = Unknown("not asked yet: this broker tells it topic by topic")
-_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) (B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)")
+_SIZE: Final = re.compile(r"\b([0-9]{1,15}(?:\.[0-9]{1,15})?) (B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)")
 _UNITS: Final = {unit: 1 << (10 * place) for place, unit in enumerate("BKMGT")}
 
 
@@ -143,10 +144,7 @@ def _bytes(size: re.Match[str]) -> int:
 
 
 def _whole(text: str | None) -> int | None:
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        return None
+    return whole(text or "")
 
 
 # -- topics ---------------------------------------------------------------------------------------

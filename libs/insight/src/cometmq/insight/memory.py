@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from cometmq.insight.model import Memory, MemoryPart, Unknown
+from cometmq.remoting.integers import whole
 
 KEY: Final = "memory"
 NOT_TOLD: Final = Unknown("this broker does not report its memory")
@@ -39,4 +40,4 @@ def _sorted(parts: Sequence[MemoryPart]) -> list[MemoryPart]:
 
 def _told(text: str) -> dict[str, int]:
     pairs = (word.partition("=") for word in text[:1_000].split(","))
-    return {name: int(size) for name, _, size in pairs if size.isdecimal() and len(size) < 18}
+    return {name: number for name, _, size in pairs if (number := whole(size)) is not None}

@@ -12,6 +12,7 @@ from cometmq.client.admin.broker_transactions import HalfMessage
 from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
 from cometmq.insight import message_json, times
 from cometmq.remoting.errors import RequestCodeNotSupported, TopicNotExist, TransportError
+from cometmq.remoting.integers import whole
 from cometmq.remoting.message.properties import PropertyKey
 
 
@@ -95,6 +96,11 @@ async def end_open(admin: AdminClient, transaction: str, *, commit: bool) -> Hal
     return half
 
 
+def asked_by_rocketmq(half: HalfMessage) -> int:
+    """Return how often RocketMQ's broker has asked about a transaction; 0 if that is no number."""
+    return whole(half.message.properties.get(PropertyKey.TRANSACTION_CHECK_TIMES, "")) or 0
+
+
 def facts_of(half: HalfMessage, *, is_open: bool) -> dict[str, Any]:
     """Return everything about a transaction, for scripts."""
     message = half.message
@@ -111,7 +117,7 @@ def facts_of(half: HalfMessage, *, is_open: bool) -> dict[str, Any]:
         "properties": described.get("properties", {}),
         "stored": times.shown(message.store_timestamp),
         "producer": message.born_host,
-        "asked_by_rocketmq": int(message.properties.get(PropertyKey.TRANSACTION_CHECK_TIMES, "0")),
+        "asked_by_rocketmq": asked_by_rocketmq(half),
         "immunity_seconds": message.properties.get(PropertyKey.CHECK_IMMUNITY_TIME_IN_SECONDS),
         "offset_message_id": message.offset_message_id,
         **{name: described[name] for name in ("body", "body_base64") if name in described},

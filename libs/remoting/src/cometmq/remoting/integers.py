@@ -4,9 +4,22 @@
 Because of the bounds, the decoder rejects numbers that could not be packed later.
 """
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta
 
 Int32: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_LONG_MAX: Final = 2**63 - 1
+_DIGITS_MAX: Final = len(str(_LONG_MAX))
+
+
+def whole(text: str | bytes) -> int | None:
+    """Return a number that a peer wrote in ASCII digits, at most a Java long; None for any other.
+
+    `int` reads the digits of all scripts, and raises ValueError for more than 4,300 of them.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
+        return None
+    number = int(text)
+    return number if number <= _LONG_MAX else None

@@ -30,6 +30,7 @@ from cometmq.client.errors import ClientError, RequesterGone
 from cometmq.client.request_reply import is_request
 from cometmq.client.subscriptions import subscription
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.integers import whole
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.names import ALL_TAGS
@@ -172,8 +173,8 @@ async def _serve(
 
 
 async def _handle(producer: Producer, request: MessageExt, answer: Answer, served: Served) -> None:
-    text_ms = request.properties.get(PropertyKey.TTL, "")
-    ttl_ms = int(text_ms) if text_ms.isascii() and text_ms.isdigit() else TTL_MS
+    given_ms = whole(request.properties.get(PropertyKey.TTL, ""))
+    ttl_ms = TTL_MS if given_ms is None else given_ms
     age_ms = wall_ms() - request.store_timestamp
     name = f"request {request.message_id}"
     if age_ms > ttl_ms + CLOCKS_MS:

@@ -9,13 +9,13 @@ import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, print_table, time_column
-from cometmq.cli.output import AsJson
+from cometmq.cli.output import AsJson, print_errors
 from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.client.message import MessageExt
-from cometmq.client.trace import Pub, SubAfter, decode_trace
+from cometmq.client.trace import CorruptTrace, Pub, SubAfter, decode_trace
 from cometmq.remoting.names import TRACE_TOPIC
 
 app = Family()
@@ -66,7 +66,12 @@ def query_msg_trace_by_id(
 
 def _views(message: MessageExt, message_id: str) -> Iterator[View]:
     host = message.born_host.rpartition(":")[0]
-    for record in decode_trace(message.body):
+    try:
+        records = decode_trace(message.body)
+    except CorruptTrace as error:  # whoever may send to the topic may write anything
+        print_errors([f"the trace {message.offset_message_id} cannot be read: {error}"])
+        return
+    for record in records:
         if record.message_id != message_id:
             continue
         if isinstance(record, Pub):

@@ -19,6 +19,7 @@ from cometmq.remoting.commands.transactions import (
     ResumeCheckHalfMessage,
 )
 from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.integers import whole
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.names import CHECK_GROUP, HALF_TOPIC, OP_HALF_TOPIC, OP_TAG
@@ -71,7 +72,7 @@ class HalfMessage(msgspec.Struct, frozen=True):
     @property
     def queue_id(self) -> int:
         """The queue to which the message is delivered on commit."""
-        return int(self.message.properties.get(PropertyKey.REAL_QUEUE_ID, "0"))
+        return whole(self.message.properties.get(PropertyKey.REAL_QUEUE_ID, "")) or 0
 
 
 class BrokerTransactions(BrokerMessages, BrokerGroups):
@@ -106,8 +107,8 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
                 for text in message.body.split(
                     b","
                 ):  # RocketMQ 5 names several half messages in one op message
-                    if text.strip().isdigit():
-                        yield message.queue_offset, int(text)
+                    if (ended := whole(text.strip())) is not None:
+                        yield message.queue_offset, ended
 
     async def open_transactions(self) -> AsyncIterator[HalfMessage]:
         """Read the half messages of open transactions, oldest first."""

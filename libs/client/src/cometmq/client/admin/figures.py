@@ -2,11 +2,14 @@
 """Statistics of a running broker, parsed from text into numbers."""
 
 from collections.abc import Mapping
-from math import isfinite
+from typing import Final
 
 import msgspec
 
 from cometmq.remoting.bodies.stats import BrokerStatsData
+from cometmq.remoting.integers import whole
+
+NUMBER_MAX: Final = 2.0**63
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -156,8 +159,9 @@ def _slow_requests(text: str) -> tuple[SlowRequests, ...]:
     for word in text.split(","):
         kind, _, count = word.partition("=")
         code, _, reason = kind.partition(":")
-        if code.isdecimal() and count.isdecimal():
-            found.append(SlowRequests(int(code), reason, int(count)))
+        numbers = whole(code), whole(count)
+        if numbers[0] is not None and numbers[1] is not None:
+            found.append(SlowRequests(numbers[0], reason, numbers[1]))
     return tuple(found)
 
 
@@ -172,8 +176,8 @@ def _copies(facts: Mapping[str, str]) -> GroupCopies | None:
 
 
 def _ids(facts: Mapping[str, str], name: str) -> tuple[int, ...]:
-    words = facts.get(name, "").split(",")
-    return tuple(int(word) for word in words if word.isdecimal())
+    numbers = map(whole, facts.get(name, "").split(","))
+    return tuple(number for number in numbers if number is not None)
 
 
 def _load(facts: Mapping[str, str], rate: str, pool: str) -> Load:
@@ -195,11 +199,11 @@ def _totals(facts: Mapping[str, str], name: str) -> tuple[int, int, int]:
 
 def _number(facts: Mapping[str, str], name: str, default: float = 0.0) -> float:
     """Return the first number of a value. Brokers report rates over three periods, shortest
-    first.
+    first. A number beyond a Java long is a lie, and its sums could be infinite.
     """
     words = facts.get(name, "").split()
     try:
         found = float(words[0]) if words else default
     except ValueError:
         return default
-    return found if isfinite(found) else default
+    return found if abs(found) < NUMBER_MAX else default  # not for NaN, either

@@ -9,6 +9,7 @@ from cometmq.insight.history import History
 from cometmq.insight.model import Group, Snapshot, Unknown, known
 from cometmq.insight.rules.brokers import states
 from cometmq.insight.words import counted, lasting, listed
+from cometmq.remoting.integers import whole
 
 STUCK_S: Final = 120
 """A group with unread messages whose offsets do not move for so long is stuck."""
@@ -25,11 +26,10 @@ def time_to_loss(snapshot: Snapshot, group: Group) -> float | None:
     if isinstance(behind, Unknown) or not behind:
         return None
     kept_s = [
-        int(hours) * _HOUR_S
+        hours * _HOUR_S
         for broker, state in states(snapshot)
         if broker.is_master
-        and (hours := (state.settings or {}).get("fileReservedTime", ""))
-        and hours.isdecimal()
+        and (hours := whole((state.settings or {}).get("fileReservedTime", ""))) is not None
     ]
     return max(0.0, min(kept_s) - behind) if kept_s else None
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from cometmq.broker.messages import without_delay
 from cometmq.broker.transactions.recent_half_messages import RecentHalves
 from cometmq.remoting.command import Call
+from cometmq.remoting.integers import whole
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, tag_code
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import (
@@ -64,10 +65,10 @@ def prepare(message: NewMessage, *, wait: str | None) -> None:
 def real_place(half: MessageRecord) -> tuple[str, int] | None:
     """Return the real topic and queue of a half message; None for any other record."""
     topic = half.properties.get(PropertyKey.REAL_TOPIC)
-    queue_id = half.properties.get(PropertyKey.REAL_QUEUE_ID, "")
-    if half.topic not in (HALF_TOPIC, CHECK_MAX_TIME_TOPIC) or not topic:
+    queue_id = whole(half.properties.get(PropertyKey.REAL_QUEUE_ID, ""))
+    if half.topic not in (HALF_TOPIC, CHECK_MAX_TIME_TOPIC) or not topic or queue_id is None:
         return None
-    return (topic, int(queue_id)) if queue_id.isdecimal() else None
+    return topic, queue_id
 
 
 class Half(Protocol):
@@ -151,8 +152,8 @@ def resumed(record: MessageRecord, *, host: bytes) -> NewMessage:
 def ended_offsets(body: bytes) -> Iterator[int]:
     """Yield the queue offsets of the half messages that an op message ends."""
     for text in body.split(b","):
-        if text.strip().isdigit():
-            yield int(text)
+        if (offset := whole(text.strip())) is not None:
+            yield offset
 
 
 class EndedHalves:

@@ -2,6 +2,7 @@
 """Where plots come from, and the names of their lines."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Protocol
 
 from cometmq.insight.model import BrokerState, Snapshot, known
@@ -53,4 +54,6 @@ def figures_of(snapshot: Snapshot) -> dict[str, float]:
         found[group_key(group.name, "lag")] = group.lag
         found[group_key(group.name, "behind")] = group.behind_s
         found[group_key(group.name, "out")] = group.out_per_s
-    return {key: float(it) for key, it in found.items() if isinstance(it, int | float)}
+    return {
+        key: float(it) for key, it in found.items() if isinstance(it, int | float) and isfinite(it)
+    }

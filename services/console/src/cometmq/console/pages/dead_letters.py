@@ -22,6 +22,7 @@ from cometmq.insight.model import Group, Unknown, known
 from cometmq.insight.replays import Choice, Pace, Replay, Replayed, as_object
 from cometmq.insight.words import counted, lasting
 from cometmq.remoting.errors import CometError, QueryNotFound
+from cometmq.remoting.integers import whole
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.names import dead_letter_topic
 
@@ -152,8 +153,8 @@ def _row(view: View, group: str, message: MessageExt) -> dict[str, Any]:
 
 def _attempts(message: MessageExt) -> str:
     """Return how often a dead letter was delivered: its last failure counts as a redelivery."""
-    retries = message.properties.get(PropertyKey.MAX_RECONSUME_TIMES, "")
-    limit = f" of {int(retries) + 1}" if retries.isascii() and retries.isdecimal() else ""
+    retries = whole(message.properties.get(PropertyKey.MAX_RECONSUME_TIMES, ""))
+    limit = "" if retries is None else f" of {retries + 1}"
     return f"{message.reconsume_times}{limit}"
 
 

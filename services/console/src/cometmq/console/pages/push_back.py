@@ -8,6 +8,7 @@ from cometmq.console.web.tables import Column
 from cometmq.insight.model import BrokerState, Refusal, Snapshot, Unknown, known
 from cometmq.insight.rules.clients import advice_for, is_expected
 from cometmq.remoting.codes import ResponseCode, request_name
+from cometmq.remoting.integers import whole
 from cometmq.remoting.refusals import plain_remark
 
 
@@ -83,9 +84,8 @@ def _states(snapshot: Snapshot) -> list[dict[str, Any]]:
 
 
 def _count(text: str | None) -> int | Unknown:
-    if text is None or not text.isdecimal():
-        return Unknown("the broker does not count them")
-    return int(text)
+    number = whole(text or "")
+    return Unknown("the broker does not count them") if number is None else number
 
 
 _STATES: Final[list[Column[dict[str, Any]]]] = [

@@ -16,6 +16,7 @@ from cometmq.console.web.problems import missing
 from cometmq.insight.model import Broker, BrokerState, Snapshot
 from cometmq.insight.words import sized
 from cometmq.remoting.errors import CometError, SettingsError
+from cometmq.remoting.integers import whole
 from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.settings import load
 from cometmq.runtime.tls_keys import client_tls
@@ -160,7 +161,8 @@ def _consequences(plan: "Planned", members: list[Broker]) -> list[Consequence]:
     settings = [it.state.settings for it in members if isinstance(it.state, BrokerState)]
     limit = next((it["switchoverTimeoutMills"] for it in settings
                   if it and "switchoverTimeoutMills" in it), "")  # fmt: skip
-    most = f", and gives up after {int(limit):,} ms" if limit.isdecimal() else ""
+    limit_ms = whole(limit)
+    most = "" if limit_ms is None else f", and gives up after {limit_ms:,} ms"
     return [
         Consequence(f"In sync are the brokers {ids}; broker {plan.order.target} {lag}.", "good"),
         Consequence(

@@ -16,9 +16,14 @@ from cometmq.console.web.problems import bad
 from cometmq.console.web.tables import Column
 from cometmq.insight.decode import Format
 from cometmq.insight.model import Unknown
-from cometmq.insight.transactions import check_now, end_open, facts_of, find_transaction
+from cometmq.insight.transactions import (
+    asked_by_rocketmq,
+    check_now,
+    end_open,
+    facts_of,
+    find_transaction,
+)
 from cometmq.remoting.errors import CometError, TopicNotExist
-from cometmq.remoting.message.properties import PropertyKey
 
 SHOWN_MAX: Final = 200
 """Open transactions that a page reads of each broker, the oldest first."""
@@ -71,7 +76,7 @@ async def overview(view: View) -> Shown:
             lambda it: (it.message.tag or "") if it.topic in readable else NOT_READABLE,
         ),
         Column("place", "Half message", _place),
-        Column("asked", "Asked by RocketMQ", _asked, "number"),
+        Column("asked", "Asked by RocketMQ", asked_by_rocketmq, "number"),
         Column("id", "Transaction", lambda it: it.message.message_id),
     ]
     table = view.table(
@@ -110,11 +115,6 @@ def _place(half: HalfMessage) -> str:
     return f"{half.broker}:{half.offset}"
 
 
-def _asked(half: HalfMessage) -> int:
-    text = half.message.properties.get(PropertyKey.TRANSACTION_CHECK_TIMES, "0")
-    return int(text) if text.isdecimal() else 0
-
-
 async def one(view: View) -> Shown:
     """Show one transaction, open or ended."""
     place = view.needed("id")
@@ -133,7 +133,7 @@ async def one(view: View) -> Shown:
         ("Stored", half.message.store_timestamp, "moment"),
         ("Producer", half.message.born_host, "text"),
         ("Half message", _place(half), "text"),
-        ("Asked by RocketMQ", _asked(half), "number"),
+        ("Asked by RocketMQ", asked_by_rocketmq(half), "number"),
     ]
     return Shown(
         {**facts, "decoded": body.decoded},

@@ -4,6 +4,7 @@
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from enum import Enum
+from math import isfinite
 from typing import Any, Final
 
 from markupsafe import Markup, escape
@@ -109,6 +110,8 @@ def cell(value: Any, kind: str = "text") -> Markup:
         return Markup('<span class="unknown" title="{}">unknown</span>').format(value.reason)
     if isinstance(value, Unreachable):
         return Markup('<span class="bad" title="{}">no answer</span>').format(value.reason)
+    if isinstance(value, float) and not isfinite(value):
+        return cell(Unknown("the broker reports no number"))
     text = FORMATS[kind](value)
     if not text:
         return Markup('<span class="none">none</span>')

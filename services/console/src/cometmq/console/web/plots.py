@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from math import isfinite
 from typing import Final, NamedTuple
 
 from markupsafe import Markup, escape
@@ -18,6 +19,7 @@ _STEPS_MS: Final = tuple(
     minutes * _MINUTE_MS
     for minutes in (1, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 7200, 14400)
 )
+_NICE_MAX: Final = 1e300
 LINES_MAX: Final = 6
 """There are as many colours."""
 
@@ -38,7 +40,7 @@ def line_plot(
     text: Callable[[float], str],
 ) -> Markup:
     """Draw lines over time; `text` writes a value of the vertical axis."""
-    lines = lines[:LINES_MAX]
+    lines = [Line(line.name, _finite(line.points)) for line in lines[:LINES_MAX]]
     values = [value for line in lines for _, value in line.points if value is not None]
     top = _nice(max(values, default=0.0))
     span_ms = max(1, end_ms - begin_ms)
@@ -78,6 +80,13 @@ def line_plot(
     return Markup("".join(parts))  # noqa: S704  # every text is escaped above
 
 
+def _finite(points: Sequence[tuple[int, float | None]]) -> list[tuple[int, float | None]]:
+    """Interrupt a line where its value is no number: Prometheus also answers NaN and infinity."""
+    return [
+        (at_ms, value if value is not None and isfinite(value) else None) for at_ms, value in points
+    ]
+
+
 def _path(
     points: Sequence[tuple[int, float | None]],
     x: Callable[[int], float],
@@ -99,10 +108,10 @@ def _newest(line: Line) -> float:
 
 
 def _nice(value: float) -> float:
-    """Round up to 1, 2 or 5 times a power of ten."""
+    """Round up to 1, 2 or 5 times a power of ten, if there is such a number."""
+    if not 0 < value < _NICE_MAX:
+        return max(value, 0.0) or 1.0
     scale = 1.0
-    if value <= 0:
-        return 1.0
     while scale < value:
         scale *= 10
     while scale / 10 >= value:

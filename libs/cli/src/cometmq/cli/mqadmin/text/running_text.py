@@ -7,6 +7,7 @@ from typing import Final
 from cometmq.cli.mqadmin.text import java_text
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
+from cometmq.remoting.integers import whole
 
 SETTLING_MS: Final = 120_000
 """Subscriptions of a group may differ for this long while a new version is rolled out."""
@@ -84,8 +85,7 @@ def is_same_subscription(infos: Mapping[str, ConsumerRunningInfo], *, now_ms: in
     """Return whether the members' subscriptions are equal, or may differ because of a rollout."""
     wanted = []
     for info in infos.values():
-        started = info.properties.get("PROP_CONSUMER_START_TIMESTAMP", "")
-        started_ms = int(started) if started.isdecimal() else 0
+        started_ms = whole(info.properties.get("PROP_CONSUMER_START_TIMESTAMP", "")) or 0
         if not _is_push(info) or now_ms - started_ms <= SETTLING_MS:
             return True
         wanted.append({(s.topic, s.sub_string, s.expression_type) for s in info.subscription_set})
