@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """After any sequence of operations, the store behaves like a list of messages."""
 
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cometmq.remoting.message.record import decode_record
+from cometmq.store.index import index
 from cometmq.store.inspection.verify import verify_store
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus, PutStatus
@@ -24,8 +26,10 @@ SETTINGS = small_settings(mapped_file_size_commit_log=1024)
 class StoreMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self):
-        self.spills = mock.patch.multiple(checkpointer, SPILL_BYTES=500, SPILL_QUEUE_BYTES=100)
-        self.spills.start()
+        self.bounds = ExitStack()
+        small = mock.patch.multiple(checkpointer, SPILL_BYTES=500, SPILL_QUEUE_BYTES=100)
+        self.bounds.enter_context(small)
+        self.bounds.enter_context(mock.patch.object(index, "UNWRITTEN_BYTES_MAX", 200))
         self.disk = MemoryDisk()
         self.clock = SteppingClock()
         self.sent = []  # topic, queue id and body, in log order
@@ -138,7 +142,7 @@ class StoreMachine(RuleBasedStateMachine):
     def teardown(self):
         if not hasattr(self, "rig"):
             return
-        self.spills.stop()
+        self.bounds.close()
         self.rig.store.close()
         found = verify_store("/store", disk=self.disk, settings=SETTINGS)
         assert found.findings == []

@@ -5,6 +5,7 @@ import errno
 
 import pytest
 
+from cometmq.store.index import index as index_module
 from cometmq.store.inspection.verify import verify_store
 from cometmq.store.reads import finish
 from cometmq.store.recovery.start import StartReason
@@ -33,9 +34,13 @@ def rig(disk):
     """A store that has just written a checkpoint."""
     rig = StoreRig(disk, SETTINGS)
     rig.put(make_message())
+    checkpoint(rig)
+    return rig
+
+
+def checkpoint(rig):
     while rig.store.stats().checkpoint_offset < rig.store.commit_log.end:
         rig.work(1)
-    return rig
 
 
 def put(rig, numbers, topic="T"):
@@ -51,9 +56,13 @@ def running_spill(rig):
     return job
 
 
-def found(rig, number, topic="T"):
-    records = finish(rig.store.reader.query(topic, f"k{number}", 10, 0, 1 << 62)).records
+def found_by(rig, key):
+    records = finish(rig.store.reader.query("T", key, 10, 0, 1 << 62)).records
     return [record.body for record in records]
+
+
+def found(rig, number):
+    return found_by(rig, f"k{number}")
 
 
 def test_entries_leave_memory_before_the_next_checkpoint(disk, rig):
@@ -137,3 +146,86 @@ def test_a_failing_spill_stops_puts_until_a_checkpoint_succeeds(disk, rig):
     put(rig, range(40, 45))
     assert rig.store.reader.max_offset("T", 0) == 46
     assert [found(rig, number) for number in range(45)] == [[b"%d" % n] for n in range(45)]
+
+
+LARGE_INDEX = small_settings(mapped_file_size_commit_log=1 << 20, max_index_num=200_000)
+
+
+def keyed(number):
+    """Return a message with thousands of keys, whose index entries are larger than itself."""
+    keys = " ".join(f"{number:x}-{at:x}" for at in range(3_500))
+    return make_message(body=b"%d" % number, keys=keys)
+
+
+def put_keyed(rig, number):
+    rig.put(keyed(number))
+    while rig.store.upkeep.index.is_behind:
+        rig.store.upkeep.indexing.add_more()
+
+
+def check_keys(rig, count):
+    for number in range(count):
+        for at in (0, 1_700, 3_499):
+            assert found_by(rig, f"{number:x}-{at:x}") == [b"%d" % number]
+
+
+def test_entries_of_many_keys_are_spilled_before_those_of_many_messages(monkeypatch):
+    monkeypatch.setattr(checkpointer, "SPILL_BYTES", 1 << 30)
+    monkeypatch.setattr(checkpointer, "SPILL_INDEX_BYTES", 200_000)
+    rig = StoreRig(MemoryDisk(), LARGE_INDEX)
+    put_keyed(rig, 0)
+    checkpoint(rig)
+    index = rig.store.upkeep.index
+    for number in range(1, 5):
+        put_keyed(rig, number)
+    assert index.unwritten_bytes > 200_000
+    running_spill(rig).done(None)
+    assert not index.unwritten_bytes
+
+
+@pytest.mark.parametrize("loss", ["", "crash", "lose_power"])
+@pytest.mark.parametrize("jobs_end", [False, True])
+def test_a_job_that_runs_for_long_lets_no_index_entries_pile_up(monkeypatch, loss, jobs_end):
+    monkeypatch.setattr(index_module, "UNWRITTEN_BYTES_MAX", 200_000)
+    disk = MemoryDisk()
+    settings = small_settings(mapped_file_size_commit_log=1 << 20, max_index_num=20_000)
+    rig = StoreRig(disk, settings)
+    rig.put(keyed(0))
+    (job,) = rig.store.jobs(rig.clock.advance(10_000))
+    index = rig.store.upkeep.index
+    for number in range(1, 13):  # they fill two files, and half a third one
+        put_keyed(rig, number)
+        assert index.unwritten_bytes <= 200_000
+    job.run()
+    if jobs_end or not loss:
+        job.done(None)
+        rig.work(6 * jobs_end)
+    check_keys(rig, 13)
+    if loss:
+        rig.flush(rig.clock.advance(10_000))
+        getattr(disk, loss)()
+    else:
+        rig.store.close()
+    rig = StoreRig(disk, settings)
+    check_keys(rig, 13)
+    rig.store.close()
+    assert verify_store("/store", disk=disk, settings=settings).findings == []
+
+
+def test_a_disk_that_refuses_entries_at_the_bound_stops_puts(monkeypatch):
+    monkeypatch.setattr(index_module, "UNWRITTEN_BYTES_MAX", 200_000)
+    disk = MemoryDisk()
+    rig = StoreRig(disk, LARGE_INDEX)
+    rig.put(keyed(0))
+    rig.work(3)
+    disk.fault = lambda operation, path: (
+        errno.EIO if operation == "write" and "index" in path else 0
+    )
+    for number in range(1, 6):
+        rig.put(keyed(number))
+    assert not rig.store.write_state.is_writable
+    disk.fault = None
+    rig.work(8)
+    assert rig.store.write_state.is_writable
+    rig.put(keyed(9))
+    assert found_by(rig, "9-1") == [b"9"]

@@ -2,7 +2,7 @@
 """One file of the hash index, which maps keys to physical offsets.
 
 Invariants: the file being filled keeps its slots in memory; new entries are kept in `_unwritten`
-until they are appended. Slots and header reach the disk after all entries they refer to, so
+until they are written. Slots and header reach the disk after all entries they refer to, so
 recovery can repair the file after any crash (`relinking.py`).
 """
 
@@ -10,12 +10,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
+from cometmq.remoting.types import Buffer
 from cometmq.store.disk import DiskFile
 from cometmq.store.errors import CorruptStore
 from cometmq.store.index.index_format import HEADER, Entry, IndexHeader, IndexShape
 from cometmq.store.index.index_slots import PAGE_SLOTS, SLOT_BYTES, SlotPages, SlotTable
 from cometmq.store.index.keys import ENTRY, Keys
 from cometmq.store.index.relinking import relink
+from cometmq.store.index.unwritten import UnwrittenEntries
 from cometmq.store.reads import Lookup, Read
 
 CLOCK_JUMP_MS: Final = 24 * 3_600_000
@@ -26,19 +28,20 @@ Check: TypeAlias = Callable[[int], Lookup[bool]]
 
 
 class IndexFlush(NamedTuple):
-    """The writes of one flush, as copies that a worker thread can write."""
+    """The writes of one flush, which a worker thread can make: what they hold does not change."""
 
     file: DiskFile
     shape: IndexShape
     first_number: int
-    entries: bytes
+    end_number: int
+    entries: tuple[Buffer, ...]
     slots: list[SlotPages]
     header: IndexHeader | None
 
     def write_entries(self) -> None:
         """Write the entries without syncing them."""
         if self.entries:
-            self.file.write(self.shape.entry_position(self.first_number), [self.entries])
+            self.file.write(self.shape.entry_position(self.first_number), self.entries)
 
     def run(self) -> None:
         """Write and sync the entries, then the slots and the header."""
@@ -75,7 +78,7 @@ class IndexFile:
         self.shape = shape
         self.header = header
         self._slots: SlotTable[IndexHeader] | None = None
-        self._unwritten = bytearray()
+        self._unwritten = UnwrittenEntries()
         self._flushed_count = header.next_number  # entries that the header on the disk counts
         self._has_begin = False  # whether the header on the disk has the begin timestamp
 
@@ -110,7 +113,12 @@ class IndexFile:
     @property
     def written_count(self) -> int:
         """The number of the first entry that exists only in memory."""
-        return self.header.next_number - len(self._unwritten) // ENTRY.size
+        return self.header.next_number - self._unwritten.count
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """The size of the entries that exist only in memory."""
+        return self._unwritten.size_bytes
 
     @property
     def unflushed_count(self) -> int:
@@ -135,7 +143,7 @@ class IndexFile:
         entries, used = keys.link(
             start, count, table.values, table.dirty, PAGE_SLOTS, number, begin
         )
-        self._unwritten += entries
+        self._unwritten.add(entries)
         last = start + count - 1
         self.header = header._replace(
             end_timestamp=keys.timestamp(last),
@@ -156,7 +164,7 @@ class IndexFile:
         slots: list[SlotPages] = []
         header: IndexHeader | None = None
         if is_complete:
-            slots, header = table.copy_all(), self.header
+            slots, header = table.take_all(), self.header
         elif not self._has_begin:
             # Entry times are relative to the begin timestamp, which must reach the disk first.
             header = self.header._replace(used_slot_count=0, next_number=1)
@@ -171,13 +179,25 @@ class IndexFile:
         return self._flush([], None)
 
     def _flush(self, slots: list[SlotPages], header: IndexHeader | None) -> IndexFlush:
-        entries = bytes(self._unwritten)
-        return IndexFlush(self.file, self.shape, self.written_count, entries, slots, header)
+        first, end = self.written_count, self.header.next_number
+        entries = self._unwritten.pieces()
+        return IndexFlush(self.file, self.shape, first, end, entries, slots, header)
+
+    def write_oldest(self, size_bytes: int) -> int:
+        """Write the oldest unwritten entries, at least as many bytes if there are as many; return
+        how many bytes left memory. A later flush syncs and counts them.
+
+        A running flush may write the same entries once more.
+        """
+        pieces = self._unwritten.pieces(size_bytes)
+        self.file.write(self.shape.entry_position(self.written_count), pieces)
+        size = sum(map(len, pieces))
+        self._unwritten.release(size)
+        return size
 
     def mark_flushed(self, flush: IndexFlush) -> None:
         """Release the entries that a flush has written."""
-        end = flush.first_number + len(flush.entries) // ENTRY.size
-        del self._unwritten[: (end - self.written_count) * ENTRY.size]
+        self._unwritten.release((flush.end_number - self.written_count) * ENTRY.size)
         if flush.header is not None:
             self._flushed_count = flush.header.next_number
             self._has_begin = True
@@ -189,7 +209,7 @@ class IndexFile:
 
     def rest(self) -> None:
         """Stop growing and free the slots, which the file now contains."""
-        assert not self._unwritten
+        assert not self._unwritten.size_bytes
         self._slots = None
 
     def recover(self, *, written_count: int, offset_end: int, was_clean: bool) -> None:
@@ -205,7 +225,7 @@ class IndexFile:
     def _entry(self, number: int) -> Lookup[Entry]:
         written = self.written_count
         if number >= written:
-            return ENTRY.unpack_from(self._unwritten, (number - written) * ENTRY.size)
+            return self._unwritten.entry(number - written)
         data = yield Read(self.file, self.shape.entry_position(number), ENTRY.size)
         return ENTRY.unpack(data)
 

@@ -9,6 +9,7 @@ does not count. These entries are already in the file, so recovery can relink th
 
 import sys
 from array import array
+from collections.abc import Iterator
 from itertools import compress, count
 from typing import Final, Generic, TypeVar
 
@@ -16,6 +17,7 @@ from cometmq.store.disk import DiskFile
 
 SLOT_BYTES: Final = 4
 PAGE_SLOTS: Final = 1024
+PAGE_BYTES: Final = PAGE_SLOTS * SLOT_BYTES
 WRITE_BYTES: Final = 256 << 10
 """Bytes converted and written together. The loop has to wait while a thread converts them, which
 takes 0.05 ms; converting all 2 MiB of a step at once took 0.3 to 3 ms.
@@ -26,25 +28,26 @@ Mark = TypeVar("Mark")
 
 
 class SlotPages:
-    """A copy of adjacent pages."""
+    """Adjacent pages, with values that no longer change."""
 
     __slots__ = ("_first_page", "_values")
 
-    def __init__(self, first_page: int, values: bytes) -> None:
+    def __init__(self, first_page: int, values: bytes | memoryview) -> None:
         self._first_page = first_page
         self._values = values
 
     @property
     def pages(self) -> range:
         """The numbers of the pages."""
-        count = -(-len(self._values) // (PAGE_SLOTS * SLOT_BYTES))
+        count = -(-len(self._values) // PAGE_BYTES)
         return range(self._first_page, self._first_page + count)
 
     def write(self, file: DiskFile, position: int) -> None:
         """Write the pages to the file, whose slots begin at `position`."""
-        position += self._first_page * PAGE_SLOTS * SLOT_BYTES
+        position += self._first_page * PAGE_BYTES
         for start in range(0, len(self._values), WRITE_BYTES):
-            values = array("i", self._values[start : start + WRITE_BYTES])
+            values = array("i")
+            values.frombytes(self._values[start : start + WRITE_BYTES])
             if sys.byteorder == "little":
                 values.byteswap()
             file.write(position + start, [values.tobytes()])
@@ -88,12 +91,19 @@ class SlotTable(Generic[Mark]):
             mark, self._mark = self._mark, None
         return self._copies(taken[::-1]), mark
 
-    def copy_all(self) -> list[SlotPages]:
-        """Copy all dirty pages; this ends a sweep."""
+    def take_all(self) -> list[SlotPages]:
+        """Return all dirty pages without a copy; this ends a sweep.
+
+        No slot may change before the pages are written. Copying 20 MB would take 5 to 40 ms.
+        """
         pages = sorted(self._take_dirty().union(self._sweep))
         self._sweep.clear()
         self._mark = None
-        return self._copies(pages)
+        values = self.values.cast("B")
+        return [
+            SlotPages(first, values[first * PAGE_BYTES : end * PAGE_BYTES])
+            for first, end in _spans(pages)
+        ]
 
     def give_back(self, copies: list[SlotPages]) -> None:
         """Mark the pages of a failed write as dirty again, and abandon the sweep in progress."""
@@ -109,11 +119,16 @@ class SlotTable(Generic[Mark]):
         return dirty
 
     def _copies(self, pages: list[int]) -> list[SlotPages]:
-        copies = []
-        start = 0
-        for index, page in enumerate(pages, 1):
-            if index == len(pages) or pages[index] != page + 1:
-                first, last = pages[start] * PAGE_SLOTS, (page + 1) * PAGE_SLOTS
-                copies.append(SlotPages(pages[start], self.values[first:last].tobytes()))
-                start = index
-        return copies
+        return [
+            SlotPages(first, self.values[first * PAGE_SLOTS : end * PAGE_SLOTS].tobytes())
+            for first, end in _spans(pages)
+        ]
+
+
+def _spans(pages: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the end of each run of adjacent pages."""
+    start = 0
+    for index, page in enumerate(pages, 1):
+        if index == len(pages) or pages[index] != page + 1:
+            yield pages[start], page + 1
+            start = index

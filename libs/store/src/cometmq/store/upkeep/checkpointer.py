@@ -35,6 +35,11 @@ SPILL_QUEUE_BYTES: Final = 16 << 10
 writing hundreds.
 """
 
+SPILL_INDEX_BYTES: Final = 4 << 20
+"""Size of the index entries in memory from which on they are spilled: those of messages with
+thousands of keys are ten times as large as the messages.
+"""
+
 NEW_QUEUES_MAX: Final = 500
 """How many queues without a file one job writes. Creating the folders and the file of a queue takes
 0.5 ms, and several times that on a busy disk; a stop waits for the running job.
@@ -165,10 +170,11 @@ class Checkpointer:
     def must_spill(self) -> bool:
         """Whether entries should leave memory before the next checkpoint is due."""
         bytes_max = SPILL_BYTES + SPILL_QUEUE_BYTES * len(self.unsaved.queues)
-        return self.dispatched_offset - self._spill_offset > bytes_max
+        is_log_ahead = self.dispatched_offset - self._spill_offset > bytes_max
+        return is_log_ahead or self._index.unwritten_bytes > SPILL_INDEX_BYTES
 
     def plan_spill(self, on_done: Callable[[SpillJob, Exception | None], None]) -> SpillJob:
-        """Copy the entries that exist only in memory; of queues without a file, only some."""
+        """Take the entries that exist only in memory; of queues without a file, only some."""
         writes = self.unsaved.writes()
         new = [write for write in writes if not write.queue.files.files]
         if len(new) > NEW_QUEUES_MAX:
