@@ -18,7 +18,8 @@ from cometmq.client.namespace import NO_NAMESPACE
 from cometmq.client.settings import ProducerOptions
 from cometmq.client.subscriptions import subscription
 from cometmq.client.transfer.outgoing import Outgoing
-from cometmq.client.transfer.puller import Pulled, Puller, PullStatus, PullStyle
+from cometmq.client.transfer.pulled import Pulled, PullStatus
+from cometmq.client.transfer.puller import Puller, PullStyle
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Reply, Request

@@ -16,7 +16,7 @@ from cometmq.cli.archives.segments import Position, lines_of
 from cometmq.cli.archives.sending import Item, Sending
 from cometmq.client import Message, MessageExt, MessageQueue, SendResult, SendStatus
 from cometmq.client.errors import ClientError, InvalidArgument, SendFailed
-from cometmq.client.transfer.puller import Pulled, PullStatus
+from cometmq.client.transfer.pulled import Pulled, PullStatus
 from cometmq.remoting.bodies.route import BrokerData, QueueData, TopicRoute
 from cometmq.remoting.errors import ConnectionLost
 

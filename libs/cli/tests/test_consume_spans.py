@@ -10,7 +10,7 @@ from cometmq.cli.consuming import spans
 from cometmq.cli.consuming.spans import Span, _Reader, parse_span
 from cometmq.client import InvalidArgument, MessageQueue
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.transfer.puller import Pulled, PullStatus
+from cometmq.client.transfer.pulled import Pulled, PullStatus
 from cometmq.remoting.errors import RemoteProtocolError
 
 HOUR_MS = 3_600_000

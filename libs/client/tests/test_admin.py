@@ -138,7 +138,7 @@ BROKER_CALLS: list[tuple[RequestCode, Callable[[BrokerAdmin], Awaitable[Any]]]] 
     (RequestCode.CLONE_GROUP_OFFSET, lambda b: b.clone_offsets("g", "h", topic="T")),
     (RequestCode.QUERY_CONSUME_QUEUE, lambda b: b.queue_entries("T", 0, 0)),
     (RequestCode.RESUME_CHECK_HALF_MESSAGE, lambda b: b.resume_check("id")),
-    (RequestCode.PULL_MESSAGE, lambda b: b.pull("T", 0, 0)),
+    (RequestCode.PULL_MESSAGE, lambda b: b.pull("AclTopic", 0, 0)),
 ]
 
 NAMESRV_CALLS: list[tuple[RequestCode, Callable[[NamesrvAdmin], Awaitable[Any]]]] = [

@@ -12,7 +12,7 @@ from cometmq.client.testing import MemoryCluster
 from cometmq.client.testing.listening import QUEUE_0
 from cometmq.client.testing.messages import message_ext
 from cometmq.client.transfer.empty_answers import EMPTY_MAX, FILTERED_MAX, EmptyAnswers
-from cometmq.client.transfer.puller import Pulled, PullStatus
+from cometmq.client.transfer.pulled import Pulled, PullStatus
 from cometmq.remoting.errors import RemoteProtocolError
 
 ENDLESS = 1 << 62

@@ -24,7 +24,7 @@ from cometmq.client import (
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.settings import ClientOptions
 from cometmq.client.testing import eventually
-from cometmq.client.transfer.puller import Pulled, PullStatus
+from cometmq.client.transfer.pulled import Pulled, PullStatus
 from cometmq.insight.model import DelayLevel, Refusal
 from cometmq.peers.fakes import Fakes, body, hang
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig

@@ -56,8 +56,8 @@ from cometmq.client.settings import (
 )
 from cometmq.client.signals import on_signal, until_signal
 from cometmq.client.subscriptions import ExpressionType, MessageSelector
-from cometmq.client.transfer.puller import Pulled as PullResult
-from cometmq.client.transfer.puller import PullStatus
+from cometmq.client.transfer.pulled import Pulled as PullResult
+from cometmq.client.transfer.pulled import PullStatus
 from cometmq.client.transfer.queue_selection import by_hash, by_random
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig

@@ -19,7 +19,7 @@ from cometmq.cli.streams import is_terminal
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_groups import END
 from cometmq.client.message import MessageExt
-from cometmq.client.transfer.puller import Pulled, PullStatus
+from cometmq.client.transfer.pulled import Pulled, PullStatus
 from cometmq.insight import message_json
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.names import ALL_TAGS, TOOLS_GROUP

@@ -31,7 +31,7 @@ from cometmq.client import (
     TransactionState,
 )
 from cometmq.client.admin import AdminClient
-from cometmq.client.transfer.puller import PullStatus
+from cometmq.client.transfer.pulled import PullStatus
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.names import TOOLS_GROUP

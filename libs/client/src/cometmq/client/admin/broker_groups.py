@@ -6,6 +6,7 @@ from typing import Final
 from cometmq.client.admin.calls import BrokerCalls
 from cometmq.client.arguments import timestamp, whole
 from cometmq.client.message import check_group
+from cometmq.client.transfer.pulled import check_offset
 from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerConnections
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.offsets import (
@@ -27,6 +28,7 @@ from cometmq.remoting.errors import RemoteProtocolError
 
 PROXIED_TIMEOUT_MS: Final = 15_000
 """Timeout of requests that a broker forwards to a client; brokers give up after 10 s."""
+_QueueHeader = offsets.GetMinOffset | offsets.GetMaxOffset | offsets.SearchOffsetByTimestamp
 END: Final = -1
 """The timestamp that stands for the end of each queue, in `reset_offsets` and `roll_back`."""
 
@@ -129,17 +131,17 @@ class BrokerGroups(BrokerCalls):
     async def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the offset of the oldest message of a queue."""
         header = offsets.GetMinOffset(topic, queue_id)
-        return _offset(await self.invoke(Code.GET_MIN_OFFSET, header))
+        return await self._bound(Code.GET_MIN_OFFSET, header)
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
         """Return the offset that the next message of a queue will get."""
         header = offsets.GetMaxOffset(topic, queue_id)
-        return _offset(await self.invoke(Code.GET_MAX_OFFSET, header))
+        return await self._bound(Code.GET_MAX_OFFSET, header)
 
     async def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return the offset of the message stored nearest to a timestamp."""
         header = offsets.SearchOffsetByTimestamp(topic, queue_id, timestamp(timestamp_ms))
-        return _offset(await self.invoke(Code.SEARCH_OFFSET_BY_TIMESTAMP, header))
+        return await self._bound(Code.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
     async def first_offset_since(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a time, or the queue's end.
@@ -148,7 +150,7 @@ class BrokerGroups(BrokerCalls):
         """
         when = timestamp(timestamp_ms)
         header = offsets.SearchOffsetByTimestamp(topic, queue_id, when, "lower")
-        return _offset(await self.invoke(Code.SEARCH_OFFSET_BY_TIMESTAMP, header))
+        return await self._bound(Code.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
     async def earliest_store_time(self, topic: str, queue_id: int) -> int | None:
         """Return when the oldest message of a queue was stored, or None for an empty queue."""
@@ -193,6 +195,13 @@ class BrokerGroups(BrokerCalls):
         header = admin.QueryCorrectionOffset(group, topic, other_groups)
         found = await self._json(CorrectionOffsets, Code.QUERY_CORRECTION_OFFSET, header)
         return found.correction_offsets
+
+    async def _bound(self, code: Code, header: _QueueHeader) -> int:
+        """Query an offset of a queue; raise RemoteProtocolError for one that no queue can have."""
+        what = f"an offset of {header.topic}, queue {header.queue_id},"
+        return check_offset(
+            self.name or self.address, what, _offset(await self.invoke(code, header))
+        )
 
 
 def _offset(response: Response) -> int:

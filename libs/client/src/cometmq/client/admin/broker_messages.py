@@ -14,7 +14,8 @@ from cometmq.client.transfer.damage import (
     missing_offsets,
     missing_text,
 )
-from cometmq.client.transfer.puller import PLAIN_BYTES_MAX, Pulled, PullStatus
+from cometmq.client.transfer.pulled import Pulled, PullStatus, check_pulled, check_records
+from cometmq.client.transfer.puller import PLAIN_BYTES_MAX
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
@@ -115,12 +116,14 @@ class BrokerMessages(BrokerCalls):
         status = PullStatus(response.code)
         queue = MessageQueue(topic, self.name or self.address, queue_id)
         end, least = reply.next_begin_offset, reply.min_offset
+        check_pulled(queue, offset, Pulled(status, [], end, least, reply.max_offset))
         records: list[MessageRecord] = []
         if status is PullStatus.FOUND:
             try:
                 records = decode_records(response.body)
             except CorruptRecord as error:
                 raise RemoteProtocolError(corrupt_text(queue, offset, error)) from error
+            check_records(queue, offset, end, records)
         if expression == ALL_TAGS and status in _READ:
             gaps = missing_offsets(records, offset, end, least)
             if gaps:

@@ -21,6 +21,7 @@ from cometmq.client.consume.queues.shares import Shares
 from cometmq.client.consume.running_info import option_properties, stacks, state_properties
 from cometmq.client.listener import AnyCaller
 from cometmq.client.message import received
+from cometmq.client.transfer.pulled import QUEUE_OFFSET_MAX
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import (
@@ -145,7 +146,13 @@ class Membership:
         self._queues.renew_soon()
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue from these offsets in the queues that this member owns."""
+        """Continue from these offsets in the queues that this member owns.
+
+        Raise ServerError, before anything changes, if no queue can have one of them.
+        """
+        for queue, offset in offsets.items():
+            if not 0 <= offset <= QUEUE_OFFSET_MAX:
+                raise ServerError(f"{offset} is no offset of {queue.topic}, queue {queue.queue_id}")
         for queue, offset in offsets.items():
             await self._queues.reset(queue, offset)
         self._parts.instance.log.info("offsets.reset", group=self._parts.group, topic=topic)

@@ -14,7 +14,7 @@ from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.message import MessageExt, check_received, check_topic
 from cometmq.client.settings import PullOptions
 from cometmq.client.subscriptions import ExpressionType, MessageSelector
-from cometmq.client.transfer.puller import Pulled
+from cometmq.client.transfer.pulled import Pulled
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.names import ALL_TAGS
 

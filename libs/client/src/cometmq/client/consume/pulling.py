@@ -8,7 +8,8 @@ from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.consume.queues.shares import RecordedOffsets, Shares
 from cometmq.client.errors import no_route
 from cometmq.client.settings import PullOptions
-from cometmq.client.transfer.puller import Pulled, Puller, PullStyle
+from cometmq.client.transfer.pulled import Pulled
+from cometmq.client.transfer.puller import Puller, PullStyle
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import TopicNotExist

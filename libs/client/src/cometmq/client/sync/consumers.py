@@ -33,7 +33,7 @@ from cometmq.client.settings import (
 from cometmq.client.subscriptions import ExpressionType, MessageSelector
 from cometmq.client.sync.loop import SyncClient
 from cometmq.client.sync.of_client import ClientAdmin
-from cometmq.client.transfer.puller import Pulled
+from cometmq.client.transfer.pulled import Pulled
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.names import ALL_TAGS
 

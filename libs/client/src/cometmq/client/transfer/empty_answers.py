@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from cometmq.client.transfer.puller import Pulled
+from cometmq.client.transfer.pulled import Pulled
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import RemoteProtocolError
 

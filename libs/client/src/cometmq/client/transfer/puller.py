@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """A single pull: chooses the broker, sets the flags, and interprets the answer."""
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
 import msgspec
 
+from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.routes import MASTER_ID
-from cometmq.client.message import DamagedMessage, MessageExt, received, unreadable
+from cometmq.client.message import DamagedMessage, received, unreadable
 from cometmq.client.transfer.damage import (
     MissingMessages,
     corrupt_text,
     damage_text,
     missing_offsets,
 )
+from cometmq.client.transfer.pace import Pace
+from cometmq.client.transfer.pulled import Pulled, PullStatus, check_pulled, check_records
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
 from cometmq.remoting.errors import (
     ConnectFailed,
@@ -32,17 +36,6 @@ from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord, decode_record, decode_records
 from cometmq.remoting.names import ALL_TAGS
 from cometmq.remoting.transport.tasks import describe
-from cometmq.remoting.types import NamedNumber
-
-
-class PullStatus(NamedNumber):
-    """The result of a pull."""
-
-    FOUND = ResponseCode.SUCCESS
-    NO_NEW = ResponseCode.PULL_NOT_FOUND
-    NO_MATCHED = ResponseCode.PULL_RETRY_IMMEDIATELY
-    OFFSET_ILLEGAL = ResponseCode.PULL_OFFSET_MOVED
-
 
 PLAIN_BYTES_MAX: Final = 32 << 20
 """Bytes of decompressed bodies after which the rest of an answer is left to the next pull. A body
@@ -53,18 +46,6 @@ _ANSWERS: Final = frozenset(int(status) for status in PullStatus)
 _STREAM_EXT: Final = {"ReqT": "0"}
 _MIN_OFFSET: Final = PropertyKey.MIN_OFFSET.value
 _MAX_OFFSET: Final = PropertyKey.MAX_OFFSET.value
-
-
-class Pulled(msgspec.Struct):
-    """The answer to a pull."""
-
-    status: PullStatus
-    messages: list[MessageExt]
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    unreadable: list[MessageExt] = []
-    """Messages whose bodies cannot be decompressed."""
 
 
 class PullStyle(msgspec.Struct, frozen=True):
@@ -89,6 +70,7 @@ class Puller:
         self._group = group
         self._style = style
         self._broker_ids: dict[MessageQueue, int] = {}
+        self._pace = Pace()
         # The subscription of the last heartbeat may be that of a different member.
         self._missing = MissingMessages(instance.log, may_be_filtered=not style.has_subscription)
 
@@ -104,8 +86,14 @@ class Puller:
         """Read a queue from an offset.
 
         If the queue has no new messages, the broker holds the request for the time set in `style`.
+        If a broker does not hold such requests, wait up to a second before the next of them.
+
+        Raise RemoteProtocolError if the answer cannot be true.
         """
         instance, style = self._instance, self._style
+        if style.suspend_ms and (pause_ms := self._pace.pause_ms(queue)):
+            await asyncio.sleep(pause_ms / 1000)
+        sent_ms = monotonic_ms()
         broker_id, address = instance.routes.brokers.any_of(
             queue.broker_name, preferred_id=self._broker_ids.get(queue, MASTER_ID)
         )
@@ -133,20 +121,23 @@ class Puller:
         reply = response.header
         if not isinstance(reply, PullMessageReply):
             raise RemoteProtocolError("the broker's answer to a pull lacks its fields")
-        self._broker_ids[queue] = reply.suggest_which_broker_id
         status = PullStatus(response.code)
         pulled = Pulled(status, [], reply.next_begin_offset, reply.min_offset, reply.max_offset)
+        check_pulled(queue, offset, pulled)
+        self._broker_ids[queue] = reply.suggest_which_broker_id
         if status is PullStatus.FOUND:
             self._decode(response.body, queue, offset, subscription, pulled)
         elif status is PullStatus.NO_MATCHED:
             self._check_missing([], queue, offset, subscription, pulled)
         else:
             self._missing.check(queue)
+        self._pace.note(queue, offset, pulled, sent_ms=sent_ms)
         return pulled
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop the replica that a broker suggested for a queue, and report its missing messages."""
         self._broker_ids.pop(queue, None)
+        self._pace.forget(queue)
         self._missing.forget(queue)
 
     def close(self) -> None:
@@ -200,7 +191,8 @@ class Puller:
             if not records:
                 raise RemoteProtocolError(corrupt_text(queue, offset, error)) from error
             # The next pull begins at the corrupt record, so its error names the right offset.
-            pulled.next_offset = records[-1].queue_offset + 1
+            pulled.next_offset = min(pulled.next_offset, records[-1].queue_offset + 1)
+        check_records(queue, offset, pulled.next_offset, records)
         tags = frozenset(subscription.tags_set)
         bounds: Mapping[str, str] = {
             _MIN_OFFSET: str(pulled.min_offset),

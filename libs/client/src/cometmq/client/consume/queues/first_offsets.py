@@ -11,6 +11,7 @@ from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.settings import ConsumeFrom
+from cometmq.client.transfer.pulled import check_offset
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.offsets import (
@@ -83,7 +84,8 @@ class QueueOffsets:
         )
         if not isinstance(response.header, OffsetReply | QueryConsumerOffsetReply):
             raise RemoteProtocolError("the broker's answer lacks the offset")
-        return response.header.offset
+        name = f"an offset of {queue.topic}, queue {queue.queue_id},"
+        return check_offset(queue.broker_name, name, response.header.offset)
 
 
 class NewQueues:

@@ -19,6 +19,7 @@ from cometmq.client.errors import (
     OffsetsUnwritable,
 )
 from cometmq.client.log import PROGRAM_LOG
+from cometmq.client.transfer.pulled import check_offset
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.offsets import (
@@ -31,6 +32,8 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 
 COMMIT_TIMEOUT_MS: Final = 5_000
+_NO_OFFSET: Final = -1
+"""Java's clients take this number for a group without an offset."""
 
 
 class OffsetStore(Protocol):
@@ -234,7 +237,11 @@ class RemoteOffsets(Positions):
             return None
         if not isinstance(response.header, QueryConsumerOffsetReply):
             raise RemoteProtocolError("the broker's answer lacks the offset")
-        return response.header.offset
+        offset = response.header.offset
+        if offset == _NO_OFFSET:
+            return None
+        name = f"the committed offset of {self._group} in {queue.topic}, queue {queue.queue_id},"
+        return check_offset(queue.broker_name, name, offset)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Send the offsets oneway; resend them after another broker has become master."""

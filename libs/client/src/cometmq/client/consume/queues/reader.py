@@ -14,7 +14,8 @@ from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import ConsumerOptions, PushOptions
-from cometmq.client.transfer.puller import Pulled, Puller, PullStatus
+from cometmq.client.transfer.pulled import Pulled, PullStatus
+from cometmq.client.transfer.puller import Puller
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode

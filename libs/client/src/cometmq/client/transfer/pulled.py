@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answer to a pull, and what is checked before it is believed.
+
+Bounds
+    A queue offset counts entries of 20 bytes in files whose positions have 63 bits; no broker can
+    have a queue that reaches beyond QUEUE_OFFSET_MAX.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from cometmq.client.message import MessageExt
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.message.record import MessageRecord
+from cometmq.remoting.types import NamedNumber
+
+QUEUE_OFFSET_MAX: Final = ((1 << 63) - 1) // 20
+BEYOND_MAX: Final = 1 << 20
+"""How far an answer may lead beyond the end that it names: messages that are stored during the
+read are returned, too, and Java brokers skip a damaged file of 300,000 entries as a whole.
+"""
+
+
+class PullStatus(NamedNumber):
+    """The result of a pull."""
+
+    FOUND = ResponseCode.SUCCESS
+    NO_NEW = ResponseCode.PULL_NOT_FOUND
+    NO_MATCHED = ResponseCode.PULL_RETRY_IMMEDIATELY
+    OFFSET_ILLEGAL = ResponseCode.PULL_OFFSET_MOVED
+
+
+class Pulled(msgspec.Struct):
+    """The answer to a pull."""
+
+    status: PullStatus
+    messages: list[MessageExt]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    unreadable: list[MessageExt] = []
+    """Messages whose bodies cannot be decompressed."""
+
+
+def check_offset(broker: str, what: str, offset: int) -> int:
+    """Return an offset that a broker answered; raise RemoteProtocolError if no queue can have it.
+
+    `what` names the offset, as in "the end of T, queue 0".
+    """
+    if not 0 <= offset <= QUEUE_OFFSET_MAX:
+        raise RemoteProtocolError(
+            f"broker {broker} answers {offset} as {what}, which no queue can have: check this"
+            " broker"
+        )
+    return offset
+
+
+def check_pulled(queue: MessageQueue, offset: int, pulled: Pulled) -> None:
+    """Raise RemoteProtocolError unless the offsets of an answer fit together.
+
+    Only a moved offset may lead back, as after a topic was deleted and created again. A Java slave
+    that is behind its master answers the offset that was asked for, beyond its end. A Java broker
+    whose queue has no file left answers the end 0 below the old beginning.
+    """
+    for what, value in (
+        ("the next offset", pulled.next_offset),
+        ("the beginning", pulled.min_offset),
+        ("the end", pulled.max_offset),
+    ):
+        check_offset(queue.broker_name, f"{what} of {_name(queue)}", value)
+    begin, end, following = pulled.min_offset, pulled.max_offset, pulled.next_offset
+    if 0 < end < begin:
+        wrong = f"that the queue begins at {begin} and ends at {end}"
+    elif following > max(end, offset) + BEYOND_MAX:
+        wrong = f"the next offset {following}, far beyond the end {end}"
+    elif following < offset and pulled.status is not PullStatus.OFFSET_ILLEGAL:
+        wrong = f"the next offset {following}"
+    else:
+        return
+    raise _wrong(queue, offset, wrong)
+
+
+def check_records(
+    queue: MessageQueue, offset: int, end: int, records: Iterable[MessageRecord]
+) -> None:
+    """Raise RemoteProtocolError unless these are messages of a queue between two offsets, in order.
+
+    Their offsets are committed, and no two may be the same.
+    """
+    least = offset
+    for record in records:
+        if record.topic != queue.topic or record.queue_id != queue.queue_id:
+            wrong = f"a message of {record.topic[:255]!r}, queue {record.queue_id}"
+            raise _wrong(queue, offset, wrong)
+        if not least <= record.queue_offset < end:
+            wrong = f"a message at {record.queue_offset}, not between {least} and {end}"
+            raise _wrong(queue, offset, wrong)
+        least = record.queue_offset + 1
+
+
+def _wrong(queue: MessageQueue, offset: int, wrong: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"broker {queue.broker_name} answers a pull of {_name(queue)}, at offset {offset}, with"
+        f" {wrong}: check this broker"
+    )
+
+
+def _name(queue: MessageQueue) -> str:
+    return f"{queue.topic}, queue {queue.queue_id}"
