@@ -393,9 +393,15 @@ async def test_a_late_or_foreign_reply_is_dropped() -> None:
     assert not replies.resolve(reply)
 
 
-def test_a_reply_of_any_compression_is_read() -> None:
+async def test_a_reply_of_any_compression_is_read() -> None:
     body = compress(b"x" * 100, CompressionType.ZLIB, level=5)
-    assert pushed_reply(pushed(sys_flag=int(SysFlag.COMPRESSED)), body).body == b"x" * 100
+    requester = Requester()
+    async with requester.replies.expect(count_max=1) as (correlation_id, future):
+        properties = f"CORRELATION_ID\x01{correlation_id}"
+        header = pushed(sys_flag=int(SysFlag.COMPRESSED), properties=properties)
+        call = Call(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, header, body=body)
+        await push_reply_message_to_client(requester, call)
+        assert (await future).body == b"x" * 100
 
 
 GOLDEN = Path(__file__).resolve().parents[3] / "tests" / "golden"
@@ -414,7 +420,7 @@ async def test_replies_pushed_by_java_complete_the_request(exchange: Exchange) -
     future = asyncio.get_running_loop().create_future()
     requester.replies._waiting[correlation_id] = future
     call = Call(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, header, body=body)
-    assert push_reply_message_to_client(requester, call).code == 0
+    assert (await push_reply_message_to_client(requester, call)).code == 0
     reply = await future
     assert (reply.body, reply.properties["MSG_TYPE"]) == (body, "reply")
     assert reply.topic == "PeersCluster_REPLY_TOPIC"
@@ -465,8 +471,8 @@ def test_there_are_captured_replies() -> None:
     assert len(PUSHED) >= 4
 
 
-def test_a_broken_reply_is_refused_as_java_refuses_it() -> None:
+async def test_a_broken_reply_is_refused_as_java_refuses_it() -> None:
     header = pushed(sys_flag=int(SysFlag.COMPRESSED))
     call = Call(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, header, body=b"not zlib")
     with pytest.raises(ServerError, match="process reply message fail"):
-        push_reply_message_to_client(Requester(), call)
+        await push_reply_message_to_client(Requester(), call)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages as applications see them: outgoing messages, send results, and received messages."""
 
+import asyncio
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,13 @@ from cometmq.client.namespace import NO_NAMESPACE, Namespace
 from cometmq.client.shown import shown
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.errors import CorruptRecord
+from cometmq.remoting.message.compression import (
+    TooLarge,
+    compression_type,
+    decompress,
+    expanded_bytes_max,
+)
 from cometmq.remoting.message.flags import SysFlag
 from cometmq.remoting.message.ids import host_text
 from cometmq.remoting.message.properties import RESERVED_KEYS, PropertyKey
@@ -52,6 +60,8 @@ _OF_RECEIVED: Final = frozenset(
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
+ON_LOOP_BYTES_MAX: Final = 1 << 20
+"""Bytes that are decompressed on the event loop, which takes up to 4 ms."""
 _Kind = TypeVar("_Kind", bound="MessageExt")
 
 _host_text = lru_cache(maxsize=1024)(host_text)  # 0.9 us less per message
@@ -271,15 +281,44 @@ class UnreadableMessage(MessageExt, frozen=True):
     """A received message whose compressed body is corrupt; `body` holds the compressed bytes."""
 
 
+async def plain_body(body: bytes, sys_flag: int) -> bytes:
+    """Return the body of a record as it was sent; raise CorruptRecord if it is broken.
+
+    64 KiB can expand to 64 MiB, which takes a quarter of a second: what does not end early is
+    decompressed on a thread, which releases the interpreter lock meanwhile.
+    """
+    if not sys_flag & _COMPRESSED:
+        return body
+    kind = compression_type(sys_flag)
+    try:
+        return decompress(body, kind, bytes_max=ON_LOOP_BYTES_MAX)
+    except TooLarge:
+        return await asyncio.to_thread(decompress, body, kind)
+
+
+def expanded_bytes(record: MessageRecord) -> int:
+    """Return how many bytes `plain_body` may have produced before it found a body broken."""
+    try:
+        return expanded_bytes_max(record.body, compression_type(record.sys_flag))
+    except CorruptRecord:
+        return len(record.body)
+
+
 def received(
-    record: MessageRecord, broker_name: str, namespace: Namespace = NO_NAMESPACE
+    record: MessageRecord,
+    broker_name: str,
+    namespace: Namespace = NO_NAMESPACE,
+    *,
+    body: bytes | None = None,
 ) -> MessageExt:
     """Convert a stored record for the application; raise CorruptRecord if the body is broken.
 
+    `body` is the result of `plain_body`; without it, any body is decompressed here and now.
     A message from a retry topic shows its original topic. A record whose body does not match its
     CRC becomes a `DamagedMessage`.
     """
-    body = record.decompressed_body() if record.sys_flag & _COMPRESSED else record.body
+    if body is None:
+        body = record.decompressed_body() if record.sys_flag & _COMPRESSED else record.body
     is_intact = crc32(record.body) & CRC_MASK == record.body_crc  # 0.2 us for 128 bytes
     kind = MessageExt if is_intact else DamagedMessage
     return _as_message(kind, record, body, broker_name, namespace)

@@ -14,15 +14,13 @@ from typing import Final, Protocol
 
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, NotARequest, RequesterGone
-from cometmq.client.message import Message, MessageExt, check_received
+from cometmq.client.message import Message, MessageExt, check_received, plain_body
 from cometmq.client.shown import shown
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.command import OK, Call, Reply, Response
 from cometmq.remoting.commands.request_reply import PushReplyMessageToClient
 from cometmq.remoting.commands.send import SendMessageReply
 from cometmq.remoting.errors import CorruptRecord, ServerError
-from cometmq.remoting.message.compression import compression_type, decompress
-from cometmq.remoting.message.flags import SysFlag
 from cometmq.remoting.message.properties import PropertyKey, index_keys, parse_properties
 from cometmq.remoting.names import reply_topic
 
@@ -143,9 +141,7 @@ class PendingReplies:
 
 
 def pushed_reply(header: PushReplyMessageToClient, body: bytes) -> MessageExt:
-    """Convert a reply for the requester; raise CorruptRecord if the body is broken."""
-    if header.sys_flag & SysFlag.COMPRESSED:
-        body = decompress(body, compression_type(header.sys_flag))
+    """Convert a reply, with its decompressed body, for the requester."""
     properties = parse_properties(header.properties)
     properties[PropertyKey.ARRIVE_TIME.value] = str(wall_ms())
     unique_key = properties.get(PropertyKey.UNIQUE_KEY, "")
@@ -178,13 +174,13 @@ class Requester(Protocol):
         """The requests of this client."""
 
 
-def push_reply_message_to_client(
+async def push_reply_message_to_client(
     requester: Requester, call: Call[PushReplyMessageToClient]
 ) -> Reply:
     """Complete the request that a reply answers; drop a late reply."""
     try:
-        reply = pushed_reply(call.header, call.body)
+        body = await plain_body(call.body, call.header.sys_flag)
     except CorruptRecord as error:
         raise ServerError("process reply message fail") from error
-    requester.replies.resolve(reply)
+    requester.replies.resolve(pushed_reply(call.header, body))
     return OK

@@ -5,7 +5,15 @@ from typing import Final
 
 from cometmq.client.admin.broker_groups import PROXIED_TIMEOUT_MS
 from cometmq.client.admin.calls import BrokerCalls
-from cometmq.client.message import DamagedMessage, MessageExt, received, unreadable
+from cometmq.client.message import (
+    DamagedMessage,
+    MessageExt,
+    UnreadableMessage,
+    expanded_bytes,
+    plain_body,
+    received,
+    unreadable,
+)
 from cometmq.client.transfer.damage import (
     DAMAGED,
     MISSING,
@@ -44,7 +52,7 @@ class BrokerMessages(BrokerCalls):
     async def message_at(self, physical_offset: int, *, topic: str | None = None) -> MessageExt:
         """Return the message at a commit log offset."""
         header = queries.ViewMessageById(physical_offset, topic)
-        found = self._messages(await self.invoke(Code.VIEW_MESSAGE_BY_ID, header))
+        found = await self._messages(await self.invoke(Code.VIEW_MESSAGE_BY_ID, header))
         if not found:
             raise RemoteProtocolError("the broker's answer lacks the message")
         return found[0]
@@ -71,7 +79,7 @@ class BrokerMessages(BrokerCalls):
         response = await self.invoke(Code.QUERY_MESSAGE, header, ok=ok)
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return []
-        messages = self._messages(response)
+        messages = await self._messages(response)
         if is_unique_key:
             return [message for message in messages if message.message_id == key]
         return [m for m in messages if key in m.keys and m.topic == topic]
@@ -134,8 +142,9 @@ class BrokerMessages(BrokerCalls):
             if plain_bytes > PLAIN_BYTES_MAX:
                 end = record.queue_offset
                 break
-            messages.append(self._readable(record))
-            plain_bytes += len(messages[-1].body)
+            messages.append(message := await self._readable(record))
+            is_broken = isinstance(message, UnreadableMessage)
+            plain_bytes += expanded_bytes(record) if is_broken else len(message.body)
         return Pulled(status, messages, end, least, reply.max_offset)
 
     async def queue_entries(
@@ -172,19 +181,20 @@ class BrokerMessages(BrokerCalls):
             ConsumeMessageDirectlyResult, code, header, timeout_ms=PROXIED_TIMEOUT_MS
         )
 
-    def _readable(self, record: MessageRecord) -> MessageExt:
+    async def _readable(self, record: MessageRecord) -> MessageExt:
         try:
-            return self._received(record)
+            return await self._received(record)
         except CorruptRecord:
             return unreadable(record, self.name)
 
-    def _received(self, record: MessageRecord) -> MessageExt:
-        message = received(record, self.name)
+    async def _received(self, record: MessageRecord) -> MessageExt:
+        body = await plain_body(record.body, record.sys_flag)
+        message = received(record, self.name, body=body)
         if isinstance(message, DamagedMessage):
             self._on_damage(DAMAGED, damage_text(message))
         return message
 
-    def _messages(self, response: Response) -> list[MessageExt]:
+    async def _messages(self, response: Response) -> list[MessageExt]:
         try:
             messages: list[MessageExt] = []
             plain_bytes = 0
@@ -194,7 +204,7 @@ class BrokerMessages(BrokerCalls):
                         f"the bodies in the answer of the broker {self.address} decompress to more"
                         f" than {PLAIN_BYTES_MAX} bytes: ask for fewer messages"
                     )
-                messages.append(self._received(record))
+                messages.append(await self._received(record))
                 plain_bytes += len(messages[-1].body)
             return messages
         except CorruptRecord as error:

@@ -20,7 +20,7 @@ from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.consume.queues.shares import Shares
 from cometmq.client.consume.running_info import option_properties, stacks, state_properties
 from cometmq.client.listener import AnyCaller
-from cometmq.client.message import received
+from cometmq.client.message import plain_body, received
 from cometmq.client.transfer.pulled import QUEUE_OFFSET_MAX
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -191,5 +191,6 @@ class Membership:
         """Call the listener with one message now, bypassing the queues."""
         if self._caller is None:
             raise ServerError(f"the consumer group {self._parts.group} pulls: it has no listener")
-        message = received(record, broker_name, self._parts.instance.namespace)
+        body = await plain_body(record.body, record.sys_flag)
+        message = received(record, broker_name, self._parts.instance.namespace, body=body)
         return await consume_directly(self._caller, message)

@@ -27,7 +27,14 @@ from cometmq.client.functions import check_function, check_hook
 from cometmq.client.hooks import EndContext, EndHook, EndHooks, TransactionState
 from cometmq.client.listener import traced
 from cometmq.client.log import AnyLog
-from cometmq.client.message import Message, MessageExt, SendResult, SendStatus, received
+from cometmq.client.message import (
+    Message,
+    MessageExt,
+    SendResult,
+    SendStatus,
+    plain_body,
+    received,
+)
 from cometmq.client.option_checks import checked
 from cometmq.client.produce.producer import Producer
 from cometmq.client.produce.transaction_calls import (
@@ -134,7 +141,7 @@ class _Question(msgspec.Struct, frozen=True):
     """A broker's request for the state of a transaction."""
 
     header: CheckTransactionState
-    message: MessageExt
+    record: MessageRecord
     address: str
 
 
@@ -343,19 +350,23 @@ class TransactionProducer(Producer, TransactionMember):
     def check(self, header: CheckTransactionState, record: MessageRecord, address: str) -> None:
         """Queue a check; excess checks are dropped, because the broker repeats them later."""
         try:
-            question = _Question(header, received(record, "", self._namespace), address)
-            self._questions.put_nowait(question)
+            self._questions.put_nowait(_Question(header, record, address))
         except asyncio.QueueFull:
             self._log.warning("transaction.unchecked", peer=address, error="too many questions")
-        except CorruptRecord as error:
-            self._log.warning("transaction.unchecked", peer=address, error=describe(error))
 
     async def _answer_questions(self) -> None:
         while True:
             await self._answer(await self._questions.get())
 
     async def _answer(self, question: _Question) -> None:
-        asked, message = question.header, question.message
+        asked, record = question.header, question.record
+        try:
+            body = await plain_body(record.body, record.sys_flag)
+        except CorruptRecord as corrupt:
+            why = describe(corrupt)
+            self._log.warning("transaction.unchecked", peer=question.address, error=why)
+            return
+        message = received(record, "", self._namespace, body=body)
         state, error = await self._check_caller.call(self._check, message)
         if error is not None:
             self._log.warning(

@@ -11,7 +11,7 @@ import msgspec
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.routes import MASTER_ID
-from cometmq.client.message import DamagedMessage, received, unreadable
+from cometmq.client.message import DamagedMessage, expanded_bytes, plain_body, received, unreadable
 from cometmq.client.transfer.damage import (
     MissingMessages,
     corrupt_text,
@@ -126,7 +126,7 @@ class Puller:
         check_pulled(queue, offset, pulled)
         self._broker_ids[queue] = reply.suggest_which_broker_id
         if status is PullStatus.FOUND:
-            self._decode(response.body, queue, offset, subscription, pulled)
+            await self._decode(response.body, queue, offset, subscription, pulled)
         elif status is PullStatus.NO_MATCHED:
             self._check_missing([], queue, offset, subscription, pulled)
         else:
@@ -175,7 +175,7 @@ class Puller:
             expression_type=subscription.expression_type,
         )
 
-    def _decode(
+    async def _decode(
         self,
         body: bytes,
         queue: MessageQueue,
@@ -208,7 +208,7 @@ class Puller:
             if tags and record.tags not in tags:
                 continue
             try:
-                message = received(record, queue.broker_name, namespace)
+                body = await plain_body(record.body, record.sys_flag)
             except CorruptRecord as error:
                 self._instance.log.error(  # noqa: TRY400  # a Log has these four methods
                     "message.unreadable",
@@ -220,7 +220,9 @@ class Puller:
                     error=describe(error),
                 )
                 pulled.unreadable.append(unreadable(record, queue.broker_name, namespace))
+                plain_bytes += expanded_bytes(record)
                 continue
+            message = received(record, queue.broker_name, namespace, body=body)
             if message.__class__ is DamagedMessage:
                 self._instance.log.error(
                     "message.damaged",

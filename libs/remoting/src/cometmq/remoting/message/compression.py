@@ -28,6 +28,12 @@ else:
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 ZLIB_LEVEL: Final = 5  # the level that the Java client uses
 ZSTD_LEVEL: Final = 3
+_RATIO_MAX: Final = {
+    CompressionType.UNSPECIFIED: 1,
+    CompressionType.ZLIB: 1_032,
+    CompressionType.LZ4: 255,
+}
+"""Bytes that one byte can expand to; for zstd, there is no such limit."""
 _ZSTD_READING: Final[dict[int, int]] = {zstd.DecompressionParameter.window_log_max: 27}  # 128 MiB
 
 
@@ -64,16 +70,30 @@ def compression_bits(kind: CompressionType) -> int:
     return int(SysFlag.COMPRESSED) | kind << COMPRESSION_SHIFT
 
 
+class TooLarge(CorruptRecord):
+    """A body decompresses to more than its reader accepts."""
+
+
+def expanded_bytes_max(body: Buffer, kind: CompressionType) -> int:
+    """Return how many bytes a body can make `decompress` produce, even if it is refused then."""
+    ratio = _RATIO_MAX.get(kind)
+    return (
+        DECOMPRESSED_BYTES_MAX if ratio is None else min(ratio * len(body), DECOMPRESSED_BYTES_MAX)
+    )
+
+
 def decompress(
     body: Buffer, kind: CompressionType, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> bytes:
-    """Return the plain body; raise CorruptRecord if it is malformed or exceeds `bytes_max`."""
+    """Return the plain body; raise CorruptRecord if it is malformed, and TooLarge if it exceeds
+    `bytes_max`.
+    """
     reader = _READERS.get(kind)
     if reader is None:
         return bytes(body)
     plain = reader(body, bytes_max)
     if len(plain) > bytes_max:
-        raise CorruptRecord(f"a body decompresses to more than {bytes_max} bytes")
+        raise TooLarge(f"a body decompresses to more than {bytes_max} bytes")
     return plain
 
 
