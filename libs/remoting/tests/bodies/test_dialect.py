@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.remoting.bodies import dialect
 from cometmq.remoting.bodies.dialect import DEPTH_MAX, decode_json, encode_json, parse_dialect
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat
 from cometmq.remoting.bodies.offsets import ConsumerOffsetTable, ConsumerStatus, QueueOffsetTable
@@ -166,3 +167,66 @@ def test_numbers_beyond_java_are_refused() -> None:
 
 def test_lone_surrogates_become_what_java_writes() -> None:
     assert decode_json(list[str], b'["\\ud800x"]') == ["?x"]
+
+
+def java(tree: object) -> str:
+    """Write a tree as fastjson does: integers as keys have no quotes."""
+    if isinstance(tree, dict):
+        members = (f"{key if key.isdigit() else json.dumps(key)}:{java(tree[key])}" for key in tree)
+        return "{" + ",".join(members) + "}"
+    if isinstance(tree, list):
+        return "[" + ",".join(map(java, tree)) + "]"
+    return json.dumps(tree)
+
+
+TEXTS = st.one_of(st.text(max_size=5), st.integers(0, 10**6).map(str), st.just('{,1:2,{"a":1}:'))
+JAVA_TREES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**70), 2**70), TEXTS),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXTS, inner, max_size=4)),
+    max_leaves=12,
+)
+
+
+@given(JAVA_TREES, st.sampled_from(["", "\x01", "\\ud800", "\ufeff", " null"]))
+def test_the_fast_reader_agrees_with_the_slow_one(tree: object, more: str) -> None:
+    for text in (java(tree), java([tree, more]).replace("\\u0001", "\x01"), java(tree) + more):
+        data = text.encode()
+        try:
+            expected = parse_dialect(data)
+        except RemoteProtocolError:
+            with pytest.raises(RemoteProtocolError):
+                dialect._parse(data)
+        else:
+            assert repr(dialect._parse(data)).replace('"', "'") == repr(expected).replace('"', "'")
+
+
+def test_key_objects_are_read_by_the_fast_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialect, "TOKENS_MAX", 0)
+    queues = {MessageQueue("t{}" * (number == 3), "b", number): number for number in range(9)}
+    strict = encode_json(QueueOffsetTable(queues)).decode()
+    body = strict.replace('\\"', '"').replace('"{', "{").replace('}":', "}:")
+    with pytest.raises(RemoteProtocolError, match="in no form that Java writes"):
+        decode_json(QueueOffsetTable, body.encode())  # braces in a name
+    body = body.replace("t{}", "t")
+    assert len(decode_json(QueueOffsetTable, body.encode()).offset_table) == len(queues)
+    by_id = b'{"offsetTable":{"T@G":{ 0 :12,-1:null}}}'
+    assert decode_json(ConsumerOffsetTable, by_id).offset_table == {"T@G": {0: 12}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" + b"1," * 500_000,
+        b'{"a":b,"x":[' + b"[]," * 300_000 + b"]}",
+        b"{" * 1_000_000,
+        b"{1:" * 300_000,
+        b'{"brokerDatas":1,' + b'"{\\"a\\":1,":1,' * 50_000 + b'"a":1}',
+    ],
+    ids=["list", "bare word", "open", "open keys", "broken key objects"],
+)
+def test_a_mebibyte_of_broken_json_does_not_hold_the_loop(body: bytes) -> None:
+    """It took 2 s; a server takes as much from every client."""
+    started = time.process_time()
+    with pytest.raises(RemoteProtocolError):
+        decode_json(TopicRoute, body)
+    assert time.process_time() - started < 1

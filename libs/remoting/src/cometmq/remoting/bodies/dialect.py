@@ -6,11 +6,18 @@ Compatibility: Java writes integer keys without quotes (`{0:"a"}`) and objects a
 key object is a string that contains the object's JSON, so this module writes only strict JSON.
 Reading tries strict JSON first, because that is fast, and then the dialect. Null members are
 treated as missing, because Java omits nulls.
+
+Bounds
+    Python takes 2 us per token of the dialect, which is 2 s for a body of 1 MiB that is all
+    commas. So its keys are quoted by regular expressions, and C reads the rest; the parser here
+    reads what is left, up to TOKENS_MAX.
 """
 
 import json
 import re
+import sys
 from contextlib import suppress
+from json.encoder import encode_basestring
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -21,6 +28,10 @@ from cometmq.remoting.types import Buffer
 T = TypeVar("T")
 
 DEPTH_MAX: Final = 64
+TOKENS_MAX: Final = 100_000
+"""Tokens that are read in Python, which takes up to 0.2 s. Java writes control characters and
+surrogates as they are, and braces in names; only bodies with these come here.
+"""
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
@@ -36,14 +47,13 @@ def decode_json(type_: type[T], data: Buffer) -> T:
     try:
         with suppress(msgspec.DecodeError, ValueError):  # the dialect reader decides
             return decoder.decode(data)  # type: ignore[no-any-return]  # cached as Any
+        tree = _parse(data)
+        with suppress(msgspec.ValidationError):  # a map's key objects may be strings
+            return msgspec.convert(tree, type_, strict=False, str_keys=True)
+        return msgspec.convert(_expand_keys(tree), type_, strict=False, str_keys=True)
     except RecursionError as exc:
         raise RemoteProtocolError("a JSON body is nested too deeply") from exc
-    tree = parse_dialect(data)
-    with suppress(msgspec.ValidationError):  # a map's key objects may be strings
-        return msgspec.convert(tree, type_, strict=False, str_keys=True)
-    try:
-        return msgspec.convert(_expand_keys(tree), type_, strict=False, str_keys=True)
-    except (msgspec.ValidationError, ValueError, RecursionError) as exc:
+    except (msgspec.ValidationError, ValueError) as exc:
         raise RemoteProtocolError(f"a JSON body has an unexpected shape: {exc}") from exc
 
 
@@ -72,6 +82,51 @@ def _without_null(match: re.Match[bytes]) -> bytes:
     return b"," if closed_with == b"," else b""
 
 
+def _parse(data: Buffer | str) -> Any:
+    """Return the same tree as `parse_dialect`, except that key objects may be strings."""
+    text = data if isinstance(data, str) else _text(data)
+    if not _SURROGATE.search(text):
+        with suppress(ValueError, RecursionError):
+            return _without_nulls(_STRICT.decode(text), text)
+        quoted = _OBJECT_KEY.sub(_quoted_object, _NUMBER_KEY.sub(r'\1"\2"', text))
+        with suppress(ValueError, RecursionError):
+            return _without_nulls(_STRICT.decode(quoted), text)
+    return _parse_text(text, TOKENS_MAX)
+
+
+def _text(data: Buffer) -> str:
+    return str(data, "utf-8", "replace").removeprefix("\ufeff")  # as fastjson; editors write it
+
+
+def _without_nulls(tree: Any, text: str) -> Any:
+    return _pruned(tree) if "null" in text else tree
+
+
+def _pruned(tree: Any) -> Any:
+    if isinstance(tree, list):
+        return [_pruned(item) for item in tree]
+    if isinstance(tree, dict):
+        return {key: _pruned(value) for key, value in tree.items() if value is not None}
+    return tree
+
+
+def _quoted_object(match: re.Match[str]) -> str:
+    return encode_basestring(match.group())
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+_ANY: Final = msgspec.json.Decoder()
+_STRICT: Final = json.JSONDecoder(strict=False, parse_constant=_no_number)
+# Both patterns may match inside a string, which then ends early and is followed by no separator:
+# such a text is no JSON any more, and `parse_dialect` reads it as it was.
+_NUMBER_KEY: Final = re.compile(r"([{,][ \t\r\n]*)(-?[0-9]{1,20})(?=[ \t\r\n]*:)")
+_OBJECT_KEY: Final = re.compile(r"(?<=[{,])\{[^{}\\]*\}(?=:)")
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+
+
 class _KeyObject(dict[Any, Any]):
     """An object used as a key; hashable by identity, converted to a struct later."""
 
@@ -95,10 +150,13 @@ def _expand_key(key: Any) -> Any:
     if not (isinstance(key, str) and key.startswith("{")):
         return key
     try:
-        value = parse_dialect(key.encode())
-    except RemoteProtocolError:
-        return key
-    return _KeyObject(value) if isinstance(value, dict) else key
+        value = _ANY.decode(key)
+    except (msgspec.DecodeError, ValueError):
+        try:
+            value = _parse(key)
+        except RemoteProtocolError:
+            return key
+    return _KeyObject(_pruned(value)) if isinstance(value, dict) else key
 
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
@@ -132,11 +190,17 @@ def parse_dialect(data: Buffer) -> Any:
     The parser is iterative and bounds the depth, so hostile nesting raises an error instead of
     overflowing the stack.
     """
-    text = str(data, "utf-8", "replace").removeprefix("\ufeff")  # as fastjson; editors write it
+    return _parse_text(_text(data), sys.maxsize)
+
+
+def _parse_text(text: str, tokens_max: int) -> Any:
     root: list[Any] = []
     stack = [_Frame(root, _ITEM)]
     position = _SPACE.match(text).end()  # type: ignore[union-attr]  # matches always
     while position < len(text):
+        tokens_max -= 1
+        if tokens_max < 0:
+            raise RemoteProtocolError("a JSON body is broken, or in no form that Java writes")
         character = text[position]
         if character in "{[":
             _open(stack, character)
