@@ -4,7 +4,15 @@
 import pytest
 
 from cometmq.client import AdminClient, Message, Producer
-from cometmq.client.cluster.routes import QUEUES_MAX, checked_cluster, checked_route, route_of
+from cometmq.client.cluster.routes import (
+    ADDRESSES_MAX,
+    QUEUES_MAX,
+    as_default_route,
+    checked_cluster,
+    checked_route,
+    created_part,
+    route_of,
+)
 from cometmq.client.testing import MemoryCluster
 from cometmq.client.testing.broker import MemoryBroker
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRoute
@@ -31,6 +39,41 @@ def topic_of(count: int, order: str | None = None) -> TopicRoute:
 def test_a_route_with_more_queues_than_any_topic_is_refused(data: TopicRoute) -> None:
     with pytest.raises(RemoteProtocolError, match=r"has [\d,]+ queues, more than 131,072"):
         checked_route("T", data)
+
+
+@pytest.mark.parametrize("is_one_group", [True, False])
+def test_more_brokers_than_any_client_connects_to_are_refused(is_one_group: bool) -> None:
+    addresses = {number: f"host:{number + 1}" for number in range(ADDRESSES_MAX + 1)}
+    groups = {
+        str(number): BrokerData({0: address}, str(number), "c")
+        for number, address in addresses.items()
+    }
+    if is_one_group:
+        groups = {"a": BrokerData(addresses, "a", "c")}
+    for check in (
+        lambda: checked_route("T", TopicRoute([*groups.values()])),
+        lambda: checked_cluster(ClusterInfo(groups)),
+    ):
+        with pytest.raises(RemoteProtocolError, match=r"has 4,097 brokers, more than 4,096"):
+            check()
+
+
+def test_a_queue_that_is_listed_twice_is_one_queue() -> None:
+    data = topic_of(2)
+    data.queue_datas *= 2
+    route = route_of("T", checked_route("T", data))
+    assert [it.queue_id for it in route.subscribe_queues] == [0, 1]
+    assert [it.queue_id for it in route.publish_queues] == [0]
+
+
+def test_a_broker_that_created_a_topic_may_leave_the_route() -> None:
+    """It raised KeyError for every later send without the default topic."""
+    data = topic_of(1)
+    data.queue_datas[0].perm = 7
+    route = as_default_route("T", data, queue_nums=4)
+    assert route is not None
+    assert created_part(route, {"a", "gone"}).queue_counts == {"a": 1}
+    assert created_part(route, {"gone"}).publish_queues == ()
 
 
 @pytest.mark.parametrize("data", [topic_of(-5), topic_of(QUEUES_MAX), topic_of(1, "a:\u00b2;b:x")])

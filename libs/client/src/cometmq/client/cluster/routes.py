@@ -5,7 +5,7 @@ All functions here are pure.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -20,6 +20,8 @@ from cometmq.remoting.transport.addresses import is_address
 MASTER_ID: Final = 0
 QUEUES_MAX: Final = 131_072
 """Queues of one topic at all brokers; clients keep an entry for each."""
+ADDRESSES_MAX: Final = 4_096
+"""Brokers of one topic or of all clusters; clients connect to each."""
 _OF_ANOTHER_MASTER: Final = (remarks.NOT_THE_MASTER, remarks.ENDS_UNCONFIRMED)
 _DIGITS_MAX: Final = 20
 _QUEUE_REFUSED: Final = re.compile(r"(?:request )?queueId\[\d+\] is illegal")
@@ -47,7 +49,7 @@ def checked_route(topic: str, data: TopicRoute) -> TopicRoute:
     """Return a name server's response without addresses that are none, so that one wrong
     registration does not keep clients from the other brokers.
 
-    Raise RemoteProtocolError if it claims more than QUEUES_MAX queues.
+    Raise RemoteProtocolError if it claims more than QUEUES_MAX queues or ADDRESSES_MAX brokers.
     """
     count = sum(max(0, it.read_queue_nums, it.write_queue_nums) for it in data.queue_datas)
     count = max(count, sum(number for _, number in _order(data.order_topic_conf)))
@@ -57,19 +59,32 @@ def checked_route(topic: str, data: TopicRoute) -> TopicRoute:
             f"the route of {topic} has {count:,} queues, more than {QUEUES_MAX:,}: correct the"
             f" topic at {names}, or its order configuration"
         )
+    _check_count(f"the route of {topic}", data.broker_datas)
     return msgspec.structs.replace(data, broker_datas=[*map(_reachable, data.broker_datas)])
 
 
 def checked_cluster(data: ClusterInfo) -> ClusterInfo:
     """Return a name server's response without addresses that are none, and without the names of
     brokers that are not in it.
+
+    Raise RemoteProtocolError if it claims more than ADDRESSES_MAX brokers.
     """
+    _check_count("the list of clusters", data.broker_addr_table.values())
     brokers = {name: _reachable(it) for name, it in data.broker_addr_table.items()}
     clusters = {
         cluster: [name for name in names if name in brokers]
         for cluster, names in data.cluster_addr_table.items()
     }
     return ClusterInfo(brokers, clusters)
+
+
+def _check_count(what: str, brokers: Iterable[BrokerData]) -> None:
+    count = sum(max(1, len(it.broker_addrs)) for it in brokers)
+    if count > ADDRESSES_MAX:
+        raise RemoteProtocolError(
+            f"{what} has {count:,} brokers, more than {ADDRESSES_MAX:,}: check who registers"
+            " them at the name servers"
+        )
 
 
 def _reachable(data: BrokerData) -> BrokerData:
@@ -101,7 +116,9 @@ def route_of(topic: str, data: TopicRoute) -> Route:
     counts = {
         queue.broker_name: max(queue.read_queue_nums, queue.write_queue_nums) for queue in queues
     }
-    return Route(topic, tuple(publish), tuple(subscribe), brokers, counts)
+    # A queue that is listed twice would be given to two members of a group.
+    queues_of = (tuple(dict.fromkeys(publish)), tuple(dict.fromkeys(subscribe)))
+    return Route(topic, *queues_of, brokers, counts)
 
 
 def as_default_route(topic: str, data: TopicRoute, *, queue_nums: int) -> Route | None:
@@ -136,12 +153,17 @@ def as_default_route(topic: str, data: TopicRoute, *, queue_nums: int) -> Route 
 
 
 def created_part(route: Route, broker_names: Collection[str]) -> Route:
-    """Return a default route restricted to the brokers that have created the topic."""
+    """Return a default route restricted to the brokers that have created the topic.
+
+    A later route may lack some of them.
+    """
     return msgspec.structs.replace(
         route,
         publish_queues=tuple(q for q in route.publish_queues if q.broker_name in broker_names),
         subscribe_queues=tuple(q for q in route.subscribe_queues if q.broker_name in broker_names),
-        queue_counts={name: route.queue_counts[name] for name in broker_names},
+        queue_counts={
+            name: count for name, count in route.queue_counts.items() if name in broker_names
+        },
     )
 
 
