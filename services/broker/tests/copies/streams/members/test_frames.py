@@ -139,7 +139,16 @@ def test_malformed_bodies_are_refused(decode: Any, body: bytes, error: str) -> N
         decode(memoryview(body))
 
 
-@pytest.mark.parametrize("body", [b"", b"1234567", bytes(8) + b"{", bytes(8) + b'{"\xff":1}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"1234567",
+        bytes(8) + b"{",
+        bytes(8) + b'{"\xff":1}',
+        bytes(8) + b'{"a":' + b"[" * 10_000,
+    ],
+)
 def test_malformed_tables_are_refused(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="CHANGES frame"):
         frames.decode_tables(Kind.CHANGES, memoryview(body))

@@ -3,7 +3,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -72,6 +72,7 @@ def test_the_longest_history_that_a_master_keeps_fits_into_a_frame() -> None:
     assert decode_handshake(memoryview(hello), Hello).log == log
 
 
+@example(b'{"a":' + b"[" * 10_000)
 @given(st.binary(max_size=100))
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="Hello cannot be read"):

@@ -168,9 +168,17 @@ async def _large_frame(stranger: Stranger) -> None:
     stranger.writer.write(opening + b"\x0c\x00\x10\x00\x00" + bytes(1000))
 
 
+async def _deep_json(stranger: Stranger) -> None:
+    opening = frames.encode_opening(frames.PROVEN_VERSION)
+    body = b'{"a":' + b"[" * 1_015
+    stranger.writer.write(opening + frames.encode_body(Kind.CHALLENGE, body))
+    await stranger.frame(Kind.REFUSED)
+
+
 ATTACKS = [
     _hello, _refused, _hello_instead_of_a_proof, _refused_instead_of_a_proof, _wrong_key,
     _refused_after_the_proof_of_the_member, _reflection, _wrong_purpose, _large_frame,
+    _deep_json,
 ]  # fmt: skip
 
 

@@ -256,7 +256,7 @@ def decode_tables(kind: Kind, body: memoryview) -> Changes:
         # the values refer to these bytes, which the next frames must not replace
         data = bytes(body[_NUMBER.size :])
         tables = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(f"a {kind.name} frame cannot be read: {error}") from error
     return Changes(number, tables)
 

@@ -107,7 +107,7 @@ def decode_handshake(body: memoryview, body_type: type[BodyT]) -> BodyT:
     """Parse a frame of the handshake; raise RemoteProtocolError if it is malformed."""
     try:
         found = msgspec.json.decode(body, type=body_type)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(f"{body_type.__name__} cannot be read: {error}") from error
     log = getattr(found, "log", None)
     fault = _fault(log) if isinstance(log, LogExtent) else ""

@@ -295,5 +295,5 @@ def _encode(kind: Kind, body: msgspec.Struct) -> bytes:
 def _decode(body: memoryview, body_type: type[MessageT]) -> MessageT:
     try:
         return msgspec.json.decode(body, type=body_type)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(f"{body_type.__name__} cannot be read") from error
