@@ -10,7 +10,7 @@ more is read after a RemoteProtocolError.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -177,10 +177,11 @@ class Connection:
     def lost(self, error: CometError) -> None:
         """Fail all requests, because the connection has ended; forget what has been received.
 
-        The connection and its peer refer to each other, so an incomplete frame would otherwise
-        take memory until the garbage collector finds them.
+        The peer is forgotten, too: as long as both refer to each other, they take memory until
+        the garbage collector finds them. Nothing can be received afterwards.
         """
         self._reader.clear()
+        self._peer = cast("Peer", None)
         # The table is replaced first, because a callback may send a new request, which must not
         # fail.
         pending, self._pending = self._pending, {}

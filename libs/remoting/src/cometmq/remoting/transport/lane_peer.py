@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cometmq.remoting.transport.dispatch import Dispatcher
+from cometmq.remoting.transport.flow.ended import ENDED
 from cometmq.remoting.transport.flow.reading import Reading
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Direct, Lane
@@ -28,6 +29,10 @@ class LaneReading(Reading):
         """Read no more until the reason has gone."""
         self._peer.habit = MIXED
         super().pause(reason)
+
+    def drop(self) -> None:
+        """Forget the connection, which has ended."""
+        self._peer = ENDED
 
     def _stop(self) -> None:
         peer = self._peer
@@ -59,7 +64,7 @@ class LanePeer(ServerPeer):
     ) -> None:
         self.lane = lane
         self.direct = direct
-        self.reply_rows = self._reply_each if direct is None else direct.reply_rows
+        self.reply_rows = _reply_each if direct is None else direct.reply_rows
         self.is_limited = dispatcher.is_limited
         self.fd = NO_FD
         """The socket, while it is read and written directly; see `DirectIO`."""
@@ -148,11 +153,6 @@ class LanePeer(ServerPeer):
 
     # The lane's answers
 
-    def _reply_each(self, rows: Sequence[tuple["LanePeer", bytes, int]]) -> None:
-        """Send encoded answers to several connections of this server."""
-        for peer, data, count in rows:
-            peer.reply_encoded(data, count)
-
     def reply_encoded(self, data: bytes, count: int) -> None:
         """Send the encoded answers to `count` requests that the lane has taken."""
         if self.is_open:
@@ -194,3 +194,9 @@ class LanePeer(ServerPeer):
         """Note that requests were answered by another thread."""
         if self.is_open:
             self._account.answered(self, count)
+
+
+def _reply_each(rows: Sequence[tuple[LanePeer, bytes, int]]) -> None:
+    """Send encoded answers to several connections of a server."""
+    for peer, data, count in rows:
+        peer.reply_encoded(data, count)

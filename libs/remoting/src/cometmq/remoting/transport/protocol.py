@@ -136,6 +136,7 @@ class PeerProtocol(asyncio.Protocol):
         self._account.forget(self)
         self.intake.drop()
         self.outlet.drop()
+        self.reading.drop()
         self.requests.fail(self.address, exc)
         if self._has_long_frame:
             hub.frames.note(self, hub.now_ms())
@@ -144,9 +145,7 @@ class PeerProtocol(asyncio.Protocol):
                 hub.on_close(self)
         finally:
             self.state.clear()
-            # Protocol and TLS refer to each other, and the garbage collector, which counts objects,
-            # would leave the buffers of thousands of closed TLS connections for minutes.
-            self.tls = None
+            self.tls = None  # they refer to each other; see `ENDED`
 
     def pause_writing(self) -> None:
         """Stop serving a peer that does not read; a server also stops reading from it."""

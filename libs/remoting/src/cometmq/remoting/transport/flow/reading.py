@@ -40,6 +40,9 @@ class Reading:
         if not (self.pauses & self._stops or self._transport.is_closing()):
             self._start()
 
+    def drop(self) -> None:
+        """Forget the connection, which has ended."""
+
     def _stop(self) -> None:
         self._transport.pause_reading()
 

@@ -16,6 +16,7 @@ from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.frame import frame_prefix
 from cometmq.remoting.transport.dispatch import Dispatcher
 from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.flow.ended import ENDED
 from cometmq.remoting.transport.flow.reading import (
     BACKLOG,
     NO_ROOM,
@@ -191,6 +192,7 @@ class Intake:
         self._backlog.clear()
         self._held = b""
         self._hub.room.drop(self._peer)
+        self._peer = ENDED
 
     # Account
 

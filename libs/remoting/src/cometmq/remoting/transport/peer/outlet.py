@@ -10,6 +10,7 @@ from cometmq.remoting.command import Call
 from cometmq.remoting.transport.dispatch import Answer, Dispatcher
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES, TIGHT_WRITE_BYTES
 from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.flow.ended import ENDED
 from cometmq.remoting.transport.flow.outbox import Outbox
 from cometmq.remoting.transport.flow.reading import UNSENT_OUTPUT
 from cometmq.remoting.transport.hub import Hub
@@ -120,6 +121,7 @@ class Outlet:
         """Forget the pending output of a connection that has ended."""
         self._connection.take()
         self._hub.budget.holders.discard(self._peer)
+        self._peer = ENDED
 
     def block(self) -> None:
         """Stop serving a peer that does not read; a server also stops reading from it."""

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the parts of a connection refer to once it has ended.
+
+A connection and its parts refer to each other. If that remained so, each ended connection would
+wait for a full garbage collection, which visits everything that a program keeps and holds its loop
+meanwhile. Without the references, a connection is freed as soon as nobody uses it.
+
+What still calls a part finds a closed connection: a queue in which the connection waits, output
+that another thread had on loan, a handler that answers late.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+
+class _Ended:
+    """A closed connection, whichever it was; see `Connected` and `LaneConnected`."""
+
+    __slots__ = ()
+    address = ""
+    direct = None
+    direct_bytes = 0
+    direct_fd = -1
+    fd = -1
+    has_room = False
+    is_encrypted = False
+    is_limited = False
+    is_open = False
+    is_writable = False
+    loan = None
+    may_build = False
+    tls = None
+
+    is_dirty = property(lambda _: True, lambda _, __: None)  # it has no output to be written
+    habit = property(lambda _: 0, lambda _, __: None)
+
+    def when_room(self, work: Callable[[], None]) -> None:
+        """Do nothing: there is nobody to answer."""
+
+    def refuse(self, error: Exception) -> None:
+        """Do nothing, because the connection has ended."""
+
+    def close(self) -> None:
+        """Do nothing, because the connection has ended."""
+
+    def abort(self) -> None:
+        """Do nothing, because the connection has ended."""
+
+
+ENDED: Final[Any] = _Ended()
