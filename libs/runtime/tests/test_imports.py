@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hidden modules, and imports without garbage collection."""
+"""Hidden modules."""
 
-import gc
 import subprocess
 import sys
 
 import pytest
 
-from cometmq.runtime.imports import hidden_module, no_collections
+from cometmq.runtime.imports import hidden_module
 
 
 def test_module_is_hidden_inside_the_block_only(monkeypatch):
@@ -31,18 +30,3 @@ def test_the_log_loads_without_rich_and_does_not_break_it():
         "import rich.console\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-
-
-def test_collections_pause_inside_the_block_even_if_the_import_fails():
-    was_enabled = []
-
-    def import_missing():
-        with no_collections():
-            was_enabled.append(gc.isenabled())
-            __import__("cometmq.nothing_of_this_name")
-
-    with pytest.raises(ModuleNotFoundError):
-        import_missing()
-    assert was_enabled == [False]
-    assert gc.isenabled()
-    gc.unfreeze()

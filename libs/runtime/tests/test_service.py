@@ -147,3 +147,20 @@ def _run(program):
     return subprocess.run(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=180, check=False
     )
+
+
+def test_collections_freeze_what_survives_while_a_program_runs():
+    counts = []
+
+    async def main(_stop):
+        gc.unfreeze()
+        gc.collect()
+        counts.append(gc.get_freeze_count())
+
+    callbacks = list(gc.callbacks)
+    try:
+        assert run(main) == 0
+    finally:
+        gc.unfreeze()
+    assert counts[0] > 0
+    assert gc.callbacks == callbacks

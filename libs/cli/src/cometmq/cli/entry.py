@@ -5,7 +5,7 @@ import signal
 import sys
 from importlib import import_module
 
-from cometmq.runtime.imports import no_collections
+from cometmq.runtime.process.garbage import no_collections
 
 EXIT_INTERRUPTED = 130
 

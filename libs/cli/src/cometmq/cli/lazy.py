@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from cometmq.cli.access import add_global_options, use_namespace
 from cometmq.cli.say import say
 from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
-from cometmq.runtime.imports import no_collections
+from cometmq.runtime.process.garbage import no_collections
 
 EXIT_USAGE: Final = 2
 _EMPTY_OPTION: Final = re.compile(r"--[a-z-]+=")

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unusual ways to import: with a module hidden, and without garbage collection."""
+"""An unusual way to import: with a module hidden."""
 
-import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,18 +21,3 @@ def hidden_module(name: str) -> Iterator[None]:
         yield
     finally:
         del sys.modules[name]
-
-
-@contextmanager
-def no_collections() -> Iterator[None]:
-    """Import modules without garbage collection, which takes a quarter of the import time.
-
-    Modules, classes and functions live as long as the process, so the collector finds almost
-    nothing to free among them. Later collections ignore them, too.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()

@@ -8,7 +8,6 @@ the first: `make` and its process group both forward the same Ctrl-C or SIGTERM.
 """
 
 import asyncio
-import gc
 import os
 import signal
 import sys
@@ -21,6 +20,7 @@ from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.clock import Clock, SystemClock
 from cometmq.runtime.hangup import is_ignored_hangup, leave_terminal
+from cometmq.runtime.process.garbage import Sweeps, freezing, sweep
 from cometmq.runtime.process.memory import return_freed_memory
 from cometmq.runtime.process.open_files import raise_open_files_limit
 
@@ -66,12 +66,11 @@ class Stop:
     def serving(self) -> None:
         """Mark startup as complete: later errors are failures of the program.
 
-        Objects allocated during startup live as long as the process, so the garbage collector skips
-        them from now on.
+        Objects allocated during startup live as long as the process, so garbage collections skip
+        them from now on (`garbage.py`).
         """
         self.is_serving = True
-        gc.collect()
-        gc.freeze()
+        sweep()
 
 
 def run(
@@ -88,8 +87,13 @@ def run(
     async def guarded() -> None:
         nonlocal stop
         stop = Stop()
-        with _signals(stop, log, clock or SystemClock()):
-            await main(stop)
+        sweeps = Sweeps(asyncio.get_running_loop().call_later, log=log)
+        sweeps.start()
+        try:
+            with freezing(), _signals(stop, log, clock or SystemClock()):
+                await main(stop)
+        finally:
+            sweeps.stop()
 
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:

@@ -60,8 +60,8 @@ from cometmq.runtime import logging
 from cometmq.runtime.acl.accounts import Account
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import SystemClock
-from cometmq.runtime.imports import no_collections
 from cometmq.runtime.places import check_port, prepare_folder
+from cometmq.runtime.process.garbage import no_collections
 from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.service import Stop, run
 from cometmq.runtime.settings.wrong_file import refuse_wrong_file

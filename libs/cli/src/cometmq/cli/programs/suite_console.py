@@ -17,7 +17,7 @@ import msgspec
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime import logging
-from cometmq.runtime.imports import no_collections
+from cometmq.runtime.process.garbage import no_collections
 from cometmq.runtime.program import program
 from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.service import EXIT_CANNOT_START, Stop, run
