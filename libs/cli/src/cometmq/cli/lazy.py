@@ -165,8 +165,6 @@ class LazyGroup(TyperGroup):
     table: Mapping[str, CommandInfo] = {}
     aliases: Mapping[str, str] = {}
     """Other names of commands, in lower case."""
-    suggestions: Mapping[str, Sequence[str]] = {}
-    """Commands to suggest for unknown words."""
     hidden_panels: Collection[str] = ()
     """Panels that the help page omits."""
 
@@ -174,6 +172,10 @@ class LazyGroup(TyperGroup):
         """Parse, unless an option is given twice."""
         refuse_repeated(self, ctx, args)
         return super().parse_args(ctx, args)
+
+    def suggested(self, _word: str) -> Sequence[str]:
+        """Return commands to suggest for an unknown word in lower case; override to suggest any."""
+        return ()
 
     def list_commands(self, _ctx: Any) -> list[str]:
         """Return the names in the order of the table."""
@@ -214,9 +216,10 @@ class LazyGroup(TyperGroup):
         spelt = {**{name.lower(): name for name in self.table}, **self.aliases}
         if args[0] not in self.table:
             args = [spelt.get(args[0].lower(), args[0]), *args[1:]]
-        if args[0] not in self.table and args[0].lower() in self.suggestions:
-            names = ", ".join(self.suggestions[args[0].lower()])
-            ctx.fail(f"No such command '{args[0]}'. See: {names}; cometmq mqadmin --help")
+        if args[0] not in self.table and (names := self.suggested(args[0].lower())):
+            ctx.fail(
+                f"No such command '{args[0]}'. See: {', '.join(names)}; cometmq mqadmin --help"
+            )
         called, command, rest = super().resolve_command(ctx, args)
         if called is not None and command is not None:
             info = self.table[called]

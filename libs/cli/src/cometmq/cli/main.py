@@ -5,7 +5,7 @@ The exit statuses are listed in docs/reference/cli.md (docs/generators/cli.py).
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Annotated, Any, Final
 
@@ -27,7 +27,6 @@ from cometmq.cli.access import (
     note_unread_variables,
 )
 from cometmq.cli.failures import print_error, print_missing, print_wrong_usage
-from cometmq.cli.hints.suggestions import SUGGESTIONS
 from cometmq.cli.lazy import EXIT_USAGE, CommandInfo, LazyGroup
 from cometmq.cli.mqadmin import ALIASES
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
@@ -172,8 +171,13 @@ class Commands(LazyGroup):
 
     table = COMMANDS
     aliases = ALIASES
-    suggestions = SUGGESTIONS
     hidden_panels = (MQADMIN_PANEL,)  # listed by cometmq mqadmin --help
+
+    def suggested(self, word: str) -> Sequence[str]:
+        """Return commands for a name that users of other tools may try."""
+        from cometmq.cli.hints.suggestions import SUGGESTIONS  # noqa: PLC0415  # rarely needed
+
+        return SUGGESTIONS.get(word, ())
 
 
 app = typer.Typer(
