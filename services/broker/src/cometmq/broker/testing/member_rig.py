@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from msgspec.structs import astuple
@@ -25,6 +26,27 @@ from cometmq.ha.port import Answer
 from cometmq.ha.record import Copy, Record
 from cometmq.ha.state import State, StateFile
 from cometmq.runtime.worker import Worker
+
+
+class ReadStateFile(StateFile):
+    """A state file that tests read while a worker saves it.
+
+    A reader that has opened the file before two saves would see the second one write into it,
+    because saves swap two files; the broker itself reads its state only before it saves.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, OsFiles())
+        self._lock = Lock()
+
+    def load(self, group: str, ordinal: int) -> State | None:
+        with self._lock:
+            return super().load(group, ordinal)
+
+    def save(self, state: State) -> None:
+        with self._lock:
+            super().save(state)
+
 
 ME: Final = Copy(0, "m")
 X: Final = Copy(1, "x")
@@ -84,7 +106,7 @@ class Duties:
 
 class Rig:
     def __init__(self, folder: Path, *, promised: int = 0, delay: Delay = no_delay) -> None:
-        self.file = StateFile(folder, OsFiles())
+        self.file = ReadStateFile(folder)
         self.place = MemoryPlace()
         self.port = self.place.port(delay=delay)
         self.log = RecordingLog()
