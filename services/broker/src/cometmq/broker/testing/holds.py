@@ -8,8 +8,28 @@ from contextlib import contextmanager
 from time import thread_time
 from typing import Any
 
+import msgspec
+
 HOLD_S_MAX = 0.02
-"""No request may hold the loop for longer."""
+"""No request may hold the loop for longer, divided by `slowness`."""
+SAMPLE_S = 0.0045
+"""CPU time of the sample on the machine on which the bounds of requests were chosen."""
+
+
+def slowness() -> float:
+    """Return how much longer this machine needs now than that one; at least 1.
+
+    Shared machines change by a factor of two within seconds in the CPU time of the same work, so
+    call this beside each measurement.
+    """
+    return max(1.0, min(_sample_s() for _ in range(3)) / SAMPLE_S)
+
+
+def _sample_s() -> float:
+    """Return the CPU time of work like that of requests: dictionaries, texts and JSON."""
+    began_s = thread_time()
+    msgspec.json.encode({f"group-{number}": number for number in range(20_000)})
+    return thread_time() - began_s
 
 
 class Holds:
