@@ -38,9 +38,10 @@ WATCHES_MAX = 3
 """The test repeats a measurement of waits that a busy machine has disturbed."""
 RELEASE_S_MAX = 10.0
 KEPT_MB_MAX = 24
-BUSY_KEPT_MB_MAX = 64
-"""If the broker waited for a processor for more than `BUSY_S`: its answers are then freed between
-allocations that stay, and up to 49 MB were measured to remain.
+SCATTERED_MB = 40
+"""More remains if answers are freed between allocations that stay: if the broker waited for a
+processor for more than `BUSY_S`, and on the Python path, whose requests are objects. Measured there
+on a slow machine: 16 to 54 MB remained, and the most was 8 MB above the total.
 """
 BUSY_S = 5.0
 
@@ -193,11 +194,14 @@ async def test_clients_that_never_read_take_bounded_memory_and_disturb_no_other(
         assert sorted(witness.waits_s)[5] < WATCH_S
         for one in deaf:
             one.close()
-        kept_mb_max = BUSY_KEPT_MB_MAX if stalled_s(broker.pid) > BUSY_S else KEPT_MB_MAX
+        is_scattered = native == "false" or stalled_s(broker.pid) > BUSY_S
+        scattered_mb = SCATTERED_MB if is_scattered else 0
+        kept_mb_max = KEPT_MB_MAX + scattered_mb
         kept_mb = await least_memory_mb(broker.pid, before_mb + kept_mb_max)
         await witness.close()
     assert kept_mb <= before_mb + kept_mb_max
-    assert most_mb - before_mb <= TOTAL_MB + crowd.clients * CONNECTION_KB // 1024
+    connections_mb = crowd.clients * CONNECTION_KB // 1024
+    assert most_mb - before_mb <= TOTAL_MB + connections_mb + scattered_mb
     assert min(waits_s) < WAIT_S_MAX
 
 
