@@ -46,7 +46,7 @@ class Pace:
     def note(self, queue: MessageQueue, offset: int, pulled: Pulled, *, sent_ms: int) -> None:
         """Count an answer to a pull from `offset`, unless it has messages or moves the queue on.
 
-        A moved offset counts, because a broker may move it to and fro.
+        A moved offset counts, because a broker may move it back and forth.
         """
         has_moved = pulled.status is not PullStatus.OFFSET_ILLEGAL and pulled.next_offset > offset
         if has_moved or pulled.messages or pulled.unreadable:
