@@ -130,11 +130,12 @@ def readme_for(text: str, folder: PurePosixPath, base: str | None) -> str:
 def stage(
     member: Path, target: Path, *, address: str | None, commit: str, machines: Collection[str] = ()
 ) -> None:
-    """Copy a member to `target`, ready to be built.
+    """Copy a member to `target`, ready to be built, without what only our own tests import.
 
     `machines` are the architectures for which native wheels are built at the same time.
     """
-    ignored = shutil.ignore_patterns("tests", "examples", "__pycache__", ".*")
+    private = () if member.name == "client" else ("testing",)  # the client's is for applications
+    ignored = shutil.ignore_patterns("tests", "examples", "__pycache__", ".*", *private)
     shutil.copytree(member, target, ignore=ignored)
     folder = PurePosixPath(member.relative_to(ROOT).as_posix())
     base = f"{address}/blob/{commit}" if address else None

@@ -142,6 +142,16 @@ def test_wheels_share_no_file_and_keep_the_namespace_open(wheels):
     assert len(seen) > 300
 
 
+def test_what_only_our_tests_import_is_in_no_wheel(wheels):
+    rooms = {
+        path.partition("/testing/")[0]
+        for wheel in wheels.values()
+        for path in zipfile.ZipFile(wheel).namelist()
+        if "/testing/" in path
+    }
+    assert rooms == {"cometmq/client"}
+
+
 def test_without_a_public_address_links_become_text_and_urls_are_left_out():
     assert builder.public_address("/srv/git/cometmq") is None
     assert builder.public_address("file:///srv/git/cometmq.git") is None
