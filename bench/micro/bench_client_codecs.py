@@ -52,13 +52,13 @@ async def prepared() -> Any:
 
 PREPARED = asyncio.run(prepared())
 HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
-RECORD = encode_record(
-    NewMessage(
-        topic="T", queue_id=0, flag=0, sys_flag=0, born_timestamp=1_700_000_000_000, born_host=HOST,
-        store_host=HOST, body=BODY, properties=PREPARED.properties,
-    ), 7, 4_096, 1_700_000_000_001,
+NEW = NewMessage(
+    topic="T", queue_id=0, flag=0, sys_flag=0, born_timestamp=1_700_000_000_000, born_host=HOST,
+    store_host=HOST, body=BODY, properties=PREPARED.properties,
 )  # fmt: skip
-PULL_BODY = RECORD * 32
+PULL_BODY = b"".join(
+    encode_record(NEW, 7 + number, 4_096, 1_700_000_000_001) for number in range(32)
+)
 ANSWERED = Reply(header=SendMessageReply("7F0000010000810B00000000000023A5", 3, 123456))
 DECODED = decode_records(PULL_BODY)
 READY: Any = DECODED[0]

@@ -10,6 +10,7 @@ import sys
 import tarfile
 import urllib.request
 import zipfile
+from operator import truediv
 from pathlib import Path
 from shutil import which
 
@@ -263,7 +264,8 @@ def check_starts(cometmq, folder, env):
         command += ["--namesrv-port", free_port(), "--broker-port", port]
         slow.append(pace.slowness())
         times.append(pace.first_answer_s([*map(str, command)], port, env))
-    assert min(times) < FIRST_ANSWER_S_MAX * min(slow), (times, slow)
+    best = min(map(truediv, times, slow))  # the pace changes from start to start
+    assert best < FIRST_ANSWER_S_MAX, (times, slow)
 
 
 def test_the_files_alone_install_a_suite_that_stores_and_delivers(files, tmp_path):
