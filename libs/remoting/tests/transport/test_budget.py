@@ -217,4 +217,5 @@ async def test_unsent_output_takes_little_more_memory_than_is_counted_when_it_is
         tracemalloc.stop()
     unsent = server.stats().unsent_bytes - counted
     # asyncio of Python 3.11 keeps unsent output in a bytearray, which grows by an eighth to spare.
-    assert held - unsent < unsent // 8 + 256 * KIB
+    # Besides, 262 KiB were measured once, after all other tests of a process.
+    assert held - unsent < unsent // 8 + 320 * KIB
