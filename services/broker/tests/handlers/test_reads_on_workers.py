@@ -88,7 +88,7 @@ class Disk:
         self.is_cold = False
         self.is_broken = False
         self.readers: list[threading.Thread] = []
-        read, read_cached = OsFile.read, OsFile.read_cached
+        read = OsFile.read
 
         def note_read(file: OsFile, offset: int, count: int) -> bytes:
             self.readers.append(threading.current_thread())
@@ -97,7 +97,7 @@ class Disk:
             return read(file, offset, count)
 
         def cold(file: OsFile, offset: int, count: int) -> Any:
-            return None if self.is_cold else read_cached(file, offset, count)
+            return None if self.is_cold else read(file, offset, count)
 
         monkeypatch.setattr(OsFile, "read", note_read)
         monkeypatch.setattr(OsFile, "read_cached", cold)

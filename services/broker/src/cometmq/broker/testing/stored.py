@@ -45,9 +45,13 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
     loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli={**SETTINGS, **given})
     broker = memory_broker(**given)
     clock_ms = broker.clock.now_ms
+    disk = OsDisk()
+    # Under memory pressure, the kernel may say that a page just written is not cached.
+    # Then `ask` would return before the answer.
+    disk.can_read_no_wait = False
     store = MessageStore.open(
         loaded.value,
-        disk=OsDisk(),
+        disk=disk,
         clock_ms=clock_ms,
         monotonic_ms=broker.clock.monotonic_ms,
         log=NO_LOG,
