@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use crate::host::{BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, Host, STORE_HOST_V6};
-use crate::properties::PAIR_SEPARATOR;
+use crate::properties::{TIME_NAME, last_value, read_time};
 use crate::range::{Record as Found, Texts, is_folder, parse};
 use crate::scan::{be32, be64};
 use crate::stage::{Record, Request, Stage};
@@ -229,28 +229,15 @@ impl Stage {
 impl<'a> Target<'a> {
     /// Reads the target from the properties; the last pair wins if a name is repeated.
     fn of(properties: &'a [u8]) -> Option<Self> {
-        let (mut topic, mut queue_id, mut time): (&[u8], &[u8], &[u8]) = (b"", b"", b"");
-        for pair in properties.split(|&byte| byte == PAIR_SEPARATOR) {
-            if let Some(value) = pair.strip_prefix(b"REAL_TOPIC\x01").filter(|v| !v.is_empty()) {
-                topic = value;
-            } else if let Some(value) = pair.strip_prefix(b"REAL_QID\x01").filter(|v| !v.is_empty())
-            {
-                queue_id = value;
-            } else if let Some(value) =
-                pair.strip_prefix(b"TIMER_OUT_MS\x01").filter(|v| !v.is_empty())
-            {
-                time = value;
-            }
-        }
+        let topic = last_value(properties, b"REAL_TOPIC\x01");
+        let queue_id = last_value(properties, b"REAL_QID\x01");
+        let time = last_value(properties, TIME_NAME);
         let is_plain = (1..=4).contains(&queue_id.len()) && queue_id.iter().all(u8::is_ascii_digit);
         let queue_id = str::from_utf8(queue_id).ok().filter(|_| is_plain)?.parse().ok()?;
         (is_folder(topic) && queue_id < QUEUE_COUNT_MAX).then_some(Self { topic, queue_id, time })
     }
 
     fn is_due(&self, now_ms: i64) -> bool {
-        let is_number = self.time.iter().all(u8::is_ascii_digit);
-        let time = str::from_utf8(self.time).ok().filter(|_| is_number);
-        let is_past = |time: i64| time <= now_ms;
-        self.time.is_empty() || time.and_then(|time| time.parse().ok()).is_some_and(is_past)
+        self.time.is_empty() || read_time(self.time).is_some_and(|time| time <= now_ms)
     }
 }

@@ -143,6 +143,26 @@ pub fn read_half(text: &[u8]) -> Option<HalfTarget<'_>> {
     })
 }
 
+/// Returns the last value of a name in a property text, and nothing if there is none.
+///
+/// `name` ends with the separator of names and values.
+#[must_use]
+pub(crate) fn last_value<'a>(text: &'a [u8], name: &[u8]) -> &'a [u8] {
+    let values = text.split(|&byte| byte == PAIR_SEPARATOR).rev();
+    values.filter_map(|pair| pair.strip_prefix(name)).find(|value| !value.is_empty()).unwrap_or(b"")
+}
+
+/// The property with the delivery time of a timed message.
+pub(crate) const TIME_NAME: &[u8] = b"TIMER_OUT_MS\x01";
+const TIME_DIGITS_MAX: usize = 18;
+
+/// Returns a delivery time, as `timed_ms` in `cometmq.remoting` does.
+#[must_use]
+pub(crate) fn read_time(text: &[u8]) -> Option<i64> {
+    let is_number = text.len() <= TIME_DIGITS_MAX && text.iter().all(u8::is_ascii_digit);
+    str::from_utf8(text).ok().filter(|_| is_number)?.parse().ok()
+}
+
 fn read_level(text: &[u8]) -> Option<u16> {
     let is_plain = text.len() <= 4 && text.iter().all(u8::is_ascii_digit);
     str::from_utf8(text).ok().filter(|_| is_plain)?.parse().ok()

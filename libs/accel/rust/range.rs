@@ -13,7 +13,9 @@ use std::ops::Range;
 
 use crate::commit::Keys;
 use crate::host::{BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, STORE_HOST_V6};
-use crate::properties::{PAIR_SEPARATOR, index_hash_text, java_hash, java_hash_text};
+use crate::properties::{
+    PAIR_SEPARATOR, TIME_NAME, index_hash_text, java_hash, java_hash_text, last_value, read_time,
+};
 use crate::scan::{be32, be64};
 
 const MAGICS: [u32; 2] = [0xDAA3_20A7, 0xDAA3_20AB];
@@ -27,6 +29,8 @@ const CRC_MASK: u32 = 0x7FFF_FFFF;
 /// The flag of half messages and rollbacks, which get no queue entry.
 const UNQUEUED: u32 = 0x4;
 const ROLLBACK: u32 = 0xC;
+/// Larger codes are times.
+const TAG_CODE_MAX: i64 = i32::MAX as i64;
 
 /// The settings for reading a range.
 pub struct Rules<'a> {
@@ -130,7 +134,7 @@ fn step<'a>(
     let is_queued = record.sys_flag & UNQUEUED == 0;
     let end = record.queue_offset.checked_add(1)?;
     let code = match queue.delay_ms {
-        Some(delay_ms) => record.timestamp.checked_add(delay_ms)?,
+        Some(delay_ms) => due_ms(record.properties, record.timestamp.checked_add(delay_ms)?),
         None => texts.tag_code(),
     };
     if is_queued {
@@ -148,6 +152,12 @@ fn step<'a>(
     }
     found.timestamp = record.timestamp;
     Some(record.size)
+}
+
+/// Returns when a delayed message is due: at its own time if that is before the end of its level.
+fn due_ms(properties: &[u8], end_ms: i64) -> i64 {
+    let time = read_time(last_value(properties, TIME_NAME));
+    time.filter(|&time| time > TAG_CODE_MAX).map_or(end_ms, |time| time.min(end_ms))
 }
 
 /// Returns the number of the run that this record continues, or of a new run.
@@ -398,6 +408,12 @@ mod tests {
         let found = read(&data, 0, &RULES);
         let due: Vec<_> = found.runs.iter().map(|run| be64(&run.entries, 12)).collect();
         assert_eq!(due, [Some(4_000), Some(8_000)]);
+        let end_ms = 1 << 40;
+        let text = b"TIMER_OUT_MS\x015000000000\x02TIMER_OUT_MS\x01\x02k\x01v";
+        assert_eq!(due_ms(text, end_ms), 5_000_000_000, "its own time");
+        assert_eq!(due_ms(text, 4_000), 4_000, "the level ends first");
+        assert_eq!(due_ms(b"TIMER_OUT_MS\x0177", end_ms), end_ms, "no time");
+        assert_eq!(due_ms(b"TIMER_OUT_MS\x015000000000\x02TIMER_OUT_MS\x01x", end_ms), end_ms);
     }
 
     #[test]

@@ -116,8 +116,12 @@ texts = st.one_of(
 pairs = st.tuples(
     st.sampled_from([b"TAGS", b"KEYS", b"UNIQ_KEY", b"UNIQ_KEY", b"other", b"", b"TAGSX"]), texts
 ).map(b"\1".join)
+times = st.sampled_from(
+    [b"1700000000700", b"1900000000000", b"2147483647", b"2147483648", b"9" * 18, b"9" * 19, b"x"]
+).map(b"TIMER_OUT_MS\1".__add__)
 properties = st.one_of(
     st.just(b"UNIQ_KEY\x01A1\x02TAGS\x01t"),
+    st.lists(times, min_size=1, max_size=2).map(b"\2".join),
     st.lists(st.one_of(pairs, pairs, texts), max_size=4).map(b"\2".join),
 )
 rows = st.builds(

@@ -6,6 +6,7 @@ import struct
 import pytest
 
 from cometmq.remoting.message.record import decode_record
+from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.queues.record_check import has_topic, topic_field
 from cometmq.store.reads import finish
@@ -246,3 +247,21 @@ def test_the_scrubber_leaves_intact_entries_alone(disk, events):
     assert rig.store.pulls.suspects == {}
     rig.work(3)
     assert events.of("queue.repaired") == []
+
+
+def test_the_entry_of_a_timed_message_is_written_again_with_its_time(disk, events):
+    rig = StoreRig(disk, SETTINGS, log=events)
+    for number in range(20):
+        due_ms = rig.clock() + 50 * number
+        message = make_message(SCHEDULE_TOPIC, 0, properties={"TIMER_OUT_MS": str(due_ms)})
+        message.tag_code = due_ms
+        rig.put(message)
+    whole = [rig.entry(SCHEDULE_TOPIC, 0, at) for at in range(20)]
+    assert whole[VICTIM].tag_code < rig.clock() + 1_000, "not the end of its level"
+    rig.store.close()
+    rig = StoreRig(disk, SETTINGS, log=events)
+    file = disk.contents[f"/store/consumequeue/{SCHEDULE_TOPIC}/0/" + "0" * 20]
+    file[VICTIM * ENTRY.size + 2] ^= 8
+    assert len(rig.store.reader.get_messages(SCHEDULE_TOPIC, 0, 0, 20).records) == 19
+    rig.work(3)
+    assert [rig.entry(SCHEDULE_TOPIC, 0, at) for at in range(20)] == whole

@@ -128,21 +128,29 @@ class ConsumeQueue:
     def stage(self, physical_offset: int, size: int, tag_code: int, store_timestamp: int) -> bool:
         """Assign the next offset to a record that is about to be written.
 
-        Return whether this is the first entry staged since the last publish. Entries of delayed
-        messages hold the delivery time instead of the tag code: the end of the queue's delay, or
-        the tag code, if that is a time and earlier.
+        Return whether this is the first entry staged since the last publish; `entry_code` says
+        what it holds.
         """
         staged = self._staged
         is_first = not staged
         if not isinstance(staged, bytearray):
             staged = self._staged = bytearray(staged)
-        # RocketMQ delivers by this time and keeps the tag code in the record's properties.
         if self.delay_ms is not None:
-            due_ms = store_timestamp + self.delay_ms
-            tag_code = min(due_ms, tag_code) if tag_code > _TAG_CODE_MAX else due_ms
+            tag_code = self.entry_code(tag_code, store_timestamp)
         staged += _pack(physical_offset, size, tag_code)
         self.next_offset += 1
         return is_first
+
+    def entry_code(self, tag_code: int, store_timestamp: int) -> int:
+        """Return what an entry holds as its tag code.
+
+        Entries of delayed messages hold the delivery time, as in RocketMQ: the end of the queue's
+        delay, or the tag code, if that is a time and earlier.
+        """
+        if self.delay_ms is None:
+            return tag_code
+        due_ms = store_timestamp + self.delay_ms
+        return min(due_ms, tag_code) if tag_code > _TAG_CODE_MAX else due_ms
 
     def stage_run(self, entries: bytes, count: int) -> bool:
         """Assign the next offsets to records that are about to be written.

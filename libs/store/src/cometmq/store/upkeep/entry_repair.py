@@ -22,7 +22,7 @@ from cometmq.store.queues.record_check import matching
 from cometmq.store.upkeep.entry_check import Suspects, fits_tags
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.writing.append import UNQUEUED
-from cometmq.store.writing.dispatcher import tag_and_keys
+from cometmq.store.writing.dispatcher import queue_code, tag_and_keys
 
 SEARCHED_BYTES_MAX: Final = 16 << 20
 """The part of the log that is searched for one message; the search takes 20 ms."""
@@ -160,9 +160,8 @@ class _RepairJob:
             name = (scan.topic, scan.queue_id, scan.queue_offset)
             is_queued = not scan.sys_flag & UNQUEUED
             if is_queued and name == (queue.topic, queue.queue_id, queue_offset):
-                code, _ = tag_and_keys(scan.properties)
-                if queue.delay_ms is not None:
-                    code = scan.store_timestamp + queue.delay_ms
+                code = queue_code(queue, scan, tag_and_keys(scan.properties)[0])
+                code = queue.entry_code(code, scan.store_timestamp)
                 return _Repaired(queue_offset, (scan.physical_offset, scan.size, code))
             cursor += scan.size
             scan = scan_record(data, cursor)

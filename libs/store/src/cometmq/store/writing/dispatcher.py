@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from cometmq.remoting.message.flags import tag_code
-from cometmq.remoting.message.properties import index_keys
+from cometmq.remoting.message.properties import index_keys, parse_properties, timed_ms
 from cometmq.remoting.message.record import Scan
 from cometmq.store.index.keys import KeyedRecord, KeyedRows, Keys
 from cometmq.store.log.log_scanner import Take
@@ -43,6 +43,15 @@ def tag_and_keys(properties: bytes) -> tuple[int, tuple[str, ...]]:
     if not keys:
         return code, (str(unique_key, "utf-8", "replace"),) if unique_key else ()
     return code, index_keys(str(unique_key, "utf-8", "replace"), str(keys, "utf-8", "replace"))
+
+
+def queue_code(queue: ConsumeQueue, scan: Scan, tag: int) -> int:
+    """Return the code with which a record was put, which `ConsumeQueue.entry_code` expects: the tag
+    code, or the delivery time of a timed message in a delay level.
+    """
+    if queue.delay_ms is None:
+        return tag
+    return timed_ms(parse_properties(str(scan.properties, "utf-8", "replace"))) or 0
 
 
 class Dispatcher:
@@ -195,6 +204,7 @@ class Dispatcher:
                 self.gaps.add(queue)
                 return
             _close_gap(queue, scan.queue_offset)
+        code = queue_code(queue, scan, code)
         if queue.stage(scan.physical_offset, scan.size, code, scan.store_timestamp):
             self.touched.add(queue)
 
