@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.runtime.tasks import every
+from cometmq.runtime.tasks import Alarm, every
 
 
 class RecordingLog:
@@ -98,3 +98,38 @@ async def test_a_failed_step_is_logged_and_the_loop_goes_on():
 async def test_a_fatal_loop_ends_with_its_error():
     with pytest.raises(ZeroDivisionError):
         await every(1, lambda: 1 // 0, name="scan", sleep=FakeSleep(9), is_fatal=True)
+
+
+async def test_an_alarm_ends_a_pause_unless_it_ends_earlier():
+    alarm = Alarm(lambda: 1_000, least_ms=0)
+    alarm.ring_at(1_000)  # before the first pause, which is the loop's own
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(alarm.sleep(3_600))
+        await asyncio.sleep(0)
+        for time_ms in (10**9, 1_001, 10**7):
+            alarm.ring_at(time_ms)
+
+
+async def test_an_alarm_between_two_pauses_ends_the_second():
+    alarm = Alarm(lambda: 1_000, least_ms=0)
+    await alarm.sleep(0.001)
+    alarm.ring_at(900)
+    await asyncio.wait_for(alarm.sleep(3_600), 10)
+
+
+async def test_an_alarm_leaves_a_pause_its_least_length():
+    alarm, loop = Alarm(lambda: 1_000, least_ms=30), asyncio.get_running_loop()
+    await alarm.sleep(0.001)
+    began_s = loop.time()
+    alarm.ring_at(0)
+    await asyncio.wait_for(alarm.sleep(3_600), 10)
+    assert loop.time() - began_s >= 0.03
+
+
+async def test_a_cancelled_pause_leaves_no_timer():
+    alarm = Alarm(lambda: 1_000, least_ms=0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.001):
+            await alarm.sleep(3_600)
+    alarm.ring_at(1_001)
+    await asyncio.wait_for(alarm.sleep(3_600), 10)

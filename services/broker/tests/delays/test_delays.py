@@ -156,6 +156,7 @@ def service(
     path: str,
     levels: DelayLevels = LEVELS,
     repaired_count: Callable[[], int] | None = None,
+    wake_at: Callable[[int], None] = lambda _: None,
 ) -> Delays:
     topics = Topics(clock_ms=int)
     topics.create("T", queue_nums=4)
@@ -168,6 +169,7 @@ def service(
         parking=Parking(topics, store, host=HOST, monotonic_ms=int, log=NO_LOG),
         saver=cast("Any", ImmediateSaver()),
         repaired_count=repaired_count,
+        wake_at=wake_at,
         host=HOST,
         log=NO_LOG,
     )
@@ -196,19 +198,69 @@ def test_messages_move_when_due_and_not_before(store: FakeStore, path: str) -> N
     assert delays.positions.offsets() == {LEVEL: 2}
 
 
-def test_steps_are_rare_while_no_message_waits(store: FakeStore, path: str) -> None:
+def test_steps_are_rare_while_nothing_is_unsettled(store: FakeStore, path: str) -> None:
     delays = service(store, path)
     step(delays, store, 0)
     assert delays.step_interval_ms() == IDLE_INTERVAL_MS
     store.add("a", 1_000)
     step(delays, store, 1_500)
-    assert delays.step_interval_ms() == STEP_INTERVAL_MS
+    assert delays.step_interval_ms() == IDLE_INTERVAL_MS, "woken when the message is due"
     step(delays, store, 6_000)
     assert store.delivered == ["a"]
+    assert delays.step_interval_ms() == STEP_INTERVAL_MS, "the copy is not synced"
     store.flushed_offset = store.end
     step(delays, store, 6_100)
     step(delays, store, 6_200)
     assert delays.step_interval_ms() == IDLE_INTERVAL_MS
+
+
+def test_the_next_step_is_when_the_next_message_is_due(store: FakeStore, path: str) -> None:
+    times: list[int] = []
+    delays = service(store, path, wake_at=times.append)
+    for key, stored_ms in (("a", 1_000), ("b", 1_003), ("c", 2_500)):
+        store.add(key, stored_ms)
+    for now_ms, delivered, next_ms in (
+        (2_500, "", 6_000), (3_000, "", 6_000), (6_000, "a", 6_003), (6_005, "ab", 7_500),
+    ):  # fmt: skip
+        times.clear()
+        step(delays, store, now_ms)
+        assert ("".join(store.delivered), min(filter(None, times))) == (delivered, next_ms)
+
+
+def test_an_early_level_is_not_read_again(store: FakeStore, path: str) -> None:
+    plans: list[int] = []
+    plan = store.delayed.plan
+    store.delayed.plan = lambda at, n: plans.append(at) or plan(at, n)  # type: ignore[assignment]
+    delays = service(store, path)
+    store.add("a", 1_000)
+    for now_ms in (1_100, 2_000, 5_999):
+        step(delays, store, now_ms)
+    assert (plans, store.delivered) == ([0], [])
+    step(delays, store, 6_000)
+    step(delays, store, 7_000)
+    assert (plans, store.delivered) == ([0, 0], ["a"])
+
+
+def test_a_failed_delivery_is_retried_although_the_next_message_is_early(
+    store: FakeStore, path: str
+) -> None:
+    delays = service(store, path)
+    store.add("a", 1_000)
+    store.add("b", 5_000)
+    store.status = PutStatus.SERVICE_NOT_AVAILABLE
+    step(delays, store, 6_000)
+    assert delays.step_interval_ms() == STEP_INTERVAL_MS
+    store.status = PutStatus.PUT_OK
+    step(delays, store, 6_100)
+    assert store.delivered == ["a"]
+
+
+def test_a_clock_set_back_ends_the_wait_for_an_early_message(store: FakeStore, path: str) -> None:
+    delays = service(store, path)
+    store.add("a", 100_000)
+    step(delays, store, 101_000)
+    step(delays, store, 99_000)
+    assert store.delivered == ["a"]
 
 
 def test_a_clock_set_back_does_not_hold_messages_forever(store: FakeStore, path: str) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq.broker import refusals
+from cometmq.broker.delays.delays import BATCH_INTERVAL_MS
 from cometmq.broker.delays.recalled import OnItsWay, find_delayed
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.testing.scripted import ScriptedBroker
@@ -25,6 +26,7 @@ from cometmq.remoting.message.properties import render_properties
 from cometmq.remoting.message.recall_handle import RecallHandle
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import SCHEDULE_TOPIC
+from cometmq.runtime.tasks import Alarm
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.reads import finish
 
@@ -126,6 +128,49 @@ def test_each_message_is_delivered_once_in_time(
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(main(folder))
+
+
+@pytest.mark.parametrize("native", ["true", "false"])
+async def test_steps_when_the_alarm_rings_deliver_in_time(
+    tmp_path: Path, native: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other steps are rare, and no message waits for them."""
+    rings: list[int] = []
+    monkeypatch.setattr(Alarm, "ring_at", lambda _alarm, time_ms: rings.append(time_ms))
+    broker = new_broker(tmp_path, nativeLaneEnable=native)
+    delays = broker.broker.deferred.delays
+    step_count = 0
+
+    async def pause() -> None:
+        nonlocal step_count
+        usual_ms = delays.step_interval_ms()
+        rung_ms = min(rings, default=DAY_MS + now_ms(broker)) - now_ms(broker)
+        rings.clear()
+        step_count += 1
+        await step(broker, min(usual_ms, max(rung_ms, BATCH_INTERVAL_MS)))
+
+    for _ in range(3):
+        await pause()
+    due: dict[str | None, int] = {}
+    for key, delay_ms in (("a", 137), ("b", 1_733), ("c", 1_777), ("d", 8_005)):
+        due[key] = now_ms(broker) + delay_ms
+        send(broker, key, TIMER_DELAY_MS=delay_ms)
+    send(broker, "e", DELAY=1)
+    due["e"] = now_ms(broker) + 1_000
+    half = send(broker, "f", flag=4, TRAN_MSG="true", PGROUP="P", TIMER_DELAY_MS=99)
+    due["f"] = now_ms(broker) + 99
+    offset = int(half.header.msg_id[16:], 16)
+    header = EndTransaction("P", half.header.queue_offset, offset, 8, "f")
+    ask(broker.broker, call_with(Code.END_TRANSACTION, header))
+    step_count = 0
+    while len(records(broker)) < len(due):
+        await pause()
+    for it in records(broker):
+        in_front_ms = 1_000 if it.unique_key == "f" else 0
+        late_ms = it.store_timestamp - due[it.unique_key]
+        assert 0 <= late_ms <= BATCH_INTERVAL_MS + in_front_ms, it.unique_key
+    assert step_count < 70
+    broker.broker.store.close()
 
 
 async def test_a_message_passes_through_the_longest_levels_that_fit(

@@ -6,6 +6,7 @@
 
 import asyncio
 import inspect
+import math
 from collections.abc import Awaitable, Callable
 
 from cometmq.remoting.log import NO_LOG, Log
@@ -19,6 +20,47 @@ async def sleep_on_grid(seconds: float) -> None:
     """Sleep for about `seconds`, and end together with the sleeps of other loops."""
     now_s = asyncio.get_running_loop().time()
     await asyncio.sleep(due_on_grid(now_s, seconds) - now_s)
+
+
+class Alarm:
+    """The pauses of a loop that also runs at given times."""
+
+    def __init__(self, clock_ms: Callable[[], int], *, least_ms: int) -> None:
+        """`clock_ms` is the clock of the given times; they end no pause within `least_ms`."""
+        self._clock_ms = clock_ms
+        self._least_ms = least_ms
+        self._loop: asyncio.AbstractEventLoop | None = None  # None: no pause has begun
+        self._end_s = math.inf  # of this pause, or the latest end of the next one
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ring_at(self, time_ms: int) -> None:
+        """End this pause, or the next one, at a time, unless it ends earlier."""
+        if self._loop is None:
+            return
+        left_ms = max(time_ms - self._clock_ms(), self._least_ms)
+        end_s = self._loop.time() + left_ms / 1000
+        if end_s < self._end_s:
+            self._end_s = end_s
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = self._loop.call_at(end_s, self._ring)
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep as `sleep_on_grid` does, or until the alarm rings."""
+        self._loop = loop = asyncio.get_running_loop()
+        self._end_s = min(self._end_s, due_on_grid(loop.time(), seconds))
+        self._waiter = loop.create_future()
+        self._timer = loop.call_at(self._end_s, self._ring)
+        try:
+            await self._waiter
+        finally:
+            self._timer.cancel()
+            self._timer, self._end_s = None, math.inf
+
+    def _ring(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 async def every(  # all but two arguments by keyword

@@ -348,8 +348,8 @@ class BrokerApp:
             self._timers.append(group.create_task(loop, name=f"broker-{name}"))
 
     def _timer_loops(self, broker: Broker) -> Iterator[tuple[str, Coroutine[None, None, None]]]:
-        for name, interval_ms, step in background_steps(broker):
-            yield name, every(interval_ms, step, name=name, log=self._log)
+        for name, interval_ms, step, sleep in background_steps(broker):
+            yield name, every(interval_ms, step, name=name, log=self._log, sleep=sleep)
         yield "registration", broker.registration.run()
 
     def _cancel_timers(self) -> None:

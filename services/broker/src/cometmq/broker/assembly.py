@@ -23,7 +23,7 @@ from cometmq.broker.clients.consumers import Consumers
 from cometmq.broker.clients.rebalance_notices import Notices
 from cometmq.broker.clients.registered import Registered
 from cometmq.broker.copies.keys import MemberKeys
-from cometmq.broker.delays.delays import Delays
+from cometmq.broker.delays.delays import BATCH_INTERVAL_MS, Delays
 from cometmq.broker.delays.due_runs import DueRuns
 from cometmq.broker.delays.level import delay_file
 from cometmq.broker.delays.parking import Destinations, Parking
@@ -72,6 +72,7 @@ from cometmq.runtime.incremental import IncrementalRunner
 from cometmq.runtime.limits import Limits
 from cometmq.runtime.process.memory import memory_limit_bytes
 from cometmq.runtime.settings import Loaded
+from cometmq.runtime.tasks import Alarm
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.message_store import MessageStore
 
@@ -191,6 +192,7 @@ def assemble(inputs: Inputs) -> Broker:
         tables.topics, driver, host=store_host, monotonic_ms=clock.monotonic_ms, log=log
     )
     destinations = Destinations(tables.topics, tables.groups)
+    alarm = Alarm(clock.now_ms, least_ms=BATCH_INTERVAL_MS)
     delays = _delays(
         inputs,
         folder,
@@ -199,6 +201,7 @@ def assemble(inputs: Inputs) -> Broker:
         stats,
         destinations=destinations,
         parking=parking,
+        wake_at=alarm.ring_at,
         settings=current_settings,
         store_host=store_host,
     )
@@ -222,7 +225,7 @@ def assemble(inputs: Inputs) -> Broker:
             Registered(limits),
         ),
         Admission(limits, tables, inputs.acl, inputs.member_keys),
-        Deferred(delays, parking, destinations),
+        Deferred(delays, parking, destinations, alarm),
         stats,
         Measured(
             Rates(stats), StatSampler(stats, now_ms=clock.monotonic_ms()), _history(inputs, stats)
@@ -282,6 +285,7 @@ def _delays(  # noqa: PLR0913  # the collaborators of the service
     *,
     destinations: Destinations,
     parking: Parking,
+    wake_at: Callable[[int], None],
     settings: Callable[[], BrokerSettings],
     store_host: bytes,
 ) -> Delays:
@@ -302,6 +306,7 @@ def _delays(  # noqa: PLR0913  # the collaborators of the service
         parking=parking,
         delivered=delivery_counter(stats, settings),
         delayed=stats.count_delayed,
+        wake_at=wake_at,
         runs=runs,
         repaired_count=(lambda: repairs.repaired_count) if first.group_record else None,
         host=store_host,

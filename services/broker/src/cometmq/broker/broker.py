@@ -78,6 +78,7 @@ from cometmq.runtime.clock import Clock
 from cometmq.runtime.incremental import IncrementalRunner
 from cometmq.runtime.limits import Limits
 from cometmq.runtime.settings import Loaded
+from cometmq.runtime.tasks import Alarm
 from cometmq.runtime.turn_lock import TurnLock
 from cometmq.store.message_store import MessageStore
 
@@ -208,6 +209,8 @@ class Deferred:
     delays: Delays
     parking: Parking
     destinations: Destinations
+    alarm: Alarm
+    """Rings when a delayed message is due."""
     transactions: Transactions = field(default_factory=Transactions)
 
 

@@ -21,7 +21,7 @@ from cometmq.broker.storing.disk_figures import WATCH_INTERVAL_MS
 from cometmq.broker.tables.journal import RETRY_INTERVAL_MS as JOURNAL_RETRY_INTERVAL_MS
 from cometmq.broker.tables.journal import SYNC_INTERVAL_MS
 from cometmq.remoting.transport.tasks import describe
-from cometmq.runtime.tasks import Step
+from cometmq.runtime.tasks import Sleep, Step, sleep_on_grid
 from cometmq.store.settings import FlushDiskType
 
 CLIENT_SCAN_INTERVAL_MS: Final = 10_000
@@ -33,6 +33,7 @@ class BackgroundStep(NamedTuple):
     name: str
     interval_ms: int | Callable[[], int]
     run: Step
+    sleep: Sleep = sleep_on_grid
 
 
 def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
@@ -48,7 +49,10 @@ def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
     offsets_ms = broker.settings.flush_consumer_offset_interval
     yield BackgroundStep("store", broker.driver.tick_interval_ms, broker.driver.tick)
     yield BackgroundStep(
-        "delay", broker.deferred.delays.step_interval_ms, lambda: deliver_delayed(broker)
+        "delay",
+        broker.deferred.delays.step_interval_ms,
+        lambda: deliver_delayed(broker),
+        broker.deferred.alarm.sleep,
     )
     yield BackgroundStep("hold.expire", EXPIRE_INTERVAL_MS, lambda: expire_pulls(broker))
     yield BackgroundStep("hold.sweep", SWEEP_INTERVAL_MS, lambda: sweep_pulls(broker))

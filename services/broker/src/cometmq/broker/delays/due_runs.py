@@ -12,6 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cometmq.broker.delays.level import NextDue
 from cometmq.broker.delays.parking import Reason
 from cometmq.broker.native import Breaker, accel
 from cometmq.broker.settings import BrokerSettings
@@ -118,7 +119,11 @@ class DueRuns:
             if not records.count or not all(has_queues(*target) for target in records.targets()):
                 return None
             is_behind = records.count < count or not ends_at_undue
-            return DueRun(self, records, first_offset, is_behind=is_behind)
+            next_due = None
+            if not is_behind:
+                _, _, due_ms = ENTRY.unpack_from(entries, count * ENTRY.size)
+                next_due = NextDue(first_offset + count, due_ms)
+            return DueRun(self, records, first_offset, is_behind=is_behind, next_due=next_due)
         return None
 
 
@@ -126,9 +131,17 @@ class DueRun:
     """The due messages of one level, as input for the store; see `cometmq.store.writing.runs`."""
 
     def __init__(
-        self, runs: DueRuns, records: "DueRecords", first_offset: int, *, is_behind: bool
+        self,
+        runs: DueRuns,
+        records: "DueRecords",
+        first_offset: int,
+        *,
+        is_behind: bool,
+        next_due: NextDue | None,
     ) -> None:
-        """`first_offset` is the first message's offset in the queue of its level."""
+        """`first_offset` is the first message's offset in the queue of its level; see `DueBatch`
+        for the rest.
+        """
         self._runs = runs
         self._records = records
         self._first_offset = first_offset
@@ -136,6 +149,7 @@ class DueRun:
         self.staged_bytes = records.staged_bytes
         self.is_behind = is_behind
         """Whether more messages may be due."""
+        self.next_due = next_due
         self.done: RunDone = lambda _delivered, _result: None  # set by the level
 
     def place(  # see RunSource
@@ -202,6 +216,7 @@ class DueBatch(NamedTuple):
 
     entries: list[Due]
     is_behind: bool
+    next_due: NextDue | None = None
 
 
 Found = DueBatch | DueRun

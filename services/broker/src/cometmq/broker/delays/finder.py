@@ -16,7 +16,7 @@ from cometmq.broker.delays.due_runs import (
     Skip,
     Times,
 )
-from cometmq.broker.delays.level import Level
+from cometmq.broker.delays.level import Level, NextDue
 from cometmq.broker.delays.parking import Destinations, Reason
 from cometmq.broker.delays.recalled import Recalled
 from cometmq.broker.delays.timed import is_later_hop, next_hop
@@ -84,7 +84,7 @@ class Finder:
             # A time beyond the level's delay means that the clock was set back; as in RocketMQ,
             # such a message is delivered now.
             if now_ms < due_ms <= due_at_most:
-                return DueBatch(due, is_behind=False)
+                return DueBatch(due, is_behind=False, next_due=NextDue(at, due_ms))
             finished = max(finished, level.ahead.get(at, (0, 0))[0])
             if at < finished:
                 continue

@@ -2,7 +2,7 @@
 """The position of one delay level, which of its messages are finished, and the positions' file."""
 
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -38,6 +38,13 @@ def delay_file(path: str) -> JsonTable[DelayFile]:
     return JsonTable(path, decode=lambda data: decode_json(DelayFile, data), encode=encode_json)
 
 
+class NextDue(NamedTuple):
+    """The first entry of a level that was not due when it was read."""
+
+    queue_offset: int
+    due_ms: int
+
+
 class Level:
     __slots__ = (
         "ahead",
@@ -46,6 +53,7 @@ class Level:
         "is_reading",
         "is_unreadable",
         "marks",
+        "next_due",
         "number",
         "offset",
         "pending_count",
@@ -68,6 +76,7 @@ class Level:
         self.read_ms = 0  # the clock by which the last reads found what is due
         self.read_end = 0  # the end of the queue at that time; the clock says nothing of later ones
         self.is_behind = False  # more may be due than one batch takes
+        self.next_due: NextDue | None = None  # None: unknown
         self.is_unreadable = False
         self.repaired_count = -1  # blocks of the log that had been repaired at the last wait
         self.waits_left = 0  # steps that damaged messages may still wait for their repair
@@ -82,6 +91,7 @@ class Level:
         self.offset, self.saved_offset = offset, saved_offset
         self.run += 1
         self.is_behind = False
+        self.next_due = None
         self.marks.clear()
         self.ahead.clear()
 
@@ -104,6 +114,21 @@ class Level:
             }
             self._catch_up()
         return False
+
+    def is_early(self, now_ms: int, delay_ms: int) -> bool:
+        """Return whether the first entry is known to be due later; one that is due after more than
+        the level's delay was stored before the clock was set back, and is due now.
+        """
+        following = self.next_due
+        if following is None or following.queue_offset != self.offset:
+            return False
+        return now_ms < following.due_ms <= now_ms + delay_ms
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether a read, a put, a sync or a retry is to be expected without another message."""
+        is_busy = self.is_reading or self.pending_count > 0 or bool(self.marks)
+        return is_busy or self.has_failed or self.is_unreadable
 
     def awaits_repair(self, repaired_count: int) -> bool:
         """Count a step in which damaged messages wait; return False if they have waited enough."""

@@ -3,8 +3,9 @@
 
 A timed message passes through delay levels: the longest one that is not longer than what is left,
 then, when that level delivers it, the next one, until its time has come. TIMER_OUT_MS holds that
-time, DELAY the current level. The last hop is shorter than the shortest level and has a due time of
-its own; messages in front of it may hold it up by at most that level's delay.
+time, DELAY the current level. The last hop may be shorter than the shortest level: its queue entry
+has the message's own time, which dispatch derives from TIMER_OUT_MS as well. Messages in front of
+it may hold it up, by at most that level's delay; otherwise, it is up to BATCH_INTERVAL_MS late.
 
 Compatibility: RocketMQ 5 rounds the time down to a second, so it delivers up to a second early.
 Here, a message is never early. As there, a message with a delay level is not timed, and neither is

@@ -60,11 +60,18 @@ def answer_put(
 
 
 def answer_delayed(
-    broker: Broker, call: Call[Any], level_id: int, queue_id: int, result: PutResult
+    broker: Broker,
+    call: Call[Any],
+    level_id: int,
+    queue_id: int,
+    due_ms: int | None,
+    result: PutResult,
 ) -> None:
-    """Answer a send whose message goes to a delay level first."""
+    """Answer a send whose message goes to a delay level first; `due_ms` is its delivery time."""
     if result.status.is_stored:
         broker.stats.count_delayed(level_id, 1, result.size)
+        if due_ms is not None:
+            broker.deferred.alarm.ring_at(due_ms)
     answer_put(broker, call, SCHEDULE_TOPIC, queue_id, 1, result)
 
 

@@ -148,7 +148,9 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
         if due_ms is not None:
             timed.hop(message, levels, due_ms, broker.clock.now_ms())
         level_id = message.queue_id
-        broker.driver.put(message, partial(answer_delayed, broker, call, level_id, answered_id))
+        broker.driver.put(
+            message, partial(answer_delayed, broker, call, level_id, answered_id, due_ms)
+        )
     else:
         broker.driver.put(message, partial(answer_put, broker, call, topic, answered_id, 1))
 

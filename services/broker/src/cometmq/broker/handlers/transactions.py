@@ -211,6 +211,7 @@ def _count_committed(broker: Broker, message: NewMessage, size: int) -> None:
     broker.stats.count_put(message.topic, 1, size)
     if message.topic == SCHEDULE_TOPIC:
         broker.stats.count_delayed(message.queue_id, 1, size)
+        broker.deferred.alarm.ring_at(message.tag_code)
 
 
 def answer_end(broker: Broker, call: Call[Any], result: PutResult) -> None:

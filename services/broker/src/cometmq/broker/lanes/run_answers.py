@@ -121,7 +121,7 @@ class SendAnswers:
             elif level_id is None:
                 answer_put(self._broker, call, topic, queue_id, count, one)
             else:
-                answer_delayed(self._broker, call, level_id, queue_id, one)
+                answer_delayed(self._broker, call, level_id, queue_id, None, one)
 
     def answer_failed(self, answers: "LaneAnswers", _result: PutResult) -> None:
         reply = Reply(ResponseCode.SYSTEM_ERROR, remark="the native message path has failed")

@@ -47,6 +47,7 @@ from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.incremental import finish as finish_steps
 from cometmq.runtime.limits import Limits
 from cometmq.runtime.settings import load
+from cometmq.runtime.tasks import Alarm
 from cometmq.store.reads import Lookup, finish
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.settings import StoreSettings
@@ -274,6 +275,7 @@ def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broke
             delay,
             Parking(topics, driver, host=store_host, monotonic_ms=clock.monotonic_ms, log=NO_LOG),
             Destinations(topics, groups),
+            Alarm(clock.now_ms, least_ms=0),
         ),
         stats,
         Measured(
