@@ -20,12 +20,14 @@ from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.send import RecallMessage, RecallMessageReply, SendMessageReply
-from cometmq.remoting.commands.topics import UpdateAndCreateTopic
+from cometmq.remoting.commands.topics import TrimQueue, UpdateAndCreateTopic
 from cometmq.remoting.commands.transactions import EndTransaction
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT
 from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.remoting.message.recall_handle import RecallHandle
+from cometmq.remoting.message.record import decode_records
+from cometmq.runtime.clock import SystemClock
 from cometmq.store.log.damage import DamagedRange
 
 DELAYED = "DELAY\x011\x02UNIQ_KEY\x01{}\x02"  # delay level 1: one second
@@ -92,6 +94,65 @@ async def test_a_new_master_skips_recalled_messages_too(tmp_path: Path) -> None:
         new = await fail_over(group)
         async with group.client(new) as client:
             assert await until_bodies(client, 1) == [b"1"]
+
+
+async def test_timed_messages_are_delivered_once_in_time_and_recalled_ones_never(
+    tmp_path: Path,
+) -> None:
+    """The kill meets messages at every stage: first hops, last hops, delivered ones."""
+    clock = SystemClock()
+    async with running_group(tmp_path, 2) as group:
+        old = group.master
+        assert old is not None
+        due: dict[str, int] = {}
+        recalled = set()
+        async with group.client(old) as client:
+            for number in range(60):
+                key = f"{number:02}"
+                due[key] = clock.now_ms() + 300 + 137 * (number % 25)
+                if number % 6 == 0:
+                    due[key] += 20_000  # waits at least until after the kill
+                text = f"UNIQ_KEY\x01{key}\x02TIMER_DELIVER_MS\x01{due[key]}\x02"
+                answer = await client.send(key.encode(), properties=text)
+                assert answer.code == ResponseCode.SUCCESS
+                await asyncio.sleep(0.02)
+                if number % 6 == 0:
+                    handle = RecallHandle("T", "broker-a", 0, key).encode()
+                    await client.invoke(RequestCode.RECALL_MESSAGE, RecallMessage("T", handle))
+                    recalled.add(key)
+            await until_bodies(client, 1)
+        new = await fail_over(group)
+        async with group.client(new) as client:
+            await until_bodies(client, len(due) - len(recalled))
+            delays = group.apps[new].broker.deferred.delays
+            await group.until(lambda: not any(delays.waiting().values()))
+            found = await client.all_messages()
+            assert sorted(str(it.unique_key) for it in found) == sorted(due.keys() - recalled)
+            assert delays.recalled_count == len(recalled)
+            assert all(it.store_timestamp >= due[str(it.unique_key)] for it in found)
+
+
+async def test_a_trimmed_queue_stays_trimmed_on_each_master(tmp_path: Path) -> None:
+    async with running_group(tmp_path, 2) as group:
+        first = group.master
+        assert first is not None
+        async with group.client(first) as client:
+            for number in range(20):
+                await client.send(b"%d" % number)
+            await client.invoke(RequestCode.TRIM_QUEUE, TrimQueue("T", 0, 15))
+        second = await fail_over(group)
+        await group.start(first)
+        await group.until_in_sync(0, 1)
+        third = await fail_over(group)
+        assert (second, third) == (1 - first, first)
+        async with group.client(third) as client:
+            moved = await client.pull(0)
+            assert (moved.code, moved.header.next_begin_offset) == (
+                ResponseCode.PULL_OFFSET_MOVED,
+                15,
+            )
+            found = decode_records((await client.pull(15)).body)
+            assert [it.body for it in found] == [b"%d" % number for number in range(15, 20)]
 
 
 async def test_delayed_messages_are_delivered_once_across_a_switchover(tmp_path: Path) -> None:
