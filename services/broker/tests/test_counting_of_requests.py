@@ -165,6 +165,20 @@ async def test_sends_that_wait_for_the_disk_count_when_they_are_answered(tmp_pat
         assert counted == {"50~100ms": 1}
 
 
+async def test_all_messages_of_a_batch_count_with_its_wait(tmp_path: Path) -> None:
+    async with stored_broker(tmp_path, flushDiskType="SYNC_FLUSH") as broker:
+        clock_of(broker).advance(1_000)
+        items = [BatchItem(0, b"%d" % number, "") for number in range(3)]
+        header = msgspec.structs.replace(HEADER, batch=True)
+        assert ask(broker, call_with(Code.SEND_BATCH_MESSAGE, header, join_batch(items))) is None
+        assert broker.driver.sends.waiting_count == 1
+        clock_of(broker).advance(70)
+        await broker.driver.drain()
+        classes = broker.driver.sends.put_times.classes()
+        assert {name: count for name, count in classes.items() if count} == {"50~100ms": 3}
+        assert sum(broker.driver.sends.put_seconds.counts) == 3
+
+
 async def _waited(broker: Broker, answer: Callable[[], object]) -> Mapping[str, int]:
     """Let a send wait 70 ms for its sync, and 200 ms more for its answer; return its class."""
     clock = clock_of(broker)

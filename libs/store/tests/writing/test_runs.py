@@ -12,6 +12,7 @@ from cometmq.remoting.message.new_message import NewMessage, encode_record, reco
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.store.index.keys import KeyedRows
 from cometmq.store.results import PutDone, PutResult, PutStatus
+from cometmq.store.settings import FlushDiskType
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.writing.runs import CreateQueue, PlacedRun, Queues
@@ -135,6 +136,26 @@ def test_requests_that_follow_one_another_are_placed_at_once():
     assert source.place_count == 1
     assert source.results == [(number, PutStatus.PUT_OK) for number in range(5)]
     assert rig.store.reader.max_offset("T", 0) == 5
+
+
+class BatchSource(Source):
+    """Holds the messages of one batch that waits, and of one request that does not."""
+
+    def place(self, *place: Any) -> PlacedRun:
+        count, message_count, *rest, _ = super().place(*place)
+        groups = [(False, partial(self.note, 0), 1), (True, partial(self.note, 1), 1)]
+        return count, message_count, *rest, groups  # type: ignore[return-value]
+
+
+def test_all_messages_of_a_batch_in_a_run_wait():
+    rig = StoreRig(MemoryDisk(), small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH))
+    source = BatchSource()
+    source.messages += [make_message() for _ in range(5)]
+    rig.store.writer.put_run(source, 0, 5, 25)
+    rig.store.writer.commit()
+    assert len(rig.store.upkeep.pending) == 1
+    rig.flush()
+    assert rig.store.upkeep.pending.take_answered()[0] == 4
 
 
 def test_a_run_is_refused_and_taken_back_when_the_disk_fails():

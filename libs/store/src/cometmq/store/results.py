@@ -52,6 +52,7 @@ class PutResult(msgspec.Struct, gc=False):
     store_timestamp: int = 0
     message_id: str = ""
     request_count: int = 1
+    message_count: int = 1
 
 
 PutDone: TypeAlias = Callable[[PutResult], None]

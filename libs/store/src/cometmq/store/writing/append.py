@@ -302,9 +302,14 @@ class Appender:
                     batch.touched.append(queue)
             if self._is_indexing:
                 batch.keys.append(keys)
+            # Of a run with batches, all further messages count with the first that wait.
+            further = message_count - sum([request_count for _, _, request_count in groups])
             for waits, done, request_count in groups:
                 result = PutResult(_PUT_OK, store_timestamp=batch.store_timestamp)
-                result.request_count = request_count
+                result.request_count = result.message_count = request_count
+                if waits:
+                    result.message_count += further
+                    further = 0
                 batch.results.append((done, waits, result))
             batch.message_count += message_count - len(groups)  # `_place` counts each result once
 
@@ -343,6 +348,7 @@ class Appender:
             yield
         records += unit
         result.message_id = ",".join(message_ids)
+        result.message_count = len(messages)
         batch.message_count += len(messages) - 1  # `_place` counts each result once
         batch.results.append((done, messages[0].wait, result))
 

@@ -72,7 +72,7 @@ class PendingPuts:
         return self._count
 
     def take_answered(self) -> tuple[int, int]:
-        """Return how many requests were answered since the last call, and the time at which the
+        """Return how many messages were answered since the last call, and the time at which the
         oldest of them began to wait.
         """
         count, self._answered_count = self._answered_count, 0
@@ -157,11 +157,10 @@ class PendingPuts:
 
     def _answer(self, status: PutStatus) -> None:
         put = self._puts.popleft()
-        count = put.result.request_count
-        self._count -= count
+        self._count -= put.result.request_count
         if not self._answered_count:
             self._answered_since_ms = put.since_ms
-        self._answered_count += count
+        self._answered_count += put.result.message_count
         if put.result.status is PutStatus.PUT_OK:
             put.result.status = status
         put.done(put.result)

@@ -38,7 +38,7 @@ class PutTimes:
         self._last: Mapping[int, int] | None = None
 
     def add(self, elapsed_ms: int, count: int) -> None:
-        """Count messages that have the same latency; latencies below one millisecond are
+        """Count `count` messages that have the same latency; latencies below one millisecond are
         ignored.
         """
         if elapsed_ms <= 0:

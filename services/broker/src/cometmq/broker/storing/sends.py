@@ -106,7 +106,7 @@ class Sends:
         self._wake.fire()
 
     def _count_waited(self, count: int, since_ms: int, late_ms: int = 0) -> None:
-        """Count sends that were answered after a wait for the disk or a slave; `late_ms` is the
+        """Count messages that were answered after a wait for the disk or a slave; `late_ms` is the
         time since their answers.
         """
         if count:
