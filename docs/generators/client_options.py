@@ -53,10 +53,8 @@ def _rows(group: type[msgspec.Struct]) -> Iterable[tuple[str, ...]]:
     hints = typing.get_type_hints(group, include_extras=True)
     default = group()
     for name in inspect.get_annotations(group):
-        kind, *metas = typing.get_args(hints[name])
-        bounds = [(m.ge, m.le) for m in metas if m.ge is not None or m.le is not None]
-        least, most = bounds[0] if bounds else (None, None)
-        description = next(m.description for m in metas if m.description)
+        kind, *bounds, description = typing.get_args(hints[name])
+        least, most = (bounds[0].ge, bounds[0].le) if bounds else (None, None)
         yield (
             code(name),
             _type_name(kind),

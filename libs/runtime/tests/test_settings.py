@@ -39,7 +39,7 @@ class Example(msgspec.Struct, frozen=True, rename="camel"):
     broker_ip1: Annotated[str, Meta(description="Address.")] = msgspec.field(
         default="127.0.0.1", name="brokerIP1"
     )
-    trace_on: Annotated[bool, Meta(description="Traces."), MUTABLE] = False
+    trace_on: Annotated[bool, MUTABLE, "Traces."] = False
     guard: Annotated[bool, Meta(description="Protection.", extra={"guard": True})] = False
     ratio: Annotated[float, Meta(gt=0, lt=1, description="Share.")] = 0.5
     password: Annotated[str, Meta(description="Key.", extra={"secret": True})] = ""
@@ -426,5 +426,6 @@ def test_fields_know_their_facts():
     assert fields["traceOn"].is_mutable
     assert not fields["listenPort"].is_mutable
     assert fields["flushDiskType"].description == "When to answer."
+    assert fields["traceOn"].description == "Traces."
     assert fields["brokerIP1"].snake_name == "broker_ip1"
     assert fields["namesrvAddr"].base is str

@@ -56,8 +56,9 @@ def _meant(kind: OptionsMeta, name: str) -> str:
 
 def _descriptions(kind: OptionsMeta) -> Iterator[tuple[str, str]]:
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        for meta in get_args(hint)[1:]:
-            yield name, getattr(meta, "description", None) or ""
+        for fact in get_args(hint)[1:]:
+            if isinstance(fact, str):
+                yield name, fact
 
 
 def _family(kind: OptionsMeta) -> Iterator[OptionsMeta]:

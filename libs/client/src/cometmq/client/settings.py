@@ -12,6 +12,7 @@ from cometmq.client.options_meta import OptionsMeta
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.message.flags import CompressionType
 from cometmq.remoting.names import AUTO_CREATE_TOPIC, TRACE_TOPIC
+from cometmq.remoting.setting_facts import Natural, Positive
 from cometmq.remoting.signature import SessionCredentials
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.types import Serialization
@@ -76,147 +77,100 @@ class ClientOptions(
 
     namesrv: Annotated[
         str,
-        Meta(
-            description="`host:port;host:port` (default port 9876); if empty, the variable"
-            " NAMESRV_ADDR is used."
-        ),
+        "`host:port;host:port` (default port 9876); if empty, the variable NAMESRV_ADDR is used.",
     ] = ""
-    namesrv_url: Annotated[
-        str,
-        Meta(description="HTTP URL of a name server list, used if no address is given."),
-    ] = ""
+    namesrv_url: Annotated[str, "HTTP URL of a name server list, used if no address is given."] = ""
     client_ip: Annotated[
-        str,
-        Meta(
-            description="Part of the client id; if empty, this machine's outgoing address is used."
-        ),
+        str, "Part of the client id; if empty, this machine's outgoing address is used."
     ] = ""
     instance_name: Annotated[
         str,
-        Meta(
-            description="Part of the client id; DEFAULT is replaced by a unique name, except for "
-            "consumers with BROADCASTING. Processes on one host that consume in one group need "
-            "different names."
-        ),
+        "Part of the client id; DEFAULT is replaced by a unique name, except for consumers with "
+        "BROADCASTING. Processes on one host that consume in one group need different names.",
     ] = "DEFAULT"
-    unit_name: Annotated[str | None, Meta(description="Suffix of the client id.")] = None
-    unit_mode: Annotated[
-        bool, Meta(description="Mark created topics and groups with the unit flag.")
-    ] = False
+    unit_name: Annotated[str | None, "Suffix of the client id."] = None
+    unit_mode: Annotated[bool, "Mark created topics and groups with the unit flag."] = False
     namespace: Annotated[
         str,
-        Meta(
-            description="Namespace of topics and groups; if empty, it is taken from a name server "
-            "address such as `MQ_INST_x_y.host:port`."
-        ),
+        "Namespace of topics and groups; if empty, it is taken from a name server address such as "
+        "`MQ_INST_x_y.host:port`.",
     ] = ""
-    access_channel: Annotated[
-        AccessChannel, Meta(description="CLOUD uses one trace topic per region.")
-    ] = AccessChannel.LOCAL
+    access_channel: Annotated[AccessChannel, "CLOUD uses one trace topic per region."] = (
+        AccessChannel.LOCAL
+    )
     trace_context: Annotated[
         bool,
-        Meta(
-            description="Continue W3C traces: sent messages carry `traceparent`, and listeners run "
-            "in the trace of their message. OpenTelemetry is used if it is installed."
-        ),
+        "Continue W3C traces: sent messages carry `traceparent`, and listeners run in the trace "
+        "of their message. OpenTelemetry is used if it is installed.",
     ] = False
-    poll_namesrv_interval_ms: Annotated[
-        int, Meta(ge=1, description="Interval between route refreshes.")
-    ] = 30_000
-    heartbeat_interval_ms: Annotated[
-        int, Meta(ge=1, description="Interval between heartbeats to brokers.")
-    ] = 30_000
-    persist_offset_interval_ms: Annotated[
-        int, Meta(ge=1, description="Interval between offset commits.")
-    ] = 5_000
-    api_timeout_ms: Annotated[
-        int, Meta(ge=1, description="Timeout of calls other than sends and pulls.")
-    ] = 3_000
-    vip_channel: Annotated[bool, Meta(description="Send to the broker's port minus 2.")] = False
+    poll_namesrv_interval_ms: Annotated[Positive, "Interval between route refreshes."] = 30_000
+    heartbeat_interval_ms: Annotated[Positive, "Interval between heartbeats to brokers."] = 30_000
+    persist_offset_interval_ms: Annotated[Positive, "Interval between offset commits."] = 5_000
+    api_timeout_ms: Annotated[Positive, "Timeout of calls other than sends and pulls."] = 3_000
+    vip_channel: Annotated[bool, "Send to the broker's port minus 2."] = False
     serialization: Annotated[
-        Serialization, Meta(description="Encoding of headers; brokers answer in the same encoding.")
+        Serialization, "Encoding of headers; brokers answer in the same encoding."
     ] = Serialization.JSON
     credentials: Annotated[
         SessionCredentials | None,
-        Meta(description="Keys for signing every request, for brokers with access control."),
+        "Keys for signing every request, for brokers with access control.",
     ] = None
-    tls: Annotated[
-        TlsSettings, Meta(description="TLS settings for all connections; `enable` turns TLS on.")
-    ] = TlsSettings()
+    tls: Annotated[TlsSettings, "TLS settings for all connections; `enable` turns TLS on."] = (
+        TlsSettings()
+    )
 
 
 class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options for a producer."""
 
-    default_topic: Annotated[
-        str, Meta(description="Template of topics created by a send (createTopicKey).")
-    ] = AUTO_CREATE_TOPIC
+    default_topic: Annotated[str, "Template of topics created by a send (createTopicKey)."] = (
+        AUTO_CREATE_TOPIC
+    )
     default_topic_queue_nums: Annotated[
-        int, Meta(ge=1, description="Maximum queue count of a topic created by a send.")
+        Positive, "Maximum queue count of a topic created by a send."
     ] = 4
-    send_timeout_ms: Annotated[
-        int, Meta(ge=1, description="Timeout of one send, over all attempts.")
-    ] = 3_000
+    send_timeout_ms: Annotated[Positive, "Timeout of one send, over all attempts."] = 3_000
     retry_times: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description=(
-                "Attempts after the first one. Attempts that reach no broker do not count: they"
-                " are repeated, with growing pauses, until `send_timeout_ms`. 0: a single attempt."
-            ),
-        ),
+        Natural,
+        "Attempts after the first one. Attempts that reach no broker do not count: they are "
+        "repeated, with growing pauses, until `send_timeout_ms`. 0: a single attempt.",
     ] = 2
     delay_level_max: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Highest `delay_level`, as in the brokers' messageDelayLevel.",
-        ),
+        Positive, "Highest `delay_level`, as in the brokers' messageDelayLevel."
     ] = DELAY_LEVEL_MAX
     retry_another_broker_when_not_stored: Annotated[
-        bool,
-        Meta(description="Retry when a message was not flushed or replicated as configured."),
+        bool, "Retry when a message was not flushed or replicated as configured."
     ] = False
     retry_when_busy: Annotated[
-        bool,
-        Meta(description="Retry, after a pause, when a broker is overloaded (SYSTEM_BUSY)."),
+        bool, "Retry, after a pause, when a broker is overloaded (SYSTEM_BUSY)."
     ] = False
     retry_codes: Annotated[
-        frozenset[int],
-        Meta(description="Response codes that are retried (retryResponseCodes)."),
+        frozenset[int], "Response codes that are retried (retryResponseCodes)."
     ] = RETRY_CODES
     short_headers: Annotated[
-        bool,
-        Meta(description="Use one-letter header names (sendSmartMsg); all brokers accept them."),
+        bool, "Use one-letter header names (sendSmartMsg); all brokers accept them."
     ] = True
-    trace: Annotated[
-        bool, Meta(description="Send a trace of each sent message (enableMsgTrace).")
-    ] = False
-    trace_topic: Annotated[str, Meta(description="Topic of the traces (customizedTraceTopic).")] = (
-        TRACE_TOPIC
-    )
+    trace: Annotated[bool, "Send a trace of each sent message (enableMsgTrace)."] = False
+    trace_topic: Annotated[str, "Topic of the traces (customizedTraceTopic)."] = TRACE_TOPIC
     pending_requests_max: Annotated[
-        int, Meta(ge=1, description="Maximum number of pending requests; any more are refused.")
+        Positive, "Maximum number of pending requests; any more are refused."
     ] = 10_000
-    compress_over_bytes: Annotated[
-        int, Meta(ge=0, description="Size in bytes from which bodies are compressed.")
-    ] = 4096
+    compress_over_bytes: Annotated[Natural, "Size in bytes from which bodies are compressed."] = (
+        4096
+    )
     compress_type: Annotated[
-        CompressionType,
-        Meta(description="Compression algorithm; consumers before 4.9.4 can read only ZLIB."),
+        CompressionType, "Compression algorithm; consumers before 4.9.4 can read only ZLIB."
     ] = CompressionType.ZLIB
-    compress_level: Annotated[int, Meta(ge=0, le=9, description="Compression level.")] = 5
-    body_bytes_max: Annotated[
-        int, Meta(ge=1, description="Maximum size of a body or batch (maxMessageSize).")
-    ] = BODY_BYTES_MAX
+    compress_level: Annotated[int, Meta(ge=0, le=9), "Compression level."] = 5
+    body_bytes_max: Annotated[Positive, "Maximum size of a body or batch (maxMessageSize)."] = (
+        BODY_BYTES_MAX
+    )
     avoid_slow_brokers: Annotated[
-        bool,
-        Meta(description="Avoid slow and failing brokers for a while (sendLatencyFaultEnable)."),
+        bool, "Avoid slow and failing brokers for a while (sendLatencyFaultEnable)."
     ] = False
-    pending_sends_max: Annotated[
-        int, Meta(ge=1, description="Maximum number of concurrent sends; any more wait.")
-    ] = 10_000
+    pending_sends_max: Annotated[Positive, "Maximum number of concurrent sends; any more wait."] = (
+        10_000
+    )
 
 
 class TransactionOptions(ProducerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -224,35 +178,22 @@ class TransactionOptions(ProducerOptions, frozen=True, kw_only=True, forbid_unkn
 
     execute_concurrency: Annotated[
         int,
-        Meta(
-            ge=1,
-            le=1000,
-            description="Maximum number of concurrent local transactions that are plain functions, "
-            "which run on threads.",
-        ),
+        Meta(ge=1, le=1000),
+        "Maximum number of concurrent local transactions that are plain functions, which run on "
+        "threads.",
     ] = 20
     rollback_on_error: Annotated[
         bool,
-        Meta(
-            description="Whether a local transaction that raises an exception is rolled back. If"
-            " false, it stays open as in RocketMQ, and the broker asks about it."
-        ),
+        "Whether a local transaction that raises an exception is rolled back. If false, it stays "
+        "open as in RocketMQ, and the broker asks about it.",
     ] = True
     check_concurrency: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=1000,
-            description="Maximum number of concurrent checks (checkThreadPoolMaxSize).",
-        ),
+        int, Meta(ge=1, le=1000), "Maximum number of concurrent checks (checkThreadPoolMaxSize)."
     ] = 1
     pending_checks_max: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Maximum number of pending checks; any more are dropped, and the broker"
-            " repeats them (checkRequestHoldMax).",
-        ),
+        Positive,
+        "Maximum number of pending checks; any more are dropped, and the broker repeats them "
+        "(checkRequestHoldMax).",
     ] = 2_000
 
 
@@ -260,63 +201,44 @@ class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
     """Common options of all consumers."""
 
     message_model: Annotated[
-        MessageModel,
-        Meta(description="Deliver each message to one member of the group, or to all."),
+        MessageModel, "Deliver each message to one member of the group, or to all."
     ] = MessageModel.CLUSTERING
     offsets_dir: Annotated[
         str,
-        Meta(
-            description="Folder of `CLIENT_ID/GROUP/offsets.json` for BROADCASTING; if empty, "
-            "`.rocketmq_offsets` in the home folder. A `~` at the start is the home folder."
-        ),
+        "Folder of `CLIENT_ID/GROUP/offsets.json` for BROADCASTING; if empty, `.rocketmq_offsets` "
+        "in the home folder. A `~` at the start is the home folder.",
     ] = ""
     consume_from: Annotated[
         ConsumeFrom,
-        Meta(
-            description="Where a group without an offset starts in a queue. Brokers override it "
-            "for young queues, which are read from 0 (youngQueueStartsAtZero)."
-        ),
+        "Where a group without an offset starts in a queue. Brokers override it for young queues, "
+        "which are read from 0 (youngQueueStartsAtZero).",
     ] = ConsumeFrom.LAST_OFFSET
     consume_timestamp_ms: Annotated[
-        int,
-        Meta(ge=0, description="Time for ConsumeFrom.TIMESTAMP; 0 means 30 min before the start."),
+        Natural, "Time for ConsumeFrom.TIMESTAMP; 0 means 30 min before the start."
     ] = 0
-    trace: Annotated[
-        bool, Meta(description="Send a trace of each consumed message (enableMsgTrace).")
-    ] = False
-    trace_topic: Annotated[str, Meta(description="Topic of the traces (customizedTraceTopic).")] = (
-        TRACE_TOPIC
-    )
+    trace: Annotated[bool, "Send a trace of each consumed message (enableMsgTrace)."] = False
+    trace_topic: Annotated[str, "Topic of the traces (customizedTraceTopic)."] = TRACE_TOPIC
     rebalance_interval_ms: Annotated[
-        int,
-        Meta(ge=1, description="Interval between rebalances that no broker has requested."),
+        Positive, "Interval between rebalances that no broker has requested."
     ] = 20_000
-    pull_count_max: Annotated[int, Meta(ge=1, le=1024, description="Messages per pull.")] = 32
+    pull_count_max: Annotated[int, Meta(ge=1, le=1024), "Messages per pull."] = 32
     queue_count_max: Annotated[
         int,
-        Meta(
-            ge=1,
-            le=65_535,
-            description="Maximum number of messages per queue that are pulled but not consumed.",
-        ),
+        Meta(ge=1, le=65_535),
+        "Maximum number of messages per queue that are pulled but not consumed.",
     ] = 1_000
-    queue_bytes_max: Annotated[
-        int, Meta(ge=1, description="Maximum total body size of those messages, in bytes.")
-    ] = 100 * 1024 * 1024
+    queue_bytes_max: Annotated[Positive, "Maximum total body size of those messages, in bytes."] = (
+        100 * 1024 * 1024
+    )
     queue_span_max: Annotated[
         int,
-        Meta(
-            ge=1,
-            le=65_535,
-            description="Maximum distance between the first and the last offset of those messages.",
-        ),
+        Meta(ge=1, le=65_535),
+        "Maximum distance between the first and the last offset of those messages.",
     ] = 2_000
-    suspend_ms: Annotated[
-        int, Meta(ge=1, description="How long a broker holds a pull without messages.")
-    ] = 15_000
-    pull_timeout_ms: Annotated[
-        int, Meta(ge=1, description="Timeout of a pull; must be longer than `suspend_ms`.")
-    ] = 30_000
+    suspend_ms: Annotated[Positive, "How long a broker holds a pull without messages."] = 15_000
+    pull_timeout_ms: Annotated[Positive, "Timeout of a pull; must be longer than `suspend_ms`."] = (
+        30_000
+    )
 
     def __post_init__(self) -> None:
         """Raise if bounds contradict each other."""
@@ -335,149 +257,86 @@ class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
 
     concurrency: Annotated[
         int,
-        Meta(
-            ge=1,
-            le=CONCURRENCY_MAX,
-            description="Maximum number of concurrent listener calls (consumeThreadMax).",
-        ),
+        Meta(ge=1, le=CONCURRENCY_MAX),
+        "Maximum number of concurrent listener calls (consumeThreadMax).",
     ] = 20
     batch_count_max: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=1024,
-            description="Maximum messages per listener call (consumeMessageBatchMaxSize).",
-        ),
+        int, Meta(ge=1, le=1024), "Maximum messages per listener call (consumeMessageBatchMaxSize)."
     ] = 1
     pull_interval_ms: Annotated[
-        int, Meta(ge=0, le=65_535, description="Pause between the pulls of a queue.")
+        int, Meta(ge=0, le=65_535), "Pause between the pulls of a queue."
     ] = 0
     topic_count_max: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Like `queue_count_max`, but for all owned queues of a topic; 0 means "
-            "no limit.",
-        ),
+        Natural, "Like `queue_count_max`, but for all owned queues of a topic; 0 means no limit."
     ] = 0
     topic_bytes_max: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Like `queue_bytes_max`, but for all owned queues of a topic; 0 means "
-            "no limit.",
-        ),
+        Natural, "Like `queue_bytes_max`, but for all owned queues of a topic; 0 means no limit."
     ] = 0
     orderly: Annotated[
         bool,
-        Meta(
-            description="Deliver the messages of a queue one list at a time, to one member of the "
-            "group at a time; the listener returns OrderlyResult."
-        ),
+        "Deliver the messages of a queue one list at a time, to one member of the group at a "
+        "time; the listener returns OrderlyResult.",
     ] = False
     suspend_queue_ms: Annotated[
-        int,
-        Meta(
-            ge=10,
-            le=30_000,
-            description="With `orderly`, how long a queue pauses after a failure.",
-        ),
+        int, Meta(ge=10, le=30_000), "With `orderly`, how long a queue pauses after a failure."
     ] = 1_000
     max_reconsume_times: Annotated[
         int,
-        Meta(
-            ge=-1,
-            description="Redeliveries before dead-lettering; -1 means 16, or with `orderly` no "
-            "limit.",
-        ),
+        Meta(ge=-1),
+        "Redeliveries before dead-lettering; -1 means 16, or with `orderly` no limit.",
     ] = -1
     delay_level_max: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Highest `delay_level` of `send_message_back`, as in the brokers' "
-            "messageDelayLevel.",
-        ),
+        Positive,
+        "Highest `delay_level` of `send_message_back`, as in the brokers' messageDelayLevel.",
     ] = DELAY_LEVEL_MAX
     consume_timeout_ms: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Time after which a message that the listener still holds is sent back.",
-        ),
+        Positive, "Time after which a message that the listener still holds is sent back."
     ] = 15 * 60_000
     stuck_listener_ms: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Time after which a running listener call is reported as a warning"
-            " (`listener.stuck`).",
-        ),
+        Positive,
+        "Time after which a running listener call is reported as a warning (`listener.stuck`).",
     ] = 30_000
     post_subscription_when_pull: Annotated[
-        bool, Meta(description="Send the subscription with every pull, not only in heartbeats.")
+        bool, "Send the subscription with every pull, not only in heartbeats."
     ] = False
     drain_ms: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="How long `close` waits for running listener calls. A plain function runs "
-            "on a thread that cannot be stopped, so a longer call delays process exit.",
-        ),
+        Natural,
+        "How long `close` waits for running listener calls. A plain function runs on a thread "
+        "that cannot be stopped, so a longer call delays process exit.",
     ] = 10_000
 
 
 class LitePullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options for a lite pull consumer."""
 
-    pull_count_max: Annotated[int, Meta(ge=1, le=1024, description="Messages per pull.")] = 10
-    suspend_ms: Annotated[
-        int, Meta(ge=1, description="How long a broker holds a pull without messages.")
-    ] = 20_000
+    pull_count_max: Annotated[int, Meta(ge=1, le=1024), "Messages per pull."] = 10
+    suspend_ms: Annotated[Positive, "How long a broker holds a pull without messages."] = 20_000
     auto_commit: Annotated[
-        bool,
-        Meta(
-            description="Commit at intervals, inside `poll`, and at `close`. If false, only "
-            "`commit` commits."
-        ),
+        bool, "Commit at intervals, inside `poll`, and at `close`. If false, only `commit` commits."
     ] = True
-    auto_commit_interval_ms: Annotated[int, Meta(ge=1_000, description="Commit interval.")] = 5_000
-    poll_timeout_ms: Annotated[int, Meta(ge=0, description="Default timeout of `poll`.")] = 5_000
+    auto_commit_interval_ms: Annotated[int, Meta(ge=1_000), "Commit interval."] = 5_000
+    poll_timeout_ms: Annotated[Natural, "Default timeout of `poll`."] = 5_000
     total_count_max: Annotated[
-        int,
-        Meta(
-            ge=1, description="Maximum number of messages pulled but not polled, over all queues."
-        ),
+        Positive, "Maximum number of messages pulled but not polled, over all queues."
     ] = 10_000
     queue_check_interval_ms: Annotated[
-        int,
-        Meta(ge=1, description="Interval between checks for on_queues_changed."),
+        Positive, "Interval between checks for on_queues_changed."
     ] = 30_000
 
 
 class PullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options for a pull consumer; prefetching options have no effect."""
 
-    suspend_ms: Annotated[
-        int, Meta(ge=1, description="How long brokers hold a blocking pull without messages.")
-    ] = 20_000
-    plain_pull_timeout_ms: Annotated[
-        int, Meta(ge=1, description="Timeout of a pull that does not block.")
-    ] = 10_000
+    suspend_ms: Annotated[Positive, "How long brokers hold a blocking pull without messages."] = (
+        20_000
+    )
+    plain_pull_timeout_ms: Annotated[Positive, "Timeout of a pull that does not block."] = 10_000
     max_reconsume_times: Annotated[
-        int,
-        Meta(
-            ge=-1,
-            description="Redeliveries of a returned message; -1 means 16.",
-        ),
+        int, Meta(ge=-1), "Redeliveries of a returned message; -1 means 16."
     ] = -1
     delay_level_max: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Highest `delay_level` of `send_message_back`, as in the brokers' "
-            "messageDelayLevel.",
-        ),
+        Positive,
+        "Highest `delay_level` of `send_message_back`, as in the brokers' messageDelayLevel.",
     ] = DELAY_LEVEL_MAX
 
 

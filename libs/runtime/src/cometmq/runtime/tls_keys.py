@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta, field
 
 from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.setting_facts import GUARD, SECRET
 from cometmq.remoting.spelling import did_you_mean
 from cometmq.remoting.transport.settings import TlsMode, TlsSettings
 from cometmq.remoting.transport.tls_contexts import as_given
@@ -29,78 +30,49 @@ CONFIG_FILE: Final = "/etc/rocketmq/tls.properties"
 USE_TLS: Final = "useTLS"
 """The name of `tls.enable` in a broker's configuration file."""
 
-_GUARD: Final = {"guard": True}
 
 ServerMode = Annotated[
     str,
-    Meta(
-        pattern="^(disabled|permissive|enforcing)$",
-        description=(
-            "`disabled` (no TLS), `permissive` (TLS and plain connections on one port) or "
-            "`enforcing` (TLS only)."
-        ),
-        extra=_GUARD,
-    ),
+    Meta(pattern="^(disabled|permissive|enforcing)$"),
+    GUARD,
+    "`disabled` (no TLS), `permissive` (TLS and plain connections on one port) or `enforcing` "
+    "(TLS only).",
 ]
-ConfigFile = Annotated[
-    str,
-    Meta(description="File with further TLS settings; its values override these.", extra=_GUARD),
-]
+ConfigFile = Annotated[str, GUARD, "File with further TLS settings; its values override these."]
 CONFIG_FILE_FIELD: Final[Any] = field(default=CONFIG_FILE, name="tls.config.file")
-_KeyPath = Annotated[
-    str,
-    Meta(
-        description="Private key (PEM); if empty, the certificate file contains it.", extra=_GUARD
-    ),
-]
-_KeyPassword = Annotated[
-    str,
-    Meta(description="Password of an encrypted private key.", extra={"secret": True, **_GUARD}),
-]
-AuthServer = Annotated[bool, Meta(description="Verify the certificates of servers.", extra=_GUARD)]
-_Enable = Annotated[
-    bool, Meta(description="Connect to name servers and brokers over TLS.", extra=_GUARD)
-]
+_KeyPath = Annotated[str, GUARD, "Private key (PEM); if empty, the certificate file contains it."]
+_KeyPassword = Annotated[str, SECRET, GUARD, "Password of an encrypted private key."]
+AuthServer = Annotated[bool, GUARD, "Verify the certificates of servers."]
+_Enable = Annotated[bool, GUARD, "Connect to name servers and brokers over TLS."]
 
 
 class ServerKeys(msgspec.Struct, frozen=True, kw_only=True):
     """The TLS keys of a server."""
 
     mode: ServerMode = field(default="permissive", name="tls.server.mode")
-    cert_path: Annotated[str, Meta(description="Certificate chain (PEM).", extra=_GUARD)] = field(
+    cert_path: Annotated[str, GUARD, "Certificate chain (PEM)."] = field(
         default="", name="tls.server.certPath"
     )
     key_path: _KeyPath = field(default="", name="tls.server.keyPath")
     key_password: _KeyPassword = field(default="", name="tls.server.keyPassword")
     trust_cert_path: Annotated[
-        str,
-        Meta(
-            description="CA certificates for verifying clients (PEM); if empty, the system's.",
-            extra=_GUARD,
-        ),
+        str, GUARD, "CA certificates for verifying clients (PEM); if empty, the system's."
     ] = field(default="", name="tls.server.trustCertPath")
     need_client_auth: Annotated[
         str,
-        Meta(
-            pattern="^(none|optional|require|NONE|OPTIONAL|REQUIRE)$",
-            description="Whether clients must present a certificate: none, optional, require.",
-            extra=_GUARD,
-        ),
+        Meta(pattern="^(none|optional|require|NONE|OPTIONAL|REQUIRE)$"),
+        GUARD,
+        "Whether clients must present a certificate: none, optional, require.",
     ] = field(default="none", name="tls.server.need.client.auth")
     auth_client: Annotated[
-        bool,
-        Meta(
-            description="Require client certificates, like need.client.auth=require.", extra=_GUARD
-        ),
+        bool, GUARD, "Require client certificates, like need.client.auth=require."
     ] = field(default=False, name="tls.server.authClient")
     test_mode: Annotated[
         str,
-        Meta(
-            pattern="^(true|false|)$",
-            description="Use TLS with a certificate generated at startup; if empty, only when there"
-            " is no other certificate.",
-            extra=_GUARD,
-        ),
+        Meta(pattern="^(true|false|)$"),
+        GUARD,
+        "Use TLS with a certificate generated at startup; if empty, only when there is no other "
+        "certificate.",
     ] = field(default="", name="tls.test.mode.enable")
 
 
@@ -109,17 +81,13 @@ class ClientKeys(msgspec.Struct, frozen=True, kw_only=True):
 
     enable: _Enable = field(default=False, name="tls.enable")
     use_tls: _Enable = field(default=False, name=USE_TLS)
-    cert_path: Annotated[
-        str, Meta(description="Certificate chain presented to servers (PEM).", extra=_GUARD)
-    ] = field(default="", name="tls.client.certPath")
+    cert_path: Annotated[str, GUARD, "Certificate chain presented to servers (PEM)."] = field(
+        default="", name="tls.client.certPath"
+    )
     key_path: _KeyPath = field(default="", name="tls.client.keyPath")
     key_password: _KeyPassword = field(default="", name="tls.client.keyPassword")
     trust_cert_path: Annotated[
-        str,
-        Meta(
-            description="CA certificates for verifying servers (PEM); if empty, the system's.",
-            extra=_GUARD,
-        ),
+        str, GUARD, "CA certificates for verifying servers (PEM); if empty, the system's."
     ] = field(default="", name="tls.client.trustCertPath")
     auth_server: AuthServer = field(default=False, name="tls.client.authServer")
 

@@ -11,15 +11,14 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-MUTABLE: Final = {"mutable": True}
-INEFFECTIVE: Final = {"ineffective": True}  # the description gives the reason
+from cometmq.remoting.setting_facts import INEFFECTIVE, MUTABLE, Natural, Positive, form
 
 CQ_ENTRY_BYTES: Final = 20
 _FILE_BYTES_MAX: Final = 1 << 31
 _HOUR: Final = r"([01]?\d|2[0-3]|99)"  # 99 is how RocketMQ's users write "never"
 _DELAY: Final = r"\d{1,8}[smhd]"  # more digits could exceed the 64 bits of a time in ms
 
-Milliseconds = Annotated[int, Meta(ge=0)]
+Milliseconds = Natural
 Ratio = Annotated[int, Meta(ge=1, le=100)]
 
 
@@ -42,407 +41,248 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How a store keeps its messages on disk."""
 
     store_path_root_dir: Annotated[
-        str, Meta(min_length=1, description="The store's folder; ~ is the home folder.")
+        str, Meta(min_length=1), "The store's folder; ~ is the home folder."
     ] = "~/store"
     store_path_commit_log: Annotated[
-        str,
-        Meta(description="Folder of the commit log; by default `commitlog` in the store's folder."),
+        str, "Folder of the commit log; by default `commitlog` in the store's folder."
     ] = ""
     mapped_file_size_commit_log: Annotated[
-        int, Meta(ge=1024, le=_FILE_BYTES_MAX, description="Size of one commit log file, in bytes.")
+        int, Meta(ge=1024, le=_FILE_BYTES_MAX), "Size of one commit log file, in bytes."
     ] = 1 << 30
     mapped_file_size_consume_queue: Annotated[
         int,
-        Meta(
-            ge=CQ_ENTRY_BYTES,
-            le=_FILE_BYTES_MAX,
-            description="Size of one consume queue file, in bytes, rounded up to whole entries.",
-        ),
+        Meta(ge=CQ_ENTRY_BYTES, le=_FILE_BYTES_MAX),
+        "Size of one consume queue file, in bytes, rounded up to whole entries.",
     ] = 6_000_000
     flush_disk_type: Annotated[
-        FlushDiskType, Meta(description="Whether a send waits until its bytes are on disk.")
+        FlushDiskType, "Whether a send waits until its bytes are on disk."
     ] = FlushDiskType.ASYNC_FLUSH
     broker_role: Annotated[
         BrokerRole,
-        Meta(
-            description=(
-                "Role of the broker: a master whose sends do not wait for a slave (ASYNC_MASTER), "
-                "a master whose sends do (SYNC_MASTER), or a slave, which accepts no sends "
-                "(SLAVE)."
-            )
-        ),
+        "Role of the broker: a master whose sends do not wait for a slave (ASYNC_MASTER), a "
+        "master whose sends do (SYNC_MASTER), or a slave, which accepts no sends (SLAVE).",
     ] = BrokerRole.ASYNC_MASTER
     flush_interval_commit_log: Annotated[
-        Milliseconds, Meta(description="Maximum time between two flushes, in ms.", extra=MUTABLE)
+        Milliseconds, MUTABLE, "Maximum time between two flushes, in ms."
     ] = 500
-    flush_commit_log_timed: Annotated[
-        bool,
-        Meta(
-            description="Accepted; flushes are always timed.",
-            extra=INEFFECTIVE,
-        ),
-    ] = True
+    flush_commit_log_timed: Annotated[bool, INEFFECTIVE, "Accepted; flushes are always timed."] = (
+        True
+    )
     flush_commit_log_least_pages: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Number of dirty 4 KiB pages that triggers a timed flush.",
-            extra=MUTABLE,
-        ),
+        Natural, MUTABLE, "Number of dirty 4 KiB pages that triggers a timed flush."
     ] = 4
     flush_commit_log_thorough_interval: Annotated[
-        Milliseconds,
-        Meta(description="Time after which any dirty page is flushed, in ms.", extra=MUTABLE),
+        Milliseconds, MUTABLE, "Time after which any dirty page is flushed, in ms."
     ] = 10_000
     sync_flush_timeout: Annotated[
         Milliseconds,
-        Meta(
-            description="Time after which a waiting send is answered with FLUSH_DISK_TIMEOUT, in "
-            "ms.",
-            extra=MUTABLE,
-        ),
+        MUTABLE,
+        "Time after which a waiting send is answered with FLUSH_DISK_TIMEOUT, in ms.",
     ] = 5_000
     flush_interval_consume_queue: Annotated[
-        Milliseconds,
-        Meta(
-            description="Time between two checkpoints of the queues and the index, in ms.",
-            extra=MUTABLE,
-        ),
+        Milliseconds, MUTABLE, "Time between two checkpoints of the queues and the index, in ms."
     ] = 1_000
     flush_consume_queue_least_pages: Annotated[
-        int,
-        Meta(
-            ge=0, description="Accepted; a checkpoint flushes every dirty queue.", extra=INEFFECTIVE
-        ),
+        Natural, INEFFECTIVE, "Accepted; a checkpoint flushes every dirty queue."
     ] = 2
     flush_consume_queue_thorough_interval: Annotated[
-        Milliseconds,
-        Meta(description="Accepted; a checkpoint flushes every dirty queue.", extra=INEFFECTIVE),
+        Milliseconds, INEFFECTIVE, "Accepted; a checkpoint flushes every dirty queue."
     ] = 60_000
     clean_resource_interval: Annotated[
-        int, Meta(ge=1, description="Time between two checks of file ages and disk usage, in ms.")
+        Positive, "Time between two checks of file ages and disk usage, in ms."
     ] = 10_000
     delete_commit_log_files_interval: Annotated[
-        Milliseconds,
-        Meta(
-            description="Accepted; a thread deletes files one at a time.",
-            extra=INEFFECTIVE,
-        ),
+        Milliseconds, INEFFECTIVE, "Accepted; a thread deletes files one at a time."
     ] = 100
     delete_consume_queue_files_interval: Annotated[
-        Milliseconds,
-        Meta(
-            description="Accepted; a thread deletes files one at a time.",
-            extra=INEFFECTIVE,
-        ),
+        Milliseconds, INEFFECTIVE, "Accepted; a thread deletes files one at a time."
     ] = 100
     destroy_maped_file_interval_forcibly: Annotated[
         Milliseconds,
-        Meta(
-            description="Accepted; a deleted file stays readable until its last reader closes it.",
-            extra=INEFFECTIVE,
-        ),
+        INEFFECTIVE,
+        "Accepted; a deleted file stays readable until its last reader closes it.",
     ] = 120_000
     redelete_hanged_file_interval: Annotated[
         Milliseconds,
-        Meta(
-            description="Accepted; a deleted file stays readable until its last reader closes it.",
-            extra=INEFFECTIVE,
-        ),
+        INEFFECTIVE,
+        "Accepted; a deleted file stays readable until its last reader closes it.",
     ] = 120_000
     delete_when: Annotated[
         str,
-        Meta(
-            pattern=rf"^\s*{_HOUR}(\s*;\s*{_HOUR})*\s*;?\s*$",
-            description="Local hours in which expired files are deleted, separated by `;`.",
-            extra=MUTABLE
-            | {
-                "form": "hours from 00 to 23 separated by `;`, such as 04 or 04;16, or 99 for never"
-            },
-        ),
+        Meta(pattern=rf"^\s*{_HOUR}(\s*;\s*{_HOUR})*\s*;?\s*$"),
+        MUTABLE,
+        form("hours from 00 to 23 separated by `;`, such as 04 or 04;16, or 99 for never"),
+        "Local hours in which expired files are deleted, separated by `;`.",
     ] = "04"
     file_reserved_time: Annotated[
-        int, Meta(ge=1, description="Hours after which a commit log file expires.", extra=MUTABLE)
+        Positive, MUTABLE, "Hours after which a commit log file expires."
     ] = 72
     disk_max_used_space_ratio: Annotated[
-        Ratio,
-        Meta(
-            description="Above this disk usage (%), expired files are deleted at any hour.",
-            extra=MUTABLE,
-        ),
+        Ratio, MUTABLE, "Above this disk usage (%), expired files are deleted at any hour."
     ] = 75
     disk_space_clean_forcibly_ratio: Annotated[
-        Ratio,
-        Meta(
-            description="Above this disk usage (%), the oldest files are deleted at any age.",
-            extra=MUTABLE,
-        ),
+        Ratio, MUTABLE, "Above this disk usage (%), the oldest files are deleted at any age."
     ] = 85
     disk_space_warning_level_ratio: Annotated[
-        Ratio, Meta(description="Above this disk usage (%), sends are refused.", extra=MUTABLE)
+        Ratio, MUTABLE, "Above this disk usage (%), sends are refused."
     ] = 90
     clean_file_forcibly_enable: Annotated[
-        bool, Meta(description="Whether files may be deleted before they expire.", extra=MUTABLE)
+        bool, MUTABLE, "Whether files may be deleted before they expire."
     ] = True
     log_scrub_hours: Annotated[
         int,
-        Meta(
-            ge=0,
-            le=8760,
-            description=(
-                "Hours within which the whole log is compared once with its checksums; 0 turns"
-                " the comparison off."
-            ),
-            extra=MUTABLE,
-        ),
+        Meta(ge=0, le=8760),
+        MUTABLE,
+        "Hours within which the whole log is compared once with its checksums; 0 turns the "
+        "comparison off.",
     ] = 168
     log_scrub_rate_max: Annotated[
         int,
-        Meta(
-            ge=64 << 10,
-            le=64 << 20,
-            description=(
-                "Maximum number of bytes per second to read when comparing the log with its"
-                " checksums."
-            ),
-            extra=MUTABLE,
-        ),
+        Meta(ge=64 << 10, le=64 << 20),
+        MUTABLE,
+        "Maximum number of bytes per second to read when comparing the log with its checksums.",
     ] = 32 << 20
     max_message_size: Annotated[
-        int,
-        Meta(
-            ge=1, le=1 << 30, description="Maximum size of a message body, in bytes.", extra=MUTABLE
-        ),
+        int, Meta(ge=1, le=1 << 30), MUTABLE, "Maximum size of a message body, in bytes."
     ] = 4 << 20
     check_crc_on_recover: Annotated[
-        bool, Meta(description="Whether recovery checks message bodies against their CRC.")
+        bool, "Whether recovery checks message bodies against their CRC."
     ] = msgspec.field(default=True, name="checkCRCOnRecover")
     max_transfer_bytes_on_message_in_memory: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Maximum number of bytes per pull of messages in memory.",
-            extra=MUTABLE,
-        ),
+        Positive, MUTABLE, "Maximum number of bytes per pull of messages in memory."
     ] = 262_144
     max_transfer_count_on_message_in_memory: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Maximum number of messages per pull if they are in memory.",
-            extra=MUTABLE,
-        ),
+        Positive, MUTABLE, "Maximum number of messages per pull if they are in memory."
     ] = 32
     max_transfer_bytes_on_message_in_disk: Annotated[
-        int,
-        Meta(
-            ge=1, description="Maximum number of bytes per pull of messages on disk.", extra=MUTABLE
-        ),
+        Positive, MUTABLE, "Maximum number of bytes per pull of messages on disk."
     ] = 65_536
     max_transfer_count_on_message_in_disk: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Maximum number of messages per pull if they are on disk.",
-            extra=MUTABLE,
-        ),
+        Positive, MUTABLE, "Maximum number of messages per pull if they are on disk."
     ] = 8
     access_message_in_memory_max_ratio: Annotated[
         Ratio,
-        Meta(
-            description=(
-                "Share of memory (%) assumed to hold the newest messages; older messages count as"
-                " on disk."
-            ),
-            extra=MUTABLE,
-        ),
+        MUTABLE,
+        "Share of memory (%) assumed to hold the newest messages; older messages count as on disk.",
     ] = 40
-    disk_fall_recorded: Annotated[
-        bool,
-        Meta(description="Accepted; consumer lag is a metric.", extra=INEFFECTIVE),
-    ] = True
+    disk_fall_recorded: Annotated[bool, INEFFECTIVE, "Accepted; consumer lag is a metric."] = True
     message_index_enable: Annotated[
-        bool, Meta(description="Whether messages can be found by key through an index.")
+        bool, "Whether messages can be found by key through an index."
     ] = True
     message_index_safe: Annotated[
-        bool,
-        Meta(description="Accepted; the index is always recovered completely.", extra=INEFFECTIVE),
+        bool, INEFFECTIVE, "Accepted; the index is always recovered completely."
     ] = False
-    max_hash_slot_num: Annotated[
-        int, Meta(ge=1, description="Number of hash slots in one index file.")
-    ] = 5_000_000
-    max_index_num: Annotated[
-        int, Meta(ge=2, description="Number of entries in one index file.")
-    ] = 20_000_000
+    max_hash_slot_num: Annotated[Positive, "Number of hash slots in one index file."] = 5_000_000
+    max_index_num: Annotated[int, Meta(ge=2), "Number of entries in one index file."] = 20_000_000
     max_msgs_num_batch: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Maximum number of messages that one query by key returns.",
-            extra=MUTABLE,
-        ),
+        Positive, MUTABLE, "Maximum number of messages that one query by key returns."
     ] = 64
     default_query_max_num: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Number of messages that a query without a limit returns.",
-            extra=MUTABLE,
-        ),
+        Positive, MUTABLE, "Number of messages that a query without a limit returns."
     ] = 32
     message_delay_level: Annotated[
         str,
-        Meta(
-            pattern=rf"^\s*{_DELAY}(\s+{_DELAY})*\s*$",
-            description="Delay of each level, as a number followed by s, m, h or d.",
-            extra={
-                "form": "delays separated by spaces, each a number of at most 8 digits followed by"
-                " s, m, h or d, such as 1s 5s 10m 2h"
-            },
+        Meta(pattern=rf"^\s*{_DELAY}(\s+{_DELAY})*\s*$"),
+        form(
+            "delays separated by spaces, each a number of at most 8 digits followed by"
+            " s, m, h or d, such as 1s 5s 10m 2h"
         ),
+        "Delay of each level, as a number followed by s, m, h or d.",
     ] = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     flush_delay_offset_interval: Annotated[
         Milliseconds,
-        Meta(
-            description="Accepted; an offset is saved once the messages delivered before it are on "
-            "disk.",
-            extra=MUTABLE | INEFFECTIVE,
-        ),
+        MUTABLE,
+        INEFFECTIVE,
+        "Accepted; an offset is saved once the messages delivered before it are on disk.",
     ] = 10_000
     os_page_cache_busy_time_out_mills: Annotated[
-        Milliseconds,
-        Meta(
-            description="Accepted; a slow write does not cause others to be refused.",
-            extra=INEFFECTIVE,
-        ),
+        Milliseconds, INEFFECTIVE, "Accepted; a slow write does not cause others to be refused."
     ] = 1_000
     offset_check_in_slave: Annotated[
         bool,
-        Meta(
-            extra=MUTABLE,
-            description=(
-                "Whether a slave corrects offsets outside its queues, like a master. If false, "
-                "the consumer tries again."
-            ),
-        ),
+        MUTABLE,
+        "Whether a slave corrects offsets outside its queues, like a master. If false, the "
+        "consumer tries again.",
     ] = False
-    duplication_enable: Annotated[
-        bool, Meta(description="Accepted; queues always follow the log.", extra=INEFFECTIVE)
-    ] = False
-    warm_maped_file_enable: Annotated[
-        bool, Meta(description="Accepted; files are not mapped.", extra=INEFFECTIVE)
-    ] = False
+    duplication_enable: Annotated[bool, INEFFECTIVE, "Accepted; queues always follow the log."] = (
+        False
+    )
+    warm_maped_file_enable: Annotated[bool, INEFFECTIVE, "Accepted; files are not mapped."] = False
     transient_store_pool_enable: Annotated[
-        bool, Meta(description="Accepted; there is no off-heap pool.", extra=INEFFECTIVE)
+        bool, INEFFECTIVE, "Accepted; there is no off-heap pool."
     ] = False
     transient_store_pool_size: Annotated[
-        int, Meta(ge=0, description="Accepted; there is no off-heap pool.", extra=INEFFECTIVE)
+        Natural, INEFFECTIVE, "Accepted; there is no off-heap pool."
     ] = 5
     fast_fail_if_no_buffer_in_store_pool: Annotated[
-        bool, Meta(description="Accepted; there is no off-heap pool.", extra=INEFFECTIVE)
+        bool, INEFFECTIVE, "Accepted; there is no off-heap pool."
     ] = False
     use_reentrant_lock_when_put_message: Annotated[
-        bool, Meta(description="Accepted; one thread writes, without a lock.", extra=INEFFECTIVE)
+        bool, INEFFECTIVE, "Accepted; one thread writes, without a lock."
     ] = True
     commit_interval_commit_log: Annotated[
-        Milliseconds, Meta(description="Accepted; there is no off-heap pool.", extra=INEFFECTIVE)
+        Milliseconds, INEFFECTIVE, "Accepted; there is no off-heap pool."
     ] = 200
     commit_commit_log_least_pages: Annotated[
-        int, Meta(ge=0, description="Accepted; there is no off-heap pool.", extra=INEFFECTIVE)
+        Natural, INEFFECTIVE, "Accepted; there is no off-heap pool."
     ] = 4
     commit_commit_log_thorough_interval: Annotated[
-        Milliseconds, Meta(description="Accepted; there is no off-heap pool.", extra=INEFFECTIVE)
+        Milliseconds, INEFFECTIVE, "Accepted; there is no off-heap pool."
     ] = 200
     enable_consume_queue_ext: Annotated[
-        bool,
-        Meta(description="Accepted; extended entries are read but not written.", extra=INEFFECTIVE),
+        bool, INEFFECTIVE, "Accepted; extended entries are read but not written."
     ] = False
     mapped_file_size_consume_queue_ext: Annotated[
-        int,
-        Meta(ge=1, description="Accepted; extended entries are not written.", extra=INEFFECTIVE),
+        Positive, INEFFECTIVE, "Accepted; extended entries are not written."
     ] = 48 << 20
     bit_map_length_consume_queue_ext: Annotated[
-        int,
-        Meta(ge=1, description="Accepted; extended entries are not written.", extra=INEFFECTIVE),
+        Positive, INEFFECTIVE, "Accepted; extended entries are not written."
     ] = 64
     ha_listen_port: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=65535,
-            description="Port for slaves; by default, and if 0, listenPort + 1.",
-        ),
+        int, Meta(ge=0, le=65535), "Port for slaves; by default, and if 0, listenPort + 1."
     ] = 10912
     ha_transfer_batch_size: Annotated[
-        int,
-        Meta(
-            ge=1,
-            extra=MUTABLE,
-            description="Number of bytes in one transfer to a slave: at least one record, at "
-            "most 4 MiB.",
-        ),
+        Positive,
+        MUTABLE,
+        "Number of bytes in one transfer to a slave: at least one record, at most 4 MiB.",
     ] = 32_768
     ha_send_heartbeat_interval: Annotated[
         Milliseconds,
-        Meta(
-            extra=MUTABLE,
-            description="Time without traffic after which master and slave send a heartbeat, in "
-            "ms.",
-        ),
+        MUTABLE,
+        "Time without traffic after which master and slave send a heartbeat, in ms.",
     ] = 5_000
     ha_housekeeping_interval: Annotated[
         Milliseconds,
-        Meta(
-            extra=MUTABLE,
-            description=(
-                "Time without traffic from the other side after which master and slave "
-                "disconnect, in ms."
-            ),
-        ),
+        MUTABLE,
+        "Time without traffic from the other side after which master and slave disconnect, in ms.",
     ] = 20_000
     ha_slave_fallbehind_max: Annotated[
-        int,
-        Meta(
-            ge=0,
-            extra=MUTABLE,
-            description=(
-                "A SYNC_MASTER does not wait for slaves that lack more than this number of bytes, "
-                "and answers SLAVE_NOT_AVAILABLE."
-            ),
-        ),
+        Natural,
+        MUTABLE,
+        "A SYNC_MASTER does not wait for slaves that lack more than this number of bytes, and "
+        "answers SLAVE_NOT_AVAILABLE.",
     ] = 268_435_456
     ha_master_address: Annotated[
         str,
-        Meta(
-            pattern=r"^(\S+:[1-9]\d{0,4})?$",
-            extra=MUTABLE | {"form": "host:port, or empty"},
-            description=(
-                "Address (host:port) on which this slave's master listens for slaves; by default "
-                "the address that the name servers report."
-            ),
-        ),
+        Meta(pattern=r"^(\S+:[1-9]\d{0,4})?$"),
+        MUTABLE,
+        form("host:port, or empty"),
+        "Address (host:port) on which this slave's master listens for slaves; by default the "
+        "address that the name servers report.",
     ] = ""
     slave_timeout: Annotated[
         Milliseconds,
-        Meta(
-            extra=MUTABLE,
-            description=(
-                "Time after which a send that waits for a slave is answered with "
-                "FLUSH_SLAVE_TIMEOUT, in ms. Producers give up first if their send timeout "
-                "(RocketMQ's default: 3000) is not longer."
-            ),
-        ),
+        MUTABLE,
+        "Time after which a send that waits for a slave is answered with FLUSH_SLAVE_TIMEOUT, in "
+        "ms. Producers give up first if their send timeout (RocketMQ's default: 3000) is not "
+        "longer.",
     ] = 3_000
     open_queue_files_max: Annotated[
         int,
-        Meta(
-            ge=8,
-            description=(
-                "Maximum number of open consume queue and index files; at most half of the open"
-                " files that the system allows the broker. With more queues than this, checkpoints"
-                " open and close files."
-            ),
-        ),
+        Meta(ge=8),
+        "Maximum number of open consume queue and index files; at most half of the open files "
+        "that the system allows the broker. With more queues than this, checkpoints open and "
+        "close files.",
     ] = 8_192
 
     def __post_init__(self) -> None:

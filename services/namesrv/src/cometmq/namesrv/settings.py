@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
+from cometmq.remoting.setting_facts import MUTABLE, Natural, Positive
 from cometmq.runtime import tls_keys
 from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.settings import COMMAND_LINE, Loaded, Origin, load
@@ -34,159 +35,102 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     its files may contain only these.
     """
 
-    bind_address: Annotated[
-        str, Meta(description="Local address to listen on; if empty, all addresses.")
-    ] = ""
+    bind_address: Annotated[str, "Local address to listen on; if empty, all addresses."] = ""
     listen_port: Annotated[
-        int, Meta(ge=0, le=65535, description="Port for brokers and clients; 0 picks a free port.")
+        int, Meta(ge=0, le=65535), "Port for brokers and clients; 0 picks a free port."
     ] = 9876
-    kv_config_path: Annotated[
-        str, Meta(min_length=1, description="File of the key-value configuration.")
-    ] = msgspec.field(default_factory=lambda: _home("kvConfig.json"))
+    kv_config_path: Annotated[str, Meta(min_length=1), "File of the key-value configuration."] = (
+        msgspec.field(default_factory=lambda: _home("kvConfig.json"))
+    )
     config_store_path: Annotated[
-        str, Meta(min_length=1, description="File that stores settings changed at run time.")
+        str, Meta(min_length=1), "File that stores settings changed at run time."
     ] = msgspec.field(default_factory=lambda: _home("namesrv.properties"))
     order_message_enable: Annotated[
-        bool,
-        Meta(
-            description="Add orderTopicConf from the KV table to routes.", extra={"mutable": True}
-        ),
+        bool, MUTABLE, "Add orderTopicConf from the KV table to routes."
     ] = False
     cluster_test: Annotated[
-        bool,
-        Meta(
-            description="Accepted for RocketMQ's tools; no test centre is queried for routes.",
-            extra={"mutable": True},
-        ),
+        bool, MUTABLE, "Accepted for RocketMQ's tools; no test centre is queried for routes."
     ] = False
     broker_expire_ms: Annotated[
-        int,
-        Meta(ge=1000, description="How long a broker may be silent before it is dropped, in ms."),
+        int, Meta(ge=1000), "How long a broker may be silent before it is dropped, in ms."
     ] = 120_000
     scan_interval_ms: Annotated[
-        int, Meta(ge=100, description="Interval of the scan for silent brokers, in ms.")
+        int, Meta(ge=100), "Interval of the scan for silent brokers, in ms."
     ] = 10_000
     lost_master_keep_ms: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="How long, in ms, a lost master of a group with failover stays in the"
-            " routes unless the next master registers, so that its queues remain visible; 0 removes"
-            " it at once.",
-        ),
+        Natural,
+        "How long, in ms, a lost master of a group with failover stays in the routes unless the "
+        "next master registers, so that its queues remain visible; 0 removes it at once.",
     ] = 10_000
     acl_enable: Annotated[
         bool,
-        Meta(
-            description="Demand an administrator's account of whoever changes something: brokers"
-            " that register, and administrators. Off as in RocketMQ, whose brokers sign no"
-            " registrations."
-        ),
+        "Demand an administrator's account of whoever changes something: brokers that register, "
+        "and administrators. Off as in RocketMQ, whose brokers sign no registrations.",
     ] = False
     acl_file: Annotated[
         str,
-        Meta(
-            description="The accounts in RocketMQ's plain_acl.yml, as for brokers; with aclEnable."
-            " Changes take effect without a restart."
-        ),
+        "The accounts in RocketMQ's plain_acl.yml, as for brokers; with aclEnable. Changes take "
+        "effect without a restart.",
     ] = msgspec.field(default_factory=lambda: _home("plain_acl.yml"))
     group_key_file: Annotated[
         str,
-        Meta(
-            description="File with the keys of the broker groups with failover, one a line, as the"
-            " brokers' groupKeyFile; or a folder with a file for each group, under its brokerName."
-            " Registrations and epochs of these groups are then believed only with a proof; the"
-            " brokers must have their key first. If empty, an epoch excludes other brokers only for"
-            " unprovenEpochMs. Changes of the files take effect without a restart."
-        ),
+        "File with the keys of the broker groups with failover, one a line, as the brokers' "
+        "groupKeyFile; or a folder with a file for each group, under its brokerName. "
+        "Registrations and epochs of these groups are then believed only with a proof; the "
+        "brokers must have their key first. If empty, an epoch excludes other brokers only for "
+        "unprovenEpochMs. Changes of the files take effect without a restart.",
     ] = ""
     unproven_epoch_ms: Annotated[
         int,
-        Meta(
-            ge=1000,
-            le=600_000,
-            description="How long, in ms, an epoch that is registered without a proof excludes a"
-            " broker that claims another one and keeps registering; not less than the brokers'"
-            " renewDeadlineMills.",
-        ),
+        Meta(ge=1000, le=600_000),
+        "How long, in ms, an epoch that is registered without a proof excludes a broker that "
+        "claims another one and keeps registering; not less than the brokers' renewDeadlineMills.",
     ] = 10_000
     server_channel_max_idle_time_seconds: Annotated[
-        int,
-        Meta(ge=1, description="How long a connection may be silent before it is closed, in s."),
+        Positive, "How long a connection may be silent before it is closed, in s."
     ] = 120
     connection_count_max: Annotated[
-        int,
-        Meta(
-            ge=1, description="Maximum number of open connections; further connections are refused."
-        ),
+        Positive, "Maximum number of open connections; further connections are refused."
     ] = 10_000
     write_buffer_total_bytes: Annotated[
         int,
-        Meta(
-            ge=1024,
-            description=(
-                "Limit on unsent bytes across all connections. Above it, the connections with the"
-                " most unsent bytes are paused, and closed if they do not drain."
-            ),
-        ),
+        Meta(ge=1024),
+        "Limit on unsent bytes across all connections. Above it, the connections with the most "
+        "unsent bytes are paused, and closed if they do not drain.",
     ] = 128 * 1024**2
     # Tables: see `limits.py`
     peer_share_max: Annotated[
         int,
-        Meta(
-            ge=1,
-            le=100,
-            description="Percentage of each limit of all peers together that one address may fill.",
-            extra={"mutable": True},
-        ),
+        Meta(ge=1, le=100),
+        MUTABLE,
+        "Percentage of each limit of all peers together that one address may fill.",
     ] = 50
-    brokers_max: Annotated[
-        int, Meta(ge=1, description="Maximum number of brokers.", extra={"mutable": True})
-    ] = 10_000
+    brokers_max: Annotated[Positive, MUTABLE, "Maximum number of brokers."] = 10_000
     connection_brokers_max: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Maximum number of brokers that one connection registers.",
-            extra={"mutable": True},
-        ),
+        Positive, MUTABLE, "Maximum number of brokers that one connection registers."
     ] = 64
     topics_per_broker_max: Annotated[
-        int,
-        Meta(
-            ge=1, description="Maximum number of topics of a broker group.", extra={"mutable": True}
-        ),
+        Positive, MUTABLE, "Maximum number of topics of a broker group."
     ] = 300_000
     route_entries_max: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Maximum number of topics, counted once for each broker group that has"
-            " them: 160 to 300 MB (measured with 1,000,000; longest hold of the loop 17 ms).",
-            extra={"mutable": True},
-        ),
+        Positive,
+        MUTABLE,
+        "Maximum number of topics, counted once for each broker group that has them: 160 to 300 "
+        "MB (measured with 1,000,000; longest hold of the loop 17 ms).",
     ] = 1_000_000
-    kv_entries_max: Annotated[
-        int, Meta(ge=1, description="Maximum number of key-values.", extra={"mutable": True})
-    ] = 50_000
+    kv_entries_max: Annotated[Positive, MUTABLE, "Maximum number of key-values."] = 50_000
     kv_bytes_max: Annotated[
         int,
-        Meta(
-            ge=1024,
-            description="Maximum size of all key-values. Answers to registrations contain those of"
-            " ordered topics.",
-            extra={"mutable": True},
-        ),
+        Meta(ge=1024),
+        MUTABLE,
+        "Maximum size of all key-values. Answers to registrations contain those of ordered topics.",
     ] = 4 * 1024**2
     tls_server: tls_keys.ServerKeys = msgspec.field(default_factory=tls_keys.ServerKeys)
     tls_config_file: tls_keys.ConfigFile = tls_keys.CONFIG_FILE_FIELD
     admin_http_port: Annotated[
         int,
-        Meta(
-            ge=-1,
-            le=65535,
-            description="Port for metrics and health checks on `bindAddress`; 0: any, -1: none.",
-        ),
+        Meta(ge=-1, le=65535),
+        "Port for metrics and health checks on `bindAddress`; 0: any, -1: none.",
     ] = -1
 
 

@@ -3,11 +3,9 @@
 
 A settings type is a frozen `msgspec.Struct`. Its groups are fields whose type is another struct,
 and the external names of all groups together form one flat namespace, as in RocketMQ's files. Facts
-beyond the type are declared in `Annotated[..., Meta(description=..., extra={...})]`. The keys of
-`extra` are `mutable` (may change at run time), `secret` (never shown), `guard` (protects the
-program from its peers; a mistyped name is refused), `env` (another environment variable that sets
-it), `form` (for a field with a `pattern`, describes the allowed values in words that can follow
-"must be") and `ineffective` (accepted, but without effect; the description gives the reason).
+beyond the type are declared in `Annotated`: the bounds and a `pattern` in a `Meta`, the description
+as a text (or in a `Meta`), and the rest by the names in `setting_facts.py`. Those are `Meta.extra`
+with the keys `mutable`, `secret`, `guard`, `env`, `form` and `ineffective`.
 """
 
 import enum
@@ -32,13 +30,9 @@ class SettingsField(NamedTuple):
     annotation: Any
     base: Any
     metas: tuple[msgspec.Meta, ...]
+    description: str
     is_required: bool
     default: Any = None
-
-    @property
-    def description(self) -> str:
-        """Return the human-readable description, or an empty string."""
-        return next((meta.description for meta in self.metas if meta.description), "")
 
     @property
     def snake_name(self) -> str:
@@ -151,22 +145,25 @@ def _shown(value: object) -> str:
 
 def _walk(struct_type: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[SettingsField]:
     for info in attributes_of(struct_type):
-        base, metas = _strip(info.type)
+        base, facts = _strip(info.type)
         here = (*path, info.name)
         if isinstance(base, type) and issubclass(base, msgspec.Struct):
             yield from _walk(base, here)
-        else:
-            yield SettingsField(
-                info.encode_name, here, info.type, base, metas, info.required, info.default
-            )
+            continue
+        metas = tuple(it for it in facts if isinstance(it, msgspec.Meta))
+        texts = (it if isinstance(it, str) else getattr(it, "description", None) for it in facts)
+        text = next(filter(None, texts), "")
+        yield SettingsField(
+            info.encode_name, here, info.type, base, metas, text, info.required, info.default
+        )
 
 
-def _strip(annotation: Any) -> tuple[Any, tuple[msgspec.Meta, ...]]:
-    """Split a type into its base type and its Meta objects; look inside optional types, too."""
+def _strip(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Split a type into its base type and its facts; look inside optional types, too."""
     if get_origin(annotation) is Annotated:
-        inner, *extras = get_args(annotation)
-        base, metas = _strip(inner)
-        return base, (*metas, *(extra for extra in extras if isinstance(extra, msgspec.Meta)))
+        inner, *facts = get_args(annotation)
+        base, inner_facts = _strip(inner)
+        return base, (*inner_facts, *facts)
     members = [member for member in get_args(annotation) if member is not type(None)]
     if len(members) == 1 and type(None) in get_args(annotation):
         return _strip(members[0])

@@ -10,11 +10,12 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from cometmq.store.settings import INEFFECTIVE, MUTABLE, StoreSettings
+from cometmq.store.settings import StoreSettings
 
 
 def _because(reason: str) -> Meta:
-    return Meta(description=f"Accepted; {reason}.", extra=MUTABLE | INEFFECTIVE)
+    extra = {"mutable": True, "ineffective": True}
+    return Meta(description=f"Accepted; {reason}.", extra=extra)
 
 
 POOL: Final = _because("one event loop serves all requests, without thread pools")
