@@ -9,7 +9,7 @@ import resource
 import tempfile
 import time
 
-from cometmq.store.disk import OsDisk
+from cometmq.store.os_disk import OsDisk
 from cometmq.txn_checker.entry import Half
 from cometmq.txn_checker.ledger import Ledger
 from cometmq.txn_checker.rounds import Due, due

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cometmq.client.clock import wall_ms
-from cometmq.store.disk import OsDisk
 from cometmq.store.message_store import MessageStore
+from cometmq.store.os_disk import OsDisk
 from cometmq.store.settings import StoreSettings
 from lag_demo.groups import ACTORS
 from lag_demo.old_messages import COUNT, FILE_BYTES, QUEUES, TOPIC, write_old_messages

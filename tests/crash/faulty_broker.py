@@ -19,7 +19,7 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.log_syncs import Ended, NativeSyncer
 from cometmq.cli.main import main
 from cometmq.remoting.types import Buffer
-from cometmq.store import disk, json_config
+from cometmq.store import disk, json_config, os_disk
 from cometmq.store.errors import DiskError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def fault(operation: str, path: str) -> int:
     return int(number) if wanted == operation and part in path else 0
 
 
-class FaultyFile(disk.OsFile):
+class FaultyFile(os_disk.OsFile):
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
         number = fault("write", self.path)
         if number:
@@ -54,7 +54,7 @@ class FaultyFile(disk.OsFile):
         super().sync()
 
 
-class FaultyDisk(disk.OsDisk):
+class FaultyDisk(os_disk.OsDisk):
     def open(self, path: str) -> FaultyFile:
         return FaultyFile(self, path)
 

@@ -17,7 +17,7 @@ import pytest
 from cometmq.peers.broker.child import BrokerChild, until
 from cometmq.peers.broker.client import Client
 from cometmq.remoting.errors import CommandError, ServiceNotAvailable
-from cometmq.store.disk import OsDisk
+from cometmq.store.os_disk import OsDisk
 
 FAULTY_BROKER: Final = "tests.crash.faulty_broker"
 TOPIC: Final = "T"

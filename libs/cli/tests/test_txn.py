@@ -10,7 +10,7 @@ from cometmq.client import Message, TransactionOptions, TransactionProducer, Tra
 from cometmq.client.admin import AdminClient
 from cometmq.peers.processes import wait_until
 from cometmq.remoting.names import CHECK_GROUP, HALF_TOPIC, OP_HALF_TOPIC
-from cometmq.store.disk import OsDisk
+from cometmq.store.os_disk import OsDisk
 from cometmq.txn_checker.ledger import Ledger
 
 

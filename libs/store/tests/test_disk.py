@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store import disk as disk_module
-from cometmq.store.disk import DiskUsage, OsDisk
+from cometmq.store import os_disk as disk_module
+from cometmq.store.disk import DiskUsage
 from cometmq.store.errors import DiskError, LockHeld
+from cometmq.store.os_disk import OsDisk
 
 
 @pytest.fixture
@@ -196,7 +197,7 @@ def test_usage_rounds_up():
 
 LOCK_IN_CHILD = """
 import sys
-from cometmq.store.disk import OsDisk
+from cometmq.store.os_disk import OsDisk
 from cometmq.store.errors import LockHeld
 try:
     OsDisk().lock(sys.argv[1])
@@ -231,7 +232,7 @@ def test_writeback_changes_nothing_that_readers_see(disk, tmp_path):
 
 
 def test_a_system_without_writeback_leaves_it_to_the_sync(disk, tmp_path, monkeypatch):
-    monkeypatch.setattr("cometmq.store.disk._sync_file_range", None)
+    monkeypatch.setattr("cometmq.store.os_disk._sync_file_range", None)
     file = make(disk, tmp_path, "x")
     file.write(0, [b"ab"])
     file.start_writeback(0, 4096)

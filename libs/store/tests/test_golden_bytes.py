@@ -10,7 +10,7 @@ from cometmq.remoting.message.ids import pack_host
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import index_keys, parse_properties
 from cometmq.remoting.message.record import decode_record
-from cometmq.store.disk import OsDisk
+from cometmq.store.os_disk import OsDisk
 from cometmq.store.queues.queue_files import ENTRY, FILLER
 from cometmq.store.recovery.checkpoint import Checkpoint
 from cometmq.store.testing.builders import SteppingClock, StoreRig, make_message, small_settings

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cometmq.remoting.message.record import decode_record
-from cometmq.store.disk import OsDisk
+from cometmq.store.os_disk import OsDisk
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings

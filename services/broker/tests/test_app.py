@@ -42,8 +42,8 @@ from cometmq.remoting.transport.settings import ClientSettings, TlsMode
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import FakeClock, SystemClock
 from cometmq.runtime.settings import Loaded, load
-from cometmq.store.disk import OsDisk
 from cometmq.store.journal import read_journal
+from cometmq.store.os_disk import OsDisk
 from cometmq.store.testing.builders import StoreRig, make_message
 from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep.flush import FlushJob

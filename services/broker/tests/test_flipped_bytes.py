@@ -29,9 +29,9 @@ from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.settings import load
-from cometmq.store.disk import OsDisk
 from cometmq.store.errors import CorruptStore
 from cometmq.store.message_store import MessageStore
+from cometmq.store.os_disk import OsDisk
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
 from cometmq.store.testing.builders import make_message

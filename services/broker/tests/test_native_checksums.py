@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from cometmq.broker.native import IS_BUILT, accel
-from cometmq.store.disk import OsDisk
 from cometmq.store.log.checksums import BLOCK_BYTES, Check, Checksums, FileCrcs, Part, spans
 from cometmq.store.native_code import NativeCode
+from cometmq.store.os_disk import OsDisk
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")

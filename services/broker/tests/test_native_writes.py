@@ -9,8 +9,8 @@ import pytest
 
 from cometmq.broker.native import IS_BUILT, open_native_writes
 from cometmq.broker.settings import BrokerSettings
-from cometmq.store.disk import OsDisk
 from cometmq.store.errors import DiskError
+from cometmq.store.os_disk import OsDisk
 
 FILE_BYTES = 10_000
 OPEN_MAX = 4

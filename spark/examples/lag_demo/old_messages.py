@@ -11,8 +11,8 @@ from typing import Final
 
 from cometmq.client.clock import wall_ms
 from cometmq.remoting.message.new_message import NewMessage
-from cometmq.store.disk import OsDisk
 from cometmq.store.message_store import MessageStore
+from cometmq.store.os_disk import OsDisk
 from cometmq.store.settings import StoreSettings
 
 TOPIC: Final = "Invoices"

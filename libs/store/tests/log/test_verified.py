@@ -11,10 +11,10 @@ from zlib import crc32
 import pytest
 
 from cometmq.remoting.message.record import decode_record
-from cometmq.store.disk import OsDisk
 from cometmq.store.errors import DiskError
 from cometmq.store.log.checksums import BLOCK_BYTES
 from cometmq.store.log.verified import KEPT_COUNT_MAX
+from cometmq.store.os_disk import OsDisk
 from cometmq.store.queues.pulls import read_log
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus

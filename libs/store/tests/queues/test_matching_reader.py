@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from cometmq.remoting.message.record import decode_record
 from cometmq.remoting.types import Buffer
-from cometmq.store.disk import OsDisk
 from cometmq.store.message_store import MessageStore
+from cometmq.store.os_disk import OsDisk
 from cometmq.store.queues.matching_reader import BLOCK_COUNT_MAX, BlockSize, read_matching
 from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.queues.queue_reader import SCAN_COUNT_MIN, ReadLimits, read_queue

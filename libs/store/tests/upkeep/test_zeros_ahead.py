@@ -7,8 +7,8 @@ import os
 import pytest
 
 from cometmq.remoting.message.record import decode_records
-from cometmq.store.disk import OsDisk
 from cometmq.store.errors import DiskError
+from cometmq.store.os_disk import OsDisk
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.settings import FlushDiskType
 from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings

@@ -31,8 +31,8 @@ from cometmq.remoting.message.record import decode_record
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.signature import SessionCredentials
 from cometmq.runtime.acl.accounts import Account, Accounts
-from cometmq.store.disk import OsFile
 from cometmq.store.errors import DiskError
+from cometmq.store.os_disk import OsFile
 
 if TYPE_CHECKING:
     from cometmq.broker.acl.keeper import AclKeeper

@@ -48,8 +48,8 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.record import decode_record
 from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.worker import Worker
-from cometmq.store.disk import OsFile
 from cometmq.store.errors import DiskError
+from cometmq.store.os_disk import OsFile
 from cometmq.store.reads import Lookup, Read
 
 COUNT = 40

@@ -27,7 +27,7 @@ from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.message.record import decode_record
 from cometmq.runtime.limits import LimitReached
-from cometmq.store.disk import OsFile
+from cometmq.store.os_disk import OsFile
 
 SUSPEND, SUBSCRIPTION = 2, 4
 PULL = PullMessage("G", "T", 1, 0, 32, 0, 0, 15_000, 5, None, "SQL92")

@@ -26,8 +26,8 @@ from cometmq.broker.storing.log_syncs import (
 from cometmq.broker.testing.held_syncs import HeldSyncer
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.broker.testing.replicas import DEADLINE_S, Node, until
-from cometmq.store.disk import OsDisk
 from cometmq.store.errors import DiskError
+from cometmq.store.os_disk import OsDisk
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.settings import FlushDiskType
 from cometmq.store.testing.builders import make_message

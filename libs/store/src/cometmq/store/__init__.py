@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commit log, consume queues and index, byte-compatible with RocketMQ 4.9."""
 
-from cometmq.store.disk import OsDisk
 from cometmq.store.errors import CorruptStore, DiskError, LockHeld, StoreError
 from cometmq.store.message_store import MessageStore
+from cometmq.store.os_disk import OsDisk
 from cometmq.store.results import (
     BoundaryType,
     GetResult,

@@ -74,9 +74,9 @@ from cometmq.runtime.process.memory import release_free_memory
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import every
 from cometmq.runtime.tls_keys import client_tls
-from cometmq.store.disk import OsDisk
 from cometmq.store.layout import Layout
 from cometmq.store.message_store import MessageStore
+from cometmq.store.os_disk import OsDisk
 
 FIRST_ROUND_WAIT_MS: Final = 2_000
 """Maximum time that startup waits for name servers that do not answer."""

@@ -20,8 +20,8 @@ from cometmq.runtime.process.open_files import connections_within, open_files_li
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tls_keys import Label, server_tls
 from cometmq.runtime.worker import Worker
-from cometmq.store.disk import OsDisk
 from cometmq.store.message_store import MessageStore
+from cometmq.store.os_disk import OsDisk
 from cometmq.store.settings import BrokerRole
 
 ACL_FILE: Final = "plain_acl.yml"

@@ -20,7 +20,7 @@ from cometmq.runtime.settings.faults import Faults
 from cometmq.runtime.tasks import every
 from cometmq.runtime.tls_keys import Label, client_tls_if_on
 from cometmq.runtime.worker import Worker
-from cometmq.store.disk import OsDisk
+from cometmq.store.os_disk import OsDisk
 from cometmq.txn_checker.brokers import LOCK_FILE, Brokers
 from cometmq.txn_checker.ledger import Ledger
 from cometmq.txn_checker.masters import Masters

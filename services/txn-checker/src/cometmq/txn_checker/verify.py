@@ -18,7 +18,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_transactions import HalfMessage, Span
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.message.flags import java_hash
-from cometmq.store.disk import OsDisk
+from cometmq.store.os_disk import OsDisk
 from cometmq.txn_checker.entry import Entry, State
 from cometmq.txn_checker.ledger import FOLDERS, REDO_LOG, Ledger
 

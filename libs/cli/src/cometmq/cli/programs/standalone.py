@@ -65,8 +65,8 @@ from cometmq.runtime.process.garbage import no_collections
 from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.service import Stop, run
 from cometmq.runtime.settings.wrong_file import refuse_wrong_file
-from cometmq.store.disk import OsDisk
 from cometmq.store.layout import Layout
+from cometmq.store.os_disk import OsDisk
 
 if TYPE_CHECKING:
     from cometmq.broker.app import BrokerApp

@@ -17,7 +17,7 @@ import msgspec
 
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.record import MessageRecord, Scan
-from cometmq.store.disk import Disk, DiskFile, OsDisk
+from cometmq.store.disk import Disk, DiskFile
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.index.index_format import HEADER, IndexHeader, IndexShape
 from cometmq.store.index.keys import ENTRY
@@ -26,6 +26,7 @@ from cometmq.store.json_config import content_digest
 from cometmq.store.layout import Layout, file_name
 from cometmq.store.log.log_scanner import LogScanner, find_record, first_record
 from cometmq.store.lookups import Lookups
+from cometmq.store.os_disk import OsDisk
 from cometmq.store.parts import Parts, build_parts
 from cometmq.store.queues.deletions import ends_of, read_notes
 from cometmq.store.reads import finish
@@ -336,7 +337,7 @@ def _journal_summaries(view: StoreView, journal: JournalContent) -> list[Journal
 
 def _with_found_sizes(disk: Disk, settings: StoreSettings) -> StoreSettings:
     """Replace the configured file sizes with those found in the folder."""
-    root = os.path.expanduser(settings.store_path_root_dir)  # noqa: PTH111  # see disk.py
+    root = os.path.expanduser(settings.store_path_root_dir)  # noqa: PTH111  # see os_disk.py
     log_folder = settings.store_path_commit_log or f"{root}/commitlog"
     changes: dict[str, object] = {"store_path_root_dir": root}
     starts = [int(name) for name in disk.names(log_folder) if name.isdigit()]

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cometmq.remoting.message.record import Scan
-from cometmq.store.disk import Disk, OsDisk
+from cometmq.store.disk import Disk
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.index.index_file import IndexFile
 from cometmq.store.inspection.checksum_check import damaged_parts
@@ -33,6 +33,7 @@ from cometmq.store.inspection.overlay import OverlayDisk
 from cometmq.store.inspection.record_keys import RecordKeys
 from cometmq.store.journal import read_journal
 from cometmq.store.message_store import MessageStore
+from cometmq.store.os_disk import OsDisk
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
 from cometmq.store.recovery.recovery import Recovered

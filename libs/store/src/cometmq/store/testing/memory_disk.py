@@ -10,14 +10,7 @@ from collections.abc import Callable, Sequence
 from posixpath import dirname
 
 from cometmq.remoting.types import Buffer
-from cometmq.store.disk import (
-    Descriptor,
-    DiskFile,
-    DiskUsage,
-    Piece,
-    sync_in_turn,
-    write_in_turn,
-)
+from cometmq.store.disk import Descriptor, DiskFile, DiskUsage, Piece, sync_in_turn, write_in_turn
 from cometmq.store.errors import DiskError, LockHeld
 
 Fault = Callable[[str, str], int]

@@ -31,8 +31,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from cometmq.store.disk import Descriptor, Disk, DiskFile, open_folder, opened
+from cometmq.store.disk import Descriptor, Disk, DiskFile
 from cometmq.store.errors import DiskError
+from cometmq.store.os_disk import open_folder, opened
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.settings import FlushDiskType

@@ -27,8 +27,8 @@ from cometmq.remoting.testing.peer import FakePeer
 from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.settings import load
 from cometmq.store.delay_levels import DelayLevels
-from cometmq.store.disk import OsDisk
 from cometmq.store.message_store import MessageStore
+from cometmq.store.os_disk import OsDisk
 
 SMALL_FILES = {
     "mappedFileSizeCommitLog": str(1 << 20),

@@ -15,9 +15,9 @@ from cometmq.broker.copies.streams import block_exchange, frames
 from cometmq.broker.testing.member_nodes import MemberNode, is_equal
 from cometmq.broker.testing.replicas import DEADLINE_S
 from cometmq.remoting.message.record import decode_record
-from cometmq.store.disk import OsDisk
 from cometmq.store.errors import DiskError
 from cometmq.store.log.checksums import BLOCK_BYTES
+from cometmq.store.os_disk import OsDisk
 from cometmq.store.testing.builders import make_message
 from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep.scrub_state import load_state
