@@ -18,7 +18,7 @@ from cometmq.operator.api import ApiUnreachable, KubeApi
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.broker_groups.group import ACCEPT_LOSS, FINALIZER
 from cometmq.operator.broker_groups.group_elector import GroupElector
-from cometmq.operator.broker_groups.passes import GroupPass
+from cometmq.operator.broker_groups.group_pass import GroupPass
 from cometmq.operator.engine.context import Context
 from cometmq.runtime.clock import FakeClock
 

@@ -11,9 +11,9 @@ from cometmq.client.testing.waiting import eventually
 from cometmq.operator.api import ApiRefused, ApiUnreachable
 from cometmq.operator.engine import tasks
 from cometmq.operator.engine.context import Context
+from cometmq.operator.engine.engine import Engine
 from cometmq.operator.engine.managed import Managed, metadata_of
 from cometmq.operator.engine.passes import Pass
-from cometmq.operator.engine.tasks import Engine
 from cometmq.operator.metrics import OperatorFigures
 from cometmq.operator.topics_and_groups.objects import Objects
 from cometmq.remoting.log import NO_LOG

@@ -12,7 +12,7 @@ from cometmq.ha.record import Copy, Record
 from cometmq.operator.api_types.broker_group import Spec
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.group_elector import GroupElector
-from cometmq.operator.broker_groups.orders import AcceptLoss
+from cometmq.operator.broker_groups.user_orders import AcceptLoss
 from cometmq.remoting.errors import RequestTimeout
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import SystemClock

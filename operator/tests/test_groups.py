@@ -12,9 +12,9 @@ from cometmq.operator.access import AGE_MAX_MS, PLAIN, Link, Secrets
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.broker_groups.group import CONTROL_NAME, FINALIZER, TLS_SECRET
 from cometmq.operator.broker_groups.group_elector import GroupElector
+from cometmq.operator.broker_groups.group_pass import GroupPass
+from cometmq.operator.broker_groups.groups import Groups
 from cometmq.operator.broker_groups.observe import Live
-from cometmq.operator.broker_groups.passes import GroupPass
-from cometmq.operator.broker_groups.tasks import Groups
 from cometmq.operator.engine.context import Context
 from cometmq.operator.metrics import OperatorFigures
 from cometmq.operator.testing.states import group

@@ -23,8 +23,8 @@ from cometmq.operator.broker_groups.key_rotation import (
 )
 from cometmq.operator.broker_groups.key_secret import KeySecret, new_key
 from cometmq.operator.broker_groups.observe import Live, is_key_required
-from cometmq.operator.broker_groups.orders import RotateKey, given, plan
 from cometmq.operator.broker_groups.render import broker_conf, objects
+from cometmq.operator.broker_groups.user_orders import RotateKey, given, plan
 from cometmq.operator.testing.states import READY, group, seen
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG

@@ -28,7 +28,7 @@ from cometmq.operator.broker_groups.pod import ACCOUNTS, GROUP_KEY, TLS
 from cometmq.operator.broker_groups.render import broker_conf
 from cometmq.operator.engine.context import Context
 from cometmq.operator.testing.states import group
-from cometmq.operator.topics_and_groups.passes import DeclaredPass
+from cometmq.operator.topics_and_groups.declared_pass import DeclaredPass
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.log import NO_LOG

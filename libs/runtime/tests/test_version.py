@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The version is a constant, which programs know without reading what is installed."""
+"""The version is a constant, so programs do not read the metadata of installed packages."""
 
 import subprocess
 import sys

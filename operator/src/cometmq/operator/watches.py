@@ -13,7 +13,7 @@ from cometmq.operator.api import ApiUnreachable, Body, KubeApi
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.api_types.topics_and_groups import PLURALS
 from cometmq.operator.broker_groups.group import GROUP_LABEL
-from cometmq.operator.broker_groups.tasks import Groups
+from cometmq.operator.broker_groups.groups import Groups
 from cometmq.operator.topics_and_groups.objects import Objects
 from cometmq.remoting.log import Log
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a change of a group's offsets, or a trim of queues, would redeliver or skip; it changes
-nothing.
+"""Previews count the messages that a reset of a group or a trim would redeliver or skip.
+
+They only read.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts that clients have chosen, as they may be printed on a terminal."""
+"""Escapes the texts of peers, so that none can control the terminal that prints them."""
 
 from typing import Final
 
@@ -15,15 +15,15 @@ _IN_JSON: Final = {code: f"\\u{code:04x}" for code in _ESCAPES if code >= 0x7F}
 
 
 def visible(text: str) -> str:
-    """Return a text with its control characters written out, except for the ends of lines and tabs;
-    those that turn the direction of a line or separate lines are written out, too.
+    """Replace the control characters by escapes such as `\\x1b`, except tabs and newlines.
 
-    Clients choose properties, keys and names; as they are, they could move the cursor, rename the
-    terminal or hide what follows.
+    Characters that separate lines or change the direction of writing are replaced, too. Clients
+    choose properties, keys and names; unescaped, these could move the cursor, rename the terminal
+    or hide the text behind them.
     """
     return text.translate(_ESCAPES)
 
 
 def visible_json(text: str) -> str:
-    """Return a JSON document with the control characters written out that JSON does not escape."""
+    """Escape the control characters of a JSON document that JSON itself leaves as they are."""
     return text.translate(_IN_JSON)

@@ -10,12 +10,12 @@ from cometmq.ha.places.kubernetes import ANNOTATION
 from cometmq.ha.record import decode_record
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.api_types.status import GroupStatus, LastOperation
-from cometmq.operator.broker_groups import orders
+from cometmq.operator.broker_groups import user_orders
 from cometmq.operator.broker_groups.decide import Seen
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.key_secret import KeySecret
-from cometmq.operator.broker_groups.orders import (
+from cometmq.operator.broker_groups.user_orders import (
     AcceptLoss,
     Discard,
     Plan,
@@ -43,12 +43,12 @@ class GivenOrders:
         The annotation is removed first: an operator that dies here loses the order instead of
         repeating it, because a second fence or rebuild causes damage.
         """
-        order = orders.given(group)
+        order = user_orders.given(group)
         if order is None or group.is_deleting:
             return None
         patch = {"metadata": {"annotations": {order.annotation: None}}}
         await self._context.api.patch(KIND, group.namespace, group.name, patch)
-        error = await self._carry_out(group, orders.plan(group, seen, order))
+        error = await self._carry_out(group, user_orders.plan(group, seen, order))
         result = "Refused" if error else "Started"
         self.operations[order.verb, result] += 1
         return LastOperation(

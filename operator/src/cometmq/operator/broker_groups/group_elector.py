@@ -23,7 +23,7 @@ from cometmq.ha.record import Record
 from cometmq.operator.access import PLAIN, Link
 from cometmq.operator.broker_groups.decide import Backlog
 from cometmq.operator.broker_groups.group import CONTROL_PORT, MAIN_PORT, BrokerGroup
-from cometmq.operator.broker_groups.orders import AcceptLoss, Discard
+from cometmq.operator.broker_groups.user_orders import AcceptLoss, Discard
 from cometmq.operator.unconsumed import unconsumed
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log

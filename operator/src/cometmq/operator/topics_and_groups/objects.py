@@ -11,11 +11,11 @@ import msgspec
 from cometmq.operator.api import ApiRefused, ApiUnreachable, Body
 from cometmq.operator.api_types.topics_and_groups import PLURALS
 from cometmq.operator.engine.context import Context
+from cometmq.operator.engine.engine import RETRY_MS, Engine
 from cometmq.operator.engine.managed import Key
-from cometmq.operator.engine.tasks import RETRY_MS, Engine
 from cometmq.operator.metrics import DeclaredFigures, OperatorFigures
+from cometmq.operator.topics_and_groups.declared_pass import DeclaredPass
 from cometmq.operator.topics_and_groups.item import Claim, declared_of
-from cometmq.operator.topics_and_groups.passes import DeclaredPass
 
 PASSES_MAX: Final = 8
 """Concurrent passes: each reads a table of all topics from every broker."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command line proposes: words to a shell, and the name that was meant."""
+"""Suggestions: completions for shells, and the likely name behind a misspelt one."""

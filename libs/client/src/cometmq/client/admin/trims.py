@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delete the messages of a topic before an offset or a time; first find out what is lost."""
+"""Trims delete the messages of a topic before an offset or a time; a plan shows the loss first."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ from cometmq.remoting.progress import position
 
 
 class Before(msgspec.Struct, frozen=True):
-    """Where the messages that remain begin: at an offset, at a time, or nowhere."""
+    """The end of a trim: an offset, a time, or without both the end of each queue."""
 
     offset: int | None = None
     timestamp_ms: int | None = None
@@ -24,25 +24,25 @@ class Before(msgspec.Struct, frozen=True):
 
 
 class QueueTrim(msgspec.Struct, frozen=True):
-    """What is deleted from one queue."""
+    """The part of a queue that a trim deletes."""
 
     queue: MessageQueue
     first: int
-    """Where the queue begins now."""
+    """The first offset of the queue before the trim."""
     before: int
-    """Where it begins afterwards."""
+    """The first offset of the queue after the trim."""
     messages: int
     size: int
-    """The size of the messages in bytes; that of many messages is estimated."""
+    """Size of the messages in bytes, estimated if there are many."""
 
 
 class Trim(msgspec.Struct, frozen=True):
-    """What is deleted from a topic."""
+    """The part of a topic that a trim deletes."""
 
     topic: str
     queues: Sequence[QueueTrim]
     unread: Mapping[str, int]
-    """How many of the messages each group that has offsets in the topic has not read."""
+    """Number of these messages that each group with offsets in the topic has not read."""
 
     @property
     def messages(self) -> int:
@@ -58,10 +58,10 @@ class Trim(msgspec.Struct, frozen=True):
 async def plan_trim(
     admin: AdminClient, topic: str, before: Before, queue: MessageQueue | None = None
 ) -> Trim:
-    """Return what would be deleted from all queues of a topic, or from one; all must answer.
+    """Return what a trim of all queues of a topic, or of one, would delete; all masters answer.
 
-    Raise InvalidArgument for an offset if the topic has several queues, whose offsets have nothing
-    to do with each other.
+    Raise InvalidArgument if an offset is given for several queues, because their offsets are
+    independent of each other.
     """
     if is_system_topic(topic):
         raise ClientError(f"{topic} cannot be trimmed: brokers need its messages")

@@ -13,8 +13,8 @@ from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.broker_groups.decide import Backlog
 from cometmq.operator.broker_groups.group import FINALIZER
 from cometmq.operator.broker_groups.group_elector import GroupElector
+from cometmq.operator.broker_groups.group_pass import GroupPass
 from cometmq.operator.broker_groups.observe import REVISION
-from cometmq.operator.broker_groups.passes import GroupPass
 from cometmq.operator.engine.context import Context
 from cometmq.remoting.errors import RequestTimeout
 from cometmq.remoting.log import NO_LOG

@@ -12,7 +12,7 @@ from cometmq.operator.access import SERVER_KEYS, Link, SecretFault
 from cometmq.operator.api import ApiRefused, ApiUnreachable, Body
 from cometmq.operator.api_types.secret_keys import ACL_FILE
 from cometmq.operator.api_types.status import GroupStatus
-from cometmq.operator.broker_groups import decide, orders, render
+from cometmq.operator.broker_groups import decide, render, user_orders
 from cometmq.operator.broker_groups.decide import (
     Backlog,
     Ending,
@@ -156,7 +156,7 @@ class GroupPass(Pass[BrokerGroup]):
         )
         await self._write_status(group, found, before)
         await self._reporter.note(group, found, before)
-        is_idle = isinstance(step, Nothing) and orders.given(group) is None and not refusal
+        is_idle = isinstance(step, Nothing) and user_orders.given(group) is None and not refusal
         is_idle = is_idle and fault is None
         return self.context.resync_ms if is_idle and decide.has_master(seen) else SOON_MS
 

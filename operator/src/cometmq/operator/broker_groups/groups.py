@@ -6,10 +6,10 @@ from collections.abc import Callable
 from cometmq.ha.port import RecordPort
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.broker_groups.group_elector import Addresses, GroupElector
-from cometmq.operator.broker_groups.passes import GroupPass
+from cometmq.operator.broker_groups.group_pass import GroupPass
 from cometmq.operator.engine.context import Context
+from cometmq.operator.engine.engine import Engine
 from cometmq.operator.engine.managed import Key
-from cometmq.operator.engine.tasks import Engine
 from cometmq.operator.metrics import GroupFigures, OperatorFigures
 
 

@@ -12,9 +12,9 @@ from cometmq.ha.actions import Fence, HandOver, Status
 from cometmq.ha.member import Role
 from cometmq.ha.record import Copy
 from cometmq.ha.state import Standing
-from cometmq.operator.broker_groups import orders
+from cometmq.operator.broker_groups import user_orders
 from cometmq.operator.broker_groups.group import ACCEPT_LOSS, FENCE, REBUILD, SWITCHOVER
-from cometmq.operator.broker_groups.orders import AcceptLoss, Discard, Refused
+from cometmq.operator.broker_groups.user_orders import AcceptLoss, Discard, Refused
 from cometmq.operator.testing.states import READY, copy, group, seen
 
 THREE = seen(READY, READY, READY)
@@ -108,9 +108,9 @@ def test_orders(case):
     annotation, value, state, wanted = PLANS[case]
     one = group(replicas=3, replication={"minInSync": 2})
     one = msgspec.structs.replace(one, annotations={annotation: value, "other": "x"})
-    order = orders.given(one)
+    order = user_orders.given(one)
     assert order is not None
-    plan = orders.plan(one, state, order)
+    plan = user_orders.plan(one, state, order)
     if isinstance(plan, Refused):
         assert wanted in plan.text
     else:
@@ -121,10 +121,10 @@ def test_a_fence_comes_before_other_orders():
     one = msgspec.structs.replace(
         group(), annotations={REBUILD: "orders-1", SWITCHOVER: "auto", FENCE: "orders-0"}
     )
-    order = orders.given(one)
+    order = user_orders.given(one)
     assert order is not None
     assert order.verb == "fence"
 
 
 def test_a_group_without_orders():
-    assert orders.given(group()) is None
+    assert user_orders.given(group()) is None
