@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.client.testing.waiting import eventually
 from cometmq.operator.api import ApiRefused, ApiUnreachable
-from cometmq.operator.engine import tasks
+from cometmq.operator.engine import engine as engine_module
 from cometmq.operator.engine.context import Context
 from cometmq.operator.engine.engine import Engine
 from cometmq.operator.engine.managed import Managed, metadata_of
@@ -152,7 +152,7 @@ async def test_an_object_of_a_deleted_namespace_is_released_at_once(space):
 
 
 async def test_a_task_is_woken_by_events_and_by_its_view(engine, monkeypatch):
-    monkeypatch.setattr(tasks, "LOOK_MS", 1)
+    monkeypatch.setattr(engine_module, "LOOK_MS", 1)
     engine.wake(KEY)
     work = engine.get(KEY)
     await eventually(lambda: work.runs == 1)
@@ -164,7 +164,7 @@ async def test_a_task_is_woken_by_events_and_by_its_view(engine, monkeypatch):
 
 
 async def test_a_pass_that_fails_is_repeated(engine, monkeypatch):
-    monkeypatch.setattr(tasks, "RETRY_MS", 0)
+    monkeypatch.setattr(engine_module, "RETRY_MS", 0)
     engine.wake(KEY)
     work = engine.get(KEY)
     work.pauses = [ApiUnreachable("down"), ApiRefused(403, "no")]

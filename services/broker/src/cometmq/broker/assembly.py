@@ -166,15 +166,7 @@ def assemble(inputs: Inputs) -> Broker:
     folder = Path(settings.store_path_root_dir).expanduser() / "config"
     incremental = IncrementalRunner()
     saver = TableSaver(inputs.workers.config, log=log, runner=incremental, journal=inputs.journal)
-    driver = StoreDriver(
-        inputs.store,
-        workers=inputs.workers,
-        clock=clock,
-        log=log,
-        turn=inputs.journal.turn,
-        syncer=inputs.syncer,
-    )
-    driver.reads.wait_ms_max = settings.read_wait_mills
+    driver = _driver(inputs)
 
     def register() -> None:
         broker.registration.notify()
@@ -184,7 +176,6 @@ def assemble(inputs: Inputs) -> Broker:
 
     tables = load_tables(inputs, saver, folder, register=register)
     address, shared = advertised(loaded, inputs.ports.main), shared_address(loaded)
-    host, port, _ = address
     store_host = packed_host(*(shared or address)[:2], setting=(shared or address).setting)
     stats = BrokerStats()
     limits = Limits(LIMITS, current_settings, clock_ms=clock.monotonic_ms, log=log)
@@ -205,31 +196,20 @@ def assemble(inputs: Inputs) -> Broker:
         settings=current_settings,
         store_host=store_host,
     )
+    consumers = Consumers(changed=Notices(), emptied=tables.filters.unregister, log=log)
     broker = Broker(
         config,
         clock,
         log,
-        Process(
-            host_port(host, port),
-            host,
-            store_host,
-            clock.now_ms(),
-            clock.monotonic_ms(),
-            memory_limit_bytes(),
-        ),
+        _process(address, store_host, clock),
         inputs.store,
         driver,
         tables,
-        Clients(
-            Consumers(changed=Notices(), emptied=tables.filters.unregister, log=log),
-            Registered(limits),
-        ),
+        Clients(consumers, Registered(limits)),
         Admission(limits, tables, inputs.acl, inputs.member_keys),
         Deferred(delays, parking, destinations, alarm),
         stats,
-        Measured(
-            Rates(stats), StatSampler(stats, now_ms=clock.monotonic_ms()), _history(inputs, stats)
-        ),
+        _measured(inputs, stats),
         _registration(inputs, tables.topics, address, shared, settings=current_settings),
         pending=Pending(incremental=incremental),
     )
@@ -257,11 +237,36 @@ def _begin_journal(journal: Journal, broker: Broker) -> None:
             saver.request(table)
 
 
-def _history(inputs: Inputs, stats: BrokerStats) -> History:
-    store = inputs.store
-    return History(
-        lambda: Totals(store.counters.put_count, stats.get_count), now_ms=inputs.clock.now_ms()
+def _driver(inputs: Inputs) -> StoreDriver:
+    driver = StoreDriver(
+        inputs.store,
+        workers=inputs.workers,
+        clock=inputs.clock,
+        log=inputs.log,
+        turn=inputs.journal.turn,
+        syncer=inputs.syncer,
     )
+    driver.reads.wait_ms_max = inputs.loaded.value.read_wait_mills
+    return driver
+
+
+def _process(address: Address, store_host: bytes, clock: Clock) -> Process:
+    return Process(
+        host_port(address.host, address.port),
+        address.host,
+        store_host,
+        clock.now_ms(),
+        clock.monotonic_ms(),
+        memory_limit_bytes(),
+    )
+
+
+def _measured(inputs: Inputs, stats: BrokerStats) -> Measured:
+    store, clock = inputs.store, inputs.clock
+    totals = History(
+        lambda: Totals(store.counters.put_count, stats.get_count), now_ms=clock.now_ms()
+    )
+    return Measured(Rates(stats), StatSampler(stats, now_ms=clock.monotonic_ms()), totals)
 
 
 def delivery_counter(

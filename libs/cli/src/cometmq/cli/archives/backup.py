@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq backup`: copy the messages of topics into a folder, and check such a folder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -83,48 +84,14 @@ def backup(  # noqa: PLR0913  # one parameter per option
             raise wrong_usage("--verify checks the whole folder: give no topics")
         print_facts(_verified(load(folder)), as_json=as_json)
         return
-    ranges, now_ms = parse_queues(queue or ()), wall_ms()
-    if ranges and len(topic or ()) != 1:
-        raise wrong_usage("--queue needs one topic")
-    since_ms, until_ms = (
-        None if it is None else times.parsed(it, now_ms=now_ms) for it in (since, until)
-    )
-    wanted_groups = None if not (groups or group) else [] if groups else (group or [])
-    options = {
-        "--all": ["yes"] * is_all,
-        "--since": [since or ""],
-        "--until": [until or ""],
-        "--queue": sorted(queue or ()),
-        "--groups": ["yes"] * groups,
-        "--group": sorted(group or ()),
-    }
-    options = {name: texts for name, texts in options.items() if any(texts)}
-
-    async def plan_of(admin: CommandAdmin) -> Plan:
-        if not topic and not is_all:
-            raise InvalidArgument("name the topics, or give --all")
-        return await planned(
-            admin,
-            topic or (),
-            ranges,
-            wanted_groups,
-            options=options,
-            since_ms=since_ms,
-            until_ms=until_ms,
-        )
+    wanted = _wanted(
+        topic or (), queue or (), group or (),
+        is_all=is_all, has_groups=groups, since=since, until=until,
+    )  # fmt: skip
 
     async def question(admin: CommandAdmin) -> tuple[Folder, float]:
         with ExitStack() as stack:
-            if is_begun(folder):
-                before = load(folder)
-                _check_unfinished(before, topic or (), options)
-                _note_dry_run(admin, folder, before.plan)
-                found = stack.enter_context(resumed(folder))
-                _check_unfinished(found, (), {})  # another run may have ended meanwhile
-            else:
-                plan = await plan_of(admin)
-                _note_dry_run(admin, folder, plan)
-                found = stack.enter_context(created(folder, plan))
+            found = await _opened(admin, folder, wanted, stack)
             begin = monotonic()
             await _copied(admin, found, rate, timeout)
             return found, monotonic() - begin
@@ -132,6 +99,65 @@ def backup(  # noqa: PLR0913  # one parameter per option
     done, seconds = ask(namesrv, question)
     print_facts({**_facts(done), "seconds": round(seconds, 3)}, as_json=as_json)
     _note_losses(done)
+
+
+class _Wanted(NamedTuple):
+    """The backup that the options describe."""
+
+    topics: Sequence[str]
+    options: Mapping[str, Sequence[str]]
+    """The options given, to compare with those of an unfinished backup."""
+    plan: Callable[[CommandAdmin], Awaitable[Plan]]
+
+
+def _wanted(
+    topics: Sequence[str],
+    queues: Sequence[str],
+    groups: Sequence[str],
+    *,
+    is_all: bool,
+    has_groups: bool,
+    since: str | None,
+    until: str | None,
+) -> _Wanted:
+    ranges, now_ms = parse_queues(queues), wall_ms()
+    if ranges and len(topics) != 1:
+        raise wrong_usage("--queue needs one topic")
+    options = {
+        "--all": ["yes"] * is_all,
+        "--since": [since or ""],
+        "--until": [until or ""],
+        "--queue": sorted(queues),
+        "--groups": ["yes"] * has_groups,
+        "--group": sorted(groups),
+    }
+    options = {name: texts for name, texts in options.items() if any(texts)}
+    plan = partial(
+        planned,
+        topics=topics,
+        ranges=ranges,
+        groups=[] if has_groups else groups or None,
+        options=options,
+        since_ms=None if since is None else times.parsed(since, now_ms=now_ms),
+        until_ms=None if until is None else times.parsed(until, now_ms=now_ms),
+    )
+    return _Wanted(topics, options, plan)
+
+
+async def _opened(admin: CommandAdmin, path: Path, wanted: _Wanted, stack: ExitStack) -> Folder:
+    """Go on with the backup in a folder, or plan and begin one; the stack closes it."""
+    if is_begun(path):
+        before = load(path)
+        _check_unfinished(before, wanted.topics, wanted.options)
+        _note_dry_run(admin, path, before.plan)
+        found = stack.enter_context(resumed(path))
+        _check_unfinished(found, (), {})  # another run may have ended meanwhile
+        return found
+    if not wanted.topics and "--all" not in wanted.options:
+        raise InvalidArgument("name the topics, or give --all")
+    plan = await wanted.plan(admin)
+    _note_dry_run(admin, path, plan)
+    return stack.enter_context(created(path, plan))
 
 
 async def _copied(

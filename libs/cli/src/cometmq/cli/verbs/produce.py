@@ -192,22 +192,15 @@ def produce(  # noqa: PLR0913  # one parameter per option
             total = f" of {count:,}" if count is not None else ""
             return f"sent {shown_rate(sent.count, begin)}{total}"
 
-        try:
-            async with (
-                live(progress, wanted=not is_keyboard),
-                _producer(namesrv, patience) as producer,
-                _abandoned_if_unanswered(sent),
-            ):
-                await _look_at_topic(producer, topic, sent)
-                send = partial(patience.send, producer)
-                await _send_all(send, messages, sent, patience, rate=rate, in_flight=in_flight)
-        except CometError as error:
-            print_notes(failure_notes(sent))
-            raise await _to_report(error, topic, namesrv, sent) from error.__cause__
-        except BaseException as error:
-            is_stopped = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
-            print_notes(failure_notes(sent, "end" if is_stopped else "error"))
-            raise
+        async with (
+            _failures_noted(sent, topic, namesrv),
+            live(progress, wanted=not is_keyboard),
+            _producer(namesrv, patience) as producer,
+            _abandoned_if_unanswered(sent),
+        ):
+            await _look_at_topic(producer, topic, sent)
+            send = partial(patience.send, producer)
+            await _send_all(send, messages, sent, patience, rate=rate, in_flight=in_flight)
         if not sent.count:
             raise InvalidArgument("nothing was sent: the input has no non-empty line")
         sent.seconds = monotonic() - begin
@@ -223,6 +216,20 @@ def _producer(namesrv: str, patience: Patience) -> Producer:
     producer = Producer(GROUP, namesrv, options=options, log=NO_LOG)
     producer.add_hook(patience)
     return producer
+
+
+@asynccontextmanager
+async def _failures_noted(sent: Sent, topic: str, namesrv: str) -> AsyncIterator[None]:
+    """Print what was sent before a failure or an interruption."""
+    try:
+        yield
+    except CometError as error:
+        print_notes(failure_notes(sent))
+        raise await _to_report(error, topic, namesrv, sent) from error.__cause__
+    except BaseException as error:
+        is_stopped = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
+        print_notes(failure_notes(sent, "end" if is_stopped else "error"))
+        raise
 
 
 async def _to_report(error: CometError, topic: str, namesrv: str, sent: Sent) -> CometError:

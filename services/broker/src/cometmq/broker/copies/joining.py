@@ -224,28 +224,24 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
         commit_log=broker.store.commit_log, worker=workers.config,
     )  # fmt: skip
     inbox = Inbox(state.copy, state.promised, log=broker.log)
-    proving = _proving(broker, state, host)
     replica = Replica(
         broker.driver, epoch_log, feed, inbox,
         keep_tail=partial(host.keep_tail, folder / CUT_FOLDER), worker=workers.config,
         settings=lambda: broker.settings, now_ms=host.boottime_ms,
         log=broker.log, status=broker.replication.following,
     )  # fmt: skip
+    proving = _proving(broker, state, host)
     follower = Follower(replica, proving)
     sender = LogSender(replica, port=log_server, worker=workers.replicate, proving=proving)
     log_server.serve_members(sender)
-    now_ms = broker.clock.monotonic_ms
-    permission = Permission(changes=feed.settle, may_read_copy=replica.may_read, now_ms=now_ms)
-    diversion = Diversion(client, permission, epoch_seen=inbox.epoch_seen, now_ms=now_ms)
-    gate = Gate(permission, diversion)
-    broker.role.may_read = permission.may_read
+    gate = _gate(broker, client, feed, replica, inbox)
 
     def close_peers() -> None:
         close_clients()
         log_server.close_slaves()
 
     current = CurrentRole(broker)
-    stale_clients = StaleClients(clients, diversion.is_diverting, host.boottime_ms)
+    stale_clients = StaleClients(clients, gate.diversion.is_diverting, host.boottime_ms)
     watchdog = Watchdog(broker, inbox, current, stale_clients)
     new_leading = partial(
         Leading, broker, inbox=inbox, record=place, sender=sender, feed=feed,
@@ -271,15 +267,31 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
     driver = MemberDriver(saved, place, roles, inbox=inbox, log=broker.log)
     member = Membership(driver, saved, roles, inbox=inbox, log=broker.log)
     watch = RecordWatch(place, saved, inbox, seen=roles.record_seen, log=broker.log)
-    hook = None
-    if settings.role_hook:
-        hook = RoleHook(settings.role_hook, settings.broker_name, broker.role.state, log=broker.log)
-        broker.role.changed = hook.tell
-    linger_ms = settings.hand_over_linger_mills
     return Joined(
         member, inbox, driver, watch, roles, current, watchdog, gate, follower, sender, place,
-        linger_ms, hook,
+        settings.hand_over_linger_mills, _role_hook(broker),
     )  # fmt: skip
+
+
+def _gate(
+    broker: Broker, client: RemotingClient, feed: TableFeed, replica: Replica, inbox: Inbox
+) -> Gate:
+    """Build the gate of requests, and let reads of the broker ask it."""
+    now_ms = broker.clock.monotonic_ms
+    permission = Permission(changes=feed.settle, may_read_copy=replica.may_read, now_ms=now_ms)
+    diversion = Diversion(client, permission, epoch_seen=inbox.epoch_seen, now_ms=now_ms)
+    broker.role.may_read = permission.may_read
+    return Gate(permission, diversion)
+
+
+def _role_hook(broker: Broker) -> RoleHook | None:
+    """Connect the program that the operator wants to be told about changes of the role."""
+    settings, role = broker.settings, broker.role
+    if not settings.role_hook:
+        return None
+    hook = RoleHook(settings.role_hook, settings.broker_name, role.state, log=broker.log)
+    role.changed = hook.tell
+    return hook
 
 
 def _proving(broker: Broker, state: State, host: Surroundings) -> Proving:
