@@ -48,8 +48,9 @@ def options_page() -> str:
 def _option_rows() -> Iterator[tuple[str, ...]]:
     hints = typing.get_type_hints(Options, include_extras=True)
     for info in FIELDS:
-        kind, metas = _split_hint(hints[info.name])
-        description = next(meta.description for meta in metas if meta.description)
+        kind, facts = _split_hint(hints[info.name])
+        description = next(it for it in facts if isinstance(it, str))
+        metas = [it for it in facts if isinstance(it, msgspec.Meta)]
         applies = next(meta.extra["applies"] for meta in metas if meta.extra)
         yield (
             code(info.encode_name),
@@ -60,11 +61,11 @@ def _option_rows() -> Iterator[tuple[str, ...]]:
         )
 
 
-def _split_hint(hint: Any) -> tuple[Any, list[msgspec.Meta]]:
-    """Split an annotated type into the plain type and its metadata, innermost first."""
+def _split_hint(hint: Any) -> tuple[Any, list[Any]]:
+    """Split an annotated type into the plain type and its facts, innermost first."""
     if hasattr(hint, "__metadata__"):
         kind, inner = _split_hint(hint.__origin__)
-        return kind, inner + [it for it in hint.__metadata__ if isinstance(it, msgspec.Meta)]
+        return kind, [*inner, *hint.__metadata__]
     parts = [part for part in typing.get_args(hint) if part is not NoneType]
     return _split_hint(parts[0]) if len(parts) == 1 else (hint, [])
 

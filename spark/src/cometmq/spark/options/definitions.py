@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, field
 
 from cometmq.remoting.names import ALL_TAGS, SYSTEM_GROUP_PREFIX
+from cometmq.remoting.setting_facts import Natural, Positive
 from cometmq.spark.options.values import find_option, option_value
 
 READER_GROUP: Final = SYSTEM_GROUP_PREFIX + "SPARK"
@@ -20,12 +21,12 @@ READER_GROUP: Final = SYSTEM_GROUP_PREFIX + "SPARK"
 IGNORED: Final = frozenset({"checkpointlocation", "queryname"})
 """Spark's own options, which it also passes to sources and sinks."""
 
-READ: Final = {"applies": "read"}
-BATCH: Final = {"applies": "batch read"}
-STREAM: Final = {"applies": "stream read"}
-WRITE: Final = {"applies": "write"}
-ALL: Final = {"applies": "all"}
-TABLES: Final = {"applies": "read of tables other than messages"}
+READ: Final = Meta(extra={"applies": "read"})
+BATCH: Final = Meta(extra={"applies": "batch read"})
+STREAM: Final = Meta(extra={"applies": "stream read"})
+WRITE: Final = Meta(extra={"applies": "write"})
+ALL: Final = Meta(extra={"applies": "all"})
+TABLES: Final = Meta(extra={"applies": "read of tables other than messages"})
 
 
 class Table(StrEnum):
@@ -66,307 +67,196 @@ class NothingNewer(StrEnum):
     LATEST = "latest"
 
 
-Natural = Annotated[int, Meta(ge=0)]
-Positive = Annotated[int, Meta(ge=1)]
-
-
 class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All options with their defaults."""
 
     name_server: Annotated[
         str,
-        Meta(
-            extra=ALL,
-            description=(
-                "Name servers as `host:port;host:port`, or an HTTP URL that returns such a list."
-                " Required."
-            ),
-        ),
+        ALL,
+        "Name servers as `host:port;host:port`, or an HTTP URL that returns such a list. Required.",
     ] = ""
     table: Annotated[
-        Table,
-        Meta(
-            extra=READ, description="Table to read; `messages` and `progress` can also be streams."
-        ),
+        Table, READ, "Table to read; `messages` and `progress` can also be streams."
     ] = Table.MESSAGES
-    subscribe: Annotated[
-        str,
-        Meta(extra=READ, description="Topics, separated by commas; `topic` is an alias."),
-    ] = ""
+    subscribe: Annotated[str, READ, "Topics, separated by commas; `topic` is an alias."] = ""
     subscribe_pattern: Annotated[
         str,
-        Meta(
-            extra=READ,
-            description="Regular expression that must match the whole topic name; a stream looks "
-            "for new topics at every trigger.",
-        ),
+        READ,
+        "Regular expression that must match the whole topic name; a stream looks for new topics "
+        "at every trigger.",
     ] = ""
-    assign: Annotated[str, Meta(extra=READ, description='Queues: `{"T":{"broker-a":[0,1]}}`.')] = ""
+    assign: Annotated[str, READ, 'Queues: `{"T":{"broker-a":[0,1]}}`.'] = ""
     include_system: Annotated[
-        bool,
-        Meta(
-            extra=READ,
-            description="Let `subscribePattern` match retry, dead-letter and system topics.",
-        ),
+        bool, READ, "Let `subscribePattern` match retry, dead-letter and system topics."
     ] = False
     starting_offsets: Annotated[
         str,
-        Meta(
-            extra=READ,
-            description="`earliest`, `latest` (streams) or offsets as "
-            '`{"T":{"broker-a":{"0":23,"1":-1}}}`, where -2 is earliest and -1 latest; every '
-            "queue that is read must be named. "
-            "Default: earliest for a batch, latest for a stream.",
-        ),
+        READ,
+        "`earliest`, `latest` (streams) or offsets as "
+        '`{"T":{"broker-a":{"0":23,"1":-1}}}`, where -2 is earliest and -1 latest; every '
+        "queue that is read must be named. Default: earliest for a batch, latest for a stream.",
     ] = ""
     ending_offsets: Annotated[
-        str,
-        Meta(
-            extra=BATCH,
-            description="`latest` or offsets of all queues as JSON, where -1 is latest.",
-        ),
+        str, BATCH, "`latest` or offsets of all queues as JSON, where -1 is latest."
     ] = "latest"
     starting_timestamp: Annotated[
-        Natural | None,
-        Meta(extra=READ, description="Start with messages stored at this time (ms since 1970)."),
+        Natural | None, READ, "Start with messages stored at this time (ms since 1970)."
     ] = None
     ending_timestamp: Annotated[
-        Natural | None,
-        Meta(extra=BATCH, description="Stop before messages stored at this time (ms since 1970)."),
+        Natural | None, BATCH, "Stop before messages stored at this time (ms since 1970)."
     ] = None
     starting_offsets_by_timestamp: Annotated[
-        str,
-        Meta(
-            extra=READ, description="Start times (ms) per queue, in the form of `startingOffsets`."
-        ),
+        str, READ, "Start times (ms) per queue, in the form of `startingOffsets`."
     ] = ""
     ending_offsets_by_timestamp: Annotated[
-        str,
-        Meta(extra=BATCH, description="End times (ms) per queue, in the form of `endingOffsets`."),
+        str, BATCH, "End times (ms) per queue, in the form of `endingOffsets`."
     ] = ""
     starting_offsets_by_timestamp_strategy: Annotated[
         NothingNewer,
-        Meta(
-            extra=READ,
-            description=(
-                "What to do if no message is that recent: fail (`error`) or start at the end "
-                "(`latest`)."
-            ),
-        ),
+        READ,
+        "What to do if no message is that recent: fail (`error`) or start at the end (`latest`).",
     ] = NothingNewer.ERROR
     starting_offsets_from_group: Annotated[
         str,
-        Meta(
-            extra=READ,
-            description=(
-                "Start at the committed offsets of this consumer group; queues without one start "
-                "at the earliest message."
-            ),
-        ),
+        READ,
+        "Start at the committed offsets of this consumer group; queues without one start at the "
+        "earliest message.",
     ] = ""
     fail_on_data_loss: Annotated[
         bool,
-        Meta(
-            extra=READ,
-            description=(
-                "Fail if messages to read no longer exist. If false, a stream continues with the "
-                "oldest message and logs the number of lost messages; a batch always fails."
-            ),
-        ),
+        READ,
+        "Fail if messages to read no longer exist. If false, a stream continues with the oldest "
+        "message and logs the number of lost messages; a batch always fails.",
     ] = True
     min_partitions: Annotated[
-        Positive | None,
-        Meta(extra=READ, description="Split queues into at least about this many ranges in total."),
+        Positive | None, READ, "Split queues into at least about this many ranges in total."
     ] = None
     max_records_per_partition: Annotated[
-        Positive | None,
-        Meta(extra=READ, description="Split queues into ranges of at most this many messages."),
+        Positive | None, READ, "Split queues into ranges of at most this many messages."
     ] = None
     max_offsets_per_trigger: Annotated[
-        Positive | None,
-        Meta(extra=STREAM, description="Maximum number of messages in one micro-batch."),
+        Positive | None, STREAM, "Maximum number of messages in one micro-batch."
     ] = None
     min_offsets_per_trigger: Annotated[
         Positive | None,
-        Meta(
-            extra=STREAM,
-            description=(
-                "Number of messages to wait for before a micro-batch, for at most "
-                "`maxTriggerDelay`."
-            ),
-        ),
+        STREAM,
+        "Number of messages to wait for before a micro-batch, for at most `maxTriggerDelay`.",
     ] = None
     max_trigger_delay: Annotated[
         str,
-        Meta(
-            pattern=r"^\d+(ms|s|m|h)$",
-            extra=STREAM,
-            description="How long to wait for `minOffsetsPerTrigger`: `500ms`, `30s`, `15m`, `1h`.",
-        ),
+        Meta(pattern=r"^\d+(ms|s|m|h)$"),
+        STREAM,
+        "How long to wait for `minOffsetsPerTrigger`: `500ms`, `30s`, `15m`, `1h`.",
     ] = "15m"
     sub_expression: Annotated[
         str,
-        Meta(
-            extra=READ,
-            description="Filter evaluated by brokers: `*`, `TagA || TagB`, or SQL with "
-            "`expressionType=SQL92`. Offsets advance past all messages, matching or not.",
-        ),
+        READ,
+        "Filter evaluated by brokers: `*`, `TagA || TagB`, or SQL with `expressionType=SQL92`. "
+        "Offsets advance past all messages, matching or not.",
     ] = ALL_TAGS
-    expression_type: Annotated[
-        ExpressionType, Meta(extra=READ, description="Language of `subExpression`.")
-    ] = ExpressionType.TAG
+    expression_type: Annotated[ExpressionType, READ, "Language of `subExpression`."] = (
+        ExpressionType.TAG
+    )
     where: Annotated[
         str,
-        Meta(
-            extra=READ,
-            description="Condition that the source applies, so that fewer messages are pulled and "
-            "decoded: comparisons of `tags`, `keys`, `queue_id` and, in a batch, `store_ts` (UTC), "
-            "joined by AND, as in `tags IN ('a', 'b') AND store_ts >= '2026-01-31'`. The rows are "
-            "those of `DataFrame.where`.",
-        ),
+        READ,
+        "Condition that the source applies, so that fewer messages are pulled and decoded: "
+        "comparisons of `tags`, `keys`, `queue_id` and, in a batch, `store_ts` (UTC), joined by "
+        "AND, as in `tags IN ('a', 'b') AND store_ts >= '2026-01-31'`. The rows are those of "
+        "`DataFrame.where`.",
     ] = ""
     columns: Annotated[
         str,
-        Meta(
-            extra=READ,
-            description="Columns to read, separated by commas; by default all. Columns that are "
-            "not read are not decoded.",
-        ),
+        READ,
+        "Columns to read, separated by commas; by default all. Columns that are not read are not "
+        "decoded.",
     ] = ""
     group: Annotated[
         str,
-        Meta(
-            min_length=1,
-            extra=READ,
-            description=(
-                "Consumer group named in pulls; brokers create a group on demand if its name has "
-                "the prefix of the default."
-            ),
-        ),
+        Meta(min_length=1),
+        READ,
+        "Consumer group named in pulls; brokers create a group on demand if its name has the "
+        "prefix of the default.",
     ] = READER_GROUP
     commit_group: Annotated[
         str,
-        Meta(
-            extra=STREAM,
-            description=(
-                "Consumer group whose offsets are committed after each batch, so that tools can "
-                "monitor the query: `cometmq lag GROUP`. It is created if it does not exist. The "
-                "query itself never reads these offsets."
-            ),
-        ),
+        STREAM,
+        "Consumer group whose offsets are committed after each batch, so that tools can monitor "
+        "the query: `cometmq lag GROUP`. It is created if it does not exist. The query itself "
+        "never reads these offsets.",
     ] = ""
     pull_batch_size: Annotated[
-        int,
-        Meta(ge=1, le=4096, extra=READ, description="Maximum number of messages per pull."),
+        int, Meta(ge=1, le=4096), READ, "Maximum number of messages per pull."
     ] = 32
     pull_pipeline_depth: Annotated[
-        int, Meta(ge=1, le=256, extra=READ, description="Number of concurrent pulls per task.")
+        int, Meta(ge=1, le=256), READ, "Number of concurrent pulls per task."
     ] = 8
-    pull_timeout_ms: Annotated[int, Meta(ge=1, extra=READ, description="Timeout of a pull.")] = 3000
-    fetch_num_retries: Annotated[
-        int, Meta(ge=0, extra=ALL, description="Number of retries of a metadata query.")
-    ] = field(name="fetchOffset.numRetries", default=3)
-    fetch_retry_interval_ms: Annotated[
-        int, Meta(ge=0, extra=ALL, description="Pause before each retry.")
-    ] = field(name="fetchOffset.retryIntervalMs", default=10)
+    pull_timeout_ms: Annotated[Positive, READ, "Timeout of a pull."] = 3000
+    fetch_num_retries: Annotated[Natural, ALL, "Number of retries of a metadata query."] = field(
+        name="fetchOffset.numRetries", default=3
+    )
+    fetch_retry_interval_ms: Annotated[Natural, ALL, "Pause before each retry."] = field(
+        name="fetchOffset.retryIntervalMs", default=10
+    )
     read_from: Annotated[
-        ReadFrom,
-        Meta(
-            extra=READ,
-            description="`master`, `slave`, or `auto`, which uses a slave if the master fails.",
-        ),
+        ReadFrom, READ, "`master`, `slave`, or `auto`, which uses a slave if the master fails."
     ] = ReadFrom.AUTO
-    include_body: Annotated[
-        bool, Meta(extra=READ, description="If false, bodies are not returned: `body` is null.")
-    ] = True
+    include_body: Annotated[bool, READ, "If false, bodies are not returned: `body` is null."] = True
     include_properties: Annotated[
-        Properties,
-        Meta(
-            extra=READ,
-            description="`map`, `raw` (their encoded text, much faster) or `none` (null).",
-        ),
+        Properties, READ, "`map`, `raw` (their encoded text, much faster) or `none` (null)."
     ] = Properties.MAP
-    inflate: Annotated[
-        bool, Meta(extra=READ, description="Decompress the bodies of compressed messages.")
-    ] = True
+    inflate: Annotated[bool, READ, "Decompress the bodies of compressed messages."] = True
     arrow_batch_rows: Annotated[
-        int,
-        Meta(
-            ge=1, le=1 << 20, extra=READ, description="Approximate number of rows per Arrow batch."
-        ),
+        int, Meta(ge=1, le=1 << 20), READ, "Approximate number of rows per Arrow batch."
     ] = 8192
     timestamp_budget: Annotated[
-        int,
-        Meta(
-            ge=0,
-            extra=TABLES,
-            description=(
-                "Maximum number of lagging (group, topic) pairs per broker whose message age is "
-                "queried."
-            ),
-        ),
+        Natural,
+        TABLES,
+        "Maximum number of lagging (group, topic) pairs per broker whose message age is queried.",
     ] = 2000
-    access_key: Annotated[
-        str, Meta(extra=ALL, description="Access key, for brokers with access control.")
-    ] = ""
-    secret_key: Annotated[str, Meta(extra=ALL, description="Secret key; prefer `secretFile`.")] = ""
-    security_token: Annotated[str, Meta(extra=ALL, description="Security token, if required.")] = ""
+    access_key: Annotated[str, ALL, "Access key, for brokers with access control."] = ""
+    secret_key: Annotated[str, ALL, "Secret key; prefer `secretFile`."] = ""
+    security_token: Annotated[str, ALL, "Security token, if required."] = ""
     secret_file: Annotated[
         str,
-        Meta(
-            extra=ALL,
-            description="Path of a YAML file with `accessKey` and `secretKey`, on the driver and"
-            " on every executor; it is read for each connection.",
-        ),
+        ALL,
+        "Path of a YAML file with `accessKey` and `secretKey`, on the driver and on every "
+        "executor; it is read for each connection.",
     ] = ""
-    use_tls: Annotated[bool, Meta(extra=ALL, description="Connect over TLS.")] = field(
-        name="useTLS", default=False
+    use_tls: Annotated[bool, ALL, "Connect over TLS."] = field(name="useTLS", default=False)
+    tls_ca_file: Annotated[str, ALL, "CA certificates for verifying the servers."] = field(
+        name="tls.caFile", default=""
     )
-    tls_ca_file: Annotated[
-        str, Meta(extra=ALL, description="CA certificates for verifying the servers.")
-    ] = field(name="tls.caFile", default="")
-    tls_cert_file: Annotated[str, Meta(extra=ALL, description="Client certificate.")] = field(
+    tls_cert_file: Annotated[str, ALL, "Client certificate."] = field(
         name="tls.certFile", default=""
     )
-    tls_key_file: Annotated[
-        str, Meta(extra=ALL, description="Private key of the client certificate.")
-    ] = field(name="tls.keyFile", default="")
-    tls_verify: Annotated[
-        bool, Meta(extra=ALL, description="Verify the servers' certificates.")
-    ] = field(name="tls.verify", default=True)
+    tls_key_file: Annotated[str, ALL, "Private key of the client certificate."] = field(
+        name="tls.keyFile", default=""
+    )
+    tls_verify: Annotated[bool, ALL, "Verify the servers' certificates."] = field(
+        name="tls.verify", default=True
+    )
     topic: Annotated[
-        str,
-        Meta(
-            extra=WRITE,
-            description="Topic of all rows; if unset, each row needs the column `topic`.",
-        ),
+        str, WRITE, "Topic of all rows; if unset, each row needs the column `topic`."
     ] = ""
-    producer_group: Annotated[
-        str, Meta(min_length=1, extra=WRITE, description="Producer group named in sends.")
-    ] = "PID_SPARK"
+    producer_group: Annotated[str, Meta(min_length=1), WRITE, "Producer group named in sends."] = (
+        "PID_SPARK"
+    )
     max_in_flight: Annotated[
-        int,
-        Meta(ge=1, le=4096, extra=WRITE, description="Maximum number of pending sends per task."),
+        int, Meta(ge=1, le=4096), WRITE, "Maximum number of pending sends per task."
     ] = 64
     batch_bytes: Annotated[
         int,
-        Meta(
-            ge=0,
-            le=4 << 20,
-            extra=WRITE,
-            description="Maximum size of a batch of messages for one queue; 0 disables batching.",
-        ),
+        Meta(ge=0, le=4 << 20),
+        WRITE,
+        "Maximum size of a batch of messages for one queue; 0 disables batching.",
     ] = 1 << 20
-    send_timeout_ms: Annotated[int, Meta(ge=1, extra=WRITE, description="Timeout of a send.")] = (
-        3000
-    )
+    send_timeout_ms: Annotated[Positive, WRITE, "Timeout of a send."] = 3000
     dedup_id: Annotated[
         bool,
-        Meta(
-            extra=WRITE,
-            description="Derive message ids from the query, batch, task and row, so that a"
-            " repeated batch has the same ids.",
-        ),
+        WRITE,
+        "Derive message ids from the query, batch, task and row, so that a repeated batch has the "
+        "same ids.",
     ] = True
 
     def __repr__(self) -> str:
