@@ -4,11 +4,11 @@
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
-from types import NoneType
 from typing import Any, Final
 
 import msgspec
 
+from cometmq.runtime.settings.fields import split_hint
 from cometmq.spark.collect.exposition import COLLECTOR_FAMILIES
 from cometmq.spark.lag import columns as lag_columns
 from cometmq.spark.lag.output.html import MEANINGS
@@ -48,7 +48,7 @@ def options_page() -> str:
 def _option_rows() -> Iterator[tuple[str, ...]]:
     hints = typing.get_type_hints(Options, include_extras=True)
     for info in FIELDS:
-        kind, facts = _split_hint(hints[info.name])
+        kind, facts = split_hint(hints[info.name])
         description = next(it for it in facts if isinstance(it, str))
         metas = [it for it in facts if isinstance(it, msgspec.Meta)]
         applies = next(meta.extra["applies"] for meta in metas if meta.extra)
@@ -59,15 +59,6 @@ def _option_rows() -> Iterator[tuple[str, ...]]:
             _default(info.default),
             description,
         )
-
-
-def _split_hint(hint: Any) -> tuple[Any, list[Any]]:
-    """Split an annotated type into the plain type and its facts, innermost first."""
-    if hasattr(hint, "__metadata__"):
-        kind, inner = _split_hint(hint.__origin__)
-        return kind, [*inner, *hint.__metadata__]
-    parts = [part for part in typing.get_args(hint) if part is not NoneType]
-    return _split_hint(parts[0]) if len(parts) == 1 else (hint, [])
 
 
 def _type_name(kind: Any) -> str:

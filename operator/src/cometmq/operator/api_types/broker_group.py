@@ -53,65 +53,45 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
                 str, Meta(min_length=3, max_length=261, pattern=r"^[A-Za-z0-9.-]+:[0-9]{1,5}$")
             ]
         ],
-        Meta(
-            description="Name servers as HOST:PORT. Brokers register with each address that a name"
-            " resolves to.",
-            min_length=1,
-            max_length=16,
-        ),
+        Meta(min_length=1, max_length=16),
+        "Name servers as HOST:PORT. Brokers register with each address that a name resolves to.",
     ]
     cluster_name: Annotated[
         str,
-        Meta(
-            description="RocketMQ's cluster name, which groups with the same topics share.",
-            min_length=1,
-            max_length=127,
-            pattern=_NAME,
-            extra_json_schema=rules(IMMUTABLE),
-        ),
+        Meta(min_length=1, max_length=127, pattern=_NAME, extra_json_schema=rules(IMMUTABLE)),
+        "RocketMQ's cluster name, which groups with the same topics share.",
     ] = DEFAULT_CLUSTER
     broker_name: (
         Annotated[
             str,
-            Meta(
-                description="RocketMQ's brokerName, which clients see in routes. By default, the"
-                " name of this object. It must be unique among all groups of a name server.",
-                min_length=1,
-                max_length=127,
-                pattern=_NAME,
-                extra_json_schema=rules(IMMUTABLE),
-            ),
+            Meta(min_length=1, max_length=127, pattern=_NAME, extra_json_schema=rules(IMMUTABLE)),
+            "RocketMQ's brokerName, which clients see in routes. By default, the name of this "
+            "object. It must be unique among all groups of a name server.",
         ]
         | None
     ) = None
     replicas: Annotated[
         int,
-        Meta(
-            description="Number of brokers: a master, and slaves with a full copy. `kubectl scale`"
-            " changes it. A broker that is being removed hands over its role first.",
-            ge=1,
-            le=9,
-        ),
+        Meta(ge=1, le=9),
+        "Number of brokers: a master, and slaves with a full copy. `kubectl scale` changes it. A "
+        "broker that is being removed hands over its role first.",
     ] = 2
-    image: Annotated[Image, Meta(description="The container image of the brokers.")] = Image()
+    image: Annotated[Image, "The container image of the brokers."] = Image()
     replication: Annotated[
         Replication,
         Meta(
-            description="When a message counts as stored, and how soon a lost master is replaced.",
             extra_json_schema=rules(
                 rule(
                     "self.heardWithinMs < self.renewDeadlineMs",
                     "heardWithinMs must be less than renewDeadlineMs",
                 )
-            ),
+            )
         ),
+        "When a message counts as stored, and how soon a lost master is replaced.",
     ] = Replication()
     config: Annotated[
         dict[str, Annotated[str, Meta(max_length=1024)]],
         Meta(
-            description="Settings of the brokers, under RocketMQ's names: fileReservedTime,"
-            " flushDiskType, autoCreateTopicEnable and others. Settings that other fields"
-            " determine are refused. A change restarts the brokers one at a time.",
             max_length=200,
             extra_json_schema=rules(
                 rule(
@@ -129,54 +109,53 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
                 ),
             ),
         ),
+        "Settings of the brokers, under RocketMQ's names: fileReservedTime, flushDiskType, "
+        "autoCreateTopicEnable and others. Settings that other fields determine are refused. A "
+        "change restarts the brokers one at a time.",
     ] = {}
     storage: Annotated[
         Storage,
         Meta(
-            description="The volume of each broker.",
             extra_json_schema=rules(
                 rule(
                     "has(self.className) == has(oldSelf.className) &&"
                     " (!has(self.className) || self.className == oldSelf.className)",
                     "className cannot be changed: volumes keep their class",
                 )
-            ),
+            )
         ),
+        "The volume of each broker.",
     ] = Storage()
     resources: Annotated[
         dict[str, Any],
         Meta(
-            description="Resource requests and limits of the broker's container, as in a pod.",
             extra_json_schema={
                 **OPAQUE,
                 "default": {"requests": {"cpu": "500m", "memory": "1Gi"}},
-            },
+            }
         ),
+        "Resource requests and limits of the broker's container, as in a pod.",
     ] = {}
-    scheduling: Annotated[
-        Scheduling, Meta(description="Where pods run; the fields are the same as in a pod.")
-    ] = Scheduling()
-    pod_disruption_budget: Annotated[
-        DisruptionBudget, Meta(description="The PodDisruptionBudget of the group.")
-    ] = DisruptionBudget()
+    scheduling: Annotated[Scheduling, "Where pods run; the fields are the same as in a pod."] = (
+        Scheduling()
+    )
+    pod_disruption_budget: Annotated[DisruptionBudget, "The PodDisruptionBudget of the group."] = (
+        DisruptionBudget()
+    )
     tls: (
         Annotated[
             Tls,
-            Meta(
-                description="TLS of the client ports and control ports. Without it, the client"
-                " ports accept TLS with a certificate that clients cannot verify, and the control"
-                " ports are plain. Adding or removing it restarts the brokers one at a time."
-            ),
+            "TLS of the client ports and control ports. Without it, the client ports accept TLS "
+            "with a certificate that clients cannot verify, and the control ports are plain. "
+            "Adding or removing it restarts the brokers one at a time.",
         ]
         | None
     ) = None
     accounts: (
         Annotated[
             Accounts,
-            Meta(
-                description="Access control by accounts. Without it, every client may do"
-                " everything. Adding or removing it restarts the brokers one at a time."
-            ),
+            "Access control by accounts. Without it, every client may do everything. Adding or "
+            "removing it restarts the brokers one at a time.",
         ]
         | None
     ) = None
@@ -184,9 +163,6 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Annotated[
             External,
             Meta(
-                description="Addresses for clients outside the cluster. A broker registers one"
-                " address, so clients inside the cluster use it too. Adding, changing or removing"
-                " it restarts the brokers one at a time.",
                 extra_json_schema=rules(
                     rule(
                         "!has(self.nodePorts) ||"
@@ -209,41 +185,33 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
                         " self.nodePorts.all(p, p != self.masterNodePort)",
                         "masterNodePort cannot be the node port of a broker",
                     ),
-                ),
+                )
             ),
+            "Addresses for clients outside the cluster. A broker registers one address, so "
+            "clients inside the cluster use it too. Adding, changing or removing it restarts the "
+            "brokers one at a time.",
         ]
         | None
     ) = None
     master_service: Annotated[
         bool,
-        Meta(
-            description="Whether clients reach the master at the address of a Service, NAME-master,"
-            " which the operator points at the current master. Clients then need no new route after"
-            " a failover; otherwise they use the address of the master's pod, and ask for the next"
-            " one within 30 s. Clients that reach pods but not Services need false. With external,"
-            " external.masterHost decides. A change restarts the brokers one at a time."
-        ),
+        "Whether clients reach the master at the address of a Service, NAME-master, which the "
+        "operator points at the current master. Clients then need no new route after a failover; "
+        "otherwise they use the address of the master's pod, and ask for the next one within 30 "
+        "s. Clients that reach pods but not Services need false. With external, "
+        "external.masterHost decides. A change restarts the brokers one at a time.",
     ] = True
-    network_policy: Annotated[Network, Meta(description="The NetworkPolicy of the group.")] = (
-        Network()
-    )
-    update_strategy: Annotated[Update, Meta(description="How changed pods are replaced.")] = (
-        Update()
-    )
+    network_policy: Annotated[Network, "The NetworkPolicy of the group."] = Network()
+    update_strategy: Annotated[Update, "How changed pods are replaced."] = Update()
     deletion: Annotated[
         Deletion,
-        Meta(
-            description="What a deletion waits for. Drain: routes mark the group as read-only, and"
-            " the group remains until producers have left and consumers have consumed everything;"
-            " status.drain shows what is left. Now: nothing."
-        ),
+        "What a deletion waits for. Drain: routes mark the group as read-only, and the group "
+        "remains until producers have left and consumers have consumed everything; status.drain "
+        "shows what is left. Now: nothing.",
     ] = Deletion.DRAIN
     paused: Annotated[
         bool,
-        Meta(
-            description="Whether the operator leaves the group's objects alone. Failover still"
-            " works."
-        ),
+        "Whether the operator leaves the group's objects alone. Failover still works.",
     ] = False
 
 

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Structural OpenAPI schemas of msgspec types, as a CustomResourceDefinition requires them.
 
-msgspec's own JSON schemas use references and `anyOf`, which structural schemas forbid.
+msgspec's own JSON schemas use references and `anyOf`, which structural schemas forbid. The text
+beside the type of a field, in `Annotated[type, bounds, text]`, becomes its description.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 
 import msgspec
 from msgspec import NODEFAULT, Meta, inspect
+
+from cometmq.runtime.settings.fields import split_hint
 
 Schema = dict[str, Any]
 
@@ -83,8 +86,12 @@ def _given(schema: Schema) -> Schema:
 
 def _struct(info: inspect.StructType) -> Schema:
     properties = {}
+    hints = get_type_hints(info.cls, include_extras=True)
     for field in info.fields:
         schema = _schema(field.type)
+        texts = [it for it in split_hint(hints[field.name])[1] if isinstance(it, str)]
+        if texts:
+            schema = {"description": texts[-1], **schema}
         default = _default(field)
         if default is not None and "default" not in schema:
             schema["default"] = default

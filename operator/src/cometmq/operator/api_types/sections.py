@@ -50,24 +50,19 @@ class Image(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     name: (
         Annotated[
             str,
-            Meta(
-                description="Image with registry, repository, and tag or digest. Without it, the"
-                " operator's default is used, which is the image of its own release.",
-                min_length=1,
-                max_length=512,
-            ),
+            Meta(min_length=1, max_length=512),
+            "Image with registry, repository, and tag or digest. Without it, the operator's "
+            "default is used, which is the image of its own release.",
         ]
         | None
     ) = None
     pull_policy: Annotated[
-        PullPolicy, Meta(description="When a node pulls the image: Always, IfNotPresent, Never.")
+        PullPolicy, "When a node pulls the image: Always, IfNotPresent, Never."
     ] = PullPolicy.IF_NOT_PRESENT
     pull_secrets: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=253)]],
-        Meta(
-            description="Names of Secrets in this namespace with the credentials of the registry.",
-            max_length=8,
-        ),
+        Meta(max_length=8),
+        "Names of Secrets in this namespace with the credentials of the registry.",
     ] = []
 
 
@@ -76,51 +71,34 @@ class Replication(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     min_in_sync: Annotated[
         int,
-        Meta(
-            description="Number of copies, including the master's, that must be in sync for sends"
-            " to be accepted. With 2 of 2, sends stop while either pod is down; with 1, they"
-            " continue, but losing the remaining disk would then lose messages.",
-            ge=1,
-            le=9,
-        ),
+        Meta(ge=1, le=9),
+        "Number of copies, including the master's, that must be in sync for sends to be accepted. "
+        "With 2 of 2, sends stop while either pod is down; with 1, they continue, but losing the "
+        "remaining disk would then lose messages.",
     ] = 1
     renew_deadline_ms: Annotated[
         int,
-        Meta(
-            description="If a master has not renewed the record for this many milliseconds, and its"
-            " copies are also silent, it stops acknowledging messages. A failover waits 1.3 times"
-            " as long if nothing else shows that the master is lost.",
-            ge=500,
-            le=600_000,
-        ),
+        Meta(ge=500, le=600_000),
+        "If a master has not renewed the record for this many milliseconds, and its copies are "
+        "also silent, it stops acknowledging messages. A failover waits 1.3 times as long if "
+        "nothing else shows that the master is lost.",
     ] = 6_000
     heard_within_ms: Annotated[
         int,
-        Meta(
-            description="How long the master's replication stream may be silent, in milliseconds,"
-            " before its slaves and the operator consider the master lost.",
-            ge=300,
-            le=60_000,
-        ),
+        Meta(ge=300, le=60_000),
+        "How long the master's replication stream may be silent, in milliseconds, before its "
+        "slaves and the operator consider the master lost.",
     ] = 1_500
     replica_lag_timeout_ms: Annotated[
         int,
-        Meta(
-            description="Milliseconds after which a slave that has not caught up leaves the in-sync"
-            " set.",
-            ge=100,
-            le=600_000,
-        ),
+        Meta(ge=100, le=600_000),
+        "Milliseconds after which a slave that has not caught up leaves the in-sync set.",
     ] = 10_000
     switchover_timeout_ms: Annotated[
         int,
-        Meta(
-            description="How long, in milliseconds, a master holds back requests during a"
-            " switchover before it gives up. Keep it below the send timeout of the clients, which"
-            " is 3000 by default.",
-            ge=10,
-            le=60_000,
-        ),
+        Meta(ge=10, le=60_000),
+        "How long, in milliseconds, a master holds back requests during a switchover before it "
+        "gives up. Keep it below the send timeout of the clients, which is 3000 by default.",
     ] = 2_000
 
 
@@ -129,16 +107,11 @@ class StorageRetention(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
     when_deleted: Annotated[
         Retain,
-        Meta(
-            description="Whether to Retain or Delete the volumes when the BrokerGroup is deleted."
-        ),
+        "Whether to Retain or Delete the volumes when the BrokerGroup is deleted.",
     ] = Retain.RETAIN
     when_scaled: Annotated[
         Retain,
-        Meta(
-            description="Whether to Retain or Delete the volume of a removed pod when replicas is"
-            " lowered."
-        ),
+        "Whether to Retain or Delete the volume of a removed pod when replicas is lowered.",
     ] = Retain.RETAIN
 
 
@@ -148,8 +121,6 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     size: Annotated[
         str,
         Meta(
-            description="Size of each volume, for example 20Gi. It can grow if the storage class"
-            " allows expansion, but never shrink.",
             max_length=20,
             pattern=r"^[1-9][0-9]*(Mi|Gi|Ti)$",
             extra_json_schema=rules(
@@ -159,21 +130,20 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
                 )
             ),
         ),
+        "Size of each volume, for example 20Gi. It can grow if the storage class allows "
+        "expansion, but never shrink.",
     ] = "20Gi"
     class_name: (
         Annotated[
             str,
-            Meta(
-                description="Storage class of the volumes; without it, the cluster's default.",
-                min_length=1,
-                max_length=253,
-            ),
+            Meta(min_length=1, max_length=253),
+            "Storage class of the volumes; without it, the cluster's default.",
         ]
         | None
     ) = None
     retain: Annotated[
         StorageRetention,
-        Meta(description="What happens to the volumes of pods that have been removed."),
+        "What happens to the volumes of pods that have been removed.",
     ] = StorageRetention()
 
 
@@ -182,32 +152,25 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     node_selector: Annotated[
         dict[str, Annotated[str, Meta(max_length=63)]],
-        Meta(description="Labels that a node must have.", max_length=32),
+        Meta(max_length=32),
+        "Labels that a node must have.",
     ] = {}
-    tolerations: Annotated[
-        list[Opaque], Meta(description="Taints that pods tolerate.", max_length=32)
-    ] = []
+    tolerations: Annotated[list[Opaque], Meta(max_length=32), "Taints that pods tolerate."] = []
     affinity: (
         Annotated[
             dict[str, Any],
-            Meta(
-                description="Affinity of the pods. Without it, the pods of a group prefer different"
-                " nodes.",
-                extra_json_schema=OPAQUE,
-            ),
+            Meta(extra_json_schema=OPAQUE),
+            "Affinity of the pods. Without it, the pods of a group prefer different nodes.",
         ]
         | None
     ) = None
     topology_spread_constraints: Annotated[
         list[Opaque],
-        Meta(
-            description="How pods spread over zones and nodes. Without it, they spread over zones"
-            " where possible.",
-            max_length=8,
-        ),
+        Meta(max_length=8),
+        "How pods spread over zones and nodes. Without it, they spread over zones where possible.",
     ] = []
     priority_class_name: (
-        Annotated[str, Meta(description="Priority class of the pods.", max_length=253)] | None
+        Annotated[str, Meta(max_length=253), "Priority class of the pods."] | None
     ) = None
 
 
@@ -216,11 +179,8 @@ class DisruptionBudget(msgspec.Struct, frozen=True, kw_only=True):
 
     enabled: Annotated[
         bool,
-        Meta(
-            description="Whether a PodDisruptionBudget limits node drains to one broker of the"
-            " group at a time. A group with one replica never gets such a budget, because it would"
-            " block drains."
-        ),
+        "Whether a PodDisruptionBudget limits node drains to one broker of the group at a time. A "
+        "group with one replica never gets such a budget, because it would block drains.",
     ] = True
 
 
@@ -229,9 +189,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
 
     type: Annotated[
         Rollout,
-        Meta(
-            description="RollingSwitchover: slaves are replaced first, one at a time, each back in"
-            " sync before the next; then comes a switchover, and then the old master is"
-            " replaced. OnDelete: pods are replaced when someone deletes them."
-        ),
+        "RollingSwitchover: slaves are replaced first, one at a time, each back in sync before "
+        "the next; then comes a switchover, and then the old master is replaced. OnDelete: pods "
+        "are replaced when someone deletes them.",
     ] = Rollout.ROLLING_SWITCHOVER

@@ -55,30 +55,20 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ]
     mode: Annotated[
         TlsMode,
-        Meta(
-            description="Permissive: the client ports accept TLS and plain connections."
-            " Enforcing: only TLS; brokers then use TLS towards name servers as well, and verify"
-            " them by ca.crt."
-        ),
+        "Permissive: the client ports accept TLS and plain connections. Enforcing: only TLS; "
+        "brokers then use TLS towards name servers as well, and verify them by ca.crt.",
     ] = TlsMode.PERMISSIVE
     client_auth: Annotated[
         ClientAuth,
-        Meta(
-            description="Whether clients must present a certificate that ca.crt has signed: None,"
-            " Optional, Require. With Require, the control ports demand one too; operator and"
-            " brokers present tls.crt, which must then be valid for clients as well as servers."
-        ),
+        "Whether clients must present a certificate that ca.crt has signed: None, Optional, "
+        "Require. With Require, the control ports demand one too; operator and brokers present "
+        "tls.crt, which must then be valid for clients as well as servers.",
     ] = ClientAuth.NONE
     control_name: (
         Annotated[
             str,
-            Meta(
-                description="DNS name in the certificate, if it does not contain the names of the"
-                " pods.",
-                min_length=1,
-                max_length=253,
-                pattern=r"^[A-Za-z0-9*][A-Za-z0-9.-]*$",
-            ),
+            Meta(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9*][A-Za-z0-9.-]*$"),
+            "DNS name in the certificate, if it does not contain the names of the pods.",
         ]
         | None
     ) = None
@@ -109,59 +99,45 @@ class External(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     type: Annotated[
         ExternalType,
-        Meta(description="Type of the Service that each broker gets: NodePort, LoadBalancer."),
+        "Type of the Service that each broker gets: NodePort, LoadBalancer.",
     ]
     node_ports: Annotated[
         list[Annotated[int, Meta(ge=1, le=65535)]],
-        Meta(
-            description="Type NodePort: the port of each broker on the nodes, starting with that"
-            " of pod 0. Ports beyond replicas are for brokers that are added later, without a"
-            " restart of the others.",
-            max_length=9,
-        ),
+        Meta(max_length=9),
+        "Type NodePort: the port of each broker on the nodes, starting with that of pod 0. Ports "
+        "beyond replicas are for brokers that are added later, without a restart of the others.",
     ] = []
     hosts: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9.-]+$")]],
-        Meta(
-            description="Address that each broker registers, starting with that of pod 0. Type"
-            " LoadBalancer needs them; with type NodePort, the default is the address of the"
-            " broker's node. A name must resolve when the broker starts.",
-            max_length=9,
-        ),
+        Meta(max_length=9),
+        "Address that each broker registers, starting with that of pod 0. Type LoadBalancer needs "
+        "them; with type NodePort, the default is the address of the broker's node. A name must "
+        "resolve when the broker starts.",
     ] = []
     master_host: (
         Annotated[
             str,
-            Meta(
-                description="Address that the master registers instead of its own, so that clients"
-                " need no new route after a failover: that of the load balancer of the Service"
-                " NAME-master, or with type NodePort an address that leads to any node that is up,"
-                " such as a balancer in front of the nodes. A name must resolve when the broker"
-                " starts.",
-                min_length=1,
-                max_length=253,
-                pattern=r"^[A-Za-z0-9.-]+$",
-            ),
+            Meta(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9.-]+$"),
+            "Address that the master registers instead of its own, so that clients need no new "
+            "route after a failover: that of the load balancer of the Service NAME-master, or "
+            "with type NodePort an address that leads to any node that is up, such as a balancer "
+            "in front of the nodes. A name must resolve when the broker starts.",
         ]
         | None
     ) = None
     master_node_port: (
-        Annotated[
-            int, Meta(ge=1, le=65535, description="Type NodePort: the port that goes with it.")
-        ]
-        | None
+        Annotated[int, Meta(ge=1, le=65535), "Type NodePort: the port that goes with it."] | None
     ) = None
     annotations: Annotated[
         dict[str, Annotated[str, Meta(max_length=4096)]],
-        Meta(description="Annotations of the Services.", max_length=32),
+        Meta(max_length=32),
+        "Annotations of the Services.",
     ] = {}
     load_balancer_source_ranges: Annotated[
         list[Annotated[str, Meta(max_length=43, pattern=_CIDR)]],
-        Meta(
-            description="Ranges in CIDR form from which the load balancers accept connections; if"
-            " empty, all addresses.",
-            max_length=32,
-        ),
+        Meta(max_length=32),
+        "Ranges in CIDR form from which the load balancers accept connections; if empty, all "
+        "addresses.",
     ] = []
 
     def addresses(self, port: int) -> list[str]:
@@ -180,15 +156,13 @@ class IpBlock(msgspec.Struct, frozen=True, kw_only=True, rename={"except_": "exc
 
     cidr: Annotated[
         str,
-        Meta(
-            description="Range in CIDR form, for example 10.0.0.0/8.",
-            max_length=43,
-            pattern=_CIDR,
-        ),
+        Meta(max_length=43, pattern=_CIDR),
+        "Range in CIDR form, for example 10.0.0.0/8.",
     ]
     except_: Annotated[
         list[Annotated[str, Meta(max_length=43, pattern=_CIDR)]],
-        Meta(description="Ranges inside cidr that are left out.", max_length=32),
+        Meta(max_length=32),
+        "Ranges inside cidr that are left out.",
     ] = []
 
 
@@ -198,30 +172,22 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     pod_selector: (
         Annotated[
             dict[str, Any],
-            Meta(
-                description="Labels of pods, as in a NetworkPolicy; {} selects all pods. Without"
-                " namespaceSelector, only pods of the group's namespace.",
-                extra_json_schema=OPAQUE,
-            ),
+            Meta(extra_json_schema=OPAQUE),
+            "Labels of pods, as in a NetworkPolicy; {} selects all pods. Without "
+            "namespaceSelector, only pods of the group's namespace.",
         ]
         | None
     ) = None
     namespace_selector: (
         Annotated[
             dict[str, Any],
-            Meta(
-                description="Labels of namespaces, as in a NetworkPolicy; {} selects all"
-                " namespaces.",
-                extra_json_schema=OPAQUE,
-            ),
+            Meta(extra_json_schema=OPAQUE),
+            "Labels of namespaces, as in a NetworkPolicy; {} selects all namespaces.",
         ]
         | None
     ) = None
     ip_block: (
-        Annotated[
-            IpBlock, Meta(description="A range of addresses, for clients outside the cluster.")
-        ]
-        | None
+        Annotated[IpBlock, "A range of addresses, for clients outside the cluster."] | None
     ) = None
 
 
@@ -248,12 +214,9 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
                 ),
             ]
         ],
-        Meta(
-            description="Peers that may connect to the client ports (10911 and 10909), as in a"
-            " NetworkPolicy; without it, every pod and address may. The group's own brokers and the"
-            " operator may always connect. Name every program that uses the brokers, such as"
-            " producers, consumers and the txn-checker. The cluster's network plugin must enforce"
-            " NetworkPolicies.",
-            max_length=32,
-        ),
+        Meta(max_length=32),
+        "Peers that may connect to the client ports (10911 and 10909), as in a NetworkPolicy; "
+        "without it, every pod and address may. The group's own brokers and the operator may "
+        "always connect. Name every program that uses the brokers, such as producers, consumers "
+        "and the txn-checker. The cluster's network plugin must enforce NetworkPolicies.",
     ] = []

@@ -53,23 +53,16 @@ NameServers = Annotated[
     list[
         Annotated[str, Meta(min_length=3, max_length=261, pattern=r"^[A-Za-z0-9.-]+:[0-9]{1,5}$")]
     ],
-    Meta(
-        description="Name servers as HOST:PORT. The operator finds the brokers through them. Use"
-        " the same addresses in all objects of a cluster: the operator recognizes duplicates by"
-        " them.",
-        min_length=1,
-        max_length=16,
-    ),
+    Meta(min_length=1, max_length=16),
+    "Name servers as HOST:PORT. The operator finds the brokers through them. Use the same "
+    "addresses in all objects of a cluster: the operator recognizes duplicates by them.",
 ]
 BrokerNames = Annotated[
     list[Annotated[str, Meta(min_length=1, max_length=127, pattern=_BROKER_NAME)]],
-    Meta(
-        description="Names of the broker groups (RocketMQ's brokerName) that get the settings."
-        " Without it, all broker groups of the cluster get them, including groups that are added"
-        " later. A broker group that is removed from the list keeps its current settings.",
-        max_length=BROKERS_MAX,
-        extra_json_schema={"x-kubernetes-list-type": "set"},
-    ),
+    Meta(max_length=BROKERS_MAX, extra_json_schema={"x-kubernetes-list-type": "set"}),
+    "Names of the broker groups (RocketMQ's brokerName) that get the settings. Without it, "
+    "all broker groups of the cluster get them, including groups that are added later. A "
+    "broker group that is removed from the list keeps its current settings.",
 ]
 
 
@@ -87,10 +80,8 @@ class ClientTls(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 Tls = Annotated[
     ClientTls,
-    Meta(
-        description="TLS of the operator's connections to name servers and brokers. Without it,"
-        " they are plain, and brokers that enforce TLS refuse them."
-    ),
+    "TLS of the operator's connections to name servers and brokers. Without it, they are "
+    "plain, and brokers that enforce TLS refuse them.",
 ]
 AccountSecretName = Annotated[
     str,
@@ -154,47 +145,36 @@ class TopicSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ) = None
     write_queue_nums: Annotated[
         int,
-        Meta(
-            description="Number of queues per broker group to which producers send.",
-            ge=1,
-            le=QUEUES_MAX,
-        ),
+        Meta(ge=1, le=QUEUES_MAX),
+        "Number of queues per broker group to which producers send.",
     ] = 8
     read_queue_nums: (
         Annotated[
             int,
-            Meta(
-                description="Number of queues per broker group from which consumers read; by"
-                " default, writeQueueNums. If it is lowered, the operator first stops producers"
-                " from using the surplus queues, and removes these queues once every consumer group"
-                " has consumed their messages.",
-                ge=1,
-                le=QUEUES_MAX,
-            ),
+            Meta(ge=1, le=QUEUES_MAX),
+            "Number of queues per broker group from which consumers read; by default, "
+            "writeQueueNums. If it is lowered, the operator first stops producers from using the "
+            "surplus queues, and removes these queues once every consumer group has consumed "
+            "their messages.",
         ]
         | None
     ) = None
-    permission: Annotated[
-        Permission, Meta(description="Permission of the topic: ReadWrite, Read or Write.")
-    ] = Permission.READ_WRITE
+    permission: Annotated[Permission, "Permission of the topic: ReadWrite, Read or Write."] = (
+        Permission.READ_WRITE
+    )
     topic_sys_flag: Annotated[
         int,
-        Meta(
-            description="RocketMQ's flags: 1 for a topic of a unit, 2 for a topic with"
-            " subscriptions from units, 3 for both.",
-            ge=0,
-            le=3,
-        ),
+        Meta(ge=0, le=3),
+        "RocketMQ's flags: 1 for a topic of a unit, 2 for a topic with subscriptions from units, "
+        "3 for both.",
     ] = 0
     tls: Tls | None = None
     account_secret_name: AccountSecretName | None = None
     deletion_policy: Annotated[
         Retain,
-        Meta(
-            description=DELETION_TEXT.format(
-                "the topic becomes read-only, and is deleted with its messages once every consumer"
-                " group has consumed them and nothing has been stored for a minute"
-            )
+        DELETION_TEXT.format(
+            "the topic becomes read-only, and is deleted with its messages once every consumer"
+            " group has consumed them and nothing has been stored for a minute"
         ),
     ] = Retain.RETAIN
 
@@ -220,62 +200,44 @@ class ConsumerGroupSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel
         ]
         | None
     ) = None
-    consume_enable: Annotated[
-        bool, Meta(description="Whether brokers deliver messages to the group.")
-    ] = True
+    consume_enable: Annotated[bool, "Whether brokers deliver messages to the group."] = True
     consume_broadcast_enable: Annotated[
-        bool, Meta(description="Whether the group may consume in broadcasting mode.")
+        bool, "Whether the group may consume in broadcasting mode."
     ] = True
     consume_from_min_enable: Annotated[
         bool,
-        Meta(
-            description="Whether the group may start at the oldest message. RocketMQ stores the"
-            " setting, but does not act on it."
-        ),
+        "Whether the group may start at the oldest message. RocketMQ stores the setting, but does "
+        "not act on it.",
     ] = True
     notify_consumer_ids_changed_enable: Annotated[
         bool,
-        Meta(
-            description="Whether brokers tell the members at once that a member has joined or"
-            " left; otherwise, they notice within 20 s."
-        ),
+        "Whether brokers tell the members at once that a member has joined or left; otherwise, "
+        "they notice within 20 s.",
     ] = True
     retry_queue_nums: Annotated[
         int,
-        Meta(
-            description="Number of queues per broker group for messages that are redelivered. 0"
-            " drops messages whose consumption failed.",
-            ge=0,
-            le=QUEUES_MAX,
-        ),
+        Meta(ge=0, le=QUEUES_MAX),
+        "Number of queues per broker group for messages that are redelivered. 0 drops messages "
+        "whose consumption failed.",
     ] = 1
     retry_max_times: Annotated[
         int,
-        Meta(
-            description="Number of redeliveries after which a message becomes a dead letter."
-            " Clients may set their own limit.",
-            ge=0,
-            le=1_000,
-        ),
+        Meta(ge=0, le=1_000),
+        "Number of redeliveries after which a message becomes a dead letter. Clients may set "
+        "their own limit.",
     ] = 16
     which_broker_when_consume_slowly: Annotated[
         int,
-        Meta(
-            description="Id of the broker that members read from if they are far behind; 1 is the"
-            " first slave.",
-            ge=0,
-            le=1_000,
-        ),
+        Meta(ge=0, le=1_000),
+        "Id of the broker that members read from if they are far behind; 1 is the first slave.",
     ] = 1
     tls: Tls | None = None
     account_secret_name: AccountSecretName | None = None
     deletion_policy: Annotated[
         Retain,
-        Meta(
-            description=DELETION_TEXT.format(
-                "the settings of the consumer group are deleted once it has consumed everything"
-                " and its members have left; its offsets are kept"
-            )
+        DELETION_TEXT.format(
+            "the settings of the consumer group are deleted once it has consumed everything"
+            " and its members have left; its offsets are kept"
         ),
     ] = Retain.RETAIN
 
@@ -316,10 +278,10 @@ GROUP_ROOT_RULES: Final = _root_rules(255)
 class BrokerEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One broker group that has the topic or consumer group."""
 
-    name: Annotated[str, Meta(description="RocketMQ's brokerName.", max_length=127)]
-    current: Annotated[bool, Meta(description="Whether its settings match the spec.")] = False
+    name: Annotated[str, Meta(max_length=127), "RocketMQ's brokerName."]
+    current: Annotated[bool, "Whether its settings match the spec."] = False
     message: Annotated[
-        str, Meta(description="How its settings differ, or why they are unknown.", max_length=1024)
+        str, Meta(max_length=1024), "How its settings differ, or why they are unknown."
     ] = ""
 
 
@@ -327,28 +289,27 @@ class DeclaredStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     """The state in the brokers, as last seen by the operator."""
 
     observed_generation: Annotated[
-        int, Meta(description="Generation of the spec that the operator has acted on.")
+        int, "Generation of the spec that the operator has acted on."
     ] = 0
-    name: Annotated[str, Meta(description="Name in RocketMQ.", max_length=255)] = ""
+    name: Annotated[str, Meta(max_length=255), "Name in RocketMQ."] = ""
     owned: Annotated[
         bool,
-        Meta(
-            description="Whether this object determines the settings: false while an older object"
-            " declares the same name in the same cluster."
-        ),
+        "Whether this object determines the settings: false while an older object declares the "
+        "same name in the same cluster.",
     ] = False
     brokers: Annotated[
         list[BrokerEntry],
-        Meta(description="The broker groups, by name.", max_length=1_024),
+        Meta(max_length=1_024),
+        "The broker groups, by name.",
     ] = []
     conditions: Annotated[
         list[Condition],
         Meta(
-            description="Conditions of the object: Ready.",
             max_length=16,
             extra_json_schema={
                 "x-kubernetes-list-type": "map",
                 "x-kubernetes-list-map-keys": ["type"],
             },
         ),
+        "Conditions of the object: Ready.",
     ] = []

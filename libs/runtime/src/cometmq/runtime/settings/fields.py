@@ -145,7 +145,7 @@ def _shown(value: object) -> str:
 
 def _walk(struct_type: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[SettingsField]:
     for info in attributes_of(struct_type):
-        base, facts = _strip(info.type)
+        base, facts = split_hint(info.type)
         here = (*path, info.name)
         if isinstance(base, type) and issubclass(base, msgspec.Struct):
             yield from _walk(base, here)
@@ -158,15 +158,15 @@ def _walk(struct_type: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[
         )
 
 
-def _strip(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+def split_hint(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
     """Split a type into its base type and its facts; look inside optional types, too."""
     if get_origin(annotation) is Annotated:
         inner, *facts = get_args(annotation)
-        base, inner_facts = _strip(inner)
+        base, inner_facts = split_hint(inner)
         return base, (*inner_facts, *facts)
     members = [member for member in get_args(annotation) if member is not type(None)]
     if len(members) == 1 and type(None) in get_args(annotation):
-        return _strip(members[0])
+        return split_hint(members[0])
     return annotation, ()
 
 
