@@ -4,6 +4,9 @@
 Compatibility: the checks are in RocketMQ's order, and an answer's remark is the name of the store's
 status. A pull is held at most once: after it wakes up, it is answered whether or not it finds a
 message.
+
+The functions stand in the order of a pull's path: the checks, the read, the answer; then the hold,
+and what happens when the pull wakes up.
 """
 
 from collections.abc import Coroutine, Mapping
@@ -97,37 +100,6 @@ async def _pull_when_told(broker: Broker, call: Call[PullMessage]) -> Reply | No
     return _pull(broker, call, may_hold=True)
 
 
-def resume(broker: Broker, held: HeldPull) -> None:
-    """Answer a held pull because its queue has grown, its deadline has passed or the broker is
-    stopping.
-    """
-    _resume(broker, held.call, held.accounts)
-
-
-def _resume(broker: Broker, call: Call[PullMessage], accounts: object) -> None:
-    """Answer a pull that has waited; it waits further while there is no room for its answer."""
-    peer = call.peer
-    if not peer.is_open:
-        return
-    if peer.has_room:
-        answer(broker, call, lambda: _pull_again(broker, call, accounts))
-    else:
-        peer.when_room(partial(_resume, broker, call, accounts))
-
-
-def _pull_again(broker: Broker, call: Call[PullMessage], accounts: object) -> Reply | None:
-    """Serve a pull that `accounts` allowed; the clients choose how long it has waited since."""
-    acl = broker.admission.acl
-    if acl is not None and acl.control.accounts is not accounts:
-        acl.control.check(broker, call)
-    return _pull(broker, call, may_hold=False)
-
-
-def _accounts(broker: Broker) -> object:
-    acl = broker.admission.acl
-    return None if acl is None else acl.control.accounts
-
-
 def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply | None:
     header = call.header
     group = _check(broker, call)
@@ -158,78 +130,10 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
     )
     if may_hold:
         _note(broker, pull, result)
-    if not result.is_cold:
-        return _conclude(broker, pull, result)
-    broker.stats.cold_read_count += 1
-    started_ms = broker.clock.monotonic_ms()
-
-    peer, accounts = call.peer, _accounts(broker)
-
-    def load() -> GetResult | None:
-        """Read nothing for a peer that has stopped reading while this read waited for its turn."""
-        return None if peer.is_crowded else result.load()
-
-    def loaded(messages: GetResult | None) -> None:
-        if messages is None:
-            peer.when_room(partial(_resume, broker, call, accounts))
-            return
-        waited_ms = broker.clock.monotonic_ms() - started_ms
-        broker.stats.count_wait(header.topic, header.consumer_group, waited_ms)
-        broker.store.reader.note_loaded(
-            header.topic, header.queue_id, header.queue_offset, messages
-        )
-        answer(broker, call, lambda: _conclude(broker, pull, messages))
-
-    broker.driver.reads.read(call, load, loaded)
-    return None
-
-
-def _note(broker: Broker, pull: AdmittedPull, result: GetResult | None) -> None:
-    """Let the lane serve later pulls like this one, and note why it did not serve this one.
-
-    A search that has not begun has no result.
-    """
-    if broker.lane is None:
-        return
-    if result is not None and result.is_cold:
-        reason = SlowReason.COLD
-    elif result is not None and result.status is not GetStatus.FOUND:
-        reason = SlowReason.EMPTY
-    elif _is_told(broker, pull.call) or broker.lane.learn_pull(pull.call, pull.group, pull.accept):
-        reason = SlowReason.FIRST
-    else:
-        reason = SlowReason.UNUSUAL
-    broker.measured.detours.note(pull.call.code, reason)
-
-
-def _is_told(broker: Broker, call: Call[PullMessage]) -> bool:
-    """Return whether the filter holds for this connection only (`clients/told.py`)."""
-    header = call.header
-    has_own = header.sys_flag & PullSysFlag.SUBSCRIPTION
-    return not has_own and broker.clients.consumers.group(header.consumer_group) is None
-
-
-def _commit(broker: Broker, call: Call[PullMessage]) -> None:
-    """Commit the offset that a pull carries; a full table refuses the commit, not the pull."""
-    header, offsets = call.header, broker.tables.offsets
-    group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-    if offsets.committed(group, topic, queue_id) == header.commit_offset:
-        return
-    with suppress(CommandError):
-        offsets.commit(group, topic, queue_id, header.commit_offset, broker.admission.room(call))
-
-
-def matching(
-    broker: Broker, header: PullMessage, offset: int, count_max: int, accept: RecordFilter
-) -> Lookup[GetResult]:
-    return broker.store.reader.find_messages(
-        header.topic,
-        header.queue_id,
-        offset,
-        count_max,
-        accept.tester(),
-        block=accept.block,
-    )
+    if result.is_cold:
+        _load(broker, pull, result)
+        return None
+    return _conclude(broker, pull, result)
 
 
 def _check(broker: Broker, call: Call[PullMessage]) -> SubscriptionGroupConfig:
@@ -259,6 +163,54 @@ def _check(broker: Broker, call: Call[PullMessage]) -> SubscriptionGroupConfig:
             )
         )
     return group
+
+
+def _commit(broker: Broker, call: Call[PullMessage]) -> None:
+    """Commit the offset that a pull carries; a full table refuses the commit, not the pull."""
+    header, offsets = call.header, broker.tables.offsets
+    group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+    if offsets.committed(group, topic, queue_id) == header.commit_offset:
+        return
+    with suppress(CommandError):
+        offsets.commit(group, topic, queue_id, header.commit_offset, broker.admission.room(call))
+
+
+def matching(
+    broker: Broker, header: PullMessage, offset: int, count_max: int, accept: RecordFilter
+) -> Lookup[GetResult]:
+    return broker.store.reader.find_messages(
+        header.topic,
+        header.queue_id,
+        offset,
+        count_max,
+        accept.tester(),
+        block=accept.block,
+    )
+
+
+def _load(broker: Broker, pull: AdmittedPull, result: GetResult) -> None:
+    """Read records that are not in memory on a thread, then answer the pull."""
+    call, header = pull.call, pull.call.header
+    broker.stats.cold_read_count += 1
+    started_ms = broker.clock.monotonic_ms()
+    peer, accounts = call.peer, _accounts(broker)
+
+    def load() -> GetResult | None:
+        """Read nothing for a peer that has stopped reading while this read waited for its turn."""
+        return None if peer.is_crowded else result.load()
+
+    def loaded(messages: GetResult | None) -> None:
+        if messages is None:
+            peer.when_room(partial(_resume, broker, call, accounts))
+            return
+        waited_ms = broker.clock.monotonic_ms() - started_ms
+        broker.stats.count_wait(header.topic, header.consumer_group, waited_ms)
+        broker.store.reader.note_loaded(
+            header.topic, header.queue_id, header.queue_offset, messages
+        )
+        answer(broker, call, lambda: _conclude(broker, pull, messages))
+
+    broker.driver.reads.read(call, load, loaded)
 
 
 def _conclude(broker: Broker, pull: AdmittedPull, result: GetResult) -> Reply | None:
@@ -295,21 +247,6 @@ def _conclude(broker: Broker, pull: AdmittedPull, result: GetResult) -> Reply | 
     )
 
 
-def _hold(broker: Broker, pull: AdmittedPull) -> None:
-    settings = broker.settings
-    wait_ms = (
-        pull.call.header.suspend_timeout_millis
-        if settings.long_polling_enable
-        else settings.short_polling_time_mills
-    )
-    deadline_ms = broker.clock.monotonic_ms() + wait_ms
-    held = HeldPull(pull.call, deadline_ms, pull.accept, _accounts(broker))
-    if broker.process.is_stopping:
-        broker.pending.hold.ready.append(held)
-    else:
-        broker.pending.hold.hold(held, count_max=settings.pull_thread_pool_queue_capacity)
-
-
 def _suggested_broker(broker: Broker, group: SubscriptionGroupConfig, result: GetResult) -> int:
     if not broker.settings.slave_read_enable:
         return MASTER_ID
@@ -337,3 +274,74 @@ def _report_moved(broker: Broker, header: PullMessage, result: GetResult) -> Non
 
 def _ignore(_: PutResult) -> None:
     """Ignore the result, because no client is waiting for this event to be stored."""
+
+
+def _hold(broker: Broker, pull: AdmittedPull) -> None:
+    settings = broker.settings
+    wait_ms = (
+        pull.call.header.suspend_timeout_millis
+        if settings.long_polling_enable
+        else settings.short_polling_time_mills
+    )
+    deadline_ms = broker.clock.monotonic_ms() + wait_ms
+    held = HeldPull(pull.call, deadline_ms, pull.accept, _accounts(broker))
+    if broker.process.is_stopping:
+        broker.pending.hold.ready.append(held)
+    else:
+        broker.pending.hold.hold(held, count_max=settings.pull_thread_pool_queue_capacity)
+
+
+def resume(broker: Broker, held: HeldPull) -> None:
+    """Answer a held pull because its queue has grown, its deadline has passed or the broker is
+    stopping.
+    """
+    _resume(broker, held.call, held.accounts)
+
+
+def _resume(broker: Broker, call: Call[PullMessage], accounts: object) -> None:
+    """Answer a pull that has waited; it waits further while there is no room for its answer."""
+    peer = call.peer
+    if not peer.is_open:
+        return
+    if peer.has_room:
+        answer(broker, call, lambda: _pull_again(broker, call, accounts))
+    else:
+        peer.when_room(partial(_resume, broker, call, accounts))
+
+
+def _pull_again(broker: Broker, call: Call[PullMessage], accounts: object) -> Reply | None:
+    """Serve a pull that `accounts` allowed; the clients choose how long it has waited since."""
+    acl = broker.admission.acl
+    if acl is not None and acl.control.accounts is not accounts:
+        acl.control.check(broker, call)
+    return _pull(broker, call, may_hold=False)
+
+
+def _accounts(broker: Broker) -> object:
+    acl = broker.admission.acl
+    return None if acl is None else acl.control.accounts
+
+
+def _note(broker: Broker, pull: AdmittedPull, result: GetResult | None) -> None:
+    """Let the lane serve later pulls like this one, and note why it did not serve this one.
+
+    A search that has not begun has no result.
+    """
+    if broker.lane is None:
+        return
+    if result is not None and result.is_cold:
+        reason = SlowReason.COLD
+    elif result is not None and result.status is not GetStatus.FOUND:
+        reason = SlowReason.EMPTY
+    elif _is_told(broker, pull.call) or broker.lane.learn_pull(pull.call, pull.group, pull.accept):
+        reason = SlowReason.FIRST
+    else:
+        reason = SlowReason.UNUSUAL
+    broker.measured.detours.note(pull.call.code, reason)
+
+
+def _is_told(broker: Broker, call: Call[PullMessage]) -> bool:
+    """Return whether the filter holds for this connection only (`clients/told.py`)."""
+    header = call.header
+    has_own = header.sys_flag & PullSysFlag.SUBSCRIPTION
+    return not has_own and broker.clients.consumers.group(header.consumer_group) is None
