@@ -218,7 +218,7 @@ def _damage(message: MessageExt) -> str:
 
 
 def concerns_message(error: CometError) -> bool:
-    """Return whether an error is about what was sent, rather than about all that follows it."""
+    """Return whether an error concerns this message only; otherwise, further sends fail too."""
     is_illegal = isinstance(error, CommandError) and error.code == ResponseCode.MESSAGE_ILLEGAL
     return is_illegal or isinstance(error, InvalidArgument)
 

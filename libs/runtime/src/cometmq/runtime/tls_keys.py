@@ -173,8 +173,8 @@ def client_tls(settings: _Client, label: Label = str) -> TlsSettings:
 
 
 def client_tls_if_on(settings: _Client, label: Label = str) -> TlsSettings:
-    """Return `client_tls`, without its keys if it is off: a tls.properties may have them for
-    others.
+    """Return `client_tls`, but no keys if TLS is off: these may be for another program that reads
+    the same tls.properties.
     """
     tls = client_tls(settings, label)
     return tls if tls.enable else TlsSettings()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lock that its waiters get in turn by key, so that many of one key delay another key's by one.
+"""A lock that keys get in turn: many waiters of one key delay another key by one turn only.
 
 An `asyncio.Lock` is first come, first served: a thousand requests of one connection would all be
 served before the first one of another.

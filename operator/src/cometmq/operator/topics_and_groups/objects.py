@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks of all Topics and ConsumerGroups, and which object owns which name."""
+"""Runs the tasks of all Topics and ConsumerGroups, and decides which object owns a name."""
 
 import asyncio
 import itertools

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Downloads Go modules whose files tests read, into Go's own cache, once."""
+"""Downloads the Go modules whose files tests read, once, into Go's own cache."""
 
 import json
 import subprocess

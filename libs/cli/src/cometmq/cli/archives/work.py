@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The restore of one topic: send, compare, place groups; it continues where it ended before."""
+"""Restores one topic: sends, compares, places groups; goes on where the last run ended."""
 
 import hashlib
 from collections.abc import Sequence

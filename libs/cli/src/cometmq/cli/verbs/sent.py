@@ -80,7 +80,7 @@ class Sent(msgspec.Struct):
             self.levels.append(delay_level)
 
     def delay_of(self, level: int) -> str | None:
-        """Return the delay of a level; brokers reduce levels that they do not have."""
+        """Return the delay of a level; brokers replace higher levels by their highest."""
         if self.due:
             return self.due
         return self.delays[min(level, len(self.delays)) - 1] if level else None
@@ -98,7 +98,7 @@ async def delay_texts(namesrv: str) -> list[str]:
 
 
 async def delay_ms_of(namesrv: str, level: int) -> int:
-    """Return the delay of a level, in ms; brokers reduce levels that they do not have."""
+    """Return the delay of a level, in ms; brokers replace higher levels by their highest."""
     texts = await delay_texts(namesrv)
     text = texts[min(level, len(texts)) - 1]
     return int(text[:-1]) * _UNIT_MS[text[-1]]

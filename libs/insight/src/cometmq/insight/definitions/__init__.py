@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The definitions of a cluster as one file: topics, groups and rights; what an import would do."""
+"""Exports topics, groups and rights of a cluster as one file, and plans the import of one."""

@@ -99,7 +99,7 @@ STORED: Final = Access(Need.STORED, is_of_5=True)
 
 
 def consume(*fields: str, is_of_5: bool = False) -> Access:
-    """Return the demand for SUB on what these fields of the header name: `topic`, or a group."""
+    """Demand the right SUB on the topic or group that these fields of the header name."""
     return Access(Need.CONSUME, fields, is_of_5)
 
 

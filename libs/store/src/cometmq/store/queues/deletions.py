@@ -72,7 +72,7 @@ def read_notes(disk: Disk, layout: Layout) -> list[Deletion]:
 
 
 def ends_of(notes: Iterable[Deletion]) -> Mapping[str, int]:
-    """Return the offset of the log before which each deleted topic's records are ignored."""
+    """Return, per deleted topic, the offset of the log before which its records are ignored."""
     found: dict[str, int] = {}
     for topic, log_end in notes:
         found[topic] = max(log_end, found.get(topic, 0))

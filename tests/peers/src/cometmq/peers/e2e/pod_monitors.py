@@ -61,7 +61,7 @@ def _scrape_config(
 
 
 def _namespaces(spec: Mapping[str, Any], own: str) -> list[str]:
-    """Return the namespaces in which pods are selected; there are none if all are meant."""
+    """Return the namespaces in which pods are selected; empty stands for all."""
     selector = spec.get("namespaceSelector", {})
     _refuse_others(selector, "any", "matchNames")
     return [] if selector.get("any") else list(selector.get("matchNames", (own,)))

@@ -49,7 +49,7 @@ class Intake:
         """The size of the requests served since `Hub.charge` was called last."""
 
     def receive(self, data: bytes) -> None:
-        """Serve the requests that these bytes complete, in this turn if it is not long already."""
+        """Serve the requests that these bytes complete; later, if this turn has been long."""
         is_slow = self.pace.rank == SLOW or self._hub.turns.is_long
         if is_slow and self._defers and self._defer(data):
             return

@@ -45,7 +45,7 @@ class DeadMan:
         self._is_armed = self._is_missing = False
 
     def arm(self, after_ms: int) -> None:
-        """Kill this process in `after_ms`, unless this or `disarm` is called before."""
+        """Kill this process after `after_ms`, unless `arm` or `disarm` is called before then."""
         if self._timer is None and not self._is_missing:
             self._create()
         if self._timer is not None:
