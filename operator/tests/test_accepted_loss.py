@@ -51,7 +51,7 @@ class Api:
             case "Lease":
                 return self.lease
         return {
-            "metadata": {"generation": 1},
+            "metadata": {"generation": 1, "ownerReferences": [{"uid": "u"}]},
             "spec": {"replicas": 2, "template": {"metadata": {}}},
         }
 

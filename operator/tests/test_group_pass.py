@@ -75,7 +75,7 @@ class World:
             return self.group
         template: Any = {"metadata": {}}
         return {
-            "metadata": {"generation": 1},
+            "metadata": {"generation": 1, "ownerReferences": [{"uid": "u"}]},
             "spec": {"replicas": 2, "template": template},
             "status": {"updateRevision": "new", "observedGeneration": 1},
         }

@@ -40,7 +40,7 @@ from cometmq.operator.broker_groups.master_endpoint import KIND as ENDPOINT
 from cometmq.operator.broker_groups.master_endpoint import MasterEndpoint
 from cometmq.operator.broker_groups.master_service import MasterPod, address_of, is_wanted
 from cometmq.operator.broker_groups.observe import Live, is_key_required, marks_of, seen_of
-from cometmq.operator.broker_groups.owned import OwnedObjects
+from cometmq.operator.broker_groups.owned import OwnedObjects, delete_record
 from cometmq.operator.broker_groups.status import Findings, status_of
 from cometmq.operator.engine.context import Context
 from cometmq.operator.engine.managed import Key
@@ -138,7 +138,7 @@ class GroupPass(Pass[BrokerGroup]):
         step = await self._act(group, seen, live, fault)
         if isinstance(step, Release):
             await self.close()
-            await self.context.api.delete("Lease", group.namespace, group.name)
+            await delete_record(self.context.api, group)
             return None
         await self._label_roles(group, seen, live)
         await self.point_at_master()

@@ -29,6 +29,8 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     async def read(cls, api: KubeApi, group: BrokerGroup) -> Self:
         """Read the objects of a group; raise ApiUnreachable if the API does not answer."""
         found = await api.get("StatefulSet", group.namespace, group.name)
+        if found is not None and not belongs(found, group):
+            found = None
         pods = await api.list("Pod", group.namespace, group.selector)
         claims = await api.list("PersistentVolumeClaim", group.namespace, group.selector)
         by_ordinal = {group.ordinal(pod["metadata"]["name"]): pod for pod in pods}
@@ -43,6 +45,15 @@ def is_owned(body: Body, group: BrokerGroup) -> bool:
     """Return whether Kubernetes deletes an object with the group."""
     owners = body["metadata"].get("ownerReferences") or ()
     return any(one["uid"] == group.uid for one in owners)
+
+
+def belongs(body: Body, group: BrokerGroup) -> bool:
+    """Return whether an object is the group's, or was that of a deleted group of the same name.
+
+    Whoever may create groups must not get hold of other objects by choosing a name.
+    """
+    labels = body["metadata"].get("labels") or {}
+    return is_owned(body, group) or labels.items() >= group.labels.items()
 
 
 def seen_of(group: BrokerGroup, live: Live, record: Record | None, statuses: Statuses) -> Seen:

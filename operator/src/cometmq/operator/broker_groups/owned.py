@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects of a group: created, repaired, deleted when they are not wanted any more.
+"""The objects of a group: created, repaired, deleted when they are not wanted any more. Objects of
+others that have the same names are left alone.
 
 An object is applied only if its last known version was not written by the operator, so an idle
 group causes no writes.
@@ -8,7 +9,8 @@ group causes no writes.
 import hashlib
 import json
 
-from cometmq.operator.api import Body
+from cometmq.ha.places.kubernetes import ANNOTATION
+from cometmq.operator.api import ApiRefused, Body, KubeApi
 from cometmq.operator.broker_groups import decide, render
 from cometmq.operator.broker_groups.decide import Seen
 from cometmq.operator.broker_groups.group import BrokerGroup
@@ -18,7 +20,13 @@ from cometmq.operator.broker_groups.master_service import (
     is_wanted,
     service_seen,
 )
-from cometmq.operator.broker_groups.observe import Live, is_key_required, is_owned, volume_size
+from cometmq.operator.broker_groups.observe import (
+    Live,
+    belongs,
+    is_key_required,
+    is_owned,
+    volume_size,
+)
 from cometmq.operator.engine.context import Context
 
 
@@ -47,9 +55,14 @@ class OwnedObjects:
             self.service = None if found is None else service_seen(found)
 
     async def apply(self, group: BrokerGroup, seen: Seen, live: Live) -> bool:
-        """Create and repair the owned objects; return whether the StatefulSet has changed."""
+        """Create and repair the owned objects; return whether the StatefulSet has changed.
+
+        Raise ApiRefused if the API server rejects one, or one exists that is not the group's.
+        """
+        if self._owned is None:
+            await self._check_record(group)
         if is_wanted(group):  # first, because its address is in the settings of the brokers
-            service = await self._apply_one(render.master_service(group))
+            service = await self._apply_one(group, render.master_service(group))
             self.service = self.service if service is None else service_seen(service)
         wanted = render.objects(
             group,
@@ -62,7 +75,7 @@ class OwnedObjects:
         )
         changed = False
         for one in wanted:
-            is_new = await self._apply_one(one)
+            is_new = await self._apply_one(group, one)
             if is_new and one["kind"] == "StatefulSet":
                 before = live.stateful_set and live.stateful_set["metadata"]["generation"]
                 changed = is_new["metadata"]["generation"] != before
@@ -85,12 +98,25 @@ class OwnedObjects:
             await api.delete(kind, group.namespace, name)
         self._owned = names
 
-    async def _apply_one(self, wanted: Body) -> Body | None:
+    async def _check_record(self, group: BrokerGroup) -> None:
+        """Raise ApiRefused if the Lease of the group's name is another program's: brokers would get
+        the right to change it.
+        """
+        lease = await self._context.api.get("Lease", group.namespace, group.name)
+        if lease is not None and not _has_record(lease):
+            raise _taken("Lease", group.name)
+
+    async def _apply_one(self, group: BrokerGroup, wanted: Body) -> Body | None:
         """Apply an object unless this operator's last version is current; return it if applied."""
         key = _key(wanted)
         mark = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
         if self._applied.get(key, ("",))[0] == mark:
             return None
+        if key not in self._applied:
+            kind, name = key
+            found = await self._context.api.get(kind, group.namespace, name)
+            if found is not None and not belongs(found, group):
+                raise _taken(kind, name)
         done = await self._context.api.apply(wanted)
         self._applied[key] = (mark, done["metadata"]["resourceVersion"])
         return done
@@ -105,6 +131,25 @@ class OwnedObjects:
                 patch = {"spec": {"resources": {"requests": {"storage": size}}}}
                 name = claim["metadata"]["name"]
                 await self._context.api.patch("PersistentVolumeClaim", group.namespace, name, patch)
+
+
+async def delete_record(api: KubeApi, group: BrokerGroup) -> None:
+    """Delete the record of a group; a Lease without a record is another program's."""
+    lease = await api.get("Lease", group.namespace, group.name)
+    if lease is not None and _has_record(lease):
+        await api.delete("Lease", group.namespace, group.name, uid=lease["metadata"]["uid"])
+
+
+def _has_record(lease: Body) -> bool:
+    return ANNOTATION in (lease["metadata"].get("annotations") or {})
+
+
+def _taken(kind: str, name: str) -> ApiRefused:
+    return ApiRefused(
+        409,
+        f"the {kind} {name} exists and is not this group's: delete it, or give the group another"
+        " name",
+    )
 
 
 def _key(body: Body) -> tuple[str, str]:
