@@ -9,12 +9,14 @@ import pytest
 
 from cometmq.client.errors import InvalidArgument
 from cometmq.console.login.accounts import Refused
-from cometmq.console.login.roles import Role
+from cometmq.console.login.roles import Role, User
+from cometmq.console.login.sessions import SESSIONS_PER_USER_MAX, Sessions
 from cometmq.console.web import frame
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.guard import local_path
 from cometmq.console.web.page import Page, Shown
 from cometmq.remoting.errors import ConnectFailed
+from cometmq.runtime.clock import FakeClock
 
 from .desks import ADMIN, JSON, OPERATOR, VIEWER, hidden
 
@@ -212,6 +214,28 @@ async def test_a_login_and_a_logout(sites):
     assert "ops" in page.text
     await site.web.post("/logout", data={"csrf": hidden(page, "csrf")})
     assert "Log in" in (await site.web.get("/")).text
+
+
+async def test_a_login_ends_the_session_that_the_browser_had(sites):
+    site = sites()
+    csrf = hidden(await site.web.get("/login"), "csrf")
+    await site.log_in()
+    before = dict(site.web.cookies)
+    form = {"csrf": csrf, "token": "operator-token-0123456789", "next": "/"}
+    await site.web.post("/login", data=form)
+    assert "ops" in (await site.web.get("/")).text
+    site.web.cookies.clear()
+    site.web.cookies.update(before)
+    assert "Log in" in (await site.web.get("/")).text
+
+
+def test_only_sessions_of_the_same_kind_of_login_make_room_for_each_other():
+    sessions = Sessions(FakeClock(), idle_ms=1_000, life_ms=1_000)
+    kept = sessions.begin(User("boss", Role.ADMIN, "account"))
+    for _ in range(SESSIONS_PER_USER_MAX + 1):
+        sessions.begin(User("boss", Role.VIEWER, "oidc"))
+    assert sessions.find(kept) is not None
+    assert len(sessions) == SESSIONS_PER_USER_MAX + 1
 
 
 async def test_cookies_are_for_tls_only_behind_https(sites):

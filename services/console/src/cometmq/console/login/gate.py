@@ -71,9 +71,14 @@ class Gate:
             )
 
     def begin(
-        self, response: Response, user: User, credentials: SessionCredentials | None = None
+        self,
+        request: Request,
+        response: Response,
+        user: User,
+        credentials: SessionCredentials | None = None,
     ) -> None:
-        """Log a user in."""
+        """Log a user in; the session that the browser had before ends."""
+        self.sessions.end(request.cookies.get(self._cookie, ""))
         token = self.sessions.begin(user, credentials)
         self._set(response, self._cookie, token, self._settings.session_life // 1_000)
         self._log.info("login.accepted", user=user.name, role=user.role.name.lower(), how=user.how)

@@ -78,7 +78,7 @@ class LoginPages:
             return self._form(request, there, fault=str(error))
         self._gate.attempts.succeeded(name, address_of(request))
         response = RedirectResponse(self._desk.prefix + there, HTTPStatus.SEE_OTHER)
-        self._gate.begin(response, user, credentials)
+        self._gate.begin(request, response, user, credentials)
         return response
 
     async def _user(
@@ -153,5 +153,5 @@ class LoginPages:
             raise Problem(HTTPStatus.FORBIDDEN, str(error), title="Login refused") from error
         response = RedirectResponse(self._desk.prefix + local_path(there), HTTPStatus.SEE_OTHER)
         response.delete_cookie(self._oidc.COOKIE, path=self._desk.prefix or "/")
-        self._gate.begin(response, user)
+        self._gate.begin(request, response, user)
         return response

@@ -50,7 +50,8 @@ class Sessions:
     def begin(self, user: User, credentials: SessionCredentials | None = None) -> str:
         """Return the token of a new session; the oldest of too many sessions ends."""
         self._expire()
-        own = [key for key, it in self._sessions.items() if it.user.name == user.name]
+        who = user.name, user.how  # an OpenID user may choose the name of an account
+        own = [key for key, it in self._sessions.items() if (it.user.name, it.user.how) == who]
         for key in own[: max(0, len(own) + 1 - SESSIONS_PER_USER_MAX)]:
             del self._sessions[key]
         while len(self._sessions) >= SESSIONS_MAX:
