@@ -70,8 +70,8 @@ def test_a_part_of_a_record_is_not_visible_and_a_restart_cuts_it():
 
 def test_readers_see_the_log_up_to_the_confirm_offset_only():
     log, master = master_log(10)
-    queue = master.store.reader.queue("T", 1)
-    last = queue.entry(queue.max_offset - 1).physical_offset
+    queue = master.queue("T", 1)
+    last = master.entry("T", 1, queue.max_offset - 1).physical_offset
     rig = StoreRig(MemoryDisk())
     rig.store.replica.append(0, log[:-5])
     assert rig.store.commit_log.confirm_offset == last < rig.store.commit_log.end

@@ -26,6 +26,7 @@ from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.message.batch import split_batch
 from cometmq.remoting.message.new_message import NewMessage
+from cometmq.store.queues.consume_queue import entries_from
 
 from .costly import expression, properties
 
@@ -317,7 +318,7 @@ def test_batches_hold_the_loop_for_a_bounded_time(lane: bool, count: int) -> Non
         first = int(answer.ext["queueOffset"])
         queue = broker.broker.store.reader.queue("T", 0)
         assert queue is not None
-        entries = queue.read_entries(first, count)
+        entries = entries_from(queue, first, count)
         assert [f"{offset:016X}" for offset, _, _ in entries] == [one[-16:] for one in ids]
         assert all(offset + size == later for (offset, size, _), (later, _, _) in pairwise(entries))
         assert len(frames_of(bytes(beside.wire.sent))) == turns

@@ -26,6 +26,7 @@ from cometmq.remoting.message.properties import render_properties
 from cometmq.remoting.names import PARKED_TOPIC, SCHEDULE_TOPIC
 from cometmq.store.message_store import MessageStore
 from cometmq.store.native_code import NativeCode
+from cometmq.store.queues.consume_queue import entries_from
 from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.testing.memory_disk import MemoryDisk
 
@@ -101,7 +102,7 @@ def entries_of(store: MessageStore) -> dict[tuple[str, int], bytes]:
     for key in sorted(store.reader.queue_ids()):
         queue = store.reader.queue(*key)
         assert queue is not None
-        rows = queue.read_entries(queue.min_offset, queue.max_offset - queue.min_offset)
+        rows = entries_from(queue, queue.min_offset, queue.max_offset - queue.min_offset)
         found[key] = b"".join(ENTRY.pack(*row) for row in rows)
     return found
 

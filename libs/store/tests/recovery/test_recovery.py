@@ -8,6 +8,7 @@ import pytest
 from cometmq.remoting.message.new_message import encode_record
 from cometmq.remoting.message.record import Scan, ScanStatus, decode_record
 from cometmq.store.errors import CorruptStore, DiskError
+from cometmq.store.queues.consume_queue import last_entry
 from cometmq.store.reads import finish
 from cometmq.store.recovery.log_end import StopVerdict, judge_stop
 from cometmq.store.recovery.start import StartReason
@@ -252,7 +253,7 @@ def test_a_torn_tail_and_another_crash_revive_nothing(disk):
     rig = StoreRig(disk)
     fill(rig, 12)
     queue = rig.queue("T", 1)
-    last: Any = queue.entry(queue.max_offset - 1)
+    last: Any = last_entry(queue)
     cut = rig.entry("T", 0, 4)
     data = disk.contents[LOG + "0" * 20]
     data[cut.physical_offset + 4 : cut.physical_offset + 8] = b"torn"

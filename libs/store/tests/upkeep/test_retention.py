@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 import pytest
 
 from cometmq.remoting.message.record import decode_record
+from cometmq.store.queues.consume_queue import entry_at
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
 from cometmq.store.settings import StoreSettings
@@ -126,7 +127,7 @@ def test_expired_files_go_and_queues_and_index_follow(disk):
     for queue_id in range(2):
         queue = rig.queue("T", queue_id)
         assert rig.entry("T", queue_id, queue.min_offset).physical_offset >= first
-        assert queue.entry(queue.min_offset - 1) is None
+        assert entry_at(queue, queue.min_offset - 1) is None
         name = disk.names(f"/store/consumequeue/T/{queue_id}")[0]
         assert int(name) <= queue.min_offset * 20 < int(name) + 200
         result = store.reader.get_messages("T", queue_id, 0, 32)

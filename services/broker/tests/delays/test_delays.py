@@ -317,14 +317,14 @@ def test_the_positions_of_levels_that_the_settings_lack_are_kept(
     step(shorter, store, 10_000)
     shorter.save_at_end()
     assert store.delivered == []
-    assert shorter.stranded() == {LEVEL: 1}
+    assert shorter.waiting.stranded() == {LEVEL: 1}
     assert delay_file(path).load() == DelayFile({2: 1, 7: 17})
     pieces = [msgspec.Raw(piece) for piece in shorter.positions.whole()]
 
     again = service(store, path)
     step(again, store, 10_000)
     assert store.delivered == ["b"]
-    assert again.stranded() == {}
+    assert again.waiting.stranded() == {}
 
     other = service(store, str(Path(path).with_name("other")), DelayLevels.parse("1s"))
     other.positions.become(pieces)
@@ -459,7 +459,7 @@ def test_after_a_restart_copies_that_survived_are_not_delivered_again(
     step(delays, store, 10_100)
 
     assert store.delivered == ["a"]
-    assert delays.skipped_count == 1
+    assert delays.counts.skipped == 1
 
 
 def test_after_a_crash_copies_in_the_log_are_not_delivered_again(
@@ -475,7 +475,7 @@ def test_after_a_crash_copies_in_the_log_are_not_delivered_again(
     step(recovered, store, 10_000)
 
     assert store.delivered == ["a", "b"]
-    assert recovered.skipped_count == 1
+    assert recovered.counts.skipped == 1
     assert recovered.positions.offsets() == {LEVEL: 2}
 
 
@@ -532,7 +532,7 @@ def test_an_unreadable_record_holds_up_no_message_before_it(store: FakeStore, pa
     for now_ms in (10_000, 10_100):
         step(delays, store, now_ms)
         assert (store.delivered, delays.positions.offsets()) == (["b"], {LEVEL: 2})
-    assert delays.recalled_count == 1, "a message is counted once"
+    assert delays.counts.recalled == 1, "a message is counted once"
     store.read_record = read  # type: ignore[method-assign]
     step(delays, store, 10_200)
     assert store.delivered == ["b", "c", "d"]

@@ -301,7 +301,7 @@ async def test_after_a_crash_parked_messages_are_not_parked_again(broker: Broker
     broker.deferred.delays.expect_copies(broker.clock.now_ms())
     step(broker)
     assert (bodies(broker, "Orders"), bodies(broker, PARKED_TOPIC)) == ([b"a"], [b"bad"])
-    assert broker.deferred.delays.skipped_count == 2
+    assert broker.deferred.delays.counts.skipped == 2
 
 
 def test_the_log_has_one_line_a_minute(broker: Broker) -> None:

@@ -184,9 +184,9 @@ async def test_delayed_messages_are_read_on_a_worker(broker: Broker, disk: Disk)
 
     broker.deferred.delays.step(broker.clock.now_ms())
     broker.deferred.delays.step(broker.clock.now_ms())  # skips the level whose read is in flight
-    assert broker.deferred.delays.delivered_count == 0
+    assert broker.deferred.delays.counts.delivered == 0
     await broker.driver.drain()
-    assert broker.deferred.delays.delivered_count == COUNT // 2
+    assert broker.deferred.delays.counts.delivered == COUNT // 2
     assert disk.readers
 
     disk.is_cold = False
@@ -201,12 +201,12 @@ async def test_delivery_goes_on_when_the_disk_can_be_read_again(broker: Broker, 
     clock_of(broker).advance(10_000)
     broker.deferred.delays.step(broker.clock.now_ms())
     await broker.driver.drain()
-    assert broker.deferred.delays.delivered_count == 0
+    assert broker.deferred.delays.counts.delivered == 0
 
     disk.is_broken = False
     broker.deferred.delays.step(broker.clock.now_ms())
     await broker.driver.drain()
-    assert broker.deferred.delays.delivered_count == COUNT // 2
+    assert broker.deferred.delays.counts.delivered == COUNT // 2
 
 
 async def test_slow_groups_are_measured_on_a_worker(broker: Broker, disk: Disk) -> None:

@@ -75,8 +75,8 @@ async def test_a_recalled_message_is_not_delivered_and_its_neighbours_are(broker
     assert await recall(broker, "b") == "b"
     assert await recall(broker, "b") == "b", "a repeated request has the same answer"
     await deliver(broker)
-    assert (delivered(broker), broker.deferred.delays.delivered_count) == (2, 2)
-    assert broker.deferred.delays.recalled_count == 1
+    assert (delivered(broker), broker.deferred.delays.counts.delivered) == (2, 2)
+    assert broker.deferred.delays.counts.recalled == 1
 
 
 @pytest.mark.parametrize("broker", ["32", "1"], indirect=True)
@@ -85,7 +85,7 @@ async def test_every_message_of_a_repeated_send_is_recalled(broker: Broker) -> N
     send(broker, "a")
     await recall(broker, "a")
     await deliver(broker)
-    assert (delivered(broker), broker.deferred.delays.recalled_count) == (0, 2)
+    assert (delivered(broker), broker.deferred.delays.counts.recalled) == (0, 2)
 
 
 async def test_messages_that_have_the_id_as_a_key_hide_none(broker: Broker) -> None:
@@ -94,7 +94,7 @@ async def test_messages_that_have_the_id_as_a_key_hide_none(broker: Broker) -> N
         send(broker, f"other{number}", "KEYS\x01a\x02")
     await recall(broker, "a")
     await deliver(broker)
-    assert (delivered(broker), broker.deferred.delays.recalled_count) == (COPIES_MAX, 1)
+    assert (delivered(broker), broker.deferred.delays.counts.recalled) == (COPIES_MAX, 1)
 
 
 async def test_a_recall_that_cannot_find_every_copy_is_refused(

@@ -28,6 +28,7 @@ from cometmq.remoting.transport.peer.lane_intake import MIXED, PULLS, SENDS
 from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.runtime.acl.accounts import Accounts
 from cometmq.store.log.damage import DamagedRange
+from cometmq.store.queues.consume_queue import last_entry
 
 from .pull_script import EXPRESSIONS, PEERS, TOPICS, Script, SharedScript
 
@@ -58,7 +59,7 @@ def disturb(broker: ScriptedBroker, step: Step) -> None:
                 queue.trim(queue.first_at(log.min_offset), log.min_offset)
         case "truncate":
             queue = store.reader.queue("Orders", 1)
-            entry = None if queue is None else queue.entry(queue.max_offset - 1)
+            entry = None if queue is None else last_entry(queue)
             if entry is not None:
                 store.truncate(entry.physical_offset)
         case "damage":

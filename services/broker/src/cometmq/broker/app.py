@@ -174,7 +174,7 @@ class BrokerApp:
         stack.push_async_callback(broker.driver.settle)  # after everything that timers put last
         copying = Copying(broker, workers, inputs.client, discard=self.discard, stack=stack)
         self._copying = copying
-        broker.deferred.delays.report_stranded()
+        broker.deferred.delays.waiting.report_stranded()
         if settings.group_record:
             await copying.join(
                 close_clients=self._close_clients, clients=self._clients, record=self._record

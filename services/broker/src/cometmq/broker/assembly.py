@@ -75,6 +75,7 @@ from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import Alarm
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.message_store import MessageStore
+from cometmq.store.queues.consume_queue import last_entry
 
 
 class Inputs(NamedTuple):
@@ -370,7 +371,7 @@ def queue_counts(store: MessageStore, *, since: int = 0) -> dict[str, int]:
     for topic, queue_id in store.reader.queue_ids():
         counts[topic] = max(counts.get(topic, 0), queue_id + 1)
         queue = store.reader.queue(topic, queue_id)
-        entry = None if queue is None or not since else queue.entry(queue.max_offset - 1)
+        entry = None if queue is None or not since else last_entry(queue)
         place = since - 1 if entry is None else entry.physical_offset
         newest[topic] = max(newest.get(topic, -1), place)
     if since:

@@ -156,8 +156,15 @@ class Pushing:
             await self.queues.store()
 
     async def _begin_lost_anew(self) -> None:
+        """Drop the queues that another member has locked, and everything pulled from them;
+        rebalancing takes back our share.
+        """
+        parts = self._parts
         while True:
-            await self.queues.begin_anew(await self._lost.get())
+            lost = await self._lost.get()
+            parts.instance.log.warning("locks.lost", group=parts.group, count=len(lost))
+            await self.queues.drop(lost, is_lost=True)
+            parts.rebalance.set()
 
     async def _return_late(self) -> None:
         timeout_ms = self._options.consume_timeout_ms

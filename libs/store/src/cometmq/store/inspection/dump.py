@@ -10,7 +10,7 @@ from cometmq.remoting.message.record_layout import CRC_MASK
 from cometmq.store.disk import Disk
 from cometmq.store.errors import DiskError
 from cometmq.store.inspection.inspect import Damage, StoreView, open_view
-from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.consume_queue import ConsumeQueue, entry_at
 from cometmq.store.settings import StoreSettings
 from cometmq.store.writing.trim_mark import is_mark
 
@@ -103,7 +103,7 @@ class _TopicQueues:
         if not queue.min_offset <= queue_offset < queue.max_offset:
             return None
         try:
-            entry = queue.entry(queue_offset)
+            entry = entry_at(queue, queue_offset)
         except DiskError as error:
             if not self._view.is_deletion(error):
                 raise
@@ -151,7 +151,7 @@ class _Found(NamedTuple):
 def _entry(view: StoreView, queue: ConsumeQueue, queue_offset: int) -> _Found | None:
     """Return a record, intact or not; None if a running broker has deleted it or is writing it."""
     try:
-        entry = queue.entry(queue_offset)
+        entry = entry_at(queue, queue_offset)
     except DiskError as error:
         if not view.is_deletion(error):
             raise

@@ -34,7 +34,7 @@ from cometmq.store.inspection.record_keys import RecordKeys
 from cometmq.store.journal import read_journal
 from cometmq.store.message_store import MessageStore
 from cometmq.store.os_disk import OsDisk
-from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.consume_queue import ConsumeQueue, entries_from
 from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
 from cometmq.store.recovery.recovery import Recovered
 from cometmq.store.recovery.start import StartReason
@@ -231,7 +231,7 @@ class _QueueCursor:
         index = queue_offset - self._first
         if not 0 <= index < len(self._entries):
             self._first = queue_offset
-            self._entries = self.queue.read_entries(queue_offset, _READ_COUNT)
+            self._entries = entries_from(self.queue, queue_offset, _READ_COUNT)
             index = 0
         return self._entries[index] if self._entries else None
 
@@ -442,7 +442,7 @@ class _Verifier:
         """Count the fillers with which a recovery replaced lost messages."""
         count = 0
         for start in range(queue.min_offset, queue.max_offset, _READ_COUNT):
-            entries = queue.read_entries(start, _READ_COUNT)
+            entries = entries_from(queue, start, _READ_COUNT)
             count += sum(entry[1] == FILLER_SIZE for entry in entries)
         return count
 

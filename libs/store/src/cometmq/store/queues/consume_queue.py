@@ -219,24 +219,6 @@ class ConsumeQueue:
         self._staged = b""
         self.next_offset = self.max_offset + len(self._held) // CQ_ENTRY_BYTES
 
-    def entry(self, queue_offset: int) -> QueueEntry | None:
-        """Return one entry; None for a filler entry or an offset outside the queue."""
-        if not self.min_offset <= queue_offset < self.max_offset:
-            return None
-        data = self.plan(queue_offset, 1).read(may_block=True)
-        if data is None or len(data) < CQ_ENTRY_BYTES:
-            return None
-        entry = QueueEntry(*ENTRY.unpack(data))
-        return None if entry.size in {0, FILLER_SIZE} else entry
-
-    def read_entries(self, queue_offset: int, count: int) -> list[tuple[int, int, int]]:
-        """Return up to `count` raw entries, starting at this offset; may block."""
-        if not self.min_offset <= queue_offset < self.max_offset:
-            return []
-        data = self.plan(queue_offset, count).read(may_block=True) or b""
-        whole = len(data) - len(data) % CQ_ENTRY_BYTES
-        return list(ENTRY.iter_unpack(memoryview(data)[:whole]))
-
     def plan(self, queue_offset: int, count: int) -> QueuePlan:
         """Locate up to `count` entries, starting at this offset."""
         end = min(queue_offset + count, self.max_offset)
@@ -319,15 +301,15 @@ class ConsumeQueue:
         """Begin at a floor; entries of records behind its mark are of a later topic and remain."""
         first, end = self.min_offset, min(floor.queue_offset, self.max_offset)
         if first < end:
-            # Usually the last one precedes the mark, and so do all.
-            if self._is_behind(end - 1, floor):
-                below = range(first, end)
-                end = first + bisect_left(below, True, key=lambda at: self._is_behind(at, floor))
-            self.min_offset = end
 
-    def _is_behind(self, queue_offset: int, floor: Floor) -> bool:
-        ((offset, size, _),) = self.read_entries(queue_offset, 1)
-        return bool(size != FILLER_SIZE and offset >= floor.place)
+            def is_behind(queue_offset: int) -> bool:
+                ((offset, size, _),) = entries_from(self, queue_offset, 1)
+                return bool(size != FILLER_SIZE and offset >= floor.place)
+
+            # Usually the last one precedes the mark, and so do all.
+            if is_behind(end - 1):
+                end = first + bisect_left(range(first, end), True, key=is_behind)
+            self.min_offset = end
 
     def first_at(self, log_first: int) -> int:
         """Return the first offset whose record is still in the log, looking only at the files."""
@@ -374,3 +356,25 @@ class ConsumeQueue:
             self.files.clear_from(max(queue_offset * CQ_ENTRY_BYTES, self.files.first))
         self.max_offset = self.next_offset = queue_offset
         self.min_offset = min(self.min_offset, queue_offset)
+
+
+def entries_from(queue: ConsumeQueue, queue_offset: int, count: int) -> list[tuple[int, int, int]]:
+    """Return up to `count` raw entries, starting at this offset; may block."""
+    if not queue.min_offset <= queue_offset < queue.max_offset:
+        return []
+    data = queue.plan(queue_offset, count).read(may_block=True) or b""
+    whole = len(data) - len(data) % CQ_ENTRY_BYTES
+    return list(ENTRY.iter_unpack(memoryview(data)[:whole]))
+
+
+def entry_at(queue: ConsumeQueue, queue_offset: int) -> QueueEntry | None:
+    """Return one entry; None for a filler entry or an offset outside the queue; may block."""
+    for entry in entries_from(queue, queue_offset, 1):
+        if entry[1] not in {0, FILLER_SIZE}:
+            return QueueEntry(*entry)
+    return None
+
+
+def last_entry(queue: ConsumeQueue) -> QueueEntry | None:
+    """Return the newest visible entry; None if there is none or it is a filler; may block."""
+    return entry_at(queue, queue.max_offset - 1)

@@ -8,7 +8,7 @@ from cometmq.remoting.message.record import Scan
 from cometmq.store.errors import DiskError
 from cometmq.store.log.log_scanner import LogScanner
 from cometmq.store.parts import Parts
-from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.consume_queue import ConsumeQueue, last_entry
 from cometmq.store.recovery.tail_check import TailCheck
 from cometmq.store.writing.dispatcher import Dispatcher
 
@@ -152,7 +152,7 @@ class Replay:
 
 
 def _known_end(queue: ConsumeQueue) -> int:
-    entry = queue.entry(queue.max_offset - 1)
+    entry = last_entry(queue)
     return 0 if entry is None else entry.physical_offset + entry.size
 
 

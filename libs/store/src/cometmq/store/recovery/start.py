@@ -7,6 +7,7 @@ from typing import NamedTuple
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.log.log_scanner import first_record, follow_headers
 from cometmq.store.parts import Parts
+from cometmq.store.queues.consume_queue import last_entry
 from cometmq.store.recovery.checkpoint import Checkpoint, Progress
 
 
@@ -106,7 +107,7 @@ def _queue_end(parts: Parts) -> int:
     end = files.first
     for queue in parts.queues.queues.values():
         queue.measure(files.first, files.end)
-        entry = queue.entry(queue.max_offset - 1)
+        entry = last_entry(queue)
         if entry is not None and entry.physical_offset + entry.size > end:
             scan = first_record(files, entry.physical_offset)
             # An entry alone proves nothing: the log must hold a record of that size at that

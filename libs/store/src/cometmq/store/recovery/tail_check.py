@@ -17,6 +17,7 @@ import msgspec
 
 from cometmq.remoting.message.record import Scan
 from cometmq.store.log.damage import DamagedRange
+from cometmq.store.queues.consume_queue import last_entry
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.writing.append import UNQUEUED
 from cometmq.store.writing.deletion_mark import QUEUE_ID, is_deletion
@@ -173,7 +174,7 @@ class TailCheck:
         queue = self._table.get(scan.topic, scan.queue_id)
         if queue is not None and self._is_repeated(scan):
             queue.publish()
-            entry = queue.entry(queue.max_offset - 1)
+            entry = last_entry(queue)
             if entry is not None and entry.physical_offset >= self._start:
                 self._places[entry.physical_offset] = entry.size
 

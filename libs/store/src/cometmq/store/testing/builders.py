@@ -14,7 +14,7 @@ from cometmq.remoting.message.properties import index_keys, render_properties
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
-from cometmq.store.queues.consume_queue import ConsumeQueue, QueueEntry
+from cometmq.store.queues.consume_queue import ConsumeQueue, QueueEntry, entry_at
 from cometmq.store.results import PutResult
 from cometmq.store.settings import StoreSettings
 from cometmq.store.upkeep.jobs import Job
@@ -143,7 +143,7 @@ class StoreRig:
 
     def entry(self, topic: str, queue_id: int, queue_offset: int) -> QueueEntry:
         """Return an entry of a queue, which must exist."""
-        found = self.queue(topic, queue_id).entry(queue_offset)
+        found = entry_at(self.queue(topic, queue_id), queue_offset)
         assert found is not None, f"no entry {queue_offset} in {topic} {queue_id}"
         return found
 

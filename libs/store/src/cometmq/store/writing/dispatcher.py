@@ -16,7 +16,7 @@ from cometmq.remoting.message.properties import index_keys, parse_properties, ti
 from cometmq.remoting.message.record import Scan
 from cometmq.store.index.keys import KeyedRecord, KeyedRows, Keys
 from cometmq.store.log.log_scanner import Take
-from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.consume_queue import ConsumeQueue, entry_at
 from cometmq.store.queues.floors import TrimmedQueue
 from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.queues.queue_table import QueueTable
@@ -242,7 +242,7 @@ class Dispatcher:
         Offsets of the new topic restart at 0; the messages of the deleted topic must not reappear.
         """
         queue.publish()
-        first = queue.entry(0)
+        first = entry_at(queue, 0)
         if first is None or first.physical_offset < physical_offset:
             queue.begin_again()
 

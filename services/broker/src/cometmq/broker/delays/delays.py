@@ -17,7 +17,8 @@ that the clock was set back, so the message is due at once. As in RocketMQ, mess
 is missing in messageDelayLevel wait until the level is back.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -34,12 +35,12 @@ from cometmq.broker.delays.parking import (
 )
 from cometmq.broker.delays.positions import Positions
 from cometmq.broker.delays.recalled import AlreadyDue, Delayed, OnItsWay
+from cometmq.broker.delays.waiting import Waiting
 from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.names import SCHEDULE_TOPIC
-from cometmq.remoting.progress import unread
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.message_store import MessageStore
@@ -55,6 +56,18 @@ BATCH_INTERVAL_MS: Final = 5
 """The shortest pause: messages that are due within it are delivered together, up to 5 ms late. A
 step with a message takes about 0.2 ms.
 """
+
+
+@dataclass(slots=True)
+class DeliveryCounts:
+    """Numbers of messages since the start."""
+
+    delivered: int = 0
+    moved: int = 0
+    """Timed messages that moved to another level."""
+    skipped: int = 0
+    """Messages whose copies an earlier run had stored already."""
+    recalled: int = 0
 
 
 class Delays:
@@ -99,45 +112,16 @@ class Delays:
         self._repaired_count = repaired_count
         self._finder = Finder(store, positions.recalled, destinations, runs, levels, host=host)
         self._log = log
+        self.waiting = Waiting(store, levels, positions, log)
         self._served = [positions.level(number) for number in levels.numbers]
         self._is_stopped = False
         self._has_work = False
         self._wake_at = wake_at
-        self.delivered_count = 0
-        self.moved_count = 0
-        self.skipped_count = 0
-        self.recalled_count = 0
+        self.counts = DeliveryCounts()
 
     def expect_copies(self, until_ms: int) -> None:
         """Expect duplicates of messages due by this time, because the last run ended in a crash."""
         self._finder.copied_until_ms = until_ms
-
-    def waiting(self) -> Mapping[int, int]:
-        """Return the number of messages that wait in each level that has been used."""
-        found = {}
-        for number, level in self.positions.levels.items():
-            queue = self._store.reader.queue(SCHEDULE_TOPIC, number - 1)
-            if queue is not None:
-                found[number] = unread(level.offset, queue.min_offset, queue.max_offset)
-        return found
-
-    def stranded(self) -> Mapping[int, int]:
-        """Return the number of messages in each level that the settings lack: nobody delivers
-        them.
-        """
-        served = self.levels.level_max
-        return {n: count for n, count in self.waiting().items() if count and not 1 <= n <= served}
-
-    def report_stranded(self) -> None:
-        """Log the levels whose messages wait although no level of the settings delivers them."""
-        for number, count in self.stranded().items():
-            self._log.warning(
-                "delay.level_missing",
-                delay_level=number,  # `level` is the severity of a line
-                messages=count,
-                level_max=self.levels.level_max,
-                action="add the level to messageDelayLevel again",
-            )
 
     def recall(self, found: Sequence[Delayed], unique_key: str, now_ms: int) -> None:
         """Never deliver these messages, which have one unique key.
@@ -274,8 +258,8 @@ class Delays:
     def _skip(self, level: Level, entry: Due, skip: Skip) -> None:
         if skip in {Skip.MISSING, Skip.DAMAGED}:
             self._log.warning("delay.record_missing", physical_offset=entry.physical_offset)
-        self.recalled_count += skip is Skip.RECALLED
-        self.skipped_count += skip is Skip.COPIED
+        self.counts.recalled += skip is Skip.RECALLED
+        self.counts.skipped += skip is Skip.COPIED
         level.finish(entry.queue_offset, entry.queue_offset + 1, 0)
 
     def _deliver_readable(
@@ -300,11 +284,11 @@ class Delays:
         level.pending_count -= 1
         if self._is_done(level, run, result):
             if message.topic == SCHEDULE_TOPIC:
-                self.moved_count += 1
+                self.counts.moved += 1
                 self._wake_at(message.tag_code)
                 self._delayed(message.queue_id, 1, result.size)
             else:
-                self.delivered_count += 1
+                self.counts.delivered += 1
             self._delivered(message.topic, level.number - 1, 1, result.size)
             self._finish(level, entry.queue_offset, result)
 
@@ -334,7 +318,7 @@ class Delays:
         level.pending_count -= part.message_count
         if not self._is_done(level, run, result):
             return
-        self.delivered_count += part.message_count
+        self.counts.delivered += part.message_count
         for topic, count, size in part.totals:
             self._delivered(topic, level.number - 1, count, size)
         level.finish(part.next_offset - part.message_count, part.next_offset, part.copy_end)

@@ -51,7 +51,8 @@ def _slow_requests(broker: Broker) -> Iterable[Row]:
 
 def _delayed(broker: Broker) -> Iterable[Row]:
     """Yield a row for each level that has ever been used."""
-    return [((str(level),), count) for level, count in broker.deferred.delays.waiting().items()]
+    counts = broker.deferred.delays.waiting.counts()
+    return [((str(level),), count) for level, count in counts.items()]
 
 
 def _mismatches(broker: Broker) -> Iterable[Row]:
@@ -81,15 +82,15 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     counter("cometmq_send_backs_total", "Messages sent back.", lambda b: b.stats.send_back_count),
     counter(
         "cometmq_delayed_delivered_total", "Delayed messages delivered.",
-        lambda b: b.deferred.delays.delivered_count,
+        lambda b: b.deferred.delays.counts.delivered,
     ),
     counter(
         "cometmq_delayed_moved_total", "Timed messages that moved to another delay level.",
-        lambda b: b.deferred.delays.moved_count,
+        lambda b: b.deferred.delays.counts.moved,
     ),
     counter(
         "cometmq_delayed_recalled_total", "Delayed messages not delivered, because of a recall.",
-        lambda b: b.deferred.delays.recalled_count,
+        lambda b: b.deferred.delays.counts.recalled,
     ),
     labelled_counter(
         "cometmq_parked_messages_total",
@@ -254,7 +255,7 @@ def _stranded(figures: Figures) -> Iterable[Row]:
     for row in figures.groups:
         if row.stranded:
             yield (row.topic, row.group), row.stranded
-    levels = figures.broker.deferred.delays.stranded()
+    levels = figures.broker.deferred.delays.waiting.stranded()
     if levels and not figures.broker.role.is_slave:
         yield (SCHEDULE_TOPIC, SCHEDULE_GROUP), sum(levels.values())
 

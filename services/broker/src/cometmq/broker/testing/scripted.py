@@ -40,6 +40,7 @@ from cometmq.runtime.acl.accounts import Accounts
 from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.settings import load
 from cometmq.store.message_store import MessageStore
+from cometmq.store.queues.consume_queue import entries_from
 from cometmq.store.testing.memory_disk import MemoryDisk
 
 T = TypeVar("T")
@@ -226,7 +227,7 @@ class ScriptedBroker:
             queue = store.reader.queue(*key)
             assert queue is not None
             count = queue.max_offset - queue.min_offset
-            found[key] = queue.min_offset, queue.read_entries(queue.min_offset, count)
+            found[key] = queue.min_offset, entries_from(queue, queue.min_offset, count)
         return found
 
 

@@ -195,15 +195,6 @@ class OwnedQueues:
         self._first.new.forget(topic)
         await self.drop(self.of_topic(topic))
 
-    async def begin_anew(self, queues: Collection[MessageQueue]) -> None:
-        """Drop queues that another member has locked, and everything pulled from them; rebalancing
-        takes back our share.
-        """
-        parts = self._parts
-        parts.instance.log.warning("locks.lost", group=parts.group, count=len(queues))
-        await self.drop(queues, is_lost=True)
-        parts.rebalance.set()
-
     def restart(self, queue: MessageQueue, offset: int) -> None:
         """Read an owned queue from an offset, dropping its held messages.
 

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many messages wait in each delay level, and in levels that nobody delivers."""
+
+from collections.abc import Mapping
+
+from cometmq.broker.delays.positions import Positions
+from cometmq.remoting.log import Log
+from cometmq.remoting.names import SCHEDULE_TOPIC
+from cometmq.remoting.progress import unread
+from cometmq.store.delay_levels import DelayLevels
+from cometmq.store.message_store import MessageStore
+
+
+class Waiting:
+    """The waiting messages of all levels that have ever been used."""
+
+    def __init__(
+        self, store: MessageStore, levels: DelayLevels, positions: Positions, log: Log
+    ) -> None:
+        self._store = store
+        self._levels = levels
+        self._positions = positions
+        self._log = log
+
+    def counts(self) -> Mapping[int, int]:
+        """Return the number of messages that wait in each level that has been used."""
+        found = {}
+        for number, level in self._positions.levels.items():
+            queue = self._store.reader.queue(SCHEDULE_TOPIC, number - 1)
+            if queue is not None:
+                found[number] = unread(level.offset, queue.min_offset, queue.max_offset)
+        return found
+
+    def stranded(self) -> Mapping[int, int]:
+        """Return the number of messages in each level that the settings lack: nobody delivers
+        them.
+        """
+        served = self._levels.level_max
+        return {n: count for n, count in self.counts().items() if count and not 1 <= n <= served}
+
+    def report_stranded(self) -> None:
+        """Log the levels whose messages wait although no level of the settings delivers them."""
+        for number, count in self.stranded().items():
+            self._log.warning(
+                "delay.level_missing",
+                delay_level=number,  # `level` is the severity of a line
+                messages=count,
+                level_max=self._levels.level_max,
+                action="add the level to messageDelayLevel again",
+            )
