@@ -34,9 +34,16 @@ async def cost_each(calls: Callable[[int], Call], count: int) -> float:
 
 
 async def growth(calls: Callable[[int], Call]) -> float:
-    """Return the factor by which a call among MANY costs more than a call among FEW."""
-    few = min([await cost_each(calls, FEW) for _ in range(3)])
-    return min([await cost_each(calls, MANY) for _ in range(2)]) / few
+    """Return the factor by which a call among MANY costs more than a call among FEW.
+
+    The pace of a shared machine changes within seconds, so only neighbours in time are compared.
+    """
+    factors = []
+    for _ in range(3):
+        before = await cost_each(calls, FEW)
+        many = await cost_each(calls, MANY)
+        factors.append(many / max(before, await cost_each(calls, FEW)))
+    return min(factors)
 
 
 async def test_waiting_for_room_costs_the_same_in_a_crowd() -> None:

@@ -100,6 +100,21 @@ def test_a_round_finds_damage_and_readers_do_not_get_it(disk, at, data):
     assert len(events.of("log.damaged")) == 1
 
 
+def test_damage_that_a_slow_read_finds_again_is_reported_once(disk):
+    rig, events = filled(disk)
+    rig.scrub()
+    rig.clock.advance(168 * 3_600_000)
+    place = damage(disk, rig)
+    rig.scrub()
+    upkeep, verified = rig.store.upkeep, rig.store.commit_log.verified
+    before = rig.store.stats()
+    verified._suspect(place - place % BLOCK_BYTES, BLOCK_BYTES)  # on a thread, as its last step
+    rig.scrub(1)
+    assert verified.suspects == ()
+    assert len(events.of("log.damaged")) == upkeep.scrubber.repairs.found_count == 1
+    assert rig.store.stats().damaged_message_count == before.damaged_message_count
+
+
 def test_searches_skip_damage_too(disk):
     rig, _ = filled(disk)
     damage(disk, rig)

@@ -43,6 +43,12 @@ def without(ranges: Iterable[DamagedRange], gone: DamagedRange) -> tuple[Damaged
     return tuple(part for part in parts if part.start < part.end)
 
 
+def covers(ranges: Sequence[DamagedRange], part: DamagedRange) -> bool:
+    """Return whether one of the ranges contains all of `part`."""
+    before = bisect_right(ranges, (part.start, 1 << 63)) - 1
+    return before >= 0 and part.end <= ranges[before].end
+
+
 def overlaps(ranges: Sequence[DamagedRange], offset: int, size: int) -> bool:
     """Return whether a record at this offset overlaps one of the ranges."""
     before = bisect_right(ranges, (offset + size - 1, 1 << 63)) - 1

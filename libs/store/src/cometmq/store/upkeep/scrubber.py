@@ -19,7 +19,7 @@ import msgspec
 
 from cometmq.store.errors import DiskError
 from cometmq.store.log.checksums import BLOCK_BYTES, CHUNK_BYTES, block_start, spans
-from cometmq.store.log.damage import DamagedRange, clipped, merged, overlaps, without
+from cometmq.store.log.damage import DamagedRange, clipped, covers, merged, overlaps, without
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.upkeep.block_repairs import BlockRepairs, Offer
@@ -278,9 +278,14 @@ class Scrubber:
     # Damage
 
     def _take(self, found: Findings) -> None:
-        """Report damage, and withhold the damaged records from readers."""
-        self.found_count += len(found)
+        """Report damage, and withhold the damaged records from readers.
+
+        A read on a thread may find again what has been reported since the read began.
+        """
         for damage, messages in found:
+            if covers(self._state.damage, damage):
+                continue
+            self.found_count += 1
             self._tell(damage, messages)
             self._counts[damage] = message_count(messages)
         self._adopt(merged([*self._state.damage, *self._counts]))
