@@ -49,6 +49,14 @@ def test_rooms_have_at_most_25_modules() -> None:
     assert {room: count for room, count in rooms.items() if count > allowed[room]} == {}
 
 
+def test_commands_to_copy_are_made_by_one_function() -> None:
+    """Peers choose names and addresses, so `cometmq.insight.words.command` quotes them."""
+    form = re.compile(r'f"[^"]*\bcometmq [a-z]+ [^"]*\{(?!\w+\()(?![A-Z_]+\})')
+    rooms = ("libs/insight/src", "services/console/src")
+    found = [path for path in SOURCES if str(path.relative_to(ROOT)).startswith(rooms)]
+    assert [path.name for path in found if form.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_no_leftover_of_a_patch_is_tracked() -> None:
     assert [name for name in TRACKED if name.endswith((".orig", ".rej"))] == []
 

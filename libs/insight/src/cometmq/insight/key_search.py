@@ -19,6 +19,7 @@ from cometmq.client.admin.broker_messages import FOREVER_MS, KEY_COUNT_MAX
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.client.message import MessageExt
 from cometmq.insight.times import shown
+from cometmq.insight.words import command
 from cometmq.remoting.errors import CometError
 
 COUNT_MAX: Final = 1_000
@@ -86,7 +87,7 @@ async def find_some_by_key(
         return found, []
     note = (
         f"only the newest messages are shown of {', '.join(full)}: there may be older ones; to find"
-        f" them: cometmq message find {topic} --key {key}"
+        f" them: {command('message find', topic, options=('--key', key))}"
     )
     return found, [note]
 
@@ -127,8 +128,8 @@ async def _query(admin: AdminClient, topic: str, key: str) -> list[MessageExt]:
         return await admin.query_by_key(topic, key)
     except InvalidArgument as error:
         raise ClientError(
-            f"{key} is the id of a message, not one of its keys: cometmq message show {key} -t"
-            f" {topic}"
+            f"{key} is the id of a message, not one of its keys:"
+            f" {command('message show', key, options=('-t', topic))}"
         ) from error
 
 
@@ -142,9 +143,9 @@ async def _limit(broker: BrokerAdmin) -> int:
 def _crowded(broker: BrokerAdmin, found: Found) -> str:
     times: Sequence[str | None] = [shown(stored_ms) for stored_ms in found.crowded_ms]
     more = f" and {len(times) - 1:,} other times" if len(times) > 1 else ""
+    limit = ("-b", broker.address, "-k", "maxMsgsNumBatch", "-v", str(found.limit * 16))
     return (
         f"{broker.name} may have more messages of {times[0]}{more}: it returns at most"
         f" {found.limit:,} that were stored at the same time (maxMsgsNumBatch); to find them, raise"
-        f" this limit and repeat the search: cometmq updateBrokerConfig -b {broker.address} -k"
-        f" maxMsgsNumBatch -v {found.limit * 16}"
+        f" this limit and repeat the search: {command('updateBrokerConfig', options=limit)}"
     )

@@ -17,7 +17,7 @@ from cometmq.client.admin import AdminClient, QueueLag
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.offsets import lags_in
 from cometmq.client.clock import wall_ms
-from cometmq.insight.words import counted
+from cometmq.insight.words import command, counted
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import ConsumeStats
 from cometmq.remoting.errors import (
@@ -287,4 +287,4 @@ def _one_of(groups: Sequence[str]) -> str:
 
 
 def _remedy(group: str, topic: str) -> str:
-    return f"cometmq group reset {group} {topic} --to first"
+    return command("group reset", group, topic, options=("--to", "first"))

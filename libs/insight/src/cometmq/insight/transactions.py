@@ -11,6 +11,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_transactions import HalfMessage
 from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
 from cometmq.insight import message_json, times
+from cometmq.insight.words import command
 from cometmq.remoting.errors import RequestCodeNotSupported, TopicNotExist, TransportError
 from cometmq.remoting.integers import whole
 from cometmq.remoting.message.properties import PropertyKey
@@ -49,7 +50,8 @@ async def find_transaction(admin: AdminClient, transaction: str) -> tuple[Broker
                 return master, half
     raise ClientError(
         f"no open transaction has the id {transaction}: it has ended, or the id is wrong; if it was"
-        f" committed, its message is found by cometmq message show {transaction} -t TOPIC"
+        f" committed, its message is found by"
+        f" {command('message show', transaction, options=('-t', 'TOPIC'))}"
     )
 
 

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers and times as the sentences of findings, the console and the command line show them."""
+"""Numbers, times and commands as the sentences of findings, the console and the command line show
+them.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from shlex import quote
 from typing import Final
 
 from cometmq.insight.times import is_known
@@ -23,6 +26,18 @@ def listed(names: Sequence[str], count_max: int = 5) -> str:
     if len(names) <= count_max:
         return ", ".join(names)
     return f"{', '.join(names[:count_max])} and {len(names) - count_max:,} others"
+
+
+def command(verb: str, *names: str, options: Sequence[str] = ()) -> str:
+    """Return a command to copy: `cometmq group reset billing Orders --to first`.
+
+    Peers choose names, such as `$(id)` and `--yes`, so each is one word for a shell, and none of
+    them is an option.
+    """
+    arguments, given = [quote(it) for it in names], [quote(it) for it in options]
+    if any(it.startswith("-") for it in names):
+        return " ".join(["cometmq", verb, *given, "--", *arguments])
+    return " ".join(["cometmq", verb, *arguments, *given])
 
 
 def lasting(seconds: float) -> str:

@@ -19,7 +19,7 @@ from cometmq.insight.definitions.form import (
     name_of,
 )
 from cometmq.insight.definitions.state import State, is_reserved_group
-from cometmq.insight.words import counted
+from cometmq.insight.words import command, counted
 
 NAMESRV: Final = "name servers"
 """The place of rows that no broker keeps."""
@@ -200,7 +200,7 @@ def _topic_refusal(state: State, before: TopicEntry | None, after: TopicEntry) -
     if before is not None and after.read_queue_nums < before.read_queue_nums:
         return (
             f"consumers would lose queues ({before.read_queue_nums} ->"
-            f" {after.read_queue_nums}): lower them with cometmq topic alter {name}"
+            f" {after.read_queue_nums}): lower them with {command('topic alter', name)}"
         )
     if after.write_queue_nums > after.read_queue_nums:
         return (
@@ -227,7 +227,7 @@ def _cleared(before: Entry | None, after: AccountEntry) -> str:
         if getattr(before, name) and not getattr(after, name):
             return (
                 f"RocketMQ's requests cannot clear {_camel(name)}: delete the account first"
-                f" (cometmq mqadmin deleteAccessConfig -a {after.access_key})"
+                f" ({command('mqadmin deleteAccessConfig', options=('-a', after.access_key))})"
             )
     return ""
 

@@ -7,7 +7,7 @@ from typing import Final
 from cometmq.insight.finding import Condition, Severity
 from cometmq.insight.history import History
 from cometmq.insight.model import Refusal, Since, Snapshot, TopicKind, Unknown, known
-from cometmq.insight.words import counted
+from cometmq.insight.words import command, counted
 from cometmq.remoting.codes import RequestCode, ResponseCode, request_name
 from cometmq.remoting.names import is_system_topic
 from cometmq.remoting.refusals import is_access_refusal, plain_remark
@@ -67,7 +67,7 @@ def half_messages(snapshot: Snapshot, history: History) -> Iterator[Condition]:
                 "see whether a txn-checker runs, and whether the producers answer: cometmq txn list"
             ),
             runbook="half-messages-pile-up.md",
-            command=f"cometmq txn list -b {it.broker}",
+            command=command("txn list", options=("-b", it.broker)),
             page="transactions",
             since=since,
         )
@@ -148,6 +148,6 @@ def unread_topics(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
             text=f"{rate:,.1f} messages per second go to {topic.name}, and no group reads it",
             remedy="start a consumer, or stop sending",
             runbook="lag-grows.md",
-            command=f"cometmq topic describe {topic.name}",
+            command=command("topic describe", topic.name),
             page="topics",
         )

@@ -8,7 +8,7 @@ from cometmq.insight.finding import Condition, Severity
 from cometmq.insight.history import History
 from cometmq.insight.model import Group, Snapshot, Unknown, known
 from cometmq.insight.rules.brokers import states
-from cometmq.insight.words import counted, lasting, listed
+from cometmq.insight.words import command, counted, lasting, listed
 from cometmq.remoting.integers import whole
 
 STUCK_S: Final = 120
@@ -48,7 +48,7 @@ def _condition(
         text=text,
         remedy=remedy,
         runbook=runbook,
-        command=f"cometmq lag {group.name}",
+        command=command("lag", group.name),
         page="groups",
     )
 
@@ -107,7 +107,7 @@ def stuck(snapshot: Snapshot, history: History) -> Iterator[Condition]:
                 ),
                 remedy="look at what its members do: the stacks on its page, and their logs",
                 runbook="lag-grows.md",
-                command=f"cometmq lag {group.name}",
+                command=command("lag", group.name),
                 page="groups",
                 since=seen.still_since,
             )
@@ -134,7 +134,7 @@ def lag_grows(snapshot: Snapshot, history: History) -> Iterator[Condition]:
                 ),
                 remedy="add members up to one per queue, or make the listeners faster",
                 runbook="lag-grows.md",
-                command=f"cometmq lag {group.name}",
+                command=command("lag", group.name),
                 page="groups",
                 since=since,
             )
@@ -154,9 +154,9 @@ def skips(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
                         " offsets are beyond the end, as after the topic was deleted and created"
                         " again"
                     ),
-                    remedy=f"cometmq group reset {group.name} {it.topic} --to first",
+                    remedy=command("group reset", group.name, it.topic, options=("--to", "first")),
                     runbook="lag-grows.md",
-                    command=f"cometmq lag {group.name}",
+                    command=command("lag", group.name),
                     page="groups",
                 )
 
@@ -174,9 +174,12 @@ def stranded(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
                         f"{counted(it.unread_queues, 'message')} wait for {group.name} in queues of"
                         f" {it.topic} that nobody reads, because the topic has fewer queues now"
                     ),
-                    remedy=f"cometmq topic alter {it.topic} --queues N, with the old number",
+                    remedy=(
+                        f"{command('topic alter', it.topic, options=('--queues', 'N'))},"
+                        " with the old number"
+                    ),
                     runbook="lag-grows.md",
-                    command=f"cometmq lag {group.name}",
+                    command=command("lag", group.name),
                     page="groups",
                 )
 
@@ -195,9 +198,9 @@ def dead_letters(snapshot: Snapshot, history: History) -> Iterator[Condition]:
             else (Severity.INFO),
             subject=group.name,
             text=f"{group.name} has {counted(count, 'dead letter')}",
-            remedy=f"see why (cometmq dlq show {group.name}), then replay or delete them",
+            remedy=f"see why ({command('dlq show', group.name)}), then replay or delete them",
             runbook="dead-letters.md",
-            command=f"cometmq dlq show {group.name}",
+            command=command("dlq show", group.name),
             page="dead-letters",
             since=grown,
         )

@@ -6,12 +6,11 @@ from typing import Any, Final, NamedTuple
 
 from cometmq.client.admin import AdminClient
 from cometmq.console.login.roles import Role
-from cometmq.console.pages.topics import quoted
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import Page, Shown, View
 from cometmq.console.web.problems import bad, missing
 from cometmq.console.web.tables import Column
-from cometmq.insight.words import listed
+from cometmq.insight.words import command, listed
 from cometmq.remoting.bodies.acl import AclAccount, AclConfig
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.names import retry_topic
@@ -115,7 +114,7 @@ async def accounts(view: View) -> Shown:
             "white_addresses": found.white,
             "answers": [it._asdict() for it in answers],
         },
-        f"cometmq mqadmin getAccessConfigSubCommand -c {quoted(cluster)}",
+        command("mqadmin getAccessConfigSubCommand", options=("-c", cluster)),
         view.desk.clock.now_ms(),
         found.refusals if found.configs else {},
         extra={
@@ -242,7 +241,7 @@ async def prepare_alter(view: View) -> Form:
                 Consequence("Requests of its clients are checked with the new rights at once."),
                 *([Consequence("Administrators may do everything.", "bad")] if is_admin else []),
             ],
-            command=f"cometmq mqadmin updateAclConfig -a {quoted(name)}",
+            command=command("mqadmin updateAclConfig", options=("-a", name)),
             perform=perform,
             leads_to=view.href(PATH),
             refusal="" if homes else "no broker tells its accounts",
@@ -284,7 +283,7 @@ async def prepare_delete(view: View) -> Form:
             before=_settings(row),
             after=None,
             consequences=[Consequence("Its clients are refused at once.", "bad")],
-            command=f"cometmq mqadmin deleteAccessConfig -a {quoted(name)}",
+            command=command("mqadmin deleteAccessConfig", options=("-a", name)),
             perform=perform,
             leads_to=view.href(PATH),
         ),

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The analysis of a topic: what a sample of its messages says, and its clone."""
 
-import shlex
 from http import HTTPStatus
 from typing import Final
 
@@ -9,7 +8,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.console.login.roles import Role
-from cometmq.console.pages.topics import PATH, permission, quoted
+from cometmq.console.pages.topics import PATH, permission
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import Page, Shown, View
 from cometmq.console.web.problems import Problem, bad
@@ -19,7 +18,7 @@ from cometmq.insight.definitions.cloning import clone, prepare_clone
 from cometmq.insight.sampling.bounds import Bounds
 from cometmq.insight.sampling.figures import Figures, Names
 from cometmq.insight.sampling.reading import Analysis, QueueShare, analyse
-from cometmq.insight.words import listed
+from cometmq.insight.words import command, listed
 
 SAMPLES: Final = (1_000, 5_000, 20_000)
 BYTES_MAX: Final = 128 << 20
@@ -46,10 +45,10 @@ async def analysis(view: View) -> Shown:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, text, title="The console is busy")
     async with view.desk.analyses:
         found = await analyse(view.admin(), name, bounds)
-    command = f"cometmq topic analyse {quoted(name)} --sample {wanted}"
+    options = ["--sample", str(wanted), *(["--since", since] if since else [])]
     return Shown(
         found,
-        command + (f" --since {shlex.quote(since)}" if since else ""),
+        command("topic analyse", name, options=options),
         wall_ms(),
         found.unanswered,
         extra={
@@ -121,7 +120,7 @@ async def prepare(view: View) -> Form:
             after=settings,
             compared=settings,
             consequences=[Consequence(f"It is created on {listed(sorted(settings))}.")],
-            command=f"cometmq topic clone {quoted(name)} {quoted(new)}",
+            command=command("topic clone", name, new),
             perform=perform,
             leads_to=view.href("/topic", name=new),
         ),

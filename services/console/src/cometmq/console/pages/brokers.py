@@ -18,6 +18,7 @@ from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import Broker, BrokerState, Snapshot, Unreachable
+from cometmq.insight.words import command
 from cometmq.remoting.codes import request_name
 from cometmq.remoting.errors import CometError
 
@@ -189,7 +190,7 @@ async def broker(view: View) -> Shown:
         drawings.append(Drawing("Bytes behind the master", size, {"behind": key}))
     return Shown(
         {"broker": found, "settings": settings},
-        f"cometmq mqadmin brokerStatus -b {found.address}",
+        command("mqadmin brokerStatus", options=("-b", found.address)),
         snapshot.taken_ms,
         extra={
             "row": Row(found, snapshot.taken_ms),
@@ -298,7 +299,9 @@ async def prepare_setting(view: View) -> Form:
                 ),
                 Consequence("Other copies of the broker keep their own value.", "warn"),
             ],
-            command=f"cometmq mqadmin updateBrokerConfig -b {address} -k {key} -v {value}",
+            command=command(
+                "mqadmin updateBrokerConfig", options=("-b", address, "-k", key, "-v", value)
+            ),
             perform=perform,
             leads_to=view.href("/broker", name=name, id=broker_id),
             refusal="" if key in config else f"{name} has no setting {key}",

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections: producers and consumers, with their versions and brokers."""
 
-import shlex
 from typing import Final, NamedTuple
 
 from cometmq.client.admin import AdminClient
@@ -11,7 +10,7 @@ from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, R
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import Snapshot, Unknown, known
-from cometmq.insight.words import counted, listed
+from cometmq.insight.words import command, counted, listed
 from cometmq.remoting.errors import RequestCodeNotSupported
 from cometmq.remoting.versions import version_name
 
@@ -153,7 +152,7 @@ async def disconnect(view: View) -> Form:
                     "warn",
                 ),
             ],
-            command=f"cometmq group describe {shlex.quote(clients[0].group)}" if clients else "",
+            command=command("group describe", clients[0].group) if clients else "",
             perform=perform,
             leads_to=view.href(_SECTION),
             refusal="" if clients else f"No client {client_id} is connected.",

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dead letters: who has them and why; send them again, all, some or edited, after a dry run."""
 
-import shlex
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +19,7 @@ from cometmq.insight import times
 from cometmq.insight.decode import Format, decode
 from cometmq.insight.model import Group, Unknown, known
 from cometmq.insight.replays import Choice, Pace, Replay, Replayed, as_object
-from cometmq.insight.words import counted, lasting
+from cometmq.insight.words import command, counted, lasting
 from cometmq.remoting.errors import CometError, QueryNotFound
 from cometmq.remoting.integers import whole
 from cometmq.remoting.message.properties import PropertyKey
@@ -114,12 +113,10 @@ async def of_group(view: View) -> Shown:
         found = found[:SHOWN_MAX]
     names = ("tag", "key", "origin", "id", "since", "until")
     args = {name: view.text(name) for name in names}
-    words = ["cometmq", "dlq", "show", shlex.quote(group)]
-    for name, text in args.items():
-        words += [f"--{name}", shlex.quote(text)] if text else []
+    options = [word for name, text in args.items() if text for word in (f"--{name}", text)]
     return Shown(
         [as_object(it) for it in found],
-        " ".join(words),
+        command("dlq show", group, options=options),
         wall_ms(),
         extra={
             "group": group,
@@ -265,16 +262,17 @@ def _consequences(counting: Replay, group: str, topic: str | None, rate: int) ->
 
 
 def _command(view: View, group: str, topic: str | None, rate: int, *, from_start: bool) -> str:
-    words = ["cometmq", "dlq", "replay", shlex.quote(group), "--rate", str(rate)]
+    options = ["--rate", str(rate)]
     if topic:
-        words += ["--topic", shlex.quote(topic)]
+        options += ["--topic", topic]
     for name, _ in _SELECTION:
         if text := view.text(name):
-            words += [f"--{name}", shlex.quote(text)]
+            options += [f"--{name}", text]
     ids = view.many("ids", count_max=REPLAYED_MAX)
     if len(ids) == 1:
-        words += ["--id", shlex.quote(ids[0])]
-    return " ".join([*words, "--from-start"] if from_start else words)
+        options += ["--id", ids[0]]
+    options += ["--from-start"] if from_start else []
+    return command("dlq replay", group, options=options)
 
 
 # -- sending one after a correction ---------------------------------------------------------------
@@ -289,8 +287,8 @@ async def edit(view: View) -> Form:
     hidden = [Field("group", "Group", "hidden", group), Field("id", "Id", "hidden", message_id)]
     if not body.is_text or len(message.body) > EDITED_BYTES_MAX:
         raise bad(
-            f"the body is no text of at most {EDITED_BYTES_MAX:,} bytes: export it (cometmq dlq"
-            f" export {shlex.quote(group)}), edit the file, and send it with cometmq produce"
+            f"the body is no text of at most {EDITED_BYTES_MAX:,} bytes: export it"
+            f" ({command('dlq export', group)}), edit the file, and send it with cometmq produce"
             " --json-lines"
         )
     text = message.body.decode()
@@ -334,7 +332,7 @@ async def edit(view: View) -> Form:
                 Consequence("The dead letter itself stays as it is."),
                 *([] if new != before else [Consequence("Nothing was changed.", "warn")]),
             ],
-            command=f"cometmq dlq export {shlex.quote(group)} --id {shlex.quote(message_id)}",
+            command=command("dlq export", group, options=("--id", message_id)),
             perform=perform,
             leads_to=view.href("/dead-letters/group", group=group),
         ),

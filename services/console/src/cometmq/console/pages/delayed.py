@@ -2,7 +2,6 @@
 """Delayed messages: what waits in each level, which are due next, and recalling one."""
 
 import re
-import shlex
 from typing import Any, Final
 
 from cometmq.client.admin import AdminClient
@@ -19,6 +18,7 @@ from cometmq.console.web.page import NOT_READABLE, Page, Shown, View, silent_bro
 from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import DelayLevel, Unknown, known
+from cometmq.insight.words import command
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.message.properties import PropertyKey, timed_ms
 from cometmq.remoting.names import RETRY_PREFIX, SCHEDULE_TOPIC
@@ -90,7 +90,14 @@ async def of_level(view: View) -> Shown:
     )  # fmt: skip
     return Shown(
         [{key: it[key] for key in ("due", "stored", "topic", "tag", "size", "id")} for it in rows],
-        f"cometmq mqadmin queryCq -t {SCHEDULE_TOPIC} -q {level - 1} -i 0 -b {master.address}",
+        command(
+            "mqadmin queryCq",
+            options=(
+                *("-t", SCHEDULE_TOPIC, "-q", str(level - 1), "-i", "0"),
+                "-b",
+                master.address,
+            ),
+        ),
         wall_ms(),
         extra={
             "table": table,
@@ -177,7 +184,7 @@ async def recall(view: View) -> Form:
                 Consequence("It cannot be undone.", "bad"),
                 Consequence("Brokers of RocketMQ 4.x refuse: they cannot recall messages."),
             ],
-            command=f"cometmq message recall {shlex.quote(message_id)} -t {shlex.quote(topic)}",
+            command=command("message recall", message_id, options=("-t", topic)),
             perform=perform,
             leads_to=view.href("/delayed/level", broker=name, level=waiting[0].level),
         ),

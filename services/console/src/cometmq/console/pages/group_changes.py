@@ -11,14 +11,13 @@ from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import check_group
 from cometmq.console.login.roles import Role
 from cometmq.console.pages.groups import PATH, member_count
-from cometmq.console.pages.topics import quoted
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import bad, missing
 from cometmq.insight.model import Group, Unknown
 from cometmq.insight.queue_states import QueueState, queue_states
 from cometmq.insight.times import parsed, shown
-from cometmq.insight.words import counted
+from cometmq.insight.words import command, counted
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 
 FIRST: Final = "first"
@@ -94,8 +93,12 @@ async def prepare_reset(view: View) -> Form:
             before={it.queue: it.now for it in moves},
             after={it.queue: it.then for it in moves},
             consequences=_reset_consequences(group, moves),
-            command=f"cometmq group reset {quoted(group.name)} {quoted(topic)} --to {quoted(where)}"
-            + (" --backwards" if never_forward else ""),
+            command=command(
+                "group reset",
+                group.name,
+                topic,
+                options=("--to", where, *(("--backwards",) if never_forward else ())),
+            ),
             perform=perform,
             leads_to=view.href("/group", name=group.name),
             refusal="" if moves else f"the group has no offset in {topic} at a broker that answers",
@@ -190,7 +193,7 @@ async def prepare_create(view: View) -> Form:
             after={"retries": retries},
             consequences=[Consequence("It begins at the end of its topics, unless its members ask"
                                       " for the first message.")],
-            command=f"cometmq group create {quoted(name)} --retries {retries}",
+            command=command("group create", name, options=("--retries", str(retries))),
             perform=perform,
             leads_to=view.href(PATH, find=name),
             refusal=refusal,
@@ -238,8 +241,15 @@ async def prepare_alter(view: View) -> Form:
             before=_settings(before),
             after=_settings(after),
             consequences=consequences,
-            command=f"cometmq group alter {quoted(group.name)} --retries {retries}"
-            + (" --enabled" if after.consume_enable else " --no-enabled"),
+            command=command(
+                "group alter",
+                group.name,
+                options=(
+                    "--retries",
+                    str(retries),
+                    "--enabled" if after.consume_enable else "--no-enabled",
+                ),
+            ),
             perform=perform,
             leads_to=view.href("/group", name=group.name),
             refusal="" if after != before else "the group is already like this",
@@ -291,8 +301,11 @@ async def prepare_delete(view: View) -> Form:
                             "If it comes back, it continues where it was.",
                             "warn" if with_offsets else ""),
             ],
-            command=f"cometmq group delete {quoted(group.name)}"
-            + (" --remove-offsets" if with_offsets else ""),
+            command=command(
+                "group delete",
+                group.name,
+                options=("--remove-offsets",) if with_offsets else (),
+            ),
             perform=perform,
             leads_to=view.href(PATH),
             refusal=f"the group has {counted(_count(group), 'connected member')}: stop them first"

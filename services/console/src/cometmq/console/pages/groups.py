@@ -9,7 +9,7 @@ import msgspec
 from cometmq.console.history.source import group_key
 from cometmq.console.login.roles import Role
 from cometmq.console.pages.plotted import Drawing, plots
-from cometmq.console.pages.topics import note_in, quoted
+from cometmq.console.pages.topics import note_in
 from cometmq.console.web.cells import duration, number, rate
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
@@ -17,6 +17,7 @@ from cometmq.console.web.tables import Column
 from cometmq.insight.findings import findings
 from cometmq.insight.model import Group, Member, Unknown, known
 from cometmq.insight.queue_states import QueueState, queue_states
+from cometmq.insight.words import command
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.versions import version_name
@@ -144,7 +145,7 @@ async def group(view: View) -> Shown:
     ]
     return Shown(
         {"group": found, "queues": states, "time_to_loss_s": loss_s, "note": note},
-        f"cometmq group describe {quoted(name)}",
+        command("group describe", name),
         snapshot.taken_ms,
         silent_brokers(snapshot),
         extra={
@@ -218,7 +219,7 @@ async def member(view: View) -> Shown:
     rows = _queue_rows(info)
     return Shown(
         {"properties": info.properties, "queues": rows, "stack": info.jstack if with_stack else ""},
-        f"cometmq mqadmin consumerStatus -g {quoted(name)} -i {quoted(client)}"
+        command("mqadmin consumerStatus", options=("-g", name, "-i", client))
         + (" -s" if with_stack else ""),
         view.desk.clock.now_ms(),
         extra={

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages: find them by id, key, offset or time, follow a topic, and see the life of one."""
 
-import shlex
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +17,7 @@ from cometmq.insight.browsing import COUNT_MAX, Browsed, Wanted, browse
 from cometmq.insight.decode import Format, decode
 from cometmq.insight.key_search import find_by_key
 from cometmq.insight.life import life_of, place_of
+from cometmq.insight.words import command
 from cometmq.remoting.errors import QueryNotFound
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.runtime.acl.accounts import SHARED_TOPICS
@@ -53,11 +53,11 @@ async def search(view: View) -> Shown:
 
 
 async def _found(view: View, topic: str) -> tuple[Browsed, str]:
-    admin, name = view.admin(), shlex.quote(topic)
+    admin = view.admin()
     if message_id := view.text("id"):
         message = await _one(view, topic, message_id)
-        command = f"cometmq message show {shlex.quote(message_id)} -t {name}"
-        return Browsed([message], [], {}), command
+        shown = command("message show", message_id, options=("-t", topic))
+        return Browsed([message], [], {}), shown
     begin_ms, end_ms = _moment(view, "since"), _moment(view, "until")
     if key := view.text("key"):
         messages, notes = await find_by_key(
@@ -68,9 +68,7 @@ async def _found(view: View, topic: str) -> tuple[Browsed, str]:
             begin_ms=begin_ms or 0,
             end_ms=FOREVER_MS if end_ms is None else end_ms - 1,
         )
-        return Browsed(messages, notes, {}), (
-            f"cometmq message find {name} --key {shlex.quote(key)}"
-        )
+        return Browsed(messages, notes, {}), command("message find", topic, options=("--key", key))
     wanted = Wanted(
         topic=topic,
         broker=view.text("broker"),
@@ -82,17 +80,17 @@ async def _found(view: View, topic: str) -> tuple[Browsed, str]:
         sql=view.text("sql", length_max=4_000),
         count_max=_count(view),
     )
-    return await browse(admin, wanted), _command(view, name)
+    return await browse(admin, wanted), _command(view, topic)
 
 
 def _command(view: View, topic: str) -> str:
-    words = ["cometmq", "consume", topic]
+    options: list[str] = []
     for name, option in (("tag", "--tag"), ("sql", "--filter"), ("since", "--from")):
         if text := view.text(name):
-            words += [option, shlex.quote(text)]
+            options += [option, text]
     if not view.text("since"):
-        words += ["--last", str(_count(view))]
-    return " ".join(words)
+        options += ["--last", str(_count(view))]
+    return command("consume", topic, options=options)
 
 
 def _count(view: View) -> int:
@@ -166,7 +164,7 @@ async def one(view: View) -> Shown:
     own = message.user_properties
     return Shown(
         {**_data(message), "decoded": body.decoded, "life": life},
-        f"cometmq message show {shlex.quote(message.message_id)} -t {shlex.quote(topic)}",
+        command("message show", message.message_id, options=("-t", topic)),
         wall_ms(),
         extra={
             "message": message,

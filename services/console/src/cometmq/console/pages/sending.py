@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Send one message to a topic, for a test or a repair."""
 
-import shlex
 from typing import Final
 
 from cometmq.client import Message, Producer
@@ -14,7 +13,7 @@ from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, R
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import bad, missing
 from cometmq.insight.model import TopicKind
-from cometmq.insight.words import counted, sized
+from cometmq.insight.words import command, counted, sized
 
 GROUP: Final = "cometmq-console"
 DELAY_LEVEL_MAX: Final = 18
@@ -51,10 +50,9 @@ async def prepare(view: View) -> Form:
             sent = await producer.send(message)
         return f"The message {sent.message_id} is stored in {name}."
 
-    words = ["cometmq", "produce", shlex.quote(name), shlex.quote(body)]
-    words += ["--tag", shlex.quote(tag)] if tag else []
-    words += [word for key in keys for word in ("--key", shlex.quote(key))]
-    words += ["--delay-level", str(level)] if level else []
+    options = ["--tag", tag] if tag else []
+    options += [word for key in keys for word in ("--key", key)]
+    options += ["--delay-level", str(level)] if level else []
     groups = counted(len(topic.groups), "group")
     state = {"size": sized(len(message.body)), "tag": tag, "keys": keys, "delay level": level}
     return Form(
@@ -65,7 +63,7 @@ async def prepare(view: View) -> Form:
             before={},
             after=state,
             consequences=[Consequence(f"{groups} of {name} may get it; it cannot be taken back.")],
-            command=" ".join(words),
+            command=command("produce", name, body, options=options),
             perform=perform,
             leads_to=view.href("/messages", topic=name),
             refusal="" if topic.kind is TopicKind.NORMAL else f"{name} is no topic of applications",

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Switch a broker group over, as `cometmq ha switchover` does, after showing what that does."""
 
-import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, R
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import missing
 from cometmq.insight.model import Broker, BrokerState, Snapshot
-from cometmq.insight.words import sized
+from cometmq.insight.words import command, sized
 from cometmq.remoting.errors import CometError, SettingsError
 from cometmq.remoting.integers import whole
 from cometmq.runtime.programs import PROGRAMS
@@ -106,7 +105,7 @@ async def prepare(view: View) -> Form:
                 plan = await _planned(group, number)
         except CometError as error:
             refusal = str(error)
-    command = f"cometmq ha switchover -c {shlex.quote(file)}" + (f" --to {to}" if to else "")
+    shown = command("ha switchover", options=("-c", file, *(("--to", str(to)) if to else ())))
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
     if plan is not None:
@@ -139,7 +138,7 @@ async def prepare(view: View) -> Form:
             before=before,
             after=after,
             consequences=[] if plan is None else _consequences(plan, members),
-            command=command,
+            command=shown,
             perform=perform,
             leads_to=view.href("/broker", name=name),
             refusal=refusal,

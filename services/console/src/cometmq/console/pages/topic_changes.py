@@ -10,12 +10,12 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import check_topic
 from cometmq.console.login.roles import Role
-from cometmq.console.pages.topics import PATH, configs_of, permission, quoted
+from cometmq.console.pages.topics import PATH, configs_of, permission
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import bad, missing
 from cometmq.insight.model import Snapshot, Topic, TopicKind, Unknown, known
-from cometmq.insight.words import counted, listed
+from cometmq.insight.words import command, counted, listed
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.message.flags import Perm
 
@@ -83,7 +83,9 @@ async def prepare_create(view: View) -> Form:
             after={"queues": queues, "perm": perm, "brokers": sorted(masters)},
             compared=sorted(masters),
             consequences=consequences,
-            command=f"cometmq topic create {quoted(name)} --queues {queues} --perm {perm}",
+            command=command(
+                "topic create", name, options=("--queues", str(queues), "--perm", perm)
+            ),
             perform=perform,
             leads_to=view.href("/topic", name=name) if not refusal else view.href(PATH),
             refusal=refusal,
@@ -138,8 +140,11 @@ async def prepare_alter(view: View) -> Form:
             before=_table(before),
             after=_table(after),
             consequences=await _alter_consequences(view, name, before, after),
-            command=f"cometmq topic alter {quoted(name)} --read-queues {read}"
-            f" --write-queues {write} --perm {perm}",
+            command=command(
+                "topic alter",
+                name,
+                options=("--read-queues", str(read), "--write-queues", str(write), "--perm", perm),
+            ),
             perform=_alteration(name, after),
             leads_to=view.href("/topic", name=name),
             refusal="" if after != before else "the topic is already like this",
@@ -226,7 +231,7 @@ async def prepare_delete(view: View) -> Form:
             before={"brokers": list(found.brokers), "queues": found.write_queues},
             after=None,
             consequences=_delete_consequences(snapshot, found),
-            command=f"cometmq topic delete {quoted(name)}",
+            command=command("topic delete", name),
             perform=perform,
             leads_to=view.href(PATH),
             refusal="the brokers need this topic themselves"

@@ -8,12 +8,12 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.trims import Before, Trim, carry_out, plan_trim
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.console.login.roles import Role
-from cometmq.console.pages.topics import PATH, configs_of, quoted
+from cometmq.console.pages.topics import PATH, configs_of
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import bad, missing
 from cometmq.insight.preview import trim_losses, trim_place
-from cometmq.insight.words import counted, sized
+from cometmq.insight.words import command, counted, sized
 from cometmq.remoting.bodies.queues import MessageQueue
 
 _PLACE: Final = re.compile(r"(\S{1,255}):(\d{1,5})")
@@ -92,8 +92,11 @@ def _plan(view: View, trim: Trim, where: str, place: str, *, refusal: str) -> Pl
             Consequence(f"{what} ({sized(trim.size)}) can no longer be read.", "bad"),
             *(Consequence(loss, "bad") for loss in losses),
         ],
-        command=f"cometmq topic trim {quoted(topic)} --before {quoted(where)}"
-        + (f" --queue {quoted(place)}" if place else ""),
+        command=command(
+            "topic trim",
+            topic,
+            options=("--before", where, *(("--queue", place) if place else ())),
+        ),
         perform=perform,
         leads_to=view.href("/topic", name=topic),
         refusal=refusal,

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topics: rates, sizes, queues, and the groups that read them, with their lag."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -15,6 +14,7 @@ from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import Group, Snapshot, Topic, TopicKind, Unknown, known
+from cometmq.insight.words import command
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.message.flags import Perm
 
@@ -171,7 +171,7 @@ async def topic(view: View) -> Shown:
     readers = [it for it in known(snapshot.groups) if it.name in found.groups]
     return Shown(
         {"topic": found, "queues": queues, "settings": configs, "groups": readers, "note": note},
-        f"cometmq topic describe {quoted(name)}",
+        command("topic describe", name),
         snapshot.taken_ms,
         silent_brokers(snapshot),
         extra={
@@ -202,11 +202,6 @@ async def configs_of(view: View, name: str) -> Mapping[str, TopicConfig]:
     masters = (await view.admin().masters()).values()
     tables = await view.admin().ask_each(masters, lambda it: it.topics())
     return {broker.name: table[name] for broker, table in tables if name in table}
-
-
-def quoted(name: str) -> str:
-    """Quote a name for a shell, if it needs that."""
-    return shlex.quote(name)
 
 
 PAGES: Final = (

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactions: which are open, since when, and asking or deciding in place of the producer."""
 
-import shlex
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from cometmq.insight.transactions import (
     facts_of,
     find_transaction,
 )
+from cometmq.insight.words import command
 from cometmq.remoting.errors import CometError, TopicNotExist
 
 SHOWN_MAX: Final = 200
@@ -137,7 +137,7 @@ async def one(view: View) -> Shown:
     ]
     return Shown(
         {**facts, "decoded": body.decoded},
-        f"cometmq txn show {shlex.quote(_place(half))}",
+        command("txn show", _place(half)),
         wall_ms(),
         extra={"facts": shown, "body": body, "is_open": is_open, "place": _place(half),
                "formats": Format},
@@ -146,7 +146,7 @@ async def one(view: View) -> Shown:
 
 
 async def _plan(
-    view: View, *, what: str, command: str, consequences: list[Consequence], perform: Any
+    view: View, *, what: str, verb: str, consequences: list[Consequence], perform: Any
 ) -> Form:
     place = view.needed("id")
     master, half = await find_transaction(view.admin(), place)
@@ -163,7 +163,7 @@ async def _plan(
             before=state,
             after=state,
             consequences=consequences,
-            command=f"{command} {shlex.quote(_place(half))}",
+            command=command(verb, _place(half)),
             perform=perform,
             leads_to=view.href("/transactions/one", id=_place(half)),
             refusal="" if is_open else "The transaction has already ended.",
@@ -186,7 +186,7 @@ async def check(view: View) -> Form:
     return await _plan(
         view,
         what="Ask a connected producer for the outcome now",
-        command="cometmq txn check",
+        verb="txn check",
         consequences=[Consequence("The producer decides; its answer may come later.")],
         perform=perform,
     )
@@ -215,7 +215,7 @@ async def resolve(view: View) -> Form:
     return await _plan(
         view,
         what="Commit this transaction" if is_commit else "Roll back this transaction",
-        command=f"cometmq txn resolve --{outcome}",
+        verb=f"txn resolve --{outcome}",
         consequences=[
             Consequence(
                 "Consumers get the message, although its producer may have rolled back."
