@@ -67,6 +67,25 @@ def test_console_lines_are_readable(stream):
     assert "10911" in text
 
 
+@pytest.mark.parametrize(
+    "name", ["\x1b]0;title\x07", "a\x00b", "\u202eevil", "\x9b2J", "a\rb", "\ud800"]
+)
+def test_a_name_cannot_control_the_terminal_of_a_reader(stream, name):
+    runtime_logging.configure(json=False, stream=stream)
+    log = runtime_logging.get("x")
+    log.warning("login.refused", user=name, users=[name])
+    log.warning("login.refused", user=f"{name}\n1970 forged line")
+    try:
+        raise ValueError(name)
+    except ValueError as error:
+        runtime_logging.get("x").error("task.failed", exc_info=error)
+    text = stream.getvalue().decode()
+    assert text.replace("\n", "").isprintable()
+    assert ascii(name)[1:-1] in text
+    assert "\n1970" not in text
+    assert text.count("\nValueError: ") == 1
+
+
 def test_loggers_of_the_standard_library_end_in_the_same_log(stream):
     runtime_logging.configure(json=True, stream=stream)
     try:

@@ -107,8 +107,10 @@ def _processors(*, is_json: bool) -> list[Processor]:
     ]
     if is_json:
         return [*shared, structlog.processors.format_exc_info, _to_json]
-    render = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    return [*shared, _encoded(render)]
+    render = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
+    return [*shared, structlog.processors.format_exc_info, _escape, _encoded(render)]
 
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
@@ -119,6 +121,15 @@ def _to_json(_logger: object, _method: str, event: EventDict) -> bytes:
         return _encoder.encode(event)
     except UnicodeEncodeError:  # lone surrogates, for example in a name from a peer
         return _encoder.encode({key: ascii(value) for key, value in event.items()})
+
+
+def _escape(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Escape characters that would control the terminal of a reader: peers choose names."""
+    for key, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            shown = (it if it.isprintable() or it in "\n\t" else ascii(it)[1:-1] for it in value)
+            event[key] = "".join(shown)
+    return event
 
 
 def _encoded(render: Callable[[Any, str, EventDict], str]) -> Processor:
