@@ -193,6 +193,7 @@ OPTIONAL = {
     "acceptStandardJsonOnly",
     "committed",
     "removeOffset",
+    "cleanOffset",
 }
 """Fields that the captured requests leave out."""
 
@@ -206,6 +207,15 @@ async def test_brokers_are_asked_as_java_asks_them(
     server, admin, address = replay
     result = await invoke(admin.broker(address, name="b"))
     check(code, server.calls[-1], result)
+
+
+async def test_brokers_of_rocketmq_5_delete_offsets_too(
+    replay: tuple[Replay, AdminClient, str],
+) -> None:
+    server, admin, address = replay
+    await admin.broker(address, name="b").delete_group("g", remove_offsets=True)
+    ext = server.calls[-1].ext
+    assert (ext["removeOffset"], ext["cleanOffset"]) == ("true", "true")
 
 
 @pytest.mark.parametrize(("code", "invoke"), NAMESRV_CALLS, ids=ids(NAMESRV_CALLS))

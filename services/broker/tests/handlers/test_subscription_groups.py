@@ -94,9 +94,11 @@ async def test_the_retry_topic_grows_with_the_number_of_retry_queues() -> None:
         broker.tables.topics.create("%RETRY%G", queue_nums=1)
 
 
+@pytest.mark.parametrize("field", ["remove_offset", "clean_offset"])
 async def test_a_removed_group_and_its_offsets_are_saved_before_the_answer(
-    tmp_path: Path,
+    tmp_path: Path, field: str
 ) -> None:
+    """RocketMQ 5 has another name for the field."""
     broker = memory_broker(autoDeleteUnusedStats="true")
     broker.tables.groups.file = group_file(tmp_path / "subscriptionGroup.json")
     broker.tables.offsets.file = offset_file(str(tmp_path / "consumerOffset.json"))
@@ -104,7 +106,7 @@ async def test_a_removed_group_and_its_offsets_are_saved_before_the_answer(
     broker.stats.group("T", "G").get_count = 5
 
     await subscription_groups.delete_subscriptiongroup(
-        broker, Call(207, DeleteSubscriptiongroup("G", True))
+        broker, Call(207, DeleteSubscriptiongroup("G", **{field: True}))
     )
 
     saver: Any = broker.tables.saver

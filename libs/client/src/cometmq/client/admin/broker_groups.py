@@ -48,7 +48,7 @@ class BrokerGroups(BrokerCalls):
 
     async def delete_group(self, group: str, *, remove_offsets: bool = False) -> None:
         """Delete a consumer group."""
-        header = topics.DeleteSubscriptiongroup(group, remove_offsets)
+        header = topics.DeleteSubscriptiongroup(group, remove_offsets, remove_offsets or None)
         await self.invoke(Code.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def consumer_ids(self, group: str) -> list[str]:

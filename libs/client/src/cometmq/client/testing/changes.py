@@ -63,7 +63,7 @@ def delete_subscriptiongroup(
     broker.group_configs.pop(header.group_name, None)
     if not broker.groups.get(header.group_name):
         broker.groups.pop(header.group_name, None)
-    if header.remove_offset:
+    if header.removes_offsets:
         broker.offsets = {
             place: at for place, at in broker.offsets.items() if place[0] != header.group_name
         }

@@ -63,6 +63,13 @@ class DeleteSubscriptiongroup(msgspec.Struct, frozen=True, gc=False, rename="cam
 
     group_name: str
     remove_offset: bool = False
+    clean_offset: bool | None = None
+    """RocketMQ 5's name of `remove_offset`."""
+
+    @property
+    def removes_offsets(self) -> bool:
+        """Whether the group's offsets are deleted, too."""
+        return self.remove_offset or bool(self.clean_offset)
 
 
 class GetSubscriptiongroupConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):

@@ -44,7 +44,7 @@ async def delete_subscriptiongroup(broker: Broker, call: Call[DeleteSubscription
     broker.tables.groups.remove(group)
     if broker.settings.auto_delete_unused_stats:
         broker.stats.forget_group(group)
-    if call.header.remove_offset:
+    if call.header.removes_offsets:
         broker.tables.offsets.drop_group(group)
         await save_table(broker, broker.tables.offsets)
     await save_table(broker, broker.tables.groups)
