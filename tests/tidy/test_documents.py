@@ -118,7 +118,8 @@ def test_a_wrong_command_is_found(line: str, wrong: str | None) -> None:
 def shown_commands() -> Iterator[tuple[str, str]]:
     """Yield every text of the console and of cometmq.insight that is a command, with its module.
 
-    Inserted values are `X`; options in a text that is only appended stand alone.
+    Inserted values are `X`; options in a text that is only appended stand alone. Most commands are
+    made by `cometmq.insight.words.command` of a verb, names and options.
     """
     for folder in ("services/console/src", "libs/insight/src"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -126,15 +127,32 @@ def shown_commands() -> Iterator[tuple[str, str]]:
             joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
             inside = {id(it) for node in joined for it in node.values}
             plain = [it for it in ast.walk(tree) if isinstance(it, ast.Constant)]
-            texts = [node.values for node in joined] + [
-                [it] for it in plain if id(it) not in inside
-            ]
-            for parts in texts:
-                text = "".join(
-                    str(it.value) if isinstance(it, ast.Constant) else "X" for it in parts
-                )
+            texts = [text_of(node) for node in joined]
+            texts += [text_of(it) for it in plain if id(it) not in inside]
+            calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+            texts += [text for call in calls for text in made_commands(call)]
+            for text in texts:
                 if text.startswith("cometmq ") and "\n" not in text:
                     yield path.name, text.replace(" --X", "")
+
+
+def text_of(node: ast.AST) -> str:
+    """Return a text, with `X` for inserted values."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(text_of, node.values))
+    return str(node.value) if isinstance(node, ast.Constant) else "X"
+
+
+def made_commands(call: ast.Call) -> Iterator[str]:
+    """Yield the command that a call makes, or whose verb it passes on."""
+    given = {it.arg: it.value for it in call.keywords}
+    if "verb" in given:
+        yield f"cometmq {text_of(given['verb'])}"
+    if ast.unparse(call.func) != "command" or text_of(call.args[0]) == "X":
+        return
+    texts = map(text_of, ast.walk(given.get("options", ast.Constant(None))))
+    options = [it for it in texts if it.startswith("-") and "X" not in it]
+    yield " ".join(["cometmq", text_of(call.args[0]), *("X" for _ in call.args[1:]), *options])
 
 
 def test_commands_that_the_console_shows_exist() -> None:

@@ -304,7 +304,7 @@ async def prepare_delete(view: View) -> Form:
             command=command(
                 "group delete",
                 group.name,
-                options=("--remove-offsets",) if with_offsets else (),
+                options=("--offsets" if with_offsets else "--keep-offsets",),
             ),
             perform=perform,
             leads_to=view.href(PATH),
