@@ -14,18 +14,22 @@ from typing import Any
 import msgspec
 import pytest
 
+from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.storing import store_reads
 from cometmq.broker.testing.holds import HOLD_S_MAX, Holds, longest_hold, slowness
 from cometmq.broker.testing.scripted import Connected, ScriptedBroker, frames_of
 from cometmq.broker.testing.scripts import frame
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.message.batch import split_batch
 from cometmq.remoting.message.new_message import NewMessage
+from cometmq.remoting.testing.peer import FakePeer
 from cometmq.store.queues.consume_queue import entries_from
 
 from .costly import expression, properties
@@ -272,6 +276,61 @@ def test_no_request_holds_the_loop_whatever_the_tables_contain() -> None:
         with longest_hold() as holds:
             for code in sorted(HANDLERS, key=lambda code: code in DELETING):
                 await check(partial(ask, broker, code, holds))
+
+    run_broker(False, work)
+
+
+LISTING_S_MAX = 0.01
+ENTRY_COUNT, MEMBER_COUNT, QUEUE_COUNT = 10_000, 5_000, 8_000
+LISTINGS: dict[int, dict[str, str]] = {
+    RequestCode.QUERY_CONSUME_QUEUE: {
+        "topic": "T", "queueId": "0", "index": "0", "count": str(ENTRY_COUNT)},
+    RequestCode.GET_TOPIC_STATS_INFO: {"topic": "wide"},
+    RequestCode.GET_CONSUME_STATS: {"consumerGroup": "group"},
+    RequestCode.QUERY_CONSUME_TIME_SPAN: {"topic": "wide", "group": "group"},
+    RequestCode.GET_BROKER_CONSUME_STATS: {"isOrder": "false"},
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: {"consumerGroup": "group"},
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: {"producerGroup": "group"},
+    RequestCode.GET_ALL_PRODUCER_INFO: {},
+    RequestCode.CLEAN_UNUSED_TOPIC: {},
+}  # fmt: skip
+
+
+def fill_one_of_each(broker: ScriptedBroker) -> None:
+    """Make a queue with many entries, a topic with many queues, groups with many members, and many
+    topics that are not configured any more.
+    """
+    whole = broker.broker
+    store(broker, [""] * ENTRY_COUNT)
+    whole.tables.topics.create("wide", queue_nums=QUEUE_COUNT)
+    whole.tables.groups.put(SubscriptionGroupConfig(group_name="group"))
+    for number in range(QUEUE_COUNT):
+        whole.tables.offsets.commit("group", "wide", number, 1)
+    data = decode_json(ConsumerData, json_of(groupName="group"))
+    for number in range(MEMBER_COUNT):
+        peer = FakePeer(f"10.0.0.1:{number}")
+        client = Client(peer, f"client-{number}", 0, 401, seen_ms=0)
+        whole.clients.consumers.register(data, client)
+        whole.clients.producers.register("group", client)
+        whole.clients.producers.register(f"group-{number}", client)
+
+
+@pytest.mark.parametrize("code", LISTINGS)
+def test_long_answers_are_made_in_steps(code: int) -> None:
+    async def ask(broker: ScriptedBroker) -> float:
+        connected = broker.connect()
+        for number in range(300 if code == RequestCode.CLEAN_UNUSED_TOPIC else 0):
+            broker.broker.store._parts.queues.create(f"unused-{number}", 0)
+        with longest_hold() as holds:
+            (answer,) = await answered([connected], holds, [frame(code, LISTINGS[code])])
+        assert answer.code == 0
+        connected.peer.connection_lost(None)
+        return holds.longest_s * HOLD_S_MAX / LISTING_S_MAX
+
+    async def work(broker: ScriptedBroker) -> None:
+        fill_one_of_each(broker)
+        broker.broker.driver.reads.wait_ms_max = 60_000  # other programs may take most of the time
+        await check(lambda: ask(broker))
 
     run_broker(False, work)
 

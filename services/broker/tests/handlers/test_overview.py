@@ -41,7 +41,7 @@ async def test_members_are_those_of_the_request_for_one_group():
     broker = memory_broker(MemoryStore())
     join(broker, "one", "*")
     seen = (await found(broker)).groups["G"]
-    single: Any = admin.get_consumer_connection_list(
+    single: Any = await admin.get_consumer_connection_list(
         broker, asked(Code.GET_CONSUMER_CONNECTION_LIST, GetConsumerConnectionList("G"))
     )
     expected = decode_json(ConsumerConnections, single.body)

@@ -43,13 +43,14 @@ def present_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[st
     ]
 
 
-def progress_in(broker: Broker, group: str, topic: str) -> Sequence[QueueProgress]:
-    """Return a group's progress in each queue that its members read, and in those queues that
+def progress_in(broker: Broker, group: str, topic: str) -> Iterator[QueueProgress]:
+    """Yield a group's progress in each queue that its members read, and in those queues that
     nobody reads although messages wait there.
     """
     config = broker.tables.topics.table.get(topic)
     count = 0 if config is None else config.read_queue_nums
-    return [*queues_of(broker, group, topic, range(count)), *stranded_queues(broker, group, topic)]
+    yield from queues_of(broker, group, topic, range(count))
+    yield from stranded_queues(broker, group, topic)
 
 
 def stranded_queues(broker: Broker, group: str, topic: str) -> Sequence[QueueProgress]:

@@ -88,6 +88,10 @@ class Producers:
     def groups(self) -> list[tuple[str, list[Client]]]:
         return [(group, list(clients.values())) for group, clients in self._groups.items()]
 
+    def names(self) -> list[str]:
+        """Return the names of all groups."""
+        return list(self._groups)
+
     def clients(self, group: str) -> list[Client]:
         """Return the clients of a group; empty if the group is not connected."""
         return list(self._groups.get(group, {}).values())

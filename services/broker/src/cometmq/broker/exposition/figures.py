@@ -61,7 +61,7 @@ def _group_lags(broker: Broker, now_ms: int) -> Steps[list[GroupLag]]:
     groups = dict.fromkeys([*broker.tables.offsets.index.groups(), *broker.tables.groups.table])
     for group in groups:
         for topic in consumed_topics(broker, group):
-            queues = progress_in(broker, group, topic)
+            queues = list(progress_in(broker, group, topic))
             row = _row(broker, topic, group, queues, now_ms)
             if row.lag or broker.tables.offsets.queues(group, topic):
                 found.append(row)

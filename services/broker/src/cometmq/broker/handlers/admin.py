@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Administrative requests that are not about a single topic or group."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -13,6 +13,7 @@ from cometmq.broker.registration.namesrv_addresses import parse_addresses
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.statistics.sampler import find_statistic
 from cometmq.broker.storing.disk_figures import DiskFigures, read_disk
+from cometmq.broker.tables.large_json import encode_large
 from cometmq.broker.tables.persistence import Saved
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.connections import (
@@ -42,10 +43,14 @@ from cometmq.remoting.errors import (
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.types import language_of
 from cometmq.runtime import properties
+from cometmq.runtime.incremental import Steps
+from cometmq.runtime.large_answers import encode_with_lists
 from cometmq.runtime.settings import Loaded
 from cometmq.store.reads import Lookup
 
 T = TypeVar("T")
+
+STEP_CLIENTS: Final = 512  # about 1 ms
 
 _REGISTERED: Final = frozenset(("brokerPermission", "autoCreateTopicEnable"))
 """Settings that change what the broker registers with the name servers."""
@@ -157,38 +162,62 @@ def get_all_delay_offset(broker: Broker, _call: Call[NoHeader]) -> Reply:
     return Reply(body=encode_json(broker.deferred.delays.positions.as_table()))
 
 
-def get_consumer_connection_list(broker: Broker, call: Call[GetConsumerConnectionList]) -> Reply:
+async def get_consumer_connection_list(
+    broker: Broker, call: Call[GetConsumerConnectionList]
+) -> Reply:
     """Return the members and subscriptions of a connected group."""
     name = call.header.consumer_group
     group = broker.clients.consumers.group(name)
     if group is None:
         raise ConsumerNotOnline(remarks.group_not_online(name))
     connections = ConsumerConnections(
-        connection_set=[connection_of(client) for client in group.clients.values()],
         consume_from_where=group.consume_from_where,
         consume_type=group.consume_type,
         message_model=group.message_model,
         subscription_table=group.subscriptions,
     )
-    return Reply(body=encode_json(connections))
+    work = _listing(connections, list(group.clients.values()))
+    return Reply(body=await broker.pending.incremental.run(work, call.peer))
 
 
-def get_producer_connection_list(broker: Broker, call: Call[GetProducerConnectionList]) -> Reply:
+async def get_producer_connection_list(
+    broker: Broker, call: Call[GetProducerConnectionList]
+) -> Reply:
     name = call.header.producer_group
     clients = broker.clients.producers.clients(name)
     if not clients:
         raise ServerError(remarks.producer_group_not_exist(name))
-    connections = ProducerConnections(connection_set=[connection_of(client) for client in clients])
-    return Reply(body=encode_json(connections))
+    work = _listing(ProducerConnections(), clients)
+    return Reply(body=await broker.pending.incremental.run(work, call.peer))
 
 
-def get_all_producer_info(broker: Broker, _call: Call[NoHeader]) -> Reply:
+def _listing(
+    around: ConsumerConnections | ProducerConnections, clients: Sequence[Client]
+) -> Steps[bytes]:
+    """Encode an answer with the connections of these clients."""
+    connections: list[Connection] = []
+    for start in range(0, len(clients), STEP_CLIENTS):
+        connections += map(connection_of, clients[start : start + STEP_CLIENTS])
+        yield
+    return (yield from encode_with_lists(around, {"connectionSet": connections}))
+
+
+async def get_all_producer_info(broker: Broker, call: Call[NoHeader]) -> Reply:
+    return Reply(body=await broker.pending.incremental.run(_producers(broker), call.peer))
+
+
+def _producers(broker: Broker) -> Steps[bytes]:
     origin_ms = broker.clock.now_ms() - broker.clock.monotonic_ms()
-    table = {
-        group: [_producer(client, origin_ms) for client in clients]
-        for group, clients in broker.clients.producers.groups()
-    }
-    return Reply(body=encode_json(ProducerTable(data=table)))
+    table: dict[str, list[ProducerInfo]] = {}
+    count = 0
+    for group in broker.clients.producers.names():
+        rows = table[group] = []
+        for client in broker.clients.producers.clients(group):
+            rows.append(_producer(client, origin_ms))
+            count += 1
+            if not count % STEP_CLIENTS:
+                yield
+    return (yield from encode_large(ProducerTable(), table, weigh=len))
 
 
 def view_broker_stats_data(broker: Broker, call: Call[ViewBrokerStatsData]) -> Reply:

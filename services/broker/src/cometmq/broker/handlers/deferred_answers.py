@@ -16,7 +16,8 @@ from cometmq.broker.broker import Broker
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import CometError, CommandError, ServerError
 from cometmq.remoting.transport.tasks import describe
-from cometmq.store.reads import Lookup
+from cometmq.runtime.incremental import Steps
+from cometmq.store.reads import PAUSE, Lookup
 
 T = TypeVar("T")
 
@@ -87,6 +88,17 @@ async def found(broker: Broker, lookup: Lookup[T]) -> T:
         lookup, partial(settle, future), partial(_fail_search, broker, future)
     )
     return await future
+
+
+def paused(work: Steps[T]) -> Lookup[T]:
+    """Run a long job as a part of a search, which pauses after each step."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        yield PAUSE
 
 
 def settle(future: asyncio.Future[T], result: T) -> None:

@@ -17,9 +17,10 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import stored_ms
-from cometmq.broker.handlers.deferred_answers import found, look_up
+from cometmq.broker.handlers.deferred_answers import found, look_up, paused
 from cometmq.broker.progress import QueueProgress, present_topics, progress_in, queues_of
 from cometmq.broker.statistics.sampler import pull_rate
+from cometmq.broker.tables.large_json import encode_large
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import GroupList, MessageQueue
@@ -40,12 +41,15 @@ from cometmq.remoting.commands.admin import (
 from cometmq.remoting.errors import ServerError, TopicNotExist
 from cometmq.remoting.progress import difference, position
 from cometmq.runtime.incremental import Steps
-from cometmq.store.reads import Lookup
+from cometmq.runtime.large_answers import encode_with_lists
+from cometmq.store.reads import PAUSE, Lookup
 
 QUEUES_MAX: Final = 60_000  # of all groups together: their answer must fit into a frame
 TOTAL_DIFF_MIN: Final = -(1 << 63)  # Java reads a long; an offset may be far beyond its queue
 STEP_TOPICS: Final = 5_000  # when they are only counted: about 1 ms
 TURN_QUEUES_MAX: Final = 256  # without reads: about 0.5 ms
+STEP_NAMES: Final = 64  # topics of a group, each with a few queues
+STEP_SPANS: Final = 64  # queues whose times are formatted: about 1 ms
 
 
 def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> None:
@@ -54,18 +58,19 @@ def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> None:
     asked = (
         [topic]
         if topic and not topic.isspace()
-        else sorted(broker.tables.offsets.index.topics_of(group))
+        else list(broker.tables.offsets.index.topics_of(group))
     )
-    topics = present_topics(broker, group, asked)
 
     def progress() -> Lookup[Reply]:
-        whole = ConsumeStats(
-            consume_tps=sum(pull_rate(broker.stats, name, group) for name in topics)
-        )
-        for name in topics:
-            part = yield from _offsets(broker, name, progress_in(broker, group, name))
-            whole.offset_table.update(part)
-        return Reply(body=encode_json(whole))
+        tps, table = 0.0, {}
+        for start in range(0, len(asked), STEP_NAMES):
+            for name in present_topics(broker, group, asked[start : start + STEP_NAMES]):
+                tps += pull_rate(broker.stats, name, group)
+                part = yield from _offsets(broker, name, progress_in(broker, group, name))
+                table.update(part)
+            yield PAUSE
+        whole = ConsumeStats(consume_tps=tps)
+        return Reply(body=(yield from paused(encode_large(whole, table))))
 
     look_up(broker, call, progress(), lambda reply: reply)
 
@@ -89,16 +94,17 @@ async def _broker_consume_stats(
     stats = BrokerConsumeStats(broker_addr=broker.process.address)
     checked_count = 0
     for group in list(broker.tables.groups.table):
-        checked_count += 1
-        if checked_count >= TURN_QUEUES_MAX:
-            checked_count = 0
-            await asyncio.sleep(0)
         parts: list[ConsumeStats] = []
-        for topic in present_topics(
-            broker, group, sorted(broker.tables.offsets.index.topics_of(group))
-        ):
+        # An empty name stands for the group itself: there may be 50,000 without offsets.
+        for topic in ("", *broker.tables.offsets.index.topics_of(group)):
+            checked_count += 1
+            if checked_count >= TURN_QUEUES_MAX:
+                checked_count = 0
+                await asyncio.sleep(0)
             config = broker.tables.topics.table.get(topic)
             if config is None or (call.header.is_order and not config.order):
+                continue
+            if not present_topics(broker, group, (topic,)):
                 continue
             queue_count = config.write_queue_nums
             queues = queues_of(broker, group, topic, range(queue_count))
@@ -106,9 +112,6 @@ async def _broker_consume_stats(
             tps = pull_rate(broker.stats, topic, group)
             parts.append(ConsumeStats(consume_tps=tps, offset_table=table))
             checked_count += queue_count
-            if checked_count >= TURN_QUEUES_MAX:
-                checked_count = 0
-                await asyncio.sleep(0)
         stats.consume_stats_list.append({group: parts})
         total = stats.total_diff + sum(map(_behind, parts))
         stats.total_diff = max(TOTAL_DIFF_MIN, total)
@@ -144,11 +147,14 @@ def query_consume_time_span(broker: Broker, call: Call[QueryConsumeTimeSpan]) ->
     queue_count = config.write_queue_nums
 
     def spans() -> Lookup[Reply]:
-        body = ConsumeTimeSpans()
+        found: list[QueueTimeSpan] = []
         for queue_id in range(queue_count):
             span = yield from _time_span(broker, topic, group, queue_id)
-            body.consume_time_span_set.append(span)
-        return Reply(body=encode_json(body))
+            found.append(span)
+            if not len(found) % STEP_SPANS:
+                yield PAUSE
+        encoding = encode_with_lists(ConsumeTimeSpans(), {"consumeTimeSpanSet": found})
+        return Reply(body=(yield from paused(encoding)))
 
     look_up(broker, call, spans(), lambda reply: reply)
 
@@ -168,6 +174,8 @@ def _offsets(
         table[queue] = OffsetPair(
             broker_offset=it.end, consumer_offset=committed, last_timestamp=last_ms
         )
+        if not len(table) % TURN_QUEUES_MAX:
+            yield PAUSE
     return table
 
 

@@ -9,6 +9,7 @@ import msgspec
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.runtime.incremental import Steps
 
+K = TypeVar("K")
 V = TypeVar("V")
 
 
@@ -21,7 +22,7 @@ PART_ENTRIES: Final = 512
 
 
 def encode_large(
-    around: msgspec.Struct, table: Mapping[str, V], weigh: Callable[[V], int] = lambda _: 8
+    around: msgspec.Struct, table: Mapping[K, V], weigh: Callable[[V], int] = lambda _: 8
 ) -> Steps[bytes]:
     """Return the JSON of a struct, with its last empty map replaced by the table.
 
@@ -30,7 +31,7 @@ def encode_large(
     """
     begin, _, end = encode_json(around).rpartition(b"{}")
     pieces: list[bytes] = []
-    part: dict[str, V] = {}
+    part: dict[K, V] = {}
     weight = 0
     for name in list(table):
         value = table.get(name)

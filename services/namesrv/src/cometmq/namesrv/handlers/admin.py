@@ -3,7 +3,6 @@
 311-313, 318, 319, 327.
 """  # the summary lists the codes
 
-from cometmq.namesrv.large_answers import encode_with_lists
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
@@ -23,6 +22,7 @@ from cometmq.remoting.errors import CommandError, SettingsError
 from cometmq.remoting.message.flags import TopicSysFlag
 from cometmq.runtime import properties
 from cometmq.runtime.incremental import Steps
+from cometmq.runtime.large_answers import encode_with_lists
 
 CONFIG_BYTES_MAX = 64 * 1024
 """Maximum length of changed settings; parsing them costs twenty times as much memory."""

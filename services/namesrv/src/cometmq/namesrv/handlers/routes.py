@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from cometmq.namesrv.large_answers import encode_with_lists
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.namesrv.route_table import STEP_GROUPS
 from cometmq.remoting import remarks
@@ -27,6 +26,7 @@ from cometmq.remoting.errors import CommandError
 from cometmq.remoting.names import ORDER_NAMESPACE
 from cometmq.remoting.versions import STANDARD_JSON_ROUTE_MIN
 from cometmq.runtime.incremental import Steps, finish
+from cometmq.runtime.large_answers import encode_with_lists
 
 
 class _JavaBrokerData(msgspec.Struct, rename="camel"):

@@ -9,7 +9,7 @@ import msgspec
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.runtime.incremental import Steps
 
-STEP_ITEMS: Final = 2_000
+STEP_ITEMS: Final = 1_000
 
 
 def encode_with_lists(around: msgspec.Struct, lists: Mapping[str, Sequence[Any]]) -> Steps[bytes]:
