@@ -35,7 +35,7 @@ async def test_a_scrape_shows_messages_lag_and_refusals(tmp_path: Path) -> None:
             )
             broker.clients.consumers.register(data, Client(FakePeer(), f"c{number}", 0, 401, 0))
         broker.store.write_state.set(Refusal.DISK_FULL, holds=True)
-        broker.driver.reads.expired_count = 7
+        broker.driver.reads.deadlines.expired_count = 7
 
         text = render(finish(registry.collect())).decode()
 

@@ -50,7 +50,7 @@ from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.worker import Worker
 from cometmq.store.errors import DiskError
 from cometmq.store.os_disk import OsFile
-from cometmq.store.reads import Lookup, Read
+from cometmq.store.reads import PAUSE, Lookup, Read
 
 COUNT = 40
 COUNT_MAX = 1_000
@@ -328,9 +328,28 @@ async def test_the_postponed_searches_of_peers_take_turns(broker: Broker) -> Non
     assert len(ended) < 20
 
 
+async def test_a_long_answer_is_not_refused_while_its_parts_are_made(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_reads, "TURN_READS_MAX", 1)  # each part waits for a turn of its own
+    reads, loop = broker.driver.reads, asyncio.get_running_loop()
+    reads.deadlines.wait_ms_max = 200
+    until_s = loop.time() + 1
+
+    def parts() -> Lookup[str]:
+        while loop.time() < until_s:
+            yield PAUSE
+        return "all"
+
+    found: list[str] = []
+    reads.look_up(parts(), found.append, unexpected, peer=FakePeer())
+    await until(lambda: bool(found))
+    assert found == ["all"]
+
+
 async def test_a_request_that_waits_too_long_is_refused(broker: Broker) -> None:
     file, errors, reads = SlowFile(), list[Exception](), broker.driver.reads
-    reads.wait_ms_max = 300
+    reads.deadlines.wait_ms_max = 300
     began_s = asyncio.get_running_loop().time()
     for _ in range(50):
         reads.look_up(cold(file, 2), unexpected_result, errors.append, peer=FakePeer())
@@ -343,7 +362,7 @@ async def test_a_request_that_waits_too_long_is_refused(broker: Broker) -> None:
     assert isinstance(error, SystemBusy)
     assert error.remark is not None
     assert error.remark.startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control")
-    assert reads.expired_count == 50
+    assert reads.deadlines.expired_count == 50
     file.may_read.release(1_000)
     await broker.driver.drain()
     assert own == [2]  # the broker's own searches have no deadline
@@ -355,7 +374,7 @@ async def test_a_read_that_fails_after_its_request_was_refused_is_not_reported(
     file, reads, loop = SlowFile(), broker.driver.reads, asyncio.get_running_loop()
     reported: list[Any] = []
     loop.set_exception_handler(lambda _, context: reported.append(context))
-    reads.wait_ms_max = 1
+    reads.deadlines.wait_ms_max = 1
 
     def fail() -> None:
         file.read()
@@ -363,7 +382,7 @@ async def test_a_read_that_fails_after_its_request_was_refused_is_not_reported(
 
     call = call_with(*QUESTIONS[0])
     reads.read(call, fail, unexpected_result)
-    await until(lambda: reads.expired_count == 1)
+    await until(lambda: reads.deadlines.expired_count == 1)
     file.may_read.release()
     await broker.driver.drain()
     gc.collect()
@@ -414,7 +433,7 @@ async def test_every_request_of_a_flood_is_answered_in_time(
 ) -> None:
     """The disk would serve the flood for 10 s; nobody waits much longer than the bound."""
     reads, clock = broker.driver.reads, asyncio.get_running_loop().time
-    reads.wait_ms_max = 500
+    reads.deadlines.wait_ms_max = 500
     disk.is_cold = True
     read = OsFile.read
     monkeypatch.setattr(OsFile, "read", lambda *args: (time.sleep(0.004), read(*args))[1])

@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cometmq.broker.tables.large_json import PART_ENTRIES
 from cometmq.broker.tables.offsets import OFFSET_MAX, Offsets, offset_file
+from cometmq.remoting.bodies.large import PART_ENTRIES
 from cometmq.remoting.errors import SystemBusy
 from cometmq.runtime.incremental import finish
 

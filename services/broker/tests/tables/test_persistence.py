@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.tables.large_json import PART_ENTRIES
 from cometmq.broker.tables.offsets import Offsets, offset_file
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.tables.subscription_groups import Groups, group_file
 from cometmq.broker.tables.topics import Topics, topic_file
 from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.large import PART_ENTRIES
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.worker import Worker
 from cometmq.store.json_config import OsFiles

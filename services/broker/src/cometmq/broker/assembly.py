@@ -247,7 +247,7 @@ def _driver(inputs: Inputs) -> StoreDriver:
         turn=inputs.journal.turn,
         syncer=inputs.syncer,
     )
-    driver.reads.wait_ms_max = inputs.loaded.value.read_wait_mills
+    driver.reads.deadlines.wait_ms_max = inputs.loaded.value.read_wait_mills
     return driver
 
 

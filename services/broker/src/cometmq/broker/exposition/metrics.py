@@ -76,7 +76,7 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     counter(
         "cometmq_reads_expired_total",
         "Reads and searches refused because they waited longer than readWaitMills.",
-        lambda b: b.driver.reads.expired_count,
+        lambda b: b.driver.reads.deadlines.expired_count,
     ),
     counter("cometmq_busy_total", "Requests refused as busy.", lambda b: b.stats.busy_count),
     counter("cometmq_send_backs_total", "Messages sent back.", lambda b: b.stats.send_back_count),

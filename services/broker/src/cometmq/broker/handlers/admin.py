@@ -13,7 +13,6 @@ from cometmq.broker.registration.namesrv_addresses import parse_addresses
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.statistics.sampler import find_statistic
 from cometmq.broker.storing.disk_figures import DiskFigures, read_disk
-from cometmq.broker.tables.large_json import encode_large
 from cometmq.broker.tables.persistence import Saved
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.connections import (
@@ -25,6 +24,7 @@ from cometmq.remoting.bodies.connections import (
 )
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.kv import KVTable
+from cometmq.remoting.bodies.large import encode_with_lists, encode_with_table
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.admin import (
@@ -44,7 +44,6 @@ from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.types import language_of
 from cometmq.runtime import properties
 from cometmq.runtime.incremental import Steps
-from cometmq.runtime.large_answers import encode_with_lists
 from cometmq.runtime.settings import Loaded
 from cometmq.store.reads import Lookup
 
@@ -217,7 +216,7 @@ def _producers(broker: Broker) -> Steps[bytes]:
             count += 1
             if not count % STEP_CLIENTS:
                 yield
-    return (yield from encode_large(ProducerTable(), table, weigh=len))
+    return (yield from encode_with_table(ProducerTable(), table, weigh=len))
 
 
 def view_broker_stats_data(broker: Broker, call: Call[ViewBrokerStatsData]) -> Reply:

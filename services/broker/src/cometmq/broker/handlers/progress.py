@@ -20,9 +20,9 @@ from cometmq.broker.handlers.admin import stored_ms
 from cometmq.broker.handlers.deferred_answers import found, look_up, paused
 from cometmq.broker.progress import QueueProgress, present_topics, progress_in, queues_of
 from cometmq.broker.statistics.sampler import pull_rate
-from cometmq.broker.tables.large_json import encode_large
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.large import encode_with_lists, encode_with_table
 from cometmq.remoting.bodies.queues import GroupList, MessageQueue
 from cometmq.remoting.bodies.stats import (
     BrokerConsumeStats,
@@ -41,7 +41,6 @@ from cometmq.remoting.commands.admin import (
 from cometmq.remoting.errors import ServerError, TopicNotExist
 from cometmq.remoting.progress import difference, position
 from cometmq.runtime.incremental import Steps
-from cometmq.runtime.large_answers import encode_with_lists
 from cometmq.store.reads import PAUSE, Lookup
 
 QUEUES_MAX: Final = 60_000  # of all groups together: their answer must fit into a frame
@@ -70,7 +69,7 @@ def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> None:
                 table.update(part)
             yield PAUSE
         whole = ConsumeStats(consume_tps=tps)
-        return Reply(body=(yield from paused(encode_large(whole, table))))
+        return Reply(body=(yield from paused(encode_with_table(whole, table))))
 
     look_up(broker, call, progress(), lambda reply: reply)
 

@@ -11,6 +11,7 @@ from cometmq.broker.handlers.stored_topics import readable, reader
 from cometmq.broker.messages import stored_bytes
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.large import encode_with_lists
 from cometmq.remoting.bodies.stats import ConsumeQueueEntries, ConsumeQueueEntry
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply
@@ -23,7 +24,6 @@ from cometmq.remoting.commands.queries import (
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.runtime.incremental import Steps
-from cometmq.runtime.large_answers import encode_with_lists
 from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.reads import Lookup
 from cometmq.store.results import QueryResult

@@ -8,10 +8,10 @@ from cometmq.broker.handlers.admin import refuse_on_slave, save_table, stored_ms
 from cometmq.broker.handlers.deferred_answers import look_up, paused
 from cometmq.broker.limits import QUEUES, TOPICS, Room, check_total
 from cometmq.broker.names import check_topic
-from cometmq.broker.tables.large_json import encode_large
 from cometmq.broker.tables.topics import QUEUE_NUMS_MAX, Topics, queues_of
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.large import encode_with_table
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset, TopicStats
 from cometmq.remoting.bodies.topic_config import TopicConfig
@@ -119,7 +119,7 @@ def get_topic_stats_info(broker: Broker, call: Call[GetTopicStatsInfo]) -> None:
             )
             if not len(table) % STEP_QUEUES:
                 yield PAUSE
-        return Reply(body=(yield from paused(encode_large(TopicStats(), table))))
+        return Reply(body=(yield from paused(encode_with_table(TopicStats(), table))))
 
     look_up(broker, call, stats(), lambda reply: reply)
 

@@ -15,7 +15,7 @@ from functools import partial
 from time import thread_time
 from typing import Any, Final, TypeVar
 
-from cometmq.remoting import remarks
+from cometmq.broker.storing.read_deadlines import OWN, Deadlines, Request, Search
 from cometmq.remoting.command import Call, Peer
 from cometmq.remoting.errors import Overloaded, ServerError, SystemBusy
 from cometmq.remoting.log import Log
@@ -23,7 +23,7 @@ from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.types import Buffer
 from cometmq.runtime.fair_queue import FairQueue
 from cometmq.runtime.worker import Worker, error_of
-from cometmq.store.reads import Exhausted, Lookup, SomeRead
+from cometmq.store.reads import PAUSE, Exhausted, Lookup, SomeRead
 
 T = TypeVar("T")
 
@@ -36,53 +36,6 @@ SEARCH_S_MAX: Final = 0.2
 RUNNING_MAX: Final = 2  # on the thread: one that runs, and the next
 WAITING_MAX: Final = 10_000
 """Maximum number of reads that wait for the thread, and of searches that wait for a turn."""
-WAIT_MS_MAX: Final = 3_000
-EXPIRE_S: Final = 0.25
-
-_PUTS: Final = "puts"  # the key of searches that are parts of puts
-_OWN: Final = "broker"  # and of the broker's own
-
-
-class _Request:
-    """A read or search that has not ended."""
-
-    __slots__ = ("failed", "is_over", "key", "peer", "since_s")
-
-    def __init__(self, peer: Peer | None, failed: Callable[[Exception], None], key: object) -> None:
-        self.peer = peer
-        self.failed = failed
-        self.key = key
-        self.since_s = 0.0  # when it began to wait
-        self.is_over = False
-
-    def end(self) -> None:
-        self.is_over = True
-
-
-class _Search(_Request):
-    __slots__ = ("done", "is_part_of_put", "lookup", "may_end_early", "spent_s")
-
-    def __init__(
-        self,
-        lookup: Lookup[Any],
-        done: Callable[[Any], None],
-        failed: Callable[[Exception], None],
-        peer: Peer | None,
-        *,
-        is_part_of_put: bool,
-        may_end_early: bool,
-    ) -> None:
-        key = _PUTS if is_part_of_put else _OWN if peer is None else peer
-        super().__init__(peer, failed, key)
-        self.lookup = lookup
-        self.done = done
-        self.is_part_of_put = is_part_of_put
-        self.may_end_early = may_end_early
-        self.spent_s = 0.0
-
-    def end(self) -> None:
-        super().end()
-        self.lookup.close()
 
 
 class StoreReads:
@@ -96,16 +49,11 @@ class StoreReads:
         self.futures: set[asyncio.Future[Any]] = set()
         self.is_refused = False
         """Whether new reads are refused, because the log is being truncated."""
-        self.wait_ms_max = WAIT_MS_MAX
-        """How long a request may take before it is refused."""
-        self.expired_count = 0
-        """Number of requests refused because they waited too long."""
-        self._open: dict[_Request, None] = {}  # requests of peers that wait, the oldest first
-        self._expiry: asyncio.TimerHandle | None = None
-        self._jobs: FairQueue[tuple[_Request, Callable[[], Any], asyncio.Future[Any]]]
+        self.deadlines = Deadlines(self._loop, lambda: len(self.futures))
+        self._jobs: FairQueue[tuple[Request, Callable[[], Any], asyncio.Future[Any]]]
         self._jobs = FairQueue(WAITING_MAX)
         self._running_count = 0
-        self._waiting: FairQueue[tuple[_Search, SomeRead, asyncio.Future[Any]]]
+        self._waiting: FairQueue[tuple[Search, SomeRead, asyncio.Future[Any]]]
         self._waiting = FairQueue(WAITING_MAX)
         self._is_turn_known = False  # whether the end of this turn is arranged
         self._reads_left = TURN_READS_MAX
@@ -131,20 +79,20 @@ class StoreReads:
             call.fail(ServerError(describe(error)))
 
         self._check_readable()
-        self._run(_Request(call.peer, failed, call.peer), job, done)
+        self._run(Request(call.peer, failed, call.peer), job, done)
 
     def run(
         self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
         """Run a job of the broker on the read thread, then call `done` or `failed` on the loop."""
         try:
-            self._run(_Request(None, failed, _OWN), job, done)
+            self._run(Request(None, failed, OWN), job, done)
         except SystemBusy as error:
             failed(error)
 
-    def _run(self, request: _Request, job: Callable[[], T], done: Callable[[T], None]) -> None:
+    def _run(self, request: Request, job: Callable[[], T], done: Callable[[T], None]) -> None:
         def ended(future: asyncio.Future[T]) -> None:
-            if not self._close(request) or future.cancelled():
+            if not self.deadlines.close(request) or future.cancelled():
                 return
             error = error_of(future)
             if error is None:
@@ -172,7 +120,7 @@ class StoreReads:
         towards the turn's bounds. With `may_end_early`, a search that has used SEARCH_S_MAX gets
         `Exhausted`.
         """
-        search = _Search(
+        search = Search(
             lookup,
             done,
             failed,
@@ -189,12 +137,12 @@ class StoreReads:
         for search, _, future in self._waiting.take(peer):
             self._abandon(search, future)
 
-    def _abandon(self, request: _Request, future: asyncio.Future[Any]) -> None:
-        if self._close(request):
+    def _abandon(self, request: Request, future: asyncio.Future[Any]) -> None:
+        if self.deadlines.close(request):
             request.end()
         future.cancel()
 
-    def _advance(self, search: _Search, step: Callable[[], SomeRead]) -> None:
+    def _advance(self, search: Search, step: Callable[[], SomeRead]) -> None:
         """Continue until the search ends, waits for the disk, or exceeds the turn's bounds."""
         self._step_began_s = thread_time()
         try:
@@ -203,20 +151,22 @@ class StoreReads:
         except StopIteration as end:
             found = end.value
         except Exception as error:  # noqa: BLE001  # like a job's error: its caller must get it
-            self._close(search)
+            self.deadlines.close(search)
             search.failed(error)
             return
         else:
             return
         self._charge(search)
-        self._close(search)
+        self.deadlines.close(search)
         search.done(found)
 
-    def _go_on(self, search: _Search, step: Callable[[], SomeRead]) -> None:
+    def _go_on(self, search: Search, step: Callable[[], SomeRead]) -> None:
         lookup = search.lookup
         read = step()
         while True:
             self._charge(search)
+            if read is PAUSE and not search.may_end_early:
+                self.deadlines.close(search)  # a part is done: what follows has its own limit
             if not search.is_part_of_put and not self._has_share():
                 self._postpone(search, read)
                 return
@@ -232,7 +182,7 @@ class StoreReads:
                 self._bytes_left -= len(cached)
             read = lookup.send(cached)
 
-    def _charge(self, search: _Search) -> None:
+    def _charge(self, search: Search) -> None:
         """Count the time of a step: CPU time, so that a busy machine does not end searches early.
         Reading the clock takes 0.4 us, a step about 20 us.
         """
@@ -242,26 +192,26 @@ class StoreReads:
         self._left_s -= self._step_began_s - began_s
         search.spent_s += self._step_began_s - began_s
 
-    def _loaded(self, search: _Search, future: asyncio.Future[Buffer]) -> None:
+    def _loaded(self, search: Search, future: asyncio.Future[Buffer]) -> None:
         if search.is_over or self._is_abandoned(search):
             return
         error = error_of(future)
         if error is not None:
-            self._close(search)
+            self.deadlines.close(search)
             search.lookup.close()
             search.failed(error)
         else:
             self._advance(search, partial(search.lookup.send, future.result()))
 
-    def _is_abandoned(self, request: _Request) -> bool:
+    def _is_abandoned(self, request: Request) -> bool:
         """Return whether the peer of a request has disconnected; if so, end the request."""
         if request.peer is None or request.peer.is_open:
             return False
-        if self._close(request):
+        if self.deadlines.close(request):
             request.end()
         return True
 
-    def _submit(self, request: _Request, job: Callable[[], T]) -> asyncio.Future[T]:
+    def _submit(self, request: Request, job: Callable[[], T]) -> asyncio.Future[T]:
         """Run a job on the thread, after those of other peers that came earlier."""
         self._check_readable()
         future: asyncio.Future[T] = self._loop.create_future()
@@ -270,7 +220,7 @@ class StoreReads:
                 f"[OVERLOAD]too many cold reads, {len(self._jobs)} are pending: try again later"
             )
         self._note(future)
-        self._wait(request)
+        self.deadlines.begin(request)
         self._start()
         return future
 
@@ -307,55 +257,6 @@ class StoreReads:
         if not future.cancelled():
             future.exception()  # its request may be over: asyncio would report the error
 
-    def _wait(self, request: _Request) -> None:
-        """Start the time limit of a peer's request."""
-        if request.peer is None or request in self._open:
-            return
-        request.since_s = self._loop.time()
-        self._open[request] = None
-        if self._expiry is None:
-            self._expiry = self._loop.call_later(EXPIRE_S, self._expire)
-
-    def _close(self, request: _Request) -> bool:
-        """End the time limit; return False if the request is over."""
-        self._open.pop(request, None)
-        return not request.is_over
-
-    def _expire(self) -> None:
-        """Refuse the requests that have waited too long."""
-        self._expiry = None
-        now_s = self._loop.time()
-        for request in list(self._open):
-            waited_ms = int((now_s - request.since_s) * 1000)
-            if waited_ms < self.wait_ms_max:
-                break
-            if request not in self._open or self._ends_early(request):
-                continue
-            del self._open[request]
-            request.end()
-            self.expired_count += 1
-            remark = remarks.queue_timeout(in_queue=len(self.futures), waited_ms=waited_ms)
-            request.failed(SystemBusy(remark))
-        if self._open:
-            self._expiry = self._loop.call_later(EXPIRE_S, self._expire)
-
-    def _ends_early(self, request: _Request) -> bool:
-        """Complete a search with what it has found so far, if it has found something."""
-        if not isinstance(request, _Search) or not request.may_end_early:
-            return False
-        try:
-            request.lookup.throw(Exhausted())
-        except StopIteration as end:
-            found = end.value
-        except Exception:  # noqa: BLE001  # it cannot end here, and is refused
-            return False
-        else:
-            return False
-        self._close(request)
-        request.is_over = True
-        request.done(found)
-        return True
-
     def _check_readable(self) -> None:
         if self.is_refused:
             raise SystemBusy("the log is being truncated; try again, or ask the master")
@@ -368,7 +269,7 @@ class StoreReads:
             self._loop.call_soon(self._next_turn)
         return self._reads_left > 0 and self._bytes_left > 0 and self._left_s > 0
 
-    def _postpone(self, search: _Search, read: SomeRead) -> None:
+    def _postpone(self, search: Search, read: SomeRead) -> None:
         """Continue the search with this read in a later turn of the loop."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self._waiting.put(search.key, (search, read, future)):
@@ -376,7 +277,7 @@ class StoreReads:
                 f"[OVERLOAD]too many searches, {len(self._waiting)} are pending: try again later"
             )
         self._note(future)
-        self._wait(search)
+        self.deadlines.begin(search)
 
     def _next_turn(self) -> None:
         """Reset the bounds, and continue postponed searches, one of each peer in turn."""

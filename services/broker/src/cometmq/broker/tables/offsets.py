@@ -20,11 +20,12 @@ import msgspec
 
 from cometmq.broker.limits import GROUP_OFFSETS, OFFSETS, Room
 from cometmq.broker.names import TOPIC_CHARS_MAX, check_group
-from cometmq.broker.tables.large_json import clean_after, encode_large
 from cometmq.broker.tables.offset_index import KEY_SEPARATOR, OffsetIndex
+from cometmq.broker.tables.persistence import clean_after
 from cometmq.broker.tables.unknown_offsets import UnknownOffsets
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.large import encode_with_table
 from cometmq.remoting.errors import ServerError, SystemBusy
 from cometmq.runtime.incremental import Steps
 from cometmq.store.json_config import JsonTable
@@ -277,7 +278,7 @@ class Offsets:
 
     def encode(self) -> Steps[bytes]:
         """Return the content of the file, which is also the answer to code 43."""
-        return encode_large(OffsetFile(), self.table, len)
+        return encode_with_table(OffsetFile(), self.table, len)
 
     def encode_for_file(self) -> Steps[bytes]:
         """Clear `is_dirty` and return the content of the file."""

@@ -97,3 +97,20 @@ def _digest(data: bytes) -> Steps[str]:
         digest.update(data[start : start + _DIGEST_STEP_BYTES])
         yield
     return digest.hexdigest()
+
+
+class _Dirty(Protocol):
+    is_dirty: bool
+
+
+def clean_after(table: _Dirty, encoding: Steps[bytes]) -> Steps[bytes]:
+    """Clear `is_dirty` and encode; set `is_dirty` again if the encoding does not complete."""
+    table.is_dirty = False
+    is_whole = False
+    try:
+        data = yield from encoding
+        is_whole = True
+        return data
+    finally:
+        if not is_whole:
+            table.is_dirty = True

@@ -11,8 +11,9 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from cometmq.broker.tables.large_json import clean_after, encode_large
+from cometmq.broker.tables.persistence import clean_after
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.large import encode_with_table
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
 from cometmq.runtime.incremental import Steps
@@ -77,7 +78,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
 
     def encode(self) -> Steps[bytes]:
         """Return the content of the file, which is also the answer that contains the table."""
-        return encode_large(self.without_entries(), self.table)
+        return encode_with_table(self.without_entries(), self.table)
 
     def encode_for_file(self) -> Steps[bytes]:
         """Clear `is_dirty` and return the content of the file."""

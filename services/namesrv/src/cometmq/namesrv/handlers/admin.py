@@ -6,6 +6,7 @@
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.large import encode_with_lists
 from cometmq.remoting.bodies.queues import TopicList
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import OK, Call, Reply
@@ -22,7 +23,6 @@ from cometmq.remoting.errors import CommandError, SettingsError
 from cometmq.remoting.message.flags import TopicSysFlag
 from cometmq.runtime import properties
 from cometmq.runtime.incremental import Steps
-from cometmq.runtime.large_answers import encode_with_lists
 
 CONFIG_BYTES_MAX = 64 * 1024
 """Maximum length of changed settings; parsing them costs twenty times as much memory."""

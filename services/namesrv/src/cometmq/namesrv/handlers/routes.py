@@ -17,6 +17,7 @@ from cometmq.namesrv.namesrv import Namesrv
 from cometmq.namesrv.route_table import STEP_GROUPS
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.large import encode_with_lists
 from cometmq.remoting.bodies.route import BrokerData
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply
@@ -26,7 +27,6 @@ from cometmq.remoting.errors import CommandError
 from cometmq.remoting.names import ORDER_NAMESPACE
 from cometmq.remoting.versions import STANDARD_JSON_ROUTE_MIN
 from cometmq.runtime.incremental import Steps, finish
-from cometmq.runtime.large_answers import encode_with_lists
 
 
 class _JavaBrokerData(msgspec.Struct, rename="camel"):

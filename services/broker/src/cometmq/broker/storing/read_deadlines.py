@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and searches that have not ended, and how long those of peers may wait."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from cometmq.remoting import remarks
+from cometmq.remoting.command import Peer
+from cometmq.remoting.errors import SystemBusy
+from cometmq.store.reads import Exhausted, Lookup
+
+WAIT_MS_MAX: Final = 3_000
+EXPIRE_S: Final = 0.25
+
+PUTS: Final = "puts"  # the key of searches that are parts of puts
+OWN: Final = "broker"  # and of the broker's own
+
+
+class Request:
+    """A read or search that has not ended."""
+
+    __slots__ = ("failed", "is_over", "key", "peer", "since_s")
+
+    def __init__(self, peer: Peer | None, failed: Callable[[Exception], None], key: object) -> None:
+        self.peer = peer
+        self.failed = failed
+        self.key = key
+        self.since_s = 0.0  # when it began to wait
+        self.is_over = False
+
+    def end(self) -> None:
+        self.is_over = True
+
+
+class Search(Request):
+    __slots__ = ("done", "is_part_of_put", "lookup", "may_end_early", "spent_s")
+
+    def __init__(
+        self,
+        lookup: Lookup[Any],
+        done: Callable[[Any], None],
+        failed: Callable[[Exception], None],
+        peer: Peer | None,
+        *,
+        is_part_of_put: bool,
+        may_end_early: bool,
+    ) -> None:
+        key = PUTS if is_part_of_put else OWN if peer is None else peer
+        super().__init__(peer, failed, key)
+        self.lookup = lookup
+        self.done = done
+        self.is_part_of_put = is_part_of_put
+        self.may_end_early = may_end_early
+        self.spent_s = 0.0
+
+    def end(self) -> None:
+        super().end()
+        self.lookup.close()
+
+
+class Deadlines:
+    """The time limits of the requests of peers that wait."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, count: Callable[[], int]) -> None:
+        """`count` returns the number of waiting requests, for the text of a refusal."""
+        self._loop = loop
+        self._count = count
+        self.wait_ms_max = WAIT_MS_MAX
+        """How long a request may wait before it is refused."""
+        self.expired_count = 0
+        """Number of requests refused because they waited too long."""
+        self._open: dict[Request, None] = {}  # the oldest first
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def begin(self, request: Request) -> None:
+        """Start the time limit of a peer's request."""
+        if request.peer is None or request in self._open:
+            return
+        request.since_s = self._loop.time()
+        self._open[request] = None
+        if self._expiry is None:
+            self._expiry = self._loop.call_later(EXPIRE_S, self._expire)
+
+    def close(self, request: Request) -> bool:
+        """End the time limit; return False if the request is over."""
+        self._open.pop(request, None)
+        return not request.is_over
+
+    def _expire(self) -> None:
+        """Refuse the requests that have waited too long."""
+        self._expiry = None
+        now_s = self._loop.time()
+        for request in list(self._open):
+            waited_ms = int((now_s - request.since_s) * 1000)
+            if waited_ms < self.wait_ms_max:
+                break
+            if request not in self._open or self._ends_early(request):
+                continue
+            del self._open[request]
+            request.end()
+            self.expired_count += 1
+            remark = remarks.queue_timeout(in_queue=self._count(), waited_ms=waited_ms)
+            request.failed(SystemBusy(remark))
+        if self._open:
+            self._expiry = self._loop.call_later(EXPIRE_S, self._expire)
+
+    def _ends_early(self, request: Request) -> bool:
+        """Complete a search with what it has found so far, if it has found something."""
+        if not isinstance(request, Search) or not request.may_end_early:
+            return False
+        try:
+            request.lookup.throw(Exhausted())
+        except StopIteration as end:
+            found = end.value
+        except Exception:  # noqa: BLE001  # it cannot end here, and is refused
+            return False
+        else:
+            return False
+        self.close(request)
+        request.is_over = True
+        request.done(found)
+        return True
