@@ -49,6 +49,36 @@ def test_rooms_have_at_most_25_modules() -> None:
     assert {room: count for room, count in rooms.items() if count > allowed[room]} == {}
 
 
+def test_classes_have_at_most_25_methods_and_18_attributes() -> None:
+    """Attributes of `self`; test rigs are left out."""
+    larger = {"Hub": 19, "PeerProtocol": 19}
+    found = {}
+    for path in SOURCES:
+        if "testing" in path.parts or "peers" in path.relative_to(ROOT).parts[:2]:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                methods = [it for it in node.body if isinstance(it, FUNCTIONS)]
+                own = {name for method in methods for name in attributes_set_by(method)}
+                if len(methods) > 25 or len(own) > larger.get(node.name, 18):
+                    found[node.name] = len(methods), len(own)
+    assert found == {}
+
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def attributes_set_by(method: ast.AST) -> set[str]:
+    return {
+        node.attr
+        for node in ast.walk(method)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
+
+
 def test_commands_to_copy_are_made_by_one_function() -> None:
     """Peers choose names and addresses, so `cometmq.insight.words.command` quotes them."""
     form = re.compile(r'f"[^"]*\bcometmq [a-z]+ [^"]*\{(?!\w+\()(?![A-Z_]+\})')
