@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
@@ -27,9 +28,11 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.settings import ClientOptions
 from cometmq.console.audit import Audit
 from cometmq.console.reading import ReadingAdmin
+from cometmq.insight.model import Refusal, Snapshot, Unknown
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_port
 from cometmq.peers.processes import wait_until
+from cometmq.remoting.names import HALF_TOPIC
 from cometmq.runtime.clock import SystemClock
 
 TIMEOUT_S = 120
@@ -300,6 +303,25 @@ def test_texts_of_strangers_are_bounded():
     assert shown("a\tb\n" + "x" * 50, 10) == "a\tb\nxxxxxx... (cut)"
     assert shown("\x1b]0;title\x07") == "\\u{001b}]0;title\\u{0007}"
     assert shown("grüße 你好") == "grüße 你好"
+
+
+def test_refusals_that_are_expected_are_left_out(tools, monkeypatch):
+    refusals = [
+        Refusal("b", 310, 2, "busy", "10.0.0.9:1", "T", 7, 1_000, 2_000),
+        Refusal("b", 11, 17, "no topic", "10.0.0.9:1", HALF_TOPIC, 7, 1_000, 2_000),
+    ]
+    looked: Any = refusals
+
+    async def snapshot(_):
+        return Snapshot("n:1", 0, 5, (), (), (), (), (), (), looked)
+
+    monkeypatch.setattr(Session, "snapshot", snapshot)
+    assert [it["subject"] for it in tools.call("cluster")["refusals"]] == ["T"]
+    looked = Unknown("no broker answers")
+    assert tools.call("cluster")["refusals"] == {
+        "type": "unknown",
+        "reason": "no broker answers",
+    }
 
 
 # -- changing -------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from cometmq.insight.model import (
     Unknown,
 )
 from cometmq.peers.comet import PROGRAM
+from cometmq.remoting.names import HALF_TOPIC
 
 NOW_MS = 1_800_000_000_000
 ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -68,6 +69,7 @@ def test_refused_requests_are_shown_with_their_reason():
         refusals=[
             Refusal("b", 310, 2, "busy", "1.2.3.4:5", "orders", 3, NOW_MS - 9_000, NOW_MS),
             Refusal("b", 310, 999, "odd", "1.2.3.4:6", "", 7, NOW_MS - 9_000, NOW_MS),
+            Refusal("b", 11, 17, "expected", "1.2.3.4:7", HALF_TOPIC, 7, NOW_MS - 9_000, NOW_MS),
         ],
     )
     columns, (first, second) = rows_of(found, Screen("refused"))

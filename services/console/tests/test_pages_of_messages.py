@@ -26,6 +26,7 @@ from cometmq.client.settings import ClientOptions
 from cometmq.client.testing import eventually
 from cometmq.client.transfer.pulled import Pulled, PullStatus
 from cometmq.insight.model import DelayLevel, Refusal
+from cometmq.insight.model import Producer as ShownProducer
 from cometmq.peers.fakes import Fakes, body, hang
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.names import HALF_TOPIC
@@ -470,15 +471,21 @@ async def test_push_back_says_who_why_and_what_helps(sites):
     assert "send more slowly" in text
     assert "<script>alert" not in text
     assert "T<b>" not in text
-    expected = Refusal("a", 11, 17, "no topic", "10.0.0.9:1", HALF_TOPIC, 7, 1_000, 2_000)
+    expected = Refusal("a", 11, 17, "no topic", "10.0.0.8:1", HALF_TOPIC, 7, 1_000, 2_000)
     remark = no_permission("topic:T", is_default=True).remark
     denied = Refusal("a", 310, 1, remark, "10.0.0.9:1", "T", 7, 1_000, 2_000)
-    site.snapshot = snapshot(site.clock, refusals=[expected, denied])
+    clients = [ShownProducer("P", "p", f"/10.0.0.{it}:1", "JAVA", 401, ("a",)) for it in (8, 9)]
+    site.snapshot = snapshot(site.clock, refusals=[expected, denied], producers=clients)
     text = await page(site, "/push-back")
     assert HALF_TOPIC not in text
+    asked = await site.web.get("/push-back", headers={**JSON, **VIEWER})
+    assert [it["subject"] for it in asked.json()["data"]["refusals"]] == ["T"]
     assert "No default permission for topic:T" in text
     assert "the page Accounts answers" in text
     assert "java" not in text
+    text = await page(site, "/connections")
+    assert "No default permission" in text
+    assert "no topic" not in text
     site.snapshot = snapshot(site.clock)
     assert "Who was refused is unknown" in await page(site, "/push-back")
     for path in ("/delayed", "/connections", "/dead-letters"):

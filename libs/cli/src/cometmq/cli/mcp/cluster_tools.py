@@ -28,6 +28,7 @@ from cometmq.insight.model import (
     known,
 )
 from cometmq.insight.queue_states import QueueState, missed_notes, queue_states
+from cometmq.insight.rules.clients import unexpected_refusals
 from cometmq.insight.words import counted
 
 T = TypeVar("T")
@@ -74,7 +75,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
 async def _cluster(session: Session, _: Nothing) -> ClusterView:
     found = await session.snapshot()
-    refusals = found.refusals
+    refusals = unexpected_refusals(found)
     return ClusterView(
         namesrv=found.namesrv,
         taken_ms=found.taken_ms,

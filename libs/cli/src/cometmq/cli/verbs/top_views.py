@@ -10,7 +10,7 @@ from cometmq.cli.output import Cell
 from cometmq.cli.plots import Trends
 from cometmq.insight.findings import findings
 from cometmq.insight.model import Group, Snapshot, Topic, TopicKind, Unknown, known
-from cometmq.insight.rules.clients import is_expected
+from cometmq.insight.rules.clients import unexpected_refusals
 from cometmq.insight.times import shown
 from cometmq.insight.words import counted
 from cometmq.remoting.codes import ResponseCode, request_name
@@ -178,8 +178,7 @@ def _refused(snapshot: Snapshot) -> list[list[Cell]]:
             shown(it.last_ms), it.broker, it.peer, request_name(it.code), it.subject or None,
             _answer_name(it.response), it.count, plain_remark(it.remark),
         ]
-        for it in known(snapshot.refusals)
-        if not is_expected(it)
+        for it in known(unexpected_refusals(snapshot))
     ]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules about what producers meet: open transactions, refusals, topics that nobody reads."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from cometmq.insight.finding import Condition, Severity
@@ -75,9 +75,9 @@ def half_messages(snapshot: Snapshot, history: History) -> Iterator[Condition]:
 
 def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
     """Find requests that brokers refused lately."""
-    refusals = known(snapshot.refusals)
+    refusals = known(unexpected_refusals(snapshot))
     for it in refusals:
-        if snapshot.taken_ms - it.last_ms > REFUSED_MS or is_expected(it):
+        if snapshot.taken_ms - it.last_ms > REFUSED_MS:
             continue
         if it.code in _COMPANIONS and any(_is_companion(it, other) for other in refusals):
             continue
@@ -122,7 +122,14 @@ def advice_for(response: int, remark: str) -> str:
     return found or "the remark says why; cometmq explain says more about the code"
 
 
-def is_expected(refusal: Refusal) -> bool:
+def unexpected_refusals(snapshot: Snapshot) -> Sequence[Refusal] | Unknown:
+    """Return the refusals that a user should see: every view and every format shows these."""
+    if isinstance(snapshot.refusals, Unknown):
+        return snapshot.refusals
+    return [it for it in snapshot.refusals if not _is_expected(it)]
+
+
+def _is_expected(refusal: Refusal) -> bool:
     """Return whether a server has asked for what exists only once it is used.
 
     A txn-checker asks for transactions before the first one, the console for the accounts of a

@@ -10,6 +10,7 @@ from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, R
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import Snapshot, Unknown, known
+from cometmq.insight.rules.clients import unexpected_refusals
 from cometmq.insight.words import command, counted, listed
 from cometmq.remoting.errors import RequestCodeNotSupported
 from cometmq.remoting.versions import version_name
@@ -63,7 +64,8 @@ async def overview(view: View) -> Shown:
     """Show all clients."""
     snapshot = await view.snapshot()
     clients = clients_of(snapshot)
-    refusals = {it.peer: it.remark or "refused" for it in known(snapshot.refusals)}
+    refused = known(unexpected_refusals(snapshot))
+    refusals = {it.peer: it.remark or "refused" for it in refused}
     disconnecting: list[Column[Client]] = []
     if may(view.user, Role.OPERATOR):
         disconnecting = [

@@ -6,7 +6,7 @@ from typing import Any, Final
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import BrokerState, Refusal, Snapshot, Unknown, known
-from cometmq.insight.rules.clients import advice_for, is_expected
+from cometmq.insight.rules.clients import advice_for, unexpected_refusals
 from cometmq.remoting.codes import ResponseCode, request_name
 from cometmq.remoting.integers import whole
 from cometmq.remoting.refusals import plain_remark
@@ -20,7 +20,7 @@ def _response_name(code: int) -> str:
 async def overview(view: View) -> Shown:
     """Show the refusals that brokers report, and what each broker holds back now."""
     snapshot = await view.snapshot()
-    refusals = [it for it in known(snapshot.refusals) if not is_expected(it)]
+    refusals = unexpected_refusals(snapshot)
     columns: list[Column[Refusal]] = [
         Column("last", "Last", lambda it: it.last_ms, "moment"),
         Column("request", "Request", lambda it: request_name(it.code)),
@@ -36,7 +36,7 @@ async def overview(view: View) -> Shown:
         Column("broker", "Broker", lambda it: it.broker),
     ]
     table = view.table(
-        refusals,
+        known(refusals),
         columns,
         default="-last",
         search=lambda it: f"{it.broker} {it.peer} {it.subject} {it.remark} {request_name(it.code)}",
@@ -46,14 +46,14 @@ async def overview(view: View) -> Shown:
         states, _STATES, default="-waiting", search=lambda it: str(it["broker"]), name="b"
     )
     return Shown(
-        {"refusals": snapshot.refusals, "brokers": states},
+        {"refusals": refusals, "brokers": states},
         "cometmq top refused",
         snapshot.taken_ms,
         silent_brokers(snapshot),
         {
             "table": table,
             "states": shown,
-            "reason": snapshot.refusals if isinstance(snapshot.refusals, Unknown) else None,
+            "reason": refusals if isinstance(refusals, Unknown) else None,
         },
     )
 
