@@ -16,7 +16,7 @@ from cometmq.client.cluster.routes import (
 from cometmq.client.testing import MemoryCluster
 from cometmq.client.testing.broker import MemoryBroker
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRoute
-from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.errors import AccessDenied, RemoteProtocolError
 
 WRONG = ("\x1b[2J:5", "", "nowhere", "host:0", f"host:{'9' * 5_000}", "http://host:1", "a b:1")
 
@@ -111,3 +111,31 @@ async def test_a_wrong_registration_keeps_nobody_from_the_other_brokers(
         async with Producer("pg", cluster.namesrv) as producer:
             sent = {(await producer.send(Message("T", b"x"))).queue.broker_name for _ in range(8)}
         assert sent == {"broker-a"}
+
+
+async def test_brokers_with_changing_addresses_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Containers get a new address at every start; a client may run for years."""
+    cluster = MemoryCluster()
+    described, hosts = cluster.broker_data, ["127.0.0.1"]
+
+    def registered(broker: MemoryBroker) -> BrokerData:
+        data = described(broker)
+        port = data.broker_addrs[0].rpartition(":")[2]
+        return BrokerData({0: f"{hosts[-1]}:{port}"}, data.broker_name, data.cluster)
+
+    monkeypatch.setattr(cluster, "broker_data", registered)
+    async with cluster, Producer("pg", cluster.namesrv) as producer:
+        cluster.create_topic("T")
+        await producer.send(Message("T", b"x"))
+        instance = producer._running()
+        heartbeats, routes = instance.heartbeats, instance.routes
+        assert await heartbeats.send()
+        (former,) = heartbeats._greeted
+        heartbeats.refusals[former] = AccessDenied("no")
+        hosts.append("localhost")
+        await routes.refresh("T")
+        assert await heartbeats.send()
+        assert heartbeats._greeted == set(routes.brokers.all(with_slaves=True)) != {former}
+        assert heartbeats.refusals == {}

@@ -7,6 +7,7 @@ Invariants
 """
 
 import asyncio
+from collections.abc import Collection
 from typing import Final
 
 from cometmq.client.clock import monotonic_ms
@@ -64,6 +65,12 @@ class Heartbeats:
         """Send a heartbeat soon if a broker in a route has not received one yet."""
         if not self._greeted.issuperset(self._routes.brokers.all(with_slaves=True)):
             self._due.set()
+
+    def keep_only(self, addresses: Collection[str]) -> None:
+        """Forget the brokers that are no longer in any route."""
+        self._greeted.intersection_update(addresses)
+        for gone in self.refusals.keys() - addresses:
+            del self.refusals[gone]
 
     def lost(self, address: str) -> None:
         """Send a heartbeat soon, because brokers forget the groups of a lost connection."""

@@ -327,7 +327,9 @@ class ClientInstance:
         return bool(self.members) and address in self.routes.brokers.all(with_slaves=has_consumers)
 
     def _route_changed(self, route: Route) -> None:
-        self.outages.keep_only(set(self.routes.brokers.all(with_slaves=True)))
+        addresses = set(self.routes.brokers.all(with_slaves=True))
+        self.outages.keep_only(addresses)
+        self.heartbeats.keep_only(addresses)
         self.heartbeats.greet_new()
         self.members.wake(route.topic)
 
