@@ -328,6 +328,23 @@ async def test_offsets_are_reset_from_outside(cluster: MemoryCluster) -> None:
     assert seen.bodies[5:] == [b"3", b"4"]
 
 
+async def test_no_broker_resets_the_offsets_of_another() -> None:
+    seen, reset = Recorder(), RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+    async with MemoryCluster(["broker-a", "broker-b"]) as cluster:
+        cluster.create_topic("T", queue_count=1)
+        first, second = cluster.brokers
+        async with consumer_of(cluster, seen):
+            await send(cluster, *texts(5))
+            await eventually(lambda: len(seen.bodies) == 5 and bool(second.groups.get("cg")))
+            header = ResetConsumerClientOffset("T", "cg", timestamp=0, is_force=True)
+            body = encode_json(QueueOffsetTable({QUEUE_0: 3}))
+            refused = await ask(second, reset, header, body)
+            assert refused.remark == "only broker-a may reset the offsets of its queues"
+            assert (await ask(first, reset, header, body)).code == 0
+            await eventually(lambda: len(seen.bodies) >= 7)
+    assert seen.bodies[5:] == [b"3", b"4"]
+
+
 async def test_running_info_of_a_push_consumer(cluster: MemoryCluster) -> None:
     seen = Recorder()
     async with consumer_of(cluster, seen) as consumer:

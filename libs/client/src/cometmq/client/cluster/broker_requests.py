@@ -32,7 +32,7 @@ async def reset_consumer_client_offset(
     """Make the consumer continue from the offsets that an administrator has chosen."""
     consumer = _member(members, call.header.group)
     table = decode_json(QueueOffsetTable, call.body)
-    await consumer.reset_offsets(call.header.topic, table.offset_table)
+    await consumer.reset_offsets(call.header.topic, table.offset_table, sender=call.peer)
     return OK
 
 

@@ -221,6 +221,11 @@ class ClientInstance:
         """Return the address of the master; if there is none, look up the route of `topic`."""
         return self.channel(await self.routes.find_master(broker_name, topic, wait_ms=wait_ms))
 
+    def is_connection_to(self, broker_name: str, peer: object) -> bool:
+        """Return whether a connection leads to a broker of this name, master or slave."""
+        addresses = self.routes.brokers.get(broker_name).values()
+        return any(self.remoting.is_connection_to(address, peer) for address in addresses)
+
     def channel(self, address: str) -> str:
         """Return the address for all requests except pulls; `vip_channel` selects the VIP port."""
         if not self.options.vip_channel:

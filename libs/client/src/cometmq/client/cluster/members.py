@@ -26,8 +26,10 @@ class ConsumerMember(Protocol):
     def wake(self) -> None:
         """Rebalance now, because members or routes have changed."""
 
-    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue consuming a topic from these offsets."""
+    async def reset_offsets(
+        self, topic: str, offsets: Mapping[MessageQueue, int], *, sender: object = None
+    ) -> None:
+        """Continue consuming a topic from these offsets; `sender` is the broker's connection."""
 
     def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Return the consumed offset of each owned queue of a topic."""

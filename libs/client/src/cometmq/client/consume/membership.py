@@ -145,17 +145,26 @@ class Membership:
         self._agreement.changed()
         self._queues.renew_soon()
 
-    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+    async def reset_offsets(
+        self, topic: str, offsets: Mapping[MessageQueue, int], *, sender: object = None
+    ) -> None:
         """Continue from these offsets in the queues that this member owns.
 
-        Raise ServerError, before anything changes, if no queue can have one of them.
+        `sender` is the connection of the broker that asks; None stands for the application. Raise
+        ServerError, before anything changes, if no queue can have one of the offsets, or if a queue
+        is not the sender's: one broker must not let a group skip the messages of another.
         """
+        instance, group = self._parts.instance, self._parts.group
         for queue, offset in offsets.items():
             if not 0 <= offset <= QUEUE_OFFSET_MAX:
                 raise ServerError(f"{offset} is no offset of {queue.topic}, queue {queue.queue_id}")
+            if sender is not None and not instance.is_connection_to(queue.broker_name, sender):
+                facts = {"group": group, "topic": topic, "broker": queue.broker_name}
+                instance.log.warning("offsets.reset_refused", **facts)
+                raise ServerError(f"only {queue.broker_name} may reset the offsets of its queues")
         for queue, offset in offsets.items():
             await self._queues.reset(queue, offset)
-        self._parts.instance.log.info("offsets.reset", group=self._parts.group, topic=topic)
+        instance.log.info("offsets.reset", group=group, topic=topic)
 
     def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Return the consumed offset of each owned queue of a topic."""

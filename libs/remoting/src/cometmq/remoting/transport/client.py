@@ -228,6 +228,10 @@ class RemotingClient:
         peer = self._peers.get(address)
         return peer is not None and peer.is_open
 
+    def is_connection_to(self, address: str, peer: object) -> bool:
+        """Return whether requests to the address are sent over this connection."""
+        return peer is not None and self._peers.get(address) is peer
+
     def disconnect(self, address: str, reason: str = "") -> None:
         """End the connection to an address, if there is one; its pending requests fail at once.
 

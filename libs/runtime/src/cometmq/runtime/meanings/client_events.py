@@ -68,6 +68,8 @@ CLIENT_EVENTS: Final[Mapping[str, str]] = {
     "the offset that the broker gave. `skipped_count` messages are not consumed; `advice` names "
     "the cause and, if they still exist, the command to consume them.",
     "offset.unknown": "The first offset of a queue is not known yet; the client tries again.",
+    "offsets.reset_refused": "A broker tried to reset the offsets of queues of `broker`, which is "
+    "another one; nothing was reset. Check who registers brokers at the name servers.",
     "offsets.restored": "The offset file of a broadcasting group is damaged or missing, for the "
     "reason in `error`; the consumer continues at the offsets of its backup, `offsets.json.bak`.",
     "offsets.shared": "Another process with the same client id writes the offset file of this "
