@@ -123,6 +123,14 @@ def test_structlog_is_used_where_the_program_configured_it(closed_port: int) -> 
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("name", ["\x1b]0;title\x07", "a\x9b2J", "\u202eb", "a\rb", "\ud800"])
+def test_names_of_brokers_cannot_control_a_terminal(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    PROGRAM_LOG.info("route.changed", topic="T", brokers=name)
+    assert lines(caplog, "route.changed") == [f"route.changed topic=T brokers={name!a}"]
+
+
 def test_a_failure_has_one_traceback_and_then_counts() -> None:
     kept, now_ms = Kept(), [0]
     limited = LimitedLog(kept, clock_ms=lambda: now_ms[0])

@@ -127,8 +127,10 @@ def readable(event: str, facts: dict[str, Any]) -> str:
 
 
 def _value(value: object) -> str:
+    """Return a value; servers choose names and errors, which must not control a terminal."""
     text = str(value)
-    return repr(text) if not text or any(c.isspace() for c in text) else text
+    is_plain = bool(text) and text.isprintable() and " " not in text
+    return text if is_plain else repr(text)
 
 
 class _Window(msgspec.Struct):
