@@ -116,11 +116,16 @@ class PeerProtocol(asyncio.Protocol):
             intake.note_time(spent_s, stats.requests - before)
         if self.connection.buffered_bytes > LARGE_BYTES:
             hub.memory.note_incomplete(len(plain))
-            self._has_long_frame = True
-            hub.frames.note(self, hub.now_ms())
+            self.note_long_frame()
         elif self._has_long_frame:
-            self._has_long_frame = False
-            hub.frames.note(self, hub.now_ms())
+            self.note_long_frame()
+
+    def note_long_frame(self) -> None:
+        """Count the unfinished frame, if it is or was long."""
+        is_long = self.connection.buffered_bytes > LARGE_BYTES
+        if is_long or self._has_long_frame:
+            self._has_long_frame = is_long
+            self._hub.frames.note(self, self._hub.now_ms())
 
     def eof_received(self) -> None:
         """Return None to close the transport, because half-open connections are not kept."""

@@ -105,6 +105,9 @@ class Connected(Protocol):
     def data_received(self, data: bytes) -> None:
         """Serve received bytes."""
 
+    def note_long_frame(self) -> None:
+        """Count the unfinished frame, if it is or was long."""
+
     def refuse(self, error: RemoteProtocolError) -> None:
         """End the connection of a peer that breaks the protocol."""
 

@@ -37,6 +37,9 @@ class _Ended:
     def when_room(self, work: Callable[[], None]) -> None:
         """Do nothing: there is nobody to answer."""
 
+    def note_long_frame(self) -> None:
+        """Do nothing: there is no frame."""
+
     def refuse(self, error: Exception) -> None:
         """Do nothing, because the connection has ended."""
 
