@@ -18,7 +18,17 @@ from cometmq.client.testing.broker import MemoryBroker
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRoute
 from cometmq.remoting.errors import AccessDenied, RemoteProtocolError
 
-WRONG = ("\x1b[2J:5", "", "nowhere", "host:0", f"host:{'9' * 5_000}", "http://host:1", "a b:1")
+WRONG = (
+    "\x1b[2J:5",
+    "",
+    "nowhere",
+    "host:0",
+    f"host:{'9' * 5_000}",
+    "http://host:1",
+    "a b:1",
+    "a..b:1",
+    "\ufffd:1",
+)
 
 
 def topic_of(count: int, order: str | None = None) -> TopicRoute:

@@ -53,6 +53,7 @@ def test_an_address(text: str, wanted: tuple[str, int]) -> None:
     [
         *("", "host", "host:", ":1", "host:0", "host:65536", "host:x", "h:²"),
         *("tcp://host:1", "a path/host:1", "host:1/", "user@host:1", "a:1,b:1", "a:1;b:1"),
+        *("a..b:1", ".a:1", f"{'a' * 64}:1", "\ufffd:1", "\ud800:1"),
     ],
 )
 def test_what_is_no_address(text: str) -> None:

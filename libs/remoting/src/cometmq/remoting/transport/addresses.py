@@ -35,11 +35,23 @@ def parse_address(address: str) -> tuple[str, int]:
     host = host.strip("[]")
     if (
         not _HOST.fullmatch(host)
+        or not _can_be_looked_up(host)
         or not (port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS)
         or not 0 < int(port) <= 65535
     ):
         raise SettingsError(f"not an address: {address!r}; give host:port, port 1 to 65535")
     return host, int(port)
+
+
+def _can_be_looked_up(host: str) -> bool:
+    """Return whether a name has only parts that DNS allows; for others, Python's resolver raises
+    UnicodeError, which is no OSError.
+    """
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def is_address(text: str) -> bool:
