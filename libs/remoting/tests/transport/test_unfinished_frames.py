@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from cometmq.remoting import OK, Call, Reply, RequestCode
+from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode
+from cometmq.remoting.header import encode_frame
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport import ClientSettings, RemotingClient, ServerSettings
 from cometmq.remoting.transport.flow import frames
 from cometmq.remoting.transport.flow.reading import BACKLOG
+from cometmq.remoting.transport.flow.turns import SLOW
 from cometmq.remoting.transport.stats import TransportStats
 
 BEAT = RequestCode.HEART_BEAT
@@ -99,6 +101,23 @@ async def test_a_frame_that_makes_no_progress_is_closed_only_if_memory_is_short(
     second.write(BEGUN + bytes(3 * MIB))
     await eventually(lambda: server.stats().frames_closed)
     await eventually(lambda: server.stats().frame_bytes <= 4 * MIB)
+
+
+async def test_a_frame_whose_last_bytes_wait_for_their_turn_does_not_count_any_more(
+    start_server: Any, connect_raw: Any, eventually: Any
+) -> None:
+    """Its connection would be closed as too late once memory is short."""
+    server, port = await start_server({BEAT: size_of_body}, SETTINGS)
+    reader, writer = await connect_raw(port)
+    request = encode_frame(RawCommand(code=BEAT, body=bytes(MIB)))
+    writer.write(request[:-100])
+    await eventually(lambda: server.stats().frame_bytes == len(request) - 100)
+    (peer,) = server.peers
+    peer.intake.pace.rank = SLOW  # as after requests that took long
+    writer.write(request[-100:])
+    assert await reader.read(1)
+    assert server.stats().frame_bytes == 0
+    assert not server._hub.frames._turns
 
 
 class Sender:
