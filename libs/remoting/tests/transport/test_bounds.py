@@ -23,7 +23,6 @@ from cometmq.remoting.errors import (
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import encode_frame
 from cometmq.remoting.transport import ClientSettings, ServerSettings
-from cometmq.remoting.transport.peer.intake import DECODED_BYTES_MAX
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
 HEADER = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=3)
@@ -98,27 +97,6 @@ async def test_a_flood_is_served_in_portions(
     await eventually(lambda: sum(map(len, portions)) == len(flood))
     assert [opaque for portion in portions for opaque in portion] == list(range(len(flood)))
     assert max(map(len, portions)) <= 20  # the rest of one read and a portion of the next
-
-
-async def test_requests_behind_the_first_ones_wait_as_bytes(
-    start_server: Any, eventually: Any, connect_raw: Any
-) -> None:
-    loop = asyncio.get_running_loop()
-    decoded: list[int] = []
-    served: list[int] = []
-
-    def query(_: None, call: Call[Any]) -> QueryConsumerOffsetReply:
-        loop.call_soon(lambda: decoded.append(len(call.peer.intake._backlog)))
-        served.append(call.opaque)
-        return QueryConsumerOffsetReply(offset=0)
-
-    _, port = await start_server({QUERY: query}, ServerSettings(calls_per_turn_max=10))
-    _, writer = await connect_raw(port)
-    flood = [encode_frame(RawCommand(code=QUERY, ext=EXT, opaque=at)) for at in range(1005)]
-    writer.write(b"".join(flood))
-    await eventually(lambda: len(served) == len(flood))
-    assert served == list(range(len(flood)))
-    assert 0 < max(decoded) <= DECODED_BYTES_MAX // len(flood[0])
 
 
 async def test_requests_that_wait_for_their_turn_count_as_memory(

@@ -122,7 +122,9 @@ class ScriptedBroker:
         server = server or ServerSettings()
         self.disk = MemoryDisk()
         self.clock = FakeClock()
-        loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli=settings)
+        # In memory, files of 1 GiB would be too much: ended brokers wait for a collection.
+        small = {"mappedFileSizeCommitLog": str(64 << 20)}
+        loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli=small | settings)
         self._store_settings = loaded.value
         worker: Any = InlineWorker()
         store = self._open_store()

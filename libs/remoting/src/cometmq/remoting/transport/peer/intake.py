@@ -25,12 +25,10 @@ from cometmq.remoting.transport.flow.reading import (
     WORKING,
 )
 from cometmq.remoting.transport.flow.room import WAITING_MAX
-from cometmq.remoting.transport.flow.turns import SLICE_S, SLOW, Pace
+from cometmq.remoting.transport.flow.turns import SLOW, Pace
 from cometmq.remoting.transport.hub import Hub
 
 CALL_BYTES: Final = 1_024  # memory of a small request with its decoded header
-DECODED_BYTES_MAX: Final = 16 * 1024
-"""How much a server decodes at once: what waits for the next turn behind it waits as bytes."""
 
 
 class Intake:
@@ -55,9 +53,8 @@ class Intake:
         is_slow = self.pace.rank == SLOW or self._hub.turns.is_long
         if is_slow and self._defers and self._defer(data):
             return
-        held_bytes = len(self._held)
+        self.uncharged_bytes += len(data)
         self._take(data)
-        self.uncharged_bytes += len(data) - (len(self._held) - held_bytes)
 
     def _defer(self, data: bytes) -> bool:
         """Let received bytes wait for a turn."""
@@ -72,32 +69,6 @@ class Intake:
         if self._reading.pauses & WAITS or self._held:
             self._held += data
             return
-        if len(data) <= DECODED_BYTES_MAX or self._backlog or not self._defers:
-            self._decode(data)
-            return
-        count, end_s, position = 0, monotonic() + SLICE_S, 0
-        size = DECODED_BYTES_MAX
-        while position < len(data):
-            found = self._decode(data[position : position + size])
-            count, position = count + found, position + size
-            if not found:
-                size = len(data)  # a long frame is copied once
-            elif position >= len(data):
-                return
-            elif self._backlog or not self._may_serve:
-                break
-            elif count >= self._calls_max or monotonic() > end_s:
-                self._fall_behind()
-                break
-        self._held += data[position:]
-
-    @property
-    def _calls_max(self) -> int:
-        """How many requests may be served in a row."""
-        return self._hub.turns.calls_max // self.pace.divisor or 1
-
-    def _decode(self, data: bytes) -> int:
-        """Serve the requests that these bytes complete; return their number."""
         connection = self._connection
         calls = connection.receive(data, self._hub.clock_ms())
         if self._backlog:
@@ -106,7 +77,6 @@ class Intake:
             self._serve(calls)
         if connection.out or connection.faults:
             self._end_chunk()
-        return len(calls)
 
     def _end_chunk(self) -> None:
         """Answer malformed requests with an error, and send all answers."""
@@ -122,7 +92,7 @@ class Intake:
                 self._outlet.flush()
 
     def _serve(self, calls: list[Call[Any]]) -> None:
-        calls_max = self._calls_max
+        calls_max = self._hub.turns.calls_max // self.pace.divisor or 1
         chunk = calls if len(calls) <= calls_max else calls[:calls_max]
         served = self._dispatcher.serve(self._peer, chunk)
         if served < len(calls):
