@@ -5,7 +5,6 @@ them.
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from shlex import quote
 from typing import Final
 
 from cometmq.insight.times import is_known
@@ -34,6 +33,8 @@ def command(verb: str, *names: str, options: Sequence[str] = ()) -> str:
     Peers choose names, such as `$(id)` and `--yes`, so each is one word for a shell, and none of
     them is an option.
     """
+    from shlex import quote  # noqa: PLC0415  # most commands of the CLI copy none
+
     arguments, given = [quote(it) for it in names], [quote(it) for it in options]
     if any(it.startswith("-") for it in names):
         return " ".join(["cometmq", verb, *given, "--", *arguments])
