@@ -41,7 +41,7 @@ WAITING_MAX: Final = 10_000
 class StoreReads:
     """The reads of one store that are under way."""
 
-    def __init__(self, worker: Worker, *, log: Log) -> None:
+    def __init__(self, worker: Worker, *, log: Log, turn_s_max: float | None = None) -> None:
         """Reads that may block run on `worker`, which has no other jobs."""
         self._worker = worker
         self._log = log
@@ -58,7 +58,8 @@ class StoreReads:
         self._is_turn_known = False  # whether the end of this turn is arranged
         self._reads_left = TURN_READS_MAX
         self._bytes_left = TURN_BYTES_MAX
-        self._left_s = TURN_S_MAX
+        self._turn_s_max = TURN_S_MAX if turn_s_max is None else turn_s_max
+        self._left_s = self._turn_s_max
         self._step_began_s = 0.0
 
     def __len__(self) -> int:
@@ -284,7 +285,7 @@ class StoreReads:
         self._is_turn_known = False
         self._reads_left = TURN_READS_MAX
         self._bytes_left = TURN_BYTES_MAX
-        self._left_s = TURN_S_MAX
+        self._left_s = self._turn_s_max
         while self._waiting and self._has_share():
             search, read, future = self._waiting.pop()
             if search.is_over or self._is_abandoned(search):
