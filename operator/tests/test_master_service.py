@@ -188,6 +188,14 @@ async def test_a_slice_that_was_deleted_or_changed_is_written_again(api, endpoin
     assert api.pod == "orders-1"
 
 
+async def test_a_slice_that_is_not_the_groups_is_left_alone(api, endpoint):
+    api.put({**endpoint_slice(group(), SERVICE, POD), "endpoints": []})
+    api.body["metadata"]["labels"] = {"app": "other"}
+    with pytest.raises(ApiRefused, match="EndpointSlice orders-master-ipv4 exists and is not"):
+        await endpoint.point(group(), SERVICE, LATER)
+    assert api.body["endpoints"] == []
+
+
 async def test_a_refused_right_is_reported(api, endpoint):
     async def refused(*_arguments):
         raise ApiRefused(403, "forbidden")

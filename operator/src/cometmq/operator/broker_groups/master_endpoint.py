@@ -17,6 +17,7 @@ from cometmq.operator.broker_groups.master_service import (
     epoch_of,
     slice_name,
 )
+from cometmq.operator.broker_groups.observe import belongs, taken
 from cometmq.remoting.log import Log
 
 KIND: Final = "EndpointSlice"
@@ -43,7 +44,8 @@ class MasterEndpoint:
     async def point(self, group: BrokerGroup, service: ServiceSeen, pod: MasterPod) -> None:
         """Make the Service lead to a pod; do nothing if it does already.
 
-        Raise ApiRefused or ApiUnreachable if that fails.
+        Raise ApiRefused or ApiUnreachable if that fails, and ApiRefused if the EndpointSlice of
+        this name is not the group's.
         """
         if self._written == (service, pod):
             return
@@ -60,6 +62,8 @@ class MasterEndpoint:
                 )
                 return
             found = await self._api.get(KIND, group.namespace, name)
+            if found is not None and not belongs(found, group):
+                raise taken(KIND, name)
             if found is not None and epoch_of(found) > pod.epoch:
                 return  # another operator knows a later master
             version = "" if found is None else found["metadata"]["resourceVersion"]

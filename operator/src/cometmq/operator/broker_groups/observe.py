@@ -8,7 +8,7 @@ import msgspec
 
 from cometmq.ha.actions import Statuses
 from cometmq.ha.record import Record
-from cometmq.operator.api import Body, KubeApi
+from cometmq.operator.api import ApiRefused, Body, KubeApi
 from cometmq.operator.broker_groups.decide import PodSeen, Seen
 from cometmq.operator.broker_groups.group import KEY_MARK, KEY_REQUIRED, BrokerGroup
 
@@ -54,6 +54,15 @@ def belongs(body: Body, group: BrokerGroup) -> bool:
     """
     labels = body["metadata"].get("labels") or {}
     return is_owned(body, group) or labels.items() >= group.labels.items()
+
+
+def taken(kind: str, name: str) -> ApiRefused:
+    """Return the error for an object that has the name of one of the group's."""
+    return ApiRefused(
+        409,
+        f"the {kind} {name} exists and is not this group's: delete it, or give the group another"
+        " name",
+    )
 
 
 def seen_of(group: BrokerGroup, live: Live, record: Record | None, statuses: Statuses) -> Seen:

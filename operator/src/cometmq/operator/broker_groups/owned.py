@@ -10,7 +10,7 @@ import hashlib
 import json
 
 from cometmq.ha.places.kubernetes import ANNOTATION
-from cometmq.operator.api import ApiRefused, Body, KubeApi
+from cometmq.operator.api import Body, KubeApi
 from cometmq.operator.broker_groups import decide, render
 from cometmq.operator.broker_groups.decide import Seen
 from cometmq.operator.broker_groups.group import BrokerGroup
@@ -25,6 +25,7 @@ from cometmq.operator.broker_groups.observe import (
     belongs,
     is_key_required,
     is_owned,
+    taken,
     volume_size,
 )
 from cometmq.operator.engine.context import Context
@@ -104,7 +105,7 @@ class OwnedObjects:
         """
         lease = await self._context.api.get("Lease", group.namespace, group.name)
         if lease is not None and not _has_record(lease):
-            raise _taken("Lease", group.name)
+            raise taken("Lease", group.name)
 
     async def _apply_one(self, group: BrokerGroup, wanted: Body) -> Body | None:
         """Apply an object unless this operator's last version is current; return it if applied."""
@@ -116,7 +117,7 @@ class OwnedObjects:
             kind, name = key
             found = await self._context.api.get(kind, group.namespace, name)
             if found is not None and not belongs(found, group):
-                raise _taken(kind, name)
+                raise taken(kind, name)
         done = await self._context.api.apply(wanted)
         self._applied[key] = (mark, done["metadata"]["resourceVersion"])
         return done
@@ -142,14 +143,6 @@ async def delete_record(api: KubeApi, group: BrokerGroup) -> None:
 
 def _has_record(lease: Body) -> bool:
     return ANNOTATION in (lease["metadata"].get("annotations") or {})
-
-
-def _taken(kind: str, name: str) -> ApiRefused:
-    return ApiRefused(
-        409,
-        f"the {kind} {name} exists and is not this group's: delete it, or give the group another"
-        " name",
-    )
 
 
 def _key(body: Body) -> tuple[str, str]:
