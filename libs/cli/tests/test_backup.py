@@ -159,7 +159,7 @@ def test_a_backup_that_failed_goes_on_where_it_ended(ask, topic, filled, tmp_pat
 
 def killed(suite, number, until, *args):
     """Run a command slowly as a process, and kill it."""
-    command = [str(PROGRAM), *map(str, args), "--rate", "20", "-n", suite.namesrv]
+    command = [str(PROGRAM), *map(str, args), "--rate", "5", "-n", suite.namesrv]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
         try:
             wait_until(until, DEADLINE_S, "some work")
