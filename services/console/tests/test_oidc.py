@@ -150,6 +150,31 @@ async def test_an_answer_works_once_and_in_its_own_browser_only(console):
     assert (await finish()).status_code == 403
 
 
+async def test_logins_that_strangers_begin_push_out_nobodys(console):
+    _, finish = await log_in(console)
+    mine = dict(console.web.cookies)
+    for _ in range(1_100):
+        assert (await console.web.get("/login/oidc")).status_code == 303
+    console.web.cookies = mine
+    assert (await finish()).status_code == 303
+
+
+@pytest.mark.parametrize("forged", ["", "x", "a.b.c.d.e", "e30.." + "A" * 60, "x" * 3_000])
+async def test_a_forged_cookie_is_refused(console, forged):
+    console.web.cookies = {Oidc.COOKIE: forged}
+    answer = await console.web.get("/login/oidc/callback?state=&code=c")
+    assert answer.status_code == 403
+    assert "began in another browser" in answer.text
+
+
+async def test_a_login_ends_in_time_and_a_long_path_leads_home(console):
+    _, finish = await log_in(console, "/topics?" + "x" * 2_000)
+    assert (await finish()).headers["location"] == "/"
+    _, finish = await log_in(console)
+    console.clock.advance(Oidc.COOKIE_S * 1_000)
+    assert (await finish()).status_code == 403
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -6,14 +6,15 @@ The packages authlib and httpx2 come with the extra `oidc`.
 
 import secrets
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+import msgspec
 from authlib.common.errors import AuthlibBaseError
 from authlib.integrations.httpx_client import AsyncOAuth2Client
 from httpx2 import HTTPError
-from joserfc import jwt
+from joserfc import jwe, jwt
 from joserfc.errors import JoseError
-from joserfc.jwk import KeySet
+from joserfc.jwk import KeySet, OctKey
 
 from cometmq.console.login.accounts import Refused
 from cometmq.console.login.roles import Role, User, role_of
@@ -21,8 +22,8 @@ from cometmq.console.settings import ConsoleSettings
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime.clock import Clock
 
-PENDING_MAX: Final = 1_000
-PENDING_MS: Final = 600_000
+SEALED: Final = {"alg": "dir", "enc": "A256GCM"}
+THERE_MAX: Final = 1_000
 TIMEOUT_S: Final = 10.0
 LEEWAY_S: Final = 60
 ALGORITHMS: Final = ["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA"]
@@ -30,9 +31,13 @@ ALGORITHMS: Final = ["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "ES51
 NAME_MAX: Final = 200
 
 
-class _Pending(NamedTuple):
-    """A login that is under way at the provider."""
+class _Pending(msgspec.Struct, frozen=True):
+    """A login that is under way at the provider.
 
+    The browser keeps it, sealed: strangers who begin logins push out nobody's.
+    """
+
+    state: str
     verifier: str
     nonce: str
     there: str
@@ -43,12 +48,13 @@ class Oidc:
     """One provider."""
 
     COOKIE: Final = "cometmq_console_oidc"
+    COOKIE_S: Final = 600
 
     def __init__(self, settings: ConsoleSettings, *, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
         self._roles = roles_of(settings.oidc_roles)
-        self._pending: dict[str, _Pending] = {}
+        self._seal = OctKey.generate_key(256)
         self._metadata: Mapping[str, Any] = {}
         self._client = AsyncOAuth2Client(
             settings.oidc_client_id,
@@ -67,12 +73,11 @@ class Oidc:
         await self._client.aclose()
 
     async def begin(self, there: str) -> tuple[str, str]:
-        """Return the provider's address to which the browser goes, and the state to keep there."""
+        """Return the provider's address to which the browser goes, and a cookie for the way back.
+
+        A long path is not kept: the login then leads to the home page.
+        """
         metadata = await self._provider()
-        now_ms = self._clock.monotonic_ms()
-        for state, pending in list(self._pending.items()):
-            if now_ms - pending.begun_ms >= PENDING_MS or len(self._pending) >= PENDING_MAX:
-                del self._pending[state]
         verifier, nonce = secrets.token_urlsafe(48), secrets.token_urlsafe(24)
         url, state = self._client.create_authorization_url(
             metadata["authorization_endpoint"],
@@ -80,19 +85,31 @@ class Oidc:
             code_verifier=verifier,
             nonce=nonce,
         )
-        self._pending[state] = _Pending(verifier, nonce, there, now_ms)
-        return url, state
+        there = there if len(there) <= THERE_MAX else "/"
+        pending = _Pending(state, verifier, nonce, there, self._clock.monotonic_ms())
+        return url, jwe.encrypt_compact(SEALED, msgspec.json.encode(pending), self._seal)
 
     async def end(self, answer: Mapping[str, str], cookie: str) -> tuple[User, str]:
         """Return the user and the path to which the login leads; raise Refused for any fault."""
-        state = answer.get("state", "")
-        pending = self._pending.pop(state, None) if state and state == cookie else None
-        if pending is None or self._clock.monotonic_ms() - pending.begun_ms >= PENDING_MS:
+        pending = self._opened(cookie)
+        if (
+            pending is None
+            or pending.state != answer.get("state")
+            or self._clock.monotonic_ms() - pending.begun_ms >= self.COOKIE_S * 1_000
+        ):
             raise Refused("the login has expired, or began in another browser: try again")
         if "error" in answer:
             raise Refused(f"the provider refuses the login: {answer['error'][:NAME_MAX]}")
         claims = await self._claims(answer.get("code", ""), pending)
         return self._user(claims), pending.there
+
+    def _opened(self, cookie: str) -> _Pending | None:
+        """Return what `begin` has sealed; None for anything else."""
+        try:
+            opened = jwe.decrypt_compact(cookie, self._seal, algorithms=list(SEALED.values()))
+            return msgspec.json.decode(opened.plaintext or b"", type=_Pending)
+        except (JoseError, ValueError):
+            return None
 
     async def _claims(self, code: str, pending: _Pending) -> dict[str, Any]:
         metadata = await self._provider()

@@ -133,11 +133,11 @@ class LoginPages:
         assert self._oidc is not None
         there = local_path(request.query_params.get("next", "/"))
         try:
-            url, state = await self._oidc.begin(there)
+            url, cookie = await self._oidc.begin(there)
         except Refused as error:
             raise Problem(HTTPStatus.BAD_GATEWAY, str(error)) from error
         response = RedirectResponse(url, HTTPStatus.SEE_OTHER)
-        self._gate.set_short(response, self._oidc.COOKIE, state, life_s=600)
+        self._gate.set_short(response, self._oidc.COOKIE, cookie, life_s=self._oidc.COOKIE_S)
         return response
 
     async def _oidc_end(self, request: Request) -> Response:
