@@ -93,6 +93,11 @@ def test_the_clock_of_a_broker_is_found_from_its_start_and_its_uptime():
     assert evidence_module._clocks(snapshot) == {"a:0": 8.0}
 
 
+async def test_a_malformed_address_is_named():
+    server = await evidence_module._reached("a:99999", "broker a:0")
+    assert server.error.startswith("not an address: 'a:99999'; give host:port")
+
+
 def test_the_doctor_examines_a_real_suite_and_a_dead_address(ask, call):
     done = ask("doctor", "--json")
     assert done.status in {0, 1}, done.err

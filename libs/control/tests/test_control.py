@@ -282,6 +282,12 @@ async def test_an_order_ends_on_the_connection_that_was_replaced(member, server,
     assert order.result() == member.now
 
 
+@pytest.mark.parametrize("address", ["", "host", "host:", "host:65536", "http://host:1"])
+async def test_a_malformed_address_is_refused_before_any_call(address):
+    with pytest.raises(SettingsError, match=f"not an address: {address!r}; give host:port"):
+        MemberClient(address, TARGET)
+
+
 async def test_a_process_that_does_not_answer_is_not_taken_for_a_refusal():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = MemberClient(f"127.0.0.1:{silent.getsockname()[1]}", TARGET)

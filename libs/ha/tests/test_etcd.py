@@ -14,6 +14,7 @@ from cometmq.ha.places.etcd import EtcdRecord
 from cometmq.ha.port import Answer, RecordUnreachable
 from cometmq.ha.record import RecordDamaged
 from cometmq.ha.testing.port_contract import CHECKS, FIRST, SECOND, new_record
+from cometmq.remoting.errors import SettingsError
 
 
 class FakeEtcd:
@@ -195,7 +196,9 @@ async def test_the_value_is_readable_json(etcd):
     assert json.loads(b64decode(etcd.value))["group"] == "orders"
 
 
-@pytest.mark.parametrize("endpoint", ["", "host", "host:", ":2379", "http://host"])
+@pytest.mark.parametrize(
+    "endpoint", ["", "host", "host:", ":2379", "http://host", "http://host:2379", "host:65536"]
+)
 def test_an_endpoint_is_host_and_port(endpoint):
-    with pytest.raises(ValueError, match="is not HOST:PORT"):
+    with pytest.raises(SettingsError, match=f"not an address: {endpoint!r}; give host:port"):
         EtcdRecord([endpoint], "/g")

@@ -120,7 +120,8 @@ def test_settings_name_a_place(place, kind):
 @pytest.mark.parametrize(
     "place",
     ["", "orders.json", "file:", "file:orders.json", "etcd:", "etcd:a:2379", "etcd:a:2379/",
-     "etcd:/orders", "etcd:a/orders", "etcd:ftp://a:1/orders", "zookeeper:a:2181/orders",
+     "etcd:/orders", "etcd:a/orders", "etcd:a:65536/orders", "etcd:ftp://a:1/orders",
+     "zookeeper:a:2181/orders",
      "kubernetes:", "kubernetes:orders", "kubernetes:Mq/orders", "kubernetes:mq/a/b"],
 )  # fmt: skip
 def test_other_words_are_refused_with_the_forms_that_work(place):

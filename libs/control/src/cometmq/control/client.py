@@ -25,6 +25,7 @@ from cometmq.control.v1 import control_pb2 as pb
 from cometmq.ha.group_key import Keys
 from cometmq.ha.member import OrderRefused, Refusal
 from cometmq.remoting.errors import RemoteProtocolError, SettingsError
+from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.transport.tasks import TaskSet
 
@@ -66,11 +67,13 @@ class MemberClient:
     ) -> None:
         """`address` is the HOST:PORT of the member's control port; requires a running event loop.
 
+        Raise SettingsError if `address` is malformed.
         `tls_name` is the name in the members' certificates, if it differs from the host of
         `address`. If `keys` returns keys of the group, the member must prove that it knows the
         first one. `elector` is the mark of an elector (`electors.py`).
         """
         self.address = address
+        self._host_port = parse_address(address)
         self.target = target
         options: list[tuple[str, Any]] = [
             ("grpc.initial_reconnect_backoff_ms", BACK_OFF_MS[0]),
@@ -181,10 +184,9 @@ class MemberClient:
 
     async def is_refusing(self) -> bool:
         """Return whether the host refuses connections to the control port."""
-        host, _, port = self.address.rpartition(":")
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_MS / 1000):
-                _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+                _, writer = await asyncio.open_connection(*self._host_port)
         except ConnectionRefusedError:
             return True
         except (OSError, TimeoutError):

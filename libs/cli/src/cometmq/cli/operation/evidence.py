@@ -28,6 +28,7 @@ from cometmq.insight.model import Broker, BrokerState, Snapshot
 from cometmq.insight.snapshot import look
 from cometmq.remoting.errors import CometError, SettingsError
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.addresses import parse_address
 from cometmq.runtime.redaction import redacted_setting, redacted_text
 from cometmq.runtime.version import VERSION
 
@@ -135,21 +136,20 @@ async def _namesrv(namesrv: NamesrvAdmin) -> Server:
 
 async def _reached(address: str, kind: str) -> Server:
     """Resolve a name, and connect to it."""
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
     begun_ms = monotonic_ms()
     try:
+        host, port = parse_address(address)
         async with asyncio.timeout(CONNECT_S):
             loop = asyncio.get_running_loop()
-            found = await loop.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             resolved = sorted({str(it[4][0]) for it in found})
-            _, writer = await asyncio.open_connection(host, int(port))
+            _, writer = await asyncio.open_connection(host, port)
             writer.close()
     except TimeoutError:
         return Server(address, kind, error=f"no connection within {CONNECT_S:g} s")
     except socket.gaierror as error:
         return Server(address, kind, error=f"{UNRESOLVED}: {error.strerror}")
-    except (OSError, ValueError) as error:
+    except (OSError, SettingsError) as error:
         return Server(address, kind, error=str(error))
     return Server(address, kind, resolved, monotonic_ms() - begun_ms)
 

@@ -44,7 +44,7 @@ def open_record(
     context = client_context(tls or TlsSettings(auth_server=True)) if scheme == "https" else None
     try:
         return EtcdRecord(endpoints.split(","), key, tls=context, login=login)
-    except ValueError as error:
+    except SettingsError as error:
         raise SettingsError(f"{SETTING}={place}: {error}") from error
 
 

@@ -18,6 +18,7 @@ from cometmq.ha.places.http import HttpClient, HttpError, NotSent, Request
 from cometmq.ha.places.polling import poll
 from cometmq.ha.port import CONFLICT, Outcome, RecordUnreachable, applied, unknown
 from cometmq.ha.record import Record, Versioned, decode_record, encode_record
+from cometmq.remoting.transport.addresses import parse_address
 
 ABSENT: Final = "0"
 """The revision of a key that does not exist, in etcd's comparisons."""
@@ -66,9 +67,10 @@ class EtcdRecord:
     ) -> None:
         """Use `endpoints` (HOST:PORT), tried in this order on each call, with `tls` if it is given.
 
+        Raise SettingsError if one is malformed.
         `login` is the name and the password of an etcd user.
         """
-        self._clients = [HttpClient(*_address(endpoint), tls) for endpoint in endpoints]
+        self._clients = [HttpClient(*parse_address(endpoint), tls) for endpoint in endpoints]
         self._key = key
         self._login = login
         self._timeout_s = timeout_ms / 1000
@@ -170,13 +172,6 @@ def _is_unauthenticated(status: int, answer: bytes) -> bool:
     except msgspec.MsgspecError:
         code = 0
     return status == UNAUTHENTICATED[0] or code == UNAUTHENTICATED[1]
-
-
-def _address(endpoint: str) -> tuple[str, int]:
-    host, _, port = endpoint.rpartition(":")
-    if not host or not port.isdigit():
-        raise ValueError(f"the etcd endpoint {endpoint!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 def _encoded(data: bytes) -> str:
