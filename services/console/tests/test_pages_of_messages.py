@@ -481,7 +481,7 @@ async def test_push_back_says_who_why_and_what_helps(sites):
     asked = await site.web.get("/push-back", headers={**JSON, **VIEWER})
     assert [it["subject"] for it in asked.json()["data"]["refusals"]] == ["T"]
     assert "No default permission for topic:T" in text
-    assert "the page Accounts answers" in text
+    assert "page Accounts answers" in text
     assert "java" not in text
     text = await page(site, "/connections")
     assert "No default permission" in text

@@ -38,11 +38,23 @@ def test_a_refused_account_is_named():
     (found,) = table.newest()
     assert plain_remark(found.remark) == "No default permission for topic:T (account guest)"
     table.note(given, refusal.code, wrong_signature("guest").remark, 2)
-    (found,) = table.newest()
+    found = table.newest()[0]
     assert plain_remark(found.remark) == "Check signature failed for accessKey=guest"
     given.ext = {}
     table.note(given, refusal.code, refusal.remark, 3)
     assert table.newest()[0].remark == refusal.remark
+
+
+def test_accounts_that_are_refused_the_same_are_counted_apart():
+    """Otherwise the newest refusal would hide why the other account was refused."""
+    table = RecentRefusals()
+    refusal = no_permission("topic:T", is_default=True)
+    for moment, account in enumerate(("guest", "shop", "guest")):
+        given = call()
+        given.ext = {"AccessKey": account}
+        table.note(given, refusal.code, refusal.remark, moment)
+    found = [(plain_remark(it.remark).partition("(")[2], it.count) for it in table.newest()]
+    assert found == [("account guest)", 2), ("account shop)", 1)]
 
 
 def test_answers_that_refuse_nothing_are_left_out():

@@ -86,7 +86,7 @@ def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
         yield Condition(
             rule="push-back",
             severity=Severity.WARNING,
-            subject=f"{it.broker} {it.code} {it.response} {it.subject}",
+            subject=_what(it),
             text=(
                 f"{it.broker} refused {counted(it.count, 'time')} {name}{about}, the last one of"
                 f" {it.peer}: {plain_remark(it.remark)}"
@@ -99,6 +99,12 @@ def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
             page="push-back",
             since=Since(it.first_ms),
         )
+
+
+def _what(refusal: Refusal) -> str:
+    """Name what was refused; access control refuses accounts for reasons of their own."""
+    reason = f" {plain_remark(refusal.remark)}" if is_access_refusal(refusal.remark) else ""
+    return f"{refusal.broker} {refusal.code} {refusal.response} {refusal.subject}{reason}"
 
 
 def _is_companion(refusal: Refusal, other: Refusal) -> bool:
@@ -114,8 +120,8 @@ def advice_for(response: int, remark: str) -> str:
     """Return what helps against a refusal."""
     if is_access_refusal(remark):
         return (
-            "see the account's rights; the page Accounts answers whether an account may send or"
-            " read, and why not"
+            "give the client an account with this right (cometmq updateAclConfig, or the account"
+            " file); the console's page Accounts answers what an account may do"
         )
     known_codes = ResponseCode._value2member_map_
     found = _ADVICE.get(ResponseCode(response)) if response in known_codes else None

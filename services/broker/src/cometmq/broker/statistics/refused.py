@@ -30,17 +30,20 @@ _ASKED_BY_TOOLS: Final = frozenset(code for code, it in COMMANDS.items() if it.m
 
 
 class RecentRefusals:
-    """Counts refusals by request, response and subject."""
+    """Counts refusals by request, response and subject; those of access control also by remark,
+    because accounts are refused for different reasons.
+    """
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[int, int, str], RefusedRequests] = {}
+        self._entries: dict[tuple[int, int, str, str], RefusedRequests] = {}
 
     def note(self, call: Call[Any], response: int, remark: str | None, now_ms: int) -> None:
         """Count a refusal, about 2 us."""
         if response in _ANSWERS or call.code in _ASKED_BY_TOOLS:
             return
         subject = _subject(call.header)
-        key = (call.code, response, subject)
+        refused = _access_refused(call, remark or "")
+        key = (call.code, response, subject, refused)
         entry = self._entries.pop(key, None)
         if entry is None:
             if len(self._entries) >= ENTRIES_MAX:
@@ -49,7 +52,7 @@ class RecentRefusals:
         entry.count += 1
         entry.last_ms = now_ms
         entry.peer = call.peer.address
-        entry.remark = _explained(call, remark or "")[:REMARK_CHARS_MAX]
+        entry.remark = refused or (remark or "")[:REMARK_CHARS_MAX]
         self._entries[key] = entry  # the newest is last
 
     def newest(self) -> list[RefusedRequests]:
@@ -57,12 +60,15 @@ class RecentRefusals:
         return list(self._entries.values())[::-1]
 
 
-def _explained(call: Call[Any], remark: str) -> str:
-    """Return the remark, with the account if access control refused it and does not say whom."""
+def _access_refused(call: Call[Any], remark: str) -> str:
+    """Return the remark of access control, with the account if it does not say whom; empty if
+    something else refused the request.
+    """
     if not is_access_refusal(remark):
-        return remark
+        return ""
     key = call.ext.get(ACCESS_KEY, "")[:ACCOUNT_CHARS_MAX]
-    return f"{remark} (account {key})" if key and key not in remark else remark
+    text = f"{remark} (account {key})" if key and key not in remark else remark
+    return text[:REMARK_CHARS_MAX]
 
 
 def _subject(header: object) -> str:
