@@ -15,7 +15,8 @@ from cometmq.cli.operation import evidence as evidence_module
 from cometmq.cli.operation.diagnosis import OK, diagnose
 from cometmq.cli.operation.evidence import Evidence, Server, read_bundle, write_bundle
 from cometmq.client.admin.figures import BrokerFigures
-from cometmq.insight.model import Broker, BrokerState, Disk, Snapshot, Unknown
+from cometmq.insight.finding import Finding, Severity
+from cometmq.insight.model import Broker, BrokerState, Disk, Since, Snapshot, Unknown
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime.redaction import HIDDEN, redacted_setting, redacted_text
 
@@ -77,6 +78,22 @@ def test_a_cluster_without_faults_gets_a_verdict_for_each_area():
 def test_each_fault_is_found_in_its_area(found, area, level):
     assert (area, level) in wrong(found)
     assert all(it.advice for it in diagnose(found) if it.level != OK)
+
+
+@pytest.mark.parametrize(
+    ("since", "text"),
+    [
+        (Since(NOW_MS - 90_000), "a refused sends, since 2027-01-15 07:58:30Z (1 min 30 s)"),
+        (Since(NOW_MS, is_bound=True), "a refused sends"),
+    ],
+)
+def test_a_verdict_says_since_when_if_that_is_known(since, text):
+    finding = Finding(
+        rule="r", severity=Severity.WARNING, subject="a", since=since, text="a refused sends",
+        remedy="send less", runbook="slow.md", command="cometmq top refused", page="push-back",
+    )  # fmt: skip
+    (verdict,) = [it for it in diagnose(of(broker("a"), found=[finding])) if it.level != OK]
+    assert (verdict.text, verdict.advice) == (text, "send less (see cometmq top refused)")
 
 
 def test_settings_that_belong_to_one_broker_may_differ():

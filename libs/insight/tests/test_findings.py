@@ -107,6 +107,10 @@ FAULTS: dict[str, tuple[Any, ...]] = {
     ),
     "group-stuck": (reader(20), "G has 1 member but commits nothing", 3),
     "lag-grows": (lambda at: reader(20 + at, queues=growing(at)), "the lag of G grows", 8),
+    "group-behind": (
+        telling(reader(20), oldest_unread_ms={"T@G": NOW_MS - 150_000}),
+        "G has 1 member, and 30 unread messages, the oldest 2 min 30 s old",
+    ),
     "subscriptions-disagree": (
         telling(reader(50), disagreements={"G": "c reads U, too"}),
         "the members of G disagree: c reads U, too",
@@ -237,7 +241,7 @@ def test_a_refused_account_is_one_finding_in_plain_words():
     (found,) = of(refusal(34), refusal(310), refusal(35))
     assert "SEND_MESSAGE_V2 (310) for T" in found.text
     assert found.text.endswith("10.0.0.1:5: No default permission for topic:T")
-    assert "rights" in found.remedy
+    assert "cometmq updateAclConfig" in found.remedy
     assert len(of(refusal(34))) == 1
     assert len(of(refusal(34, "10.0.0.2:5"), refusal(310))) == 2
 
@@ -290,6 +294,23 @@ def test_a_stopped_group_says_how_long_its_oldest_message_waits():
     stopped = msgspec.structs.replace(told, master=ages)
     (found,) = [it for it in findings(seen(stopped)) if it.rule == "group-stopped"]
     assert "30 unread messages, the oldest 1 h 10 min old" in found.text
+
+
+def test_a_group_that_is_known_to_be_stuck_is_reported_once():
+    late = telling(reader(20), oldest_unread_ms={"T@G": NOW_MS - 150_000})
+    for looks, rule in ((1, "group-behind"), (3, "group-stuck")):
+        found = findings(*Case(late, "", looks).look())
+        assert [it.rule for it in found if it.subject == "G"] == [rule]
+
+
+def test_each_account_that_is_refused_is_a_finding():
+    refused = no_permission("topic:T", is_default=True).remark
+    refusals = [
+        RefusedRequests(310, 1, "T", f"{refused} (account {it})", "c:7", 1, NOW_MS, NOW_MS)
+        for it in ("guest", "shop")
+    ]
+    found = findings(seen(telling(master(), refused=refusals)))
+    assert len([it for it in found if it.rule == "push-back"]) == 2
 
 
 # -- certificates -------------------------------------------------------------------------------

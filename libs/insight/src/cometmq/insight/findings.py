@@ -33,6 +33,7 @@ RULES: Final[tuple[Rule, ...]] = (
     consuming.stopped,
     consuming.stuck,
     consuming.lag_grows,
+    consuming.behind,
     consuming.skips,
     consuming.stranded,
     consuming.dead_letters,

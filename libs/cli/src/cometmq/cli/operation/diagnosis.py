@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from cometmq.cli.operation.evidence import UNRESOLVED, Evidence, Server
-from cometmq.insight.finding import Severity
+from cometmq.insight.finding import Severity, since_text
 from cometmq.insight.model import BrokerState
 
 SLOW_CONNECT_MS: Final = 200
@@ -168,7 +168,11 @@ def _settings(evidence: Evidence) -> Iterator[Verdict]:
 
 def _findings(evidence: Evidence) -> Iterator[Verdict]:
     for it in evidence.found:
-        yield Verdict("cluster", it.severity, it.text, f"{it.remedy}: {it.command}", it.runbook)
+        text = it.text  # a single look knows only some begins
+        if not it.since.is_bound:
+            text += f", {since_text(it.since, evidence.taken_ms)}"
+        advice = f"{it.remedy} (see {it.command})"
+        yield Verdict("cluster", it.severity, text, advice, it.runbook)
 
 
 def counts(verdicts: list[Verdict]) -> Mapping[str, int]:

@@ -140,6 +140,32 @@ def lag_grows(snapshot: Snapshot, history: History) -> Iterator[Condition]:
             )
 
 
+def behind(snapshot: Snapshot, history: History) -> Iterator[Condition]:
+    """Find groups with members that have left messages unread for long, and of which it is not
+    known whether they read at all; a single look cannot tell.
+    """
+    told = {it.subject for rule in (stuck, lag_grows) for it in rule(snapshot, history)}
+    for group in _read(snapshot):
+        is_late = not isinstance(group.behind_s, Unknown) and group.behind_s >= STUCK_S
+        if not is_late or not group.members or isinstance(group.members, Unknown):
+            continue
+        if group.name not in told:
+            yield Condition(
+                rule="group-behind",
+                severity=Severity.INFO,
+                subject=group.name,
+                text=(
+                    f"{group.name} has {counted(len(group.members), 'member')}, and"
+                    f" {counted(_lag(group), 'unread message')}{_age(group)}"
+                    f"{_loss(snapshot, group)}"
+                ),
+                remedy="see whether its offsets move; if not, look at its members and their logs",
+                runbook="lag-grows.md",
+                command=command("lag", group.name, options=("--watch", "5")),
+                page="groups",
+            )
+
+
 def skips(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
     """Find groups whose offsets are beyond the end of their queues."""
     for group in _read(snapshot):
@@ -198,7 +224,10 @@ def dead_letters(snapshot: Snapshot, history: History) -> Iterator[Condition]:
             else (Severity.INFO),
             subject=group.name,
             text=f"{group.name} has {counted(count, 'dead letter')}",
-            remedy=f"see why ({command('dlq show', group.name)}), then replay or delete them",
+            remedy=(
+                "correct what made its listener fail, which its log says, then send them again:"
+                f" {command('dlq replay', group.name, options=('--dry-run',))}"
+            ),
             runbook="dead-letters.md",
             command=command("dlq show", group.name),
             page="dead-letters",
