@@ -132,9 +132,15 @@ def test_lag_by_queue_and_by_group(ask, topic):
     for queue in found["queues"]:
         assert queue["lag"] == queue["max"] - queue["committed"]
         assert (queue["seconds_behind"] > 0) == (queue["lag"] > 0)
+    described = ask("group", "describe", group, "--json").json
+    assert (described["unread_messages"], described["unread_since"]) == (6, found["unread_since"])
+    assert found["unread_since"].startswith("20")
     (row,) = [row for row in ask("lag", "--json").json if row["group"] == group]
-    assert row["lag"] == 6
-    assert f"{group}: 6 messages in " in ask("lag", group).out
+    assert (row["lag"], row["unread_since"]) == (6, found["unread_since"])
+    text = ask("lag", group).out
+    assert f"{group}: 6 messages in " in text
+    since = found["unread_since"][:19].replace("T", " ")
+    assert f" behind, unread since {since}Z, no member is connected\n" in text
 
 
 def test_a_group_in_use_is_deleted_only_by_force(ask, member):

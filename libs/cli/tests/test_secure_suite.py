@@ -150,6 +150,15 @@ def test_a_plain_client_is_told_that_tls_is_required(suite):
     assert "TLS is required on this port" in refused.stderr
 
 
+def test_a_view_of_brokers_that_refuse_to_tell_is_not_empty(suite):
+    """Nothing was shown, with exit status 0, although a refusal was looked for."""
+    suite.start()
+    done = suite.run("--tls", "top", "refused", "-n", suite.namesrv)
+    assert (done.returncode, "lately" in done.stderr) == (1, False)
+    assert "refuses to tell its state: access denied: No accessKey is configured" in done.stderr
+    assert "use --credentials FILE" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

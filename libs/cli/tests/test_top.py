@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from cometmq.cli.verbs.top_views import EMPTY, VIEWS, Screen, rendered, rows_of
+from cometmq.cli.verbs.top_views import EMPTY, VIEWS, Screen, empty_text, rendered, rows_of
 from cometmq.insight.model import (
     Group,
     Member,
@@ -185,3 +185,7 @@ def test_rates_and_lag_are_plotted_over_the_looks():
 
 def test_every_view_without_rows_says_what_there_is_not():
     assert set(EMPTY) == set(VIEWS)
+    assert empty_text(snapshot(), "slowest") == "no group has unread messages"
+    unknown = snapshot(groups=Unknown("access denied"), producers=Unknown("old"))
+    for view, reason in {"groups": "access denied", "connections": "old", "refused": "-"}.items():
+        assert empty_text(unknown, view) == f"the {view} are not known: {reason}"

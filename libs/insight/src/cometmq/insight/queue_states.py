@@ -41,6 +41,8 @@ class QueueState(msgspec.Struct, frozen=True):
     lag: int
     behind_s: float | None
     """Age of the first message not consumed; 0 if there is none, None if it cannot be read."""
+    unread_since_ms: int | None = None
+    """When that message was stored; None if there is none, or if it cannot be read."""
 
     @property
     def is_beyond_end(self) -> bool:
@@ -58,6 +60,12 @@ class QueueState(msgspec.Struct, frozen=True):
         stored offset has lost none.
         """
         return lost(self.committed, self.min_offset)
+
+
+def unread_since_ms(states: Iterable[QueueState]) -> int | None:
+    """Return when the oldest unread message was stored, or None if nothing is unread or known."""
+    stored = [it.unread_since_ms for it in states if it.unread_since_ms is not None]
+    return min(stored, default=None)
 
 
 def waiting_in(states: Iterable[QueueState]) -> dict[MessageQueue, int]:
@@ -146,10 +154,11 @@ async def _queue_state(master: BrokerAdmin, found: QueueLag) -> QueueState:
         end = await master.max_offset(queue.topic, queue.queue_id)
     lag_count = unread(committed, min_offset, end)
     behind_s: float | None = 0.0
+    stored_ms: int | None = None
     if lag_count:
         stored_ms = await store_time_of(master, queue, position(committed, min_offset))
         behind_s = None if stored_ms is None else max(0, wall_ms() - stored_ms) / 1000
-    return QueueState(queue, min_offset, committed, end, lag_count, behind_s)
+    return QueueState(queue, min_offset, committed, end, lag_count, behind_s, stored_ms)
 
 
 async def store_time_of(master: BrokerAdmin, queue: MessageQueue, offset: int) -> int | None:

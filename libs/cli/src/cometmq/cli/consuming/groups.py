@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq group`: list, describe, create, alter, move and delete consumer groups."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -34,12 +34,15 @@ from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError
 from cometmq.client.message import check_group
+from cometmq.insight import times
 from cometmq.insight.members import Members, is_ours, members_of
 from cometmq.insight.queue_states import (
+    QueueState,
     missed_notes,
     missing_level_notes,
     queue_states,
     topics_by_group,
+    unread_since_ms,
     waiting_in,
 )
 from cometmq.insight.words import counted
@@ -113,23 +116,23 @@ def _row(found: Members, topics: Iterable[str]) -> list[Cell]:
 @app.command()
 @watched
 def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
-    """Show a group's members, subscriptions and settings.
+    """Show a group's members, subscriptions, settings and unread messages (lag shows each queue).
 
     \b
     EXAMPLE
       cometmq group describe billing
     """
 
-    async def question(admin: AdminClient) -> tuple[Members, list[str]]:
+    async def question(admin: AdminClient) -> tuple[Members, list[QueueState], list[str]]:
         members = await members_of(admin, group, await known_group(admin, group))
         states = await queue_states(admin, group)
         notes = missed_notes(group, states)
         topics = {state.queue.topic for state in states}
         notes += await unread_notes(admin, topics, waiting_in(states))
         notes += await missing_level_notes(admin)
-        return members, notes + _duplicate_notes(members)
+        return members, states, notes + _duplicate_notes(members)
 
-    found, notes = ask(namesrv, question)
+    found, states, notes = ask(namesrv, question)
     print_notes(notes)
     connections: list[dict[str, Cell]] = []
     subscriptions: list[dict[str, Cell]] = []
@@ -147,7 +150,7 @@ def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
             {"topic": topic, "type": wanted.expression_type, "expression": wanted.sub_string}
             for topic, wanted in sorted(found.online.subscription_table.items())
         ]
-    facts = _facts(found)
+    facts = {**_facts(found), **_progress(found, states)}
     if as_json:
         print_json({**facts, "members": connections, "subscriptions": subscriptions})
         return
@@ -170,6 +173,17 @@ def _facts(found: Members) -> dict[str, Cell]:
         "broadcast_enabled": config.consume_broadcast_enable,
         "retries": config.retry_max_times,
         "retry_queues": config.retry_queue_nums,
+    }
+
+
+def _progress(found: Members, states: Sequence[QueueState]) -> dict[str, Cell]:
+    """Return how far the group is behind; members that broadcast keep their own offsets."""
+    if found.model == "BROADCASTING":
+        return {"unread_messages": None, "unread_since": None}
+    since_ms = unread_since_ms(states)
+    return {
+        "unread_messages": sum(it.lag for it in states),
+        "unread_since": None if since_ms is None else times.shown(since_ms),
     }
 
 

@@ -30,15 +30,17 @@ from cometmq.cli.plots import sparkline
 from cometmq.cli.say import say
 from cometmq.cli.verbs.topic_changes import check_exists, unread_notes
 from cometmq.cli.watching import Every, watch
+from cometmq.insight import times
 from cometmq.insight.members import is_ours, members_of
 from cometmq.insight.queue_states import (
     QueueState,
     missed_notes,
     missing_level_notes,
     queue_states,
+    unread_since_ms,
     waiting_in,
 )
-from cometmq.insight.words import counted
+from cometmq.insight.words import counted, lasting, moment
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError
 
@@ -47,7 +49,9 @@ QUEUE_COLUMNS: Final = (
 )  # fmt: skip
 LOOKS_MAX: Final = 50
 """Looks in the plot of `--watch`."""
-GROUP_COLUMNS: Final = ("Group", "Members", "Topics", "Queues", "Lag", "Skips", "Seconds behind")
+GROUP_COLUMNS: Final = (
+    "Group", "Members", "Topics", "Queues", "Lag", "Skips", "Seconds behind", "Unread since",
+)  # fmt: skip
 MISSING_COLUMN: Final = "Missing brokers"
 """Names the brokers without which a group's figures are lower bounds."""
 
@@ -79,8 +83,8 @@ def lag(
 
     --report asks before overwriting a file that is not a lag report.
 
-    The column Skips counts messages that the group will never read, because its committed offset is
-    beyond the end of the queue.
+    Unread since is when the oldest unread message was stored. The column Skips counts messages that
+    the group will never read, because its committed offset is beyond the end of the queue.
 
     \b
     EXAMPLE
@@ -105,14 +109,17 @@ def _group_view(
 ) -> Callable[[], None]:
     """Ask for the queues of a group; return a function that prints them."""
 
-    async def question(admin: CommandAdmin) -> tuple[list[QueueState], list[str], list[str], str]:
+    async def question(
+        admin: CommandAdmin,
+    ) -> tuple[list[QueueState], int, list[str], list[str], str]:
         config = await known_group(admin, group)
         if topic is not None:
             await check_exists(admin, topic)
         states = await queue_states(admin, group, topic)
         # a topic that the group may not read has no offsets of it
         topics = {state.queue.topic for state in states}
-        topics |= (await members_of(admin, group, config)).topics
+        members = await members_of(admin, group, config)
+        topics |= members.topics
         empty = f"{group} has no offsets{_inside(topic)} yet"
         if not states and await admin.is_broadcasting(group):
             empty = broadcasting_text(group)
@@ -120,19 +127,23 @@ def _group_view(
         if topic is not None:
             topics &= {topic}
         notes = await unread_notes(admin, topics, waiting_in(states))
-        return states, missing, [*notes, *await missing_level_notes(admin)], empty
+        notes += await missing_level_notes(admin)
+        return states, members.count, missing, notes, empty
 
-    states, missing, notes, empty = ask(namesrv, question)
+    states, members, missing, notes, empty = ask(namesrv, question)
 
     def show() -> None:
-        total, skips, behind_s = _total(states)
+        total, skips, behind_s, since = _total(states)
         rows = [_queue_row(state) for state in states]
         if as_json:
             queues = as_objects(QUEUE_COLUMNS, rows)
-            facts = {"group": group, "lag": total, "skips": skips, "seconds_behind": behind_s}
+            facts = {
+                "group": group, "members": members, "lag": total, "skips": skips,
+                "seconds_behind": behind_s, "unread_since": since,
+            }  # fmt: skip
             print_json({**facts, "missing_brokers": missing, "queues": queues})
         else:
-            title = _title(group, states, missing)
+            title = _title(group, states, members, missing)
             print_rows(QUEUE_COLUMNS, rows, as_json=False, title=title, empty=empty)
             _plot(trend, total)
         print_notes([*missed_notes(group, states), *notes])
@@ -244,23 +255,30 @@ def note_left_out(group: str, error: object) -> None:
     MISSING.setdefault(f"group {group}", f"the figures of the group {group} are missing: {error}")
 
 
-def _title(group: str, states: list[QueueState], missing: list[str]) -> str:
+def _title(group: str, states: list[QueueState], members: int, missing: list[str]) -> str:
     """Return the heading of a group's queues; without the missing brokers, the lag is a lower
     bound.
     """
-    total, _, behind_s = _total(states)
+    total, _, behind_s, _ = _total(states)
     place = counted(len(states), "queue")
     if missing:
         least = f"; at least {counted(total, 'message')}, in {place} of the others"
         return f"{group}: incomplete, because {absence(missing)}{least if states else ''}"
-    behind = "" if behind_s is None else f", {behind_s:,.1f} s behind"
-    return f"{group}: {counted(total, 'message')} in {place}{behind}"
+    parts = [f"{group}: {counted(total, 'message')} in {place}"]
+    if behind_s:
+        parts.append(f"{lasting(behind_s)} behind")
+    if (since_ms := unread_since_ms(states)) is not None:
+        parts.append(f"unread since {moment(since_ms)}")
+    if not members:
+        parts.append("no member is connected")
+    return ", ".join(parts)
 
 
-def _total(states: list[QueueState]) -> tuple[int, int, float | None]:
-    """Return how many messages the groups are behind, how many they will skip, and the seconds
-    behind.
+def _total(states: list[QueueState]) -> tuple[int, int, float | None, str | None]:
+    """Return how many messages the groups are behind, how many they will skip, the seconds behind,
+    and since when.
     """
     behind = [state.behind_s for state in states if state.behind_s is not None]
-    lag = sum(state.lag for state in states)
-    return lag, sum(state.skip_count for state in states), max(behind, default=None)
+    lag, since_ms = sum(state.lag for state in states), unread_since_ms(states)
+    since = None if since_ms is None else times.shown(since_ms)
+    return lag, sum(state.skip_count for state in states), max(behind, default=None), since

@@ -16,11 +16,13 @@ from typing import Annotated, Final, Literal
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access
+from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import AsJson, print_rows
 from cometmq.cli.streams import is_terminal
-from cometmq.cli.verbs.top_views import EMPTY, Screen, rendered, rows_of
+from cometmq.cli.verbs.top_views import Screen, empty_text, rendered, rows_of
 from cometmq.client import ClientOptions
 from cometmq.client.admin import AdminClient
+from cometmq.insight.rules.brokers import unreachable
 from cometmq.insight.snapshot import Watch
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
@@ -80,8 +82,10 @@ async def _once(namesrv: str, screen: Screen, *, as_json: bool) -> None:
         found = await watch.refresh()
         if found is None:
             raise CometError(watch.failure)
+    for it in unreachable(found, watch.history):
+        MISSING.setdefault(it.subject, f"{it.text}; {it.remedy}")
     columns, rows = rows_of(found, screen)
-    print_rows(columns, rows, as_json=as_json, empty=EMPTY[screen.view])
+    print_rows(columns, rows, as_json=as_json, empty=empty_text(found, screen.view))
 
 
 async def _watched(namesrv: str, screen: Screen, every_s: float) -> None:

@@ -195,6 +195,15 @@ EMPTY: Final = {
     "refused": "no broker has refused a request lately",
 }
 """What is printed about a view without rows."""
+
+
+def empty_text(snapshot: Snapshot, view: str) -> str:
+    """Return what a view without rows means: there is nothing, or nobody has told."""
+    told = {"topics": snapshot.topics, "connections": snapshot.producers,
+            "refused": snapshot.refusals}.get(view, snapshot.groups)  # fmt: skip
+    return f"the {view} are not known: {told.reason}" if isinstance(told, Unknown) else EMPTY[view]
+
+
 TRENDS: Final = {"topics": "In per s", "groups": "Lag", "slowest": "Lag"}
 """The column of a view that is plotted over the looks."""
 VIEWS: Final[Mapping[str, View]] = {
