@@ -106,11 +106,16 @@ def plain() -> bytes:
 
 
 NESTED = {"attributes": {"a": {"b": "},"}, "c": {"d": "e"}}}
-HUGE = {"attributes": {f"k{number}": {"x": "},"} for number in range(500_000)}}
+
+
+def huge() -> dict[str, Any]:
+    return {"attributes": {f"k{number}": {"x": "},"} for number in range(500_000)}}
+
+
 BODIES: dict[str, tuple[dict[str, str], Callable[[], bytes]]] = {
     "plain": ({}, plain),
     "nested": ({}, lambda: body(dict(topic(number, **NESTED) for number in range(60_000)))),
-    "one huge value": ({}, lambda: body(dict([topic(1, **HUGE), topic(2)]))),
+    "one huge value": ({}, lambda: body(dict([topic(1, **huge()), topic(2)]))),
     "one long text": ({}, lambda: body(dict([topic(1, x="\\" * 7_000_000), topic(2)]))),
     "with spaces": ({}, lambda: body(dict(map(topic, range(40_000))), indent=4)),
     "compressed": ({"compressed": "true"}, lambda: compressed(COUNT)),
