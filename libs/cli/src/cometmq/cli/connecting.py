@@ -42,11 +42,7 @@ EXIT_INTERRUPTED: Final = 130
 Namesrv = Annotated[
     str,
     typer.Option(
-        "-n",
-        "--namesrv",
-        envvar=NAMESRV_VARIABLE,
-        help=NAMESRV_HELP,
-        callback=namesrv_in_use,
+        "-n", "--namesrv", envvar=NAMESRV_VARIABLE, help=NAMESRV_HELP, callback=namesrv_in_use
     ),
 ]
 Cluster = Annotated[

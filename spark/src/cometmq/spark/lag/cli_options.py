@@ -38,9 +38,7 @@ Budget = Annotated[
 SampleTags = Annotated[
     int,
     typer.Option(
-        min=0,
-        max=10_000,
-        help="Unread messages to test per group with a filter; 0: none.",
+        min=0, max=10_000, help="Unread messages to test per group with a filter; 0: none."
     ),
 ]
 Window = Annotated[int, typer.Option(min=60, help="Window W, in seconds.")]

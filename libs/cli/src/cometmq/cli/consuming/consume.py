@@ -49,20 +49,16 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 Topic = Annotated[str, typer.Argument(help="Topic to read.")]
 Group = Annotated[
-    str | None,
-    typer.Option("-g", "--group", help="Consume as a member; offsets are committed."),
+    str | None, typer.Option("-g", "--group", help="Consume as a member; offsets are committed.")
 ]
 Tag = Annotated[str, typer.Option("--tag", help="Only messages with these tags: 'A || B'.")]
 Filter = Annotated[
-    str | None,
-    typer.Option("--filter", help="Only what meets this SQL92 condition."),
+    str | None, typer.Option("--filter", help="Only what meets this SQL92 condition.")
 ]
 From = Annotated[
     str | None,
     typer.Option(
-        "--from",
-        show_default="last",
-        help="first, last, a time (90m) or a range @TIME:TIME.",
+        "--from", show_default="last", help="first, last, a time (90m) or a range @TIME:TIME."
     ),
 ]
 Until = Annotated[
@@ -77,8 +73,7 @@ Follow = Annotated[
     typer.Option("--follow/--no-follow", help="Wait for more, or exit at the present end."),
 ]
 Format = Annotated[
-    str | None,
-    typer.Option("--format", help="As '%k: %v\\n'; `--format help` lists escapes."),
+    str | None, typer.Option("--format", help="As '%k: %v\\n'; `--format help` lists escapes.")
 ]
 Decode = Annotated[
     Literal["raw", "auto", "json", "msgpack", "text", "hex"],
@@ -95,8 +90,7 @@ Queue = Annotated[
 Offset = Annotated[int | None, typer.Option(min=0, help="Start at this offset of --queue.")]
 Max = Annotated[int | None, typer.Option("--max", min=1, help="Exit after this many messages.")]
 Timeout = Annotated[
-    float | None,
-    typer.Option(min=0.001, help="Exit after this time without a message."),
+    float | None, typer.Option(min=0.001, help="Exit after this time without a message.")
 ]
 Exec = Annotated[
     str | None,

@@ -24,8 +24,7 @@ def mcp(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     allow_changes: Annotated[
-        bool,
-        typer.Option("--allow-changes", help="Offer the tools that change something, too."),
+        bool, typer.Option("--allow-changes", help="Offer the tools that change something, too.")
     ] = False,
     audit_dir: Annotated[
         Path | None,

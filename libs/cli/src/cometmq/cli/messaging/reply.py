@@ -70,8 +70,7 @@ def reply(  # noqa: PLR0913  # one parameter per option
     *,
     is_echo: Annotated[bool, typer.Option("--echo", help="Reply with the request's body.")] = False,
     command: Annotated[
-        str | None,
-        typer.Option("--command", help="Reply with what this shell command prints."),
+        str | None, typer.Option("--command", help="Reply with what this shell command prints.")
     ] = None,
     group: Annotated[
         str | None,

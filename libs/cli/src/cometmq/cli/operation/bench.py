@@ -149,8 +149,7 @@ def latency(  # noqa: PLR0913  # one parameter per option
         float, typer.Option("--rate", min=0.001, help="Messages per second of all clients.")
     ] = 100,
     delay_level: Annotated[
-        int,
-        typer.Option(min=0, max=DELAY_LEVEL_MAX, help="Measure from the end of this delay."),
+        int, typer.Option(min=0, max=DELAY_LEVEL_MAX, help="Measure from the end of this delay.")
     ] = 0,
     clients: Clients = 1,
     size: Size = 1024,

@@ -34,8 +34,7 @@ ConfigFile = Annotated[
     typer.Option("-c", "--config", help="Settings file, in RocketMQ's properties format or TOML."),
 ]
 Namesrv = Annotated[
-    str | None,
-    typer.Option("-n", "--namesrv", help=NAMESRV_HELP, callback=namesrv_or_global),
+    str | None, typer.Option("-n", "--namesrv", help=NAMESRV_HELP, callback=namesrv_or_global)
 ]
 LogLevel = Annotated[
     str, typer.Option(help="Log level: debug, info, warning or error.", envvar="COMETMQ_LOG_LEVEL")

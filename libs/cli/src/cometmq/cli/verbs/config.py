@@ -40,8 +40,7 @@ def config() -> None:
 def check(
     file: Annotated[Path, typer.Argument(help="Settings file.", exists=True, dir_okay=False)],
     program: Annotated[
-        str | None,
-        typer.Option("--program", help=f"One of {', '.join(PROGRAMS)}."),
+        str | None, typer.Option("--program", help=f"One of {', '.join(PROGRAMS)}.")
     ] = None,
     *,
     as_json: AsJson = False,

@@ -103,12 +103,7 @@ def find(
         str | None, typer.Option("--until", help="Only messages stored before this time.")
     ] = None,
     count_max: Annotated[
-        int,
-        typer.Option(
-            "--max",
-            min=1,
-            help="Maximum number of messages; the newest are shown.",
-        ),
+        int, typer.Option("--max", min=1, help="Maximum number of messages; the newest are shown.")
     ] = COUNT_MAX,
     as_json: AsJson = False,
 ) -> None:

@@ -80,59 +80,34 @@ Properties = Annotated[
 DelayLevel = Annotated[
     int,
     typer.Option(
-        min=0,
-        max=18,
-        help="Deliver later: 1 to 18 are 1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h.",
+        min=0, max=18, help="Deliver later: 1 to 18 are 1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h."
     ),
 ]
-At = Annotated[
-    str | None,
-    typer.Option("--at", help="Deliver at 2026-11-20T10:00Z or local time."),
-]
+At = Annotated[str | None, typer.Option("--at", help="Deliver at 2026-11-20T10:00Z or local time.")]
 In = Annotated[str | None, typer.Option("--in", help="Deliver so much later: 90m; at most 3d.")]
 Count = Annotated[
     int | None,
-    typer.Option(
-        "--count",
-        min=1,
-        help="Send N messages (cycling), or at most N lines.",
-    ),
+    typer.Option("--count", min=1, help="Send N messages (cycling), or at most N lines."),
 ]
 Rate = Annotated[
     float | None, typer.Option(min=0.001, help="Maximum number of messages per second.")
 ]
-InFlight = Annotated[
-    int,
-    typer.Option(min=1, max=10_000, help="Concurrent sends; 1 for order."),
-]
+InFlight = Annotated[int, typer.Option(min=1, max=10_000, help="Concurrent sends; 1 for order.")]
 Timeout = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        help="Retry so long while servers are down or busy (s).",
-    ),
+    float, typer.Option(min=0, help="Retry so long while servers are down or busy (s).")
 ]
 KeyDelimiter = Annotated[
     str | None,
-    typer.Option(
-        "-K",
-        "--key-delimiter",
-        help="Text between the key and the body of each line.",
-    ),
+    typer.Option("-K", "--key-delimiter", help="Text between the key and the body of each line."),
 ]
 Template = Annotated[
     bool,
     typer.Option(
-        "--template",
-        help="Replace {{Count}}, {{Unix}}, {{TimeStamp}}, {{ID}}, {{Random 5 20}}.",
+        "--template", help="Replace {{Count}}, {{Unix}}, {{TimeStamp}}, {{ID}}, {{Random 5 20}}."
     ),
 ]
 JsonLines = Annotated[
-    bool,
-    typer.Option(
-        "--json-lines",
-        help="Read lines and bodies as `consume --json` prints.",
-    ),
+    bool, typer.Option("--json-lines", help="Read lines and bodies as `consume --json` prints.")
 ]
 
 
