@@ -162,9 +162,7 @@ def assemble(inputs: Inputs) -> Broker:
     `broker` when it is called, which happens only after this function has returned.
     """
     loaded, clock, log = inputs.loaded, inputs.clock, inputs.log
-    settings = loaded.value
     config = Configuration(loaded, DataVersion(clock.now_ms(), 0), _settings_file(inputs))
-    folder = Path(settings.store_path_root_dir).expanduser() / "config"
     incremental = IncrementalRunner()
     saver = TableSaver(inputs.workers.config, log=log, runner=incremental, journal=inputs.journal)
     driver = _driver(inputs)
@@ -175,28 +173,11 @@ def assemble(inputs: Inputs) -> Broker:
     def current_settings() -> BrokerSettings:
         return config.loaded.value
 
-    tables = load_tables(inputs, saver, folder, register=register)
+    tables = load_tables(inputs, saver, _config_folder(inputs), register=register)
     address, shared = advertised(loaded, inputs.ports.main), shared_address(loaded)
     store_host = packed_host(*(shared or address)[:2], setting=(shared or address).setting)
     stats = BrokerStats()
     limits = Limits(LIMITS, current_settings, clock_ms=clock.monotonic_ms, log=log)
-    parking = Parking(
-        tables.topics, driver, host=store_host, monotonic_ms=clock.monotonic_ms, log=log
-    )
-    destinations = Destinations(tables.topics, tables.groups)
-    alarm = Alarm(clock.now_ms, least_ms=BATCH_INTERVAL_MS)
-    delays = _delays(
-        inputs,
-        folder,
-        driver,
-        saver,
-        stats,
-        destinations=destinations,
-        parking=parking,
-        wake_at=alarm.ring_at,
-        settings=current_settings,
-        store_host=store_host,
-    )
     consumers = Consumers(changed=Notices(), emptied=tables.filters.unregister, log=log)
     broker = Broker(
         config,
@@ -208,7 +189,7 @@ def assemble(inputs: Inputs) -> Broker:
         tables,
         Clients(consumers, Registered(limits)),
         Admission(limits, tables, inputs.acl, inputs.member_keys),
-        Deferred(delays, parking, destinations, alarm),
+        _deferred(inputs, tables, driver, stats, store_host, settings=current_settings),
         stats,
         _measured(inputs, stats),
         _registration(inputs, tables.topics, address, shared, settings=current_settings),
@@ -219,6 +200,10 @@ def assemble(inputs: Inputs) -> Broker:
     driver.turn.cut.connect(broker.deferred.transactions.recent.clear)
     _begin_journal(inputs.journal, broker)
     return broker
+
+
+def _config_folder(inputs: Inputs) -> Path:
+    return Path(inputs.loaded.value.store_path_root_dir).expanduser() / "config"
 
 
 def _begin_journal(journal: Journal, broker: Broker) -> None:
@@ -282,46 +267,47 @@ def delivery_counter(
     return count_delivered
 
 
-def _delays(  # noqa: PLR0913  # the collaborators of the service
+def _deferred(
     inputs: Inputs,
-    config: Path,
+    tables: Tables,
     driver: StoreDriver,
-    saver: TableSaver,
     stats: BrokerStats,
-    *,
-    destinations: Destinations,
-    parking: Parking,
-    wake_at: Callable[[int], None],
-    settings: Callable[[], BrokerSettings],
     store_host: bytes,
-) -> Delays:
-    first = inputs.loaded.value
+    *,
+    settings: Callable[[], BrokerSettings],
+) -> Deferred:
+    first, clock, log, store = settings(), inputs.clock, inputs.log, inputs.store
+    parking = Parking(
+        tables.topics, driver, host=store_host, monotonic_ms=clock.monotonic_ms, log=log
+    )
+    destinations = Destinations(tables.topics, tables.groups)
+    alarm = Alarm(clock.now_ms, least_ms=BATCH_INTERVAL_MS)
     runs = None
     if reason_without(first) is None:
-        runs = DueRuns(inputs.store.reader, host=store_host, settings=settings, log=inputs.log)
-    repairs = inputs.store.upkeep.scrubber.repairs
+        runs = DueRuns(store.reader, host=store_host, settings=settings, log=log)
+    repairs, recovered = store.upkeep.scrubber.repairs, store.upkeep.recovered
     levels = DelayLevels.parse(first.message_delay_level)
-    used = [q + 1 for topic, q in inputs.store.reader.queue_ids() if topic == SCHEDULE_TOPIC]
-    delay = Delays(
-        inputs.store,
+    used = [q + 1 for topic, q in store.reader.queue_ids() if topic == SCHEDULE_TOPIC]
+    file = delay_file(str(_config_folder(inputs) / "delayOffset.json"))
+    delays = Delays(
+        store,
         levels,
-        Positions(delay_file(str(config / "delayOffset.json")), [*levels.numbers, *used]),
+        Positions(file, [*levels.numbers, *used]),
         driver=driver,
-        saver=saver,
+        saver=tables.saver,
         destinations=destinations,
         parking=parking,
         delivered=delivery_counter(stats, settings),
         delayed=stats.count_delayed,
-        wake_at=wake_at,
+        wake_at=alarm.ring_at,
         runs=runs,
         repaired_count=(lambda: repairs.repaired_count) if first.group_record else None,
         host=store_host,
-        log=inputs.log,
+        log=log,
     )
-    recovered = inputs.store.upkeep.recovered
     if not recovered.was_clean:
-        delay.expect_copies(recovered.last_timestamp)
-    return delay
+        delays.expect_copies(recovered.last_timestamp)
+    return Deferred(delays, parking, destinations, alarm)
 
 
 def _registration(

@@ -122,10 +122,32 @@ class NamesrvApp:
             accounts = await worker.submit(
                 lambda: Accounts(Path(settings.acl_file).expanduser(), label("aclFile"))
             )
+        server = await self._listen(namesrv, accounts, starting)
+        background = TaskSet(self._log)
+        starting.push_async_callback(background.close)
+        namesrv.sweep_in(background)
+        name, every_ms = "namesrv-expiry", settings.scan_interval_ms
+        expiry = every(
+            every_ms, lambda: expire(namesrv), name=name, log=self._log,
+            first_ms=min(FIRST_SCAN_MS, every_ms),
+        )  # fmt: skip
+        background.spawn(expiry, name=name, is_endless=True)
+        if settings.group_key_file or accounts is not None:
+            keeping = _keep_files_current(namesrv, accounts, worker)
+            background.spawn(keeping, name="namesrv-keys", is_endless=True)
+        if self._admin is not None:
+            _show(self._admin, namesrv, server)
+        self.addresses = [f"{host}:{port}" for host, port in server.addresses]
+        self._log.info("namesrv.ready", addresses=self.addresses)
+
+    async def _listen(
+        self, namesrv: Namesrv, accounts: Accounts | None, starting: AsyncExitStack
+    ) -> Server[Namesrv]:
+        settings, label = self._settings.value, self._settings.label
         server = Server(
             HANDLERS,
             namesrv,
-            server_settings(settings, self._settings.label),
+            server_settings(settings, label),
             before=() if accounts is None else (accounts.check,),
             log=self._log,
             clock_ms=self._clock.monotonic_ms,
@@ -133,37 +155,10 @@ class NamesrvApp:
             release_memory=release_free_memory,
         )
         starting.push_async_callback(server.close, DRAIN_MS)
-        with listening(
-            settings.bind_address,
-            settings.listen_port,
-            setting=label("listenPort"),
-            host_setting=label("bindAddress"),
-        ):
-            await server.listen(settings.bind_address, settings.listen_port)
-        background = TaskSet(self._log)
-        starting.push_async_callback(background.close)
-        namesrv.sweep_in(background)
-        background.spawn(
-            every(
-                settings.scan_interval_ms,
-                lambda: expire(namesrv),
-                name="namesrv-expiry",
-                log=self._log,
-                first_ms=min(FIRST_SCAN_MS, settings.scan_interval_ms),
-            ),
-            name="namesrv-expiry",
-            is_endless=True,
-        )
-        if settings.group_key_file or accounts is not None:
-            background.spawn(
-                _keep_files_current(namesrv, accounts, worker),
-                name="namesrv-keys",
-                is_endless=True,
-            )
-        if self._admin is not None:
-            _show(self._admin, namesrv, server)
-        self.addresses = [f"{host}:{port}" for host, port in server.addresses]
-        self._log.info("namesrv.ready", addresses=self.addresses)
+        host, port = settings.bind_address, settings.listen_port
+        with listening(host, port, setting=label("listenPort"), host_setting=label("bindAddress")):
+            await server.listen(host, port)
+        return server
 
 
 async def _keep_files_current(namesrv: Namesrv, accounts: Accounts | None, worker: Worker) -> None:

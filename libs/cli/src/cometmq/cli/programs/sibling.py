@@ -40,7 +40,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What a further broker must know."""
 
     number: int
-    namesrv_port: int
+    namesrv_port: int = 0
+    """Known once the name server listens."""
     config: str | None
     data: str | None
     host: str | None

@@ -8,7 +8,7 @@ separate processes.
 import asyncio
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from importlib import import_module
 from pathlib import Path
@@ -164,29 +164,27 @@ def standalone(  # noqa: PLR0913, PLR0917  # one parameter per option
                 f"{suite.broker.label('listenPort')}: give a port other than 0: the broker also"
                 " listens two below it and one above it, so it cannot take any free one"
             )
-        instances = [instance_of(suite, number) for number in range(1, brokers + 1)]
+        for number in range(1, brokers + 1):
+            instance_of(suite, number)  # raises if its settings or ports are wrong
     log = configure_log("standalone", level=log_level, json=log_json)
     warn_unknown(suite.broker, log)
     if suite.overruled:
         log.warning("settings.overruled", use=suite.overruled, file=str(suite.broker_file))
 
-    def orders(namesrv_port: int) -> list[Order]:
-        return [
-            Order(
-                number=number,
-                namesrv_port=namesrv_port,
-                config=None if config is None else str(config),
-                data=None if options.data is None else str(options.data),
-                host=options.host,
-                broker_port=options.broker_port,
-                http_port=options.http_port,
-                account=_keys(suite.own_account),
-                log_level=log_level,
-                log_json=log_json,
-            )
-            for number in range(2, len(instances) + 1)
-        ]
-
+    orders = [
+        Order(
+            number=number,
+            config=None if config is None else str(config),
+            data=None if options.data is None else str(options.data),
+            host=options.host,
+            broker_port=options.broker_port,
+            http_port=options.http_port,
+            account=_keys(suite.own_account),
+            log_level=log_level,
+            log_json=log_json,
+        )
+        for number in range(2, brokers + 1)
+    ]
     page_port = CONSOLE_PORT if console and not is_said(ctx, "console_port") else console_port
     page = Page(page_port, log_level, log_json)
     with imports_of("standalone"):  # not before: the help page needs none of it
@@ -214,9 +212,7 @@ class Page(NamedTuple):
     log_json: bool | None
 
 
-async def _serve(
-    suite: Suite, orders: Callable[[int], list[Order]], page: Page, stop: Stop, log: Log
-) -> None:
+async def _serve(suite: Suite, orders: list[Order], page: Page, stop: Stop, log: Log) -> None:
     """Start the programs in the order of their dependencies, print the banner, and stop them in
     reverse order.
     """
@@ -230,23 +226,19 @@ async def _serve(
     async with AsyncExitStack() as started:
         started.push_async_callback(admin.stop)
         namesrv = namesrv_app(suite.namesrv, log=logging.get("namesrv"), clock=clock, admin=admin)
-        await namesrv.start()
-        started.push_async_callback(namesrv.stop)
+        await _begin(namesrv, started)
         port = namesrv.addresses[0].rpartition(":")[2]
-        settings = suite.broker.updated({"namesrvAddr": f"{LOOPBACK}:{port}"})
-        value = msgspec.structs.replace(settings.value, admin_http_port=suite.http_port)
-        settings = msgspec.structs.replace(settings, value=value)
         broker = broker_app(
-            settings,
+            instance_of(suite, 1).updated({"namesrvAddr": f"{LOOPBACK}:{port}"}),
             log=logging.get("broker"),
             clock=clock,
             admin=admin,
             config_path=suite.broker_file,
             own_account=suite.own_account,
         )
-        await broker.start()
-        started.push_async_callback(broker.stop)
-        siblings = Siblings(orders(int(port)), log=log)
+        await _begin(broker, started)
+        orders = [msgspec.structs.replace(it, namesrv_port=int(port)) for it in orders]
+        siblings = Siblings(orders, log=log)
         started.push_async_callback(siblings.stop)
         others = await siblings.start(stop)
         # The broker already accepts messages while the checker's modules (mainly the client's) are
@@ -258,32 +250,29 @@ async def _serve(
             clock=clock,
             admin=admin,
         )
-        await checker.start()
-        started.push_async_callback(checker.stop)
+        await _begin(checker, started)
         await checker.wait_for_first_round(FIRST_ROUND_WAIT_MS)
         if suite.http_port >= 0:
             host = suite.namesrv.value.bind_address
             await admin.start(suite.http_port, host=host, setting=suite.http_setting)
         console = await _console(suite, page, port, started, log)
         stop.serving()
-        host, slaves_port = broker.broker.process.host, broker.broker.settings.ha_listen_port
-        addresses = [*broker.addresses, host_port(host, slaves_port)]
-        say(
-            banner(
-                suite,
-                host,
-                int(port),
-                addresses,
-                admin,
-                path=broker.broker.process.send_path,
-                others=others,
-                console=console,
-            )
-        )
+        process = broker.broker.process
+        slaves = host_port(process.host, broker.broker.settings.ha_listen_port)
+        lines = banner(
+            suite, process.host, int(port), [*broker.addresses, slaves], admin,
+            path=process.send_path, others=others, console=console,
+        )  # fmt: skip
+        say(lines)
         print_notes([*suite.mistakes(), *_left_out(suite, 1 + len(others))])
         await stop.wait()
         _say("stopping ...")
     _say(f"stopped; the data stays in {suite.data}")
+
+
+async def _begin(app: "NamesrvApp | BrokerApp | TxnCheckerApp", started: AsyncExitStack) -> None:
+    await app.start()
+    started.push_async_callback(app.stop)
 
 
 async def _console(

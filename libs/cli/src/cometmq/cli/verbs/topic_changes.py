@@ -139,8 +139,17 @@ def newly_unread(
     ]
 
 
-def unread_text(topic: str, unread: Collection[UnreadQueues]) -> str:
-    """Return the reason why a change would lose messages, with the option that avoids it."""
+async def loss_text(
+    topic: str,
+    masters: Mapping[str, BrokerAdmin],
+    before: Mapping[str, TopicConfig],
+    after: Mapping[str, TopicConfig],
+) -> str:
+    """Describe the messages that a change takes from consumers; empty if none."""
+    if hidden := await hidden_queues(masters, before, after):
+        return f"{topic}: consumers lose " + ", ".join(map(str, hidden))
+    if not (unread := newly_unread(before, after)):
+        return ""
     queue_count = max(it.end for it in unread)
     return (
         f"{topic}: producers would send to {', '.join(map(str, unread))}, which no consumer reads;"

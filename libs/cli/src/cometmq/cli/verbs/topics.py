@@ -27,11 +27,9 @@ from cometmq.cli.verbs.topic_changes import (
     cut_off_text,
     described,
     exists_text,
-    hidden_queues,
-    newly_unread,
+    loss_text,
     permission_text,
     unread_notes,
-    unread_text,
 )
 from cometmq.cli.verbs.topic_trim import trim_topic
 from cometmq.cli.verbs.write_access import read_only_brokers
@@ -304,15 +302,13 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
                 f"no broker has the topic {topic}; to create it, use cometmq topic create"
             )
         after = {name: change.applied_to(config) for name, config in before.items()}
-        hidden = await hidden_queues(masters, before, after)
-        unread = newly_unread(before, after)
-        if hidden:
-            lost = f"{topic}: consumers lose " + ", ".join(map(str, hidden))
-            await _confirm_loss(lost, is_forced=force, is_confirmed=yes)
-        elif unread:
-            await _confirm_loss(unread_text(topic, unread), is_forced=force, is_confirmed=yes)
-        elif cut_off := cut_off_text(topic, before, after):
-            await confirm(f"{cut_off}. Continue?", is_confirmed=yes)
+        loss = await loss_text(topic, masters, before, after)
+        if loss and not force:
+            raise ClientError(
+                f"{loss}; to do it anyway, give --force (see cometmq topic alter --help)"
+            )
+        if text := loss or cut_off_text(topic, before, after):
+            await confirm(f"{text}. Continue?", is_confirmed=yes)
         admin.preview = {
             name: f"{described(before[name])} -> {described(it)}" for name, it in after.items()
         }
@@ -328,13 +324,6 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
 
     columns = ("Broker", "Read queues", "Write queues", "Permission")
     print_rows(columns, ask(namesrv, question), as_json=as_json, title=topic)
-
-
-async def _confirm_loss(text: str, *, is_forced: bool, is_confirmed: bool) -> None:
-    """Ask before a change that takes messages from consumers; refuse it without --force."""
-    if not is_forced:
-        raise ClientError(f"{text}; to do it anyway, give --force (see cometmq topic alter --help)")
-    await confirm(f"{text}. Continue?", is_confirmed=is_confirmed)
 
 
 def _permission(text: str) -> int:

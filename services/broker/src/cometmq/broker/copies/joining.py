@@ -248,21 +248,11 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
         boottime_ms=host.boottime_ms, close_peers=close_peers,
     )  # fmt: skip
     roles = RoleChanges(
-        broker,
-        inbox=inbox,
-        members=parse_members(settings.group_members),
-        epoch_log=epoch_log,
-        feed=feed,
-        follower=follower,
-        sender=sender,
-        gate=gate,
-        current=current,
-        watchdog=watchdog,
-        new_leading=new_leading,
-        boottime_ms=host.boottime_ms,
-        close_peers=close_peers,
+        broker, inbox=inbox, members=parse_members(settings.group_members), epoch_log=epoch_log,
+        feed=feed, follower=follower, sender=sender, gate=gate, current=current, watchdog=watchdog,
+        new_leading=new_leading, boottime_ms=host.boottime_ms, close_peers=close_peers,
         promoted=promoted,
-    )
+    )  # fmt: skip
     saved = SavedState(state, StateFile(folder, host.files), workers.config)
     driver = MemberDriver(saved, place, roles, inbox=inbox, log=broker.log)
     member = Membership(driver, saved, roles, inbox=inbox, log=broker.log)

@@ -183,45 +183,23 @@ async def prepare_alter(view: View) -> Form:
     name = view.text("name")
     found = await accounts_of(view)
     row = next((it for it in found.rows() if it.name == name), None)
-    topic = view.text("topic_default", row.topic_default if row else "DENY")
-    group = view.text("group_default", row.group_default if row else "DENY")
-    topics = _lines(view.raw("topics")) if view.raw("topics") else list(row.topics if row else ())
-    groups = _lines(view.raw("groups")) if view.raw("groups") else list(row.groups if row else ())
-    is_admin = view.text("admin", "yes" if row and row.is_admin else "no") == "yes"
+    wanted = _wanted(view, row or AccountRow(name, False, "DENY", "DENY", (), (), "", (), False))
     options = [(it, it) for it in RIGHTS]
     fields = [
         Field("name", "Access key", value=name, is_needed=True),
-        Field("topic_default", "Right to other topics", "select", topic, options),
-        Field("group_default", "Right to other groups", "select", group, options),
-        Field("topics", "Rights to topics, one NAME=PUB|SUB per line", "area", "\n".join(topics)),
-        Field("groups", "Rights to groups, one NAME=SUB per line", "area", "\n".join(groups)),
-        Field("admin", "Administrator", "select", "yes" if is_admin else "no",
+        Field("topic_default", "Right to other topics", "select", wanted.topic_default, options),
+        Field("group_default", "Right to other groups", "select", wanted.group_default, options),
+        Field("topics", "Rights to topics, one NAME=PUB|SUB per line", "area",
+              "\n".join(wanted.topics)),
+        Field("groups", "Rights to groups, one NAME=SUB per line", "area",
+              "\n".join(wanted.groups)),
+        Field("admin", "Administrator", "select", "yes" if wanted.is_admin else "no",
               (("no", "no"), ("yes", "yes"))),
     ]  # fmt: skip
     if not name or not view.text("topic_default"):
         return Form(fields, intro="Create an account, or change the rights of one.")
-    if not {topic, group} <= set(RIGHTS):
-        raise bad(f"a right is one of {', '.join(RIGHTS)}")
-    try:
-        check_resources([*topics, *groups])
-    except AclError as error:
-        raise bad(str(error)) from error
-    after = {
-        "administrator": is_admin, "other topics": topic, "other groups": group,
-        "topics": topics, "groups": groups,
-    }  # fmt: skip
-    homes = sorted(found.configs)
-    secret = view.raw("secret")
-    account = AclAccount(
-        name,
-        is_admin,
-        group,
-        topic,
-        groups or None,  # brokers cannot clear rights, only replace them
-        secret,
-        topics or None,
-        row.addresses or None if row else None,
-    )
+    _check_rights(wanted)
+    homes, account = sorted(found.configs), _account(wanted, view.raw("secret"))
 
     async def perform(admin: AdminClient) -> str:
         masters = await admin.masters_to_change(None, homes)
@@ -230,28 +208,54 @@ async def prepare_alter(view: View) -> Form:
         )
         return f"The account {name} is changed at {listed(homes)}."
 
+    hint = "Brokers do not show it: give the same one again, or a new one; more than 6 characters."
+    consequences = [Consequence("Requests of its clients are checked with the new rights at once.")]
+    if wanted.is_admin:
+        consequences.append(Consequence("Administrators may do everything.", "bad"))
     return Form(
         fields,
         Plan(
             what=f"{'Change' if row else 'Create'} the account {name}",
             subject=name,
             before={} if row is None else _settings(row),
-            after=after,
-            consequences=[
-                Consequence("Requests of its clients are checked with the new rights at once."),
-                *([Consequence("Administrators may do everything.", "bad")] if is_admin else []),
-            ],
+            after=_settings(wanted),
+            consequences=consequences,
             command=command("mqadmin updateAclConfig", options=("-a", name)),
             perform=perform,
             leads_to=view.href(PATH),
             refusal="" if homes else "no broker tells its accounts",
-            asks=[
-                Field("secret", "Secret key", "password", is_needed=True,
-                      help="Brokers do not show it: give the same one again, or a new one; more"
-                      " than 6 characters."),
-            ],
+            asks=[Field("secret", "Secret key", "password", is_needed=True, help=hint)],
         ),
-    )  # fmt: skip
+    )
+
+
+def _wanted(view: View, row: AccountRow) -> AccountRow:
+    """Return an account with the settings that the form gives; it keeps the others."""
+    return row._replace(
+        is_admin=view.text("admin", "yes" if row.is_admin else "no") == "yes",
+        topic_default=view.text("topic_default", row.topic_default),
+        group_default=view.text("group_default", row.group_default),
+        topics=_lines(view.raw("topics")) or row.topics,
+        groups=_lines(view.raw("groups")) or row.groups,
+    )
+
+
+def _check_rights(row: AccountRow) -> None:
+    if not {row.topic_default, row.group_default} <= set(RIGHTS):
+        raise bad(f"a right is one of {', '.join(RIGHTS)}")
+    try:
+        check_resources([*row.topics, *row.groups])
+    except AclError as error:
+        raise bad(str(error)) from error
+
+
+def _account(row: AccountRow, secret: str) -> AclAccount:
+    """Return what brokers are sent; they cannot clear rights, only replace them."""
+    topics, groups = list(row.topics) or None, list(row.groups) or None
+    defaults = row.group_default, row.topic_default
+    return AclAccount(
+        row.name, row.is_admin, *defaults, groups, secret, topics, row.addresses or None
+    )
 
 
 def _settings(row: AccountRow) -> dict[str, Any]:

@@ -35,6 +35,27 @@ async def overview(view: View) -> Shown:
     """Show the open transactions of each broker, oldest first."""
     snapshot = await view.snapshot()
     silent = silent_brokers(snapshot)
+    halves, notes = await _open_halves(view, silent)
+    now_ms, found = wall_ms(), snapshot.half_messages
+    readable = await view.readable_only({it.topic for it in halves})
+    table = view.table(
+        halves,
+        _columns(view, readable, now_ms),
+        default="stored",
+        search=lambda it: f"{it.group} {it.topic} {it.message.message_id}",
+    )
+    waiting = found if isinstance(found, Unknown) else sum(it.waiting_max for it in found)
+    return Shown(
+        _facts(halves, readable),
+        f"cometmq txn list --max {SHOWN_MAX}",
+        now_ms,
+        silent,
+        {"table": table, "notes": notes, "waiting": waiting},
+    )
+
+
+async def _open_halves(view: View, silent: dict[str, str]) -> tuple[list[HalfMessage], list[str]]:
+    """Return the open half messages, and notes on what is left out; add to the silent brokers."""
     halves: list[HalfMessage] = []
     notes: list[str] = []
     for master in (await view.admin().masters()).values():
@@ -52,53 +73,29 @@ async def overview(view: View) -> Shown:
             continue  # the broker has never had a transaction
         except CometError as error:
             silent[master.name] = str(error) or type(error).__name__
-    now_ms = wall_ms()
-    readable = await view.readable_only({it.topic for it in halves})
-    columns: list[Column[HalfMessage]] = [
-        Column(
-            "stored",
-            "Stored",
-            lambda it: it.message.store_timestamp,
-            "moment",
-            link=lambda it: view.href("/transactions/one", id=_place(it)),
-        ),
-        Column(
-            "age",
-            "Open for",
-            lambda it: max(0, now_ms - it.message.store_timestamp) / 1_000,
-            "duration",
-        ),
+    return halves, notes
+
+
+def _columns(view: View, readable: Collection[str], now_ms: int) -> list[Column[HalfMessage]]:
+    def link(half: HalfMessage) -> str:
+        return view.href("/transactions/one", id=_place(half))
+
+    def open_s(half: HalfMessage) -> float:
+        return max(0, now_ms - half.message.store_timestamp) / 1_000
+
+    def tag(half: HalfMessage) -> str | Unknown:
+        return (half.message.tag or "") if half.topic in readable else NOT_READABLE
+
+    return [
+        Column("stored", "Stored", lambda it: it.message.store_timestamp, "moment", link=link),
+        Column("age", "Open for", open_s, "duration"),
         Column("group", "Producer group", lambda it: it.group),
         Column("topic", "Topic", lambda it: it.topic),
-        Column(
-            "tag",
-            "Tag",
-            lambda it: (it.message.tag or "") if it.topic in readable else NOT_READABLE,
-        ),
+        Column("tag", "Tag", tag),
         Column("place", "Half message", _place),
         Column("asked", "Asked by RocketMQ", asked_by_rocketmq, "number"),
         Column("id", "Transaction", lambda it: it.message.message_id),
     ]
-    table = view.table(
-        halves,
-        columns,
-        default="stored",
-        search=lambda it: f"{it.group} {it.topic} {it.message.message_id}",
-    )
-    waiting = snapshot.half_messages
-    return Shown(
-        _facts(halves, readable),
-        f"cometmq txn list --max {SHOWN_MAX}",
-        now_ms,
-        silent,
-        {
-            "table": table,
-            "notes": notes,
-            "waiting": waiting
-            if isinstance(waiting, Unknown)
-            else sum(it.waiting_max for it in waiting),
-        },
-    )
 
 
 def _facts(halves: Sequence[HalfMessage], readable: Collection[str]) -> list[dict[str, Any]]:
