@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group and objects of others that have the names of its own."""
+"""A group never changes foreign objects that have the names of its own objects."""
 
 from typing import Any
 from unittest.mock import Mock
@@ -62,7 +62,7 @@ def foreign(**metadata):
 
 @pytest.mark.parametrize(("kind", "name"), NAMES.items())
 async def test_an_object_of_another_program_is_left_alone_and_named(api, owned, kind, name):
-    """Its name is chosen by whoever creates the group, perhaps to run pods with its account."""
+    """Users choose the name of a group; one could otherwise take over a service account."""
     theirs = api.objects[kind, name] = foreign(labels={"app": "shop"}, ownerReferences=[])
     with pytest.raises(ApiRefused, match=f"the {kind} {name} exists and is not this group's"):
         await owned.apply(group(), Seen(), NOTHING)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a setting can declare beside its type, in `Annotated[type, facts..., "description"]`.
+"""Facts that a setting can declare with its type: `Annotated[type, facts..., "description"]`.
 
 msgspec enforces the bounds; `runtime/settings/fields.py` reads the other facts.
 """
@@ -12,13 +12,13 @@ Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 
 MUTABLE: Final = Meta(extra={"mutable": True})
-"""May change while the program runs."""
+"""The value may change while the program runs."""
 INEFFECTIVE: Final = Meta(extra={"ineffective": True})
-"""Accepted, but without effect; the description gives the reason."""
+"""The setting is accepted but has no effect; its description gives the reason."""
 GUARD: Final = Meta(extra={"guard": True})
-"""Protects the program from its peers; a mistyped name is refused."""
+"""The setting protects the program from its peers, so a mistyped name is refused, not ignored."""
 SECRET: Final = Meta(extra={"secret": True})
-"""Never shown."""
+"""The value is never printed, logged or reported."""
 
 
 def form(words: str) -> Meta:

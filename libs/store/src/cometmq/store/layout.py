@@ -70,7 +70,7 @@ class Layout:
         return f"{self.root}/.{name}{TEMPORARY_SUFFIX}"
 
     def left_behind(self, names: Callable[[str], list[str]]) -> list[str]:
-        """Return the temporary files that a crash left behind; `names` lists a folder."""
+        """Return the temporary files that a crash left; `names` returns a folder's file names."""
         found = [f"{self.root}/{name}" for name in names(self.root)]
         found = [path for path in found if os.path.basename(path).startswith(".")]
         folder = os.path.dirname(self.commit_log)

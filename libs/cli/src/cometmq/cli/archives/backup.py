@@ -70,9 +70,9 @@ def backup(  # noqa: PLR0913  # one parameter per option
 ) -> None:
     """Copy messages with their keys, tags and properties into a folder of files.
 
-    What is stored later is left out. Repeat a command that was interrupted: it goes on where it
-    ended. The files are compressed JSON lines: zcat FILE | cometmq produce TOPIC --json-lines.
-    Exit status 1 if messages are damaged, or were deleted by the broker meanwhile.
+    Messages that are stored after the start are left out. A command that was interrupted continues
+    when it is repeated. The files are compressed JSON lines: zcat FILE | cometmq produce TOPIC
+    --json-lines. Exit status 1 if messages are damaged, or the broker has deleted some meanwhile.
 
     \b
     EXAMPLES
@@ -145,7 +145,7 @@ def _wanted(
 
 
 async def _opened(admin: CommandAdmin, path: Path, wanted: _Wanted, stack: ExitStack) -> Folder:
-    """Go on with the backup in a folder, or plan and begin one; the stack closes it."""
+    """Continue the backup in a folder, or plan and begin one; the stack closes it."""
     if is_begun(path):
         before = load(path)
         _check_unfinished(before, wanted.topics, wanted.options)
@@ -203,7 +203,7 @@ def _check_unfinished(
 
 
 def _note_dry_run(admin: CommandAdmin, folder: Path, plan: Plan) -> None:
-    """End a dry run; its preview counts offsets, of which some may have no message."""
+    """End a dry run with a preview; it counts offsets, and some of these may have no message."""
     if ACCESS.get().is_dry_run:
         admin.preview = {
             "topics": [it.name for it in plan.topics],

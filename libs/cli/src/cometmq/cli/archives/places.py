@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which queue of a topic gets the messages of which queue of a backup."""
+"""Maps the queues of a backup to the queues of the topic that receives its messages."""
 
 import asyncio
 from collections.abc import Sequence

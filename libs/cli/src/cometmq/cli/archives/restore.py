@@ -72,8 +72,8 @@ def restore(  # noqa: PLR0913  # one parameter per option
 ) -> None:
     """Send the messages of a backup again, with their ids, keys, tags and properties.
 
-    Each queue keeps its order. All files are checked before the first message is sent. Repeat a
-    command that was interrupted: it goes on where it ended. A topic that is missing is created.
+    Each queue keeps its order. All files are checked before the first message is sent. A
+    command that was interrupted continues when it is repeated. Missing topics are created.
     Exit status 1 if messages are left out (damaged, or refused by brokers) or differ.
 
     \b

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How backup and restore outlive a failover: which errors may pass, and who serves now."""
+"""Lets backup and restore survive a failover: temporary errors, and the brokers that serve now."""
 
 from typing import Final
 
@@ -25,7 +25,7 @@ def may_pass(error: CometError) -> bool:
 async def brokers_of(admin: AdminClient, topic: str) -> dict[str, dict[int, BrokerAdmin]]:
     """Return the brokers that have a topic now, by name and id.
 
-    A broker without a master is not reported: a command that waits for a new one may succeed.
+    Brokers without a master are not reported as missing, because an election may soon end.
     """
     route = await admin.namesrv.route(topic)
     if route is None:

@@ -330,7 +330,7 @@ def _print(tasks: Sequence[Task], outcomes: Sequence[Outcome], *, as_json: bool)
 def _print_latencies(
     facts: dict[str, Any], total: Histogram, *, as_json: bool, **more: Any
 ) -> None:
-    """Print figures and the percentiles of a histogram; `more` is only in JSON."""
+    """Print figures and the percentiles of a histogram; `more` is printed only as JSON."""
     percentiles = {f"p{share:g}": value / 1000 for share, value in total.percentiles().items()}
     if total.count:
         percentiles |= {"mean": total.total / total.count / 1000, "max": total.most / 1000}

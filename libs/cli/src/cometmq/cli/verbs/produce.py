@@ -43,9 +43,9 @@ from cometmq.runtime.service import new_event_loop
 GROUP: Final = "CLI_PRODUCER"
 STDIN: Final = "-"
 LOOKUP_S: Final = 2.0
+"""Time limit for learning whether the topic exists; the sends do not depend on it."""
 SEND_TIMEOUT_MS: Final = 4_000
 """Longer than slaveTimeout (3 s), after which a master answers without its slave."""
-"""Time limit for learning whether the topic exists; the sends do not depend on it."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -84,7 +84,7 @@ DelayLevel = Annotated[
     ),
 ]
 At = Annotated[str | None, typer.Option("--at", help="Deliver at 2026-11-20T10:00Z or local time.")]
-In = Annotated[str | None, typer.Option("--in", help="Deliver so much later: 90m; at most 3d.")]
+In = Annotated[str | None, typer.Option("--in", help="Deliver after this time: 90m; at most 3d.")]
 Count = Annotated[
     int | None,
     typer.Option("--count", min=1, help="Send N messages (cycling), or at most N lines."),
@@ -94,7 +94,7 @@ Rate = Annotated[
 ]
 InFlight = Annotated[int, typer.Option(min=1, max=10_000, help="Concurrent sends; 1 for order.")]
 Timeout = Annotated[
-    float, typer.Option(min=0, help="Retry so long while servers are down or busy (s).")
+    float, typer.Option(min=0, help="Seconds to retry while servers are down or busy.")
 ]
 KeyDelimiter = Annotated[
     str | None,
@@ -347,8 +347,8 @@ async def _send_all(
 
 @asynccontextmanager
 async def _abandoned_if_unanswered(sent: Sent) -> AsyncIterator[None]:
-    """Interrupt the producer's close, too, if the body is cancelled and a broker does not answer:
-    `close` would wait 3 s for that broker.
+    """After a cancellation, also interrupt `close` if a send is unanswered: it would wait 3 s for
+    that broker.
     """
     try:
         yield

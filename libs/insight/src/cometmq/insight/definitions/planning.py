@@ -80,7 +80,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """All rows, and what the file does not name."""
+    """A row per definition in the file, and the number of definitions outside it."""
 
     rows: Sequence[Row]
     untouched: int

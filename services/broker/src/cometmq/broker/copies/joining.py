@@ -154,8 +154,8 @@ class Joined:
         self.inbox.observe(rules.Recovered())
 
     async def leave(self) -> None:
-        """If this broker leads, hand over to the in-sync copy with the longest log, if any; then
-        forward requests for a while.
+        """If this broker leads, hand over to the in-sync copy with the longest log; then forward
+        requests for `linger_ms`.
         """
         self.watchdog.leave()
         for _ in range(HAND_OVERS_MAX):
@@ -165,7 +165,7 @@ class Joined:
             await self.gate.diversion.linger(self.linger_ms)
             if self.current.leading is None:
                 return
-            # Meanwhile an elector, unaware that this broker is stopping, made it master again.
+            # An elector that does not know of the stop has made this broker the master again.
 
     async def _hand_over(self, leading: Leading) -> bool:
         """Hand over; return whether another broker is now the master."""
@@ -211,9 +211,7 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
     record: RecordPort | None = None,
     host: Surroundings = HOST,
 ) -> Joined:
-    """Build the membership, without running it; `record` overrides the record that the settings
-    name.
-    """
+    """Build the membership without running it; `record` replaces the record of the settings."""
     settings = broker.settings
     state, history = opened
     folder = Path(settings.store_path_root_dir).expanduser()
@@ -275,7 +273,7 @@ def _gate(
 
 
 def _role_hook(broker: Broker) -> RoleHook | None:
-    """Connect the program that the operator wants to be told about changes of the role."""
+    """Make the program of the setting roleHook run after each change of the role."""
     settings, role = broker.settings, broker.role
     if not settings.role_hook:
         return None

@@ -157,8 +157,9 @@ class Delays:
         return it.level <= self.levels.level_max and not is_early
 
     def fit(self) -> None:
-        """Move the positions into the queues before the broker accepts messages: one that arrives
-        below a position, before the first step, would count as delivered.
+        """Move the positions into the bounds of their queues, before messages are accepted.
+
+        A message that is stored below a position counts as delivered.
         """
         for level in self._served:
             queue = self._store.reader.queue(SCHEDULE_TOPIC, level.number - 1)

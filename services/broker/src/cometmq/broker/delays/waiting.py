@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many messages wait in each delay level, and in levels that nobody delivers."""
+"""Counts the messages that wait in each delay level, and in levels that are not delivered."""
 
 from collections.abc import Mapping
 
@@ -23,7 +23,7 @@ class Waiting:
         self._log = log
 
     def counts(self) -> Mapping[int, int]:
-        """Return the number of messages that wait in each level that has been used."""
+        """Return the number of waiting messages in each level that has been used."""
         found = {}
         for number, level in self._positions.levels.items():
             queue = self._store.reader.queue(SCHEDULE_TOPIC, number - 1)
@@ -32,14 +32,14 @@ class Waiting:
         return found
 
     def stranded(self) -> Mapping[int, int]:
-        """Return the number of messages in each level that the settings lack: nobody delivers
-        them.
+        """Return the number of messages in each level that the settings lack; these messages are
+        not delivered.
         """
         served = self._levels.level_max
         return {n: count for n, count in self.counts().items() if count and not 1 <= n <= served}
 
     def report_stranded(self) -> None:
-        """Log the levels whose messages wait although no level of the settings delivers them."""
+        """Warn of each level that has messages but is missing in the settings."""
         for number, count in self.stranded().items():
             self._log.warning(
                 "delay.level_missing",

@@ -26,7 +26,7 @@ class Compiling:
         self.chars += chars_of(subscription)
 
     def remove(self, group: str, topic: str) -> None:
-        """Remove a subscription, if it is here."""
+        """Remove a subscription if it is waiting."""
         topics = self._groups.get(group, {})
         subscription = topics.pop(topic, None)
         if subscription is None:
@@ -42,5 +42,5 @@ class Compiling:
 
 
 def chars_of(subscription: SubscriptionData) -> int:
-    """Return how many characters a subscription's filter counts."""
+    """Return how many characters a subscription adds to `Compiling.chars`."""
     return len(subscription.topic) + len(subscription.sub_string)

@@ -95,7 +95,7 @@ def pull_message(
 
 
 async def _pull_when_told(broker: Broker, call: Call[PullMessage]) -> Reply | None:
-    """Serve a pull of a group that this member of a broker group has had no heartbeat of yet."""
+    """Serve a pull of a group from which this member has not received a heartbeat yet."""
     await ask_subscriptions(broker, call, call.header.consumer_group)
     return _pull(broker, call, may_hold=True)
 
@@ -196,7 +196,7 @@ def _load(broker: Broker, pull: AdmittedPull, result: GetResult) -> None:
     peer, accounts = call.peer, _accounts(broker)
 
     def load() -> GetResult | None:
-        """Read nothing for a peer that has stopped reading while this read waited for its turn."""
+        """Read nothing if the peer has stopped reading while this read waited for its turn."""
         return None if peer.is_crowded else result.load()
 
     def loaded(messages: GetResult | None) -> None:
@@ -256,8 +256,8 @@ def _suggested_broker(broker: Broker, group: SubscriptionGroupConfig, result: Ge
 def _report_moved(broker: Broker, header: PullMessage, result: GetResult) -> None:
     """Store an event for operators: the consumer's offset was outside the queue.
 
-    Compatibility: RocketMQ stores one for each such pull, so that a consumer, which may not send,
-    can fill the disk with them.
+    Compatibility: RocketMQ stores an event for each such pull, so a consumer without the right to
+    send can fill the disk. Here, events are limited per queue and group.
     """
     place = header.consumer_group, header.topic, header.queue_id
     if not broker.clients.moved.may_report(place, broker.clock.monotonic_ms()):
@@ -299,7 +299,7 @@ def resume(broker: Broker, held: HeldPull) -> None:
 
 
 def _resume(broker: Broker, call: Call[PullMessage], accounts: object) -> None:
-    """Answer a pull that has waited; it waits further while there is no room for its answer."""
+    """Answer a pull that has waited, once the connection has room for the answer."""
     peer = call.peer
     if not peer.is_open:
         return
@@ -310,7 +310,7 @@ def _resume(broker: Broker, call: Call[PullMessage], accounts: object) -> None:
 
 
 def _pull_again(broker: Broker, call: Call[PullMessage], accounts: object) -> Reply | None:
-    """Serve a pull that `accounts` allowed; the clients choose how long it has waited since."""
+    """Serve a pull that `accounts` allowed. It may have waited long, so changed rights apply."""
     acl = broker.admission.acl
     if acl is not None and acl.control.accounts is not accounts:
         acl.control.check(broker, call)
@@ -323,7 +323,7 @@ def _accounts(broker: Broker) -> object:
 
 
 def _note(broker: Broker, pull: AdmittedPull, result: GetResult | None) -> None:
-    """Let the lane serve later pulls like this one, and note why it did not serve this one.
+    """Let the lane serve later pulls like this one, and count why it could not serve this one.
 
     A search that has not begun has no result.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and searches that have not ended, and how long those of peers may wait."""
+"""Pending reads and searches, and the time limit of those that serve a peer."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from cometmq.store.reads import Exhausted, Lookup
 WAIT_MS_MAX: Final = 3_000
 EXPIRE_S: Final = 0.25
 
-PUTS: Final = "puts"  # the key of searches that are parts of puts
-OWN: Final = "broker"  # and of the broker's own
+PUTS: Final = "puts"  # key of searches that are parts of puts
+OWN: Final = "broker"  # key of searches that the broker itself needs
 
 
 class Request:
-    """A read or search that has not ended."""
+    """A pending read or search."""
 
     __slots__ = ("failed", "is_over", "key", "peer", "since_s")
 
@@ -60,7 +60,7 @@ class Search(Request):
 
 
 class Deadlines:
-    """The time limits of the requests of peers that wait."""
+    """Refuses requests of peers that have waited too long."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, count: Callable[[], int]) -> None:
         """`count` returns the number of waiting requests, for the text of a refusal."""
@@ -83,7 +83,7 @@ class Deadlines:
             self._expiry = self._loop.call_later(EXPIRE_S, self._expire)
 
     def close(self, request: Request) -> bool:
-        """End the time limit; return False if the request is over."""
+        """End the time limit; return False if the request has already ended."""
         self._open.pop(request, None)
         return not request.is_over
 
@@ -106,7 +106,7 @@ class Deadlines:
             self._expiry = self._loop.call_later(EXPIRE_S, self._expire)
 
     def _ends_early(self, request: Request) -> bool:
-        """Complete a search with what it has found so far, if it has found something."""
+        """Complete a search with its partial result; return False if it has none."""
         if not isinstance(request, Search) or not request.may_end_early:
             return False
         try:

@@ -36,7 +36,7 @@ class _Frame(NamedTuple):
 
 
 class UnfinishedFrames:
-    """The long frames of one server that are not received whole."""
+    """The long frames that one server has received only in part."""
 
     def __init__(self, bytes_max: int | None, *, stats: TransportStats, log: Log) -> None:
         """A ``bytes_max`` of None means no limit."""
