@@ -10,8 +10,8 @@ import typer
 
 from cometmq.cli.mqadmin.frame import (
     Column,
+    Target,
     ask_each,
-    check_target,
     exit_if_any,
     local_time,
     print_done,
@@ -81,7 +81,7 @@ def test_the_result_is_printed_once(capsys):
 )
 def test_a_target_is_a_broker_or_a_cluster(broker, cluster, text, capsys):
     with pytest.raises(typer.Exit) as caught:
-        check_target(broker, cluster)
+        Target(broker=broker, cluster=cluster)
     assert caught.value.exit_code == 2
     assert capsys.readouterr().err.startswith(f"cometmq: {text}")
 

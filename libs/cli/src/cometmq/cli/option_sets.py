@@ -4,17 +4,21 @@
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
 
 import msgspec
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class OptionSet(msgspec.Struct, frozen=True, kw_only=True):
     """Options as the fields of a struct; each field has a Typer annotation and a default."""
 
 
-def with_option_sets(command: Callable[..., None]) -> Callable[..., None]:
+def with_option_sets(command: F) -> F:
     """Replace each OptionSet parameter with the options in it, for Typer to read."""
+    if not any(map(_is_set, command.__annotations__.values())):
+        return command  # type hints are slow
     hints = get_type_hints(command, include_extras=True)
     sets = {name: kind for name, kind in hints.items() if _is_set(kind)}
     signature = inspect.signature(command)
@@ -33,7 +37,7 @@ def with_option_sets(command: Callable[..., None]) -> Callable[..., None]:
 
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
-    return run
+    return cast("F", run)
 
 
 def _is_set(kind: Any) -> bool:

@@ -8,14 +8,11 @@ import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV
 from cometmq.cli.mqadmin.frame import (
-    BrokerAddr,
-    ClusterName,
     Column,
     Family,
     Namesrv,
+    Target,
     TrueFalse,
-    ask_brokers,
-    check_target,
     exit_if_any,
     print_done,
     print_table,
@@ -48,8 +45,7 @@ AccessKey = Annotated[str, typer.Option("-a", "--accessKey", help="Name of the a
 @app.named("updateAclConfig")
 def update_acl_config(
     access_key: AccessKey,
-    broker: BrokerAddr = None,
-    cluster: ClusterName = None,
+    target: Target,
     secret_key: Annotated[
         str | None,
         typer.Option("-s", "--secretKey", help="Secret key; required for a new account."),
@@ -96,7 +92,7 @@ def update_acl_config(
         topic_perms=topic_perms.strip().split(",") if topic_perms else None,
         group_perms=group_perms.strip().split(",") if group_perms else None,
     )
-    done, failures = _change(namesrv, broker, cluster, lambda one: one.put_account(account))
+    done, failures = _change(namesrv, target, lambda one: one.put_account(account))
     if done:
         _note_doubts([account])
     lines = [f"create or update plain access config to {address} success." for address in done]
@@ -106,15 +102,14 @@ def update_acl_config(
 @app.named("deleteAclConfig")
 def delete_acl_config(
     access_key: AccessKey,
-    broker: BrokerAddr = None,
-    cluster: ClusterName = None,
+    target: Target,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
     """Delete an account."""
     name = access_key.strip()
-    done, failures = _change(namesrv, broker, cluster, lambda one: one.delete_account(name))
+    done, failures = _change(namesrv, target, lambda one: one.delete_account(name))
     lines = [f"delete plain access config account from {address} success." for address in done]
     lines += [f"account's accesskey is:{name}"] if done else []
     _print_changed(lines, done, failures, as_json=as_json)
@@ -128,8 +123,7 @@ def update_global_white_addr(
             "-g", "--globalWhiteRemoteAddresses", help="Addresses, such as 10.10.103.*,192.168.0.*."
         ),
     ],
-    broker: BrokerAddr = None,
-    cluster: ClusterName = None,
+    target: Target,
     file: Annotated[
         str | None,
         typer.Option("-p", "--aclFileFullPath", help="Account file of the broker to change."),
@@ -141,21 +135,17 @@ def update_global_white_addr(
     """Replace the addresses exempt from access control."""
     wanted = addresses.strip().split(",")
     done, failures = _change(
-        namesrv, broker, cluster, lambda one: one.set_white_addresses(wanted, file=file)
+        namesrv, target, lambda one: one.set_white_addresses(wanted, file=file)
     )
     lines = [f"update global white remote addresses to {address} success." for address in done]
     _print_changed(lines, done, failures, as_json=as_json)
 
 
 def _change(
-    namesrv: str,
-    broker: str | None,
-    cluster: str | None,
-    change: Callable[[BrokerAdmin], Awaitable[None]],
+    namesrv: str, target: Target, change: Callable[[BrokerAdmin], Awaitable[None]]
 ) -> tuple[list[str], dict[str, CometError]]:
     """Apply a change to slaves as well as masters, because each broker has its own files."""
-    check_target(broker, cluster)
-    done, failures = ask_brokers(namesrv, broker, cluster, change, with_slaves=True)
+    done, failures = target.ask(namesrv, change, with_slaves=True)
     return list(done), failures
 
 
@@ -172,15 +162,13 @@ def _print_changed(
 
 @app.named("clusterAclConfigVersion")
 def cluster_acl_config_version(
-    broker: BrokerAddr = None,
-    cluster: ClusterName = None,
+    target: Target,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
     """Show the versions of the access control files of brokers."""
-    check_target(broker, cluster)
-    found, failures = ask_brokers(namesrv, broker, cluster, lambda one: one.acl_versions())
+    found, failures = target.ask(namesrv, lambda one: one.acl_versions())
     rows = [
         (
             *(one.cluster, one.broker_name, one.broker_address, file),
@@ -190,24 +178,22 @@ def cluster_acl_config_version(
         for file, version in one.files.items()
     ]
     if found:
-        print_table(VERSION_COLUMNS, rows, as_json=as_json, has_heading=cluster is not None)
+        print_table(VERSION_COLUMNS, rows, as_json=as_json, has_heading=target.cluster is not None)
         if not as_json:
-            whose = "cluster" if broker is None else "broker"
+            whose = "cluster" if target.broker is None else "broker"
             say(f"get {whose}'s plain access config version success.")
     exit_if_any(failures)
 
 
 @app.named("getAclConfig")
 def get_acl_config(
-    broker: BrokerAddr = None,
-    cluster: ClusterName = None,
+    target: Target,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
     """Show all accounts configured on the brokers, including secret keys."""
-    check_target(broker, cluster)
-    found, failures = ask_brokers(namesrv, broker, cluster, lambda one: one.acl_config())
+    found, failures = target.ask(namesrv, lambda one: one.acl_config())
     if as_json:
         print_json(found)
     else:

@@ -9,20 +9,17 @@ import typer
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.mqadmin import COMMANDS
 from cometmq.cli.mqadmin.frame import (
-    BrokerAddr,
-    ClusterName,
+    AnyBrokers,
     Column,
     Family,
     Force,
     Namesrv,
+    Target,
     TrueFalse,
-    ask_brokers,
     ask_each,
-    check_target,
     exit_if_any,
     print_done,
     print_table,
-    targets,
     time_column,
     to_object,
 )
@@ -50,9 +47,6 @@ CONSUME_COLUMNS: Final = (
     time_column("last_time", "#LastTime"),
 )
 
-AnyCluster = Annotated[
-    str | None, typer.Option("-c", "--cluster", help="All brokers of this cluster.")
-]
 OneBroker = Annotated[str, typer.Option("-b", "--brokerAddr", help="Address of the broker.")]
 
 
@@ -63,19 +57,17 @@ OneBroker = Annotated[str, typer.Option("-b", "--brokerAddr", help="Address of t
 def update_broker_config(
     key: Annotated[str, typer.Option("-k", "--key", help="Name of the setting.")],
     value: Annotated[str, typer.Option("-v", "--value", help="New value.")],
-    broker: BrokerAddr = None,
-    cluster: ClusterName = None,
+    target: Target,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Change a setting of running brokers."""
-    check_target(broker, cluster)
     key, value = key.strip(), value.strip()
 
     async def question(admin: AdminClient) -> tuple[dict[str, None], dict[str, CometError]]:
-        masters = await targets(admin, broker, cluster)
+        masters = await target.masters(admin)
         if not force:
             configs, _ = await ask_each(masters, lambda one: one.config())
             for address, config in configs.items():
@@ -91,22 +83,20 @@ def update_broker_config(
 
 @app.named("getBrokerConfig")
 def get_broker_config(
-    broker: BrokerAddr = None,
-    cluster: ClusterName = None,
+    target: Target,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
     """Show the settings of brokers."""
-    check_target(broker, cluster)
 
     async def question(
         admin: AdminClient,
     ) -> tuple[dict[str, str], dict[str, dict[str, str]], dict[str, CometError]]:
-        if broker is not None:
-            titles, members = {broker: broker}, [admin.broker(broker)]
+        if target.broker is not None:
+            titles, members = {target.broker: target.broker}, [admin.broker(target.broker)]
         else:
-            groups = list((await admin.broker_groups(cluster)).values())
+            groups = list((await admin.broker_groups(target.cluster)).values())
             titles = {
                 it.address: _role_title(group, it) for group in groups for it in group.values()
             }
@@ -137,22 +127,18 @@ def _role_title(group: dict[int, BrokerAdmin], member: BrokerAdmin) -> str:
 
 @app.named("brokerStatus")
 def broker_status(
-    broker: BrokerAddr = None,
-    cluster: ClusterName = None,
+    target: Target,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
     """Show the run-time statistics of brokers."""
-    check_target(broker, cluster)
-    found, failures = ask_brokers(
-        namesrv, broker, cluster, lambda one: one.runtime_info(), with_slaves=True
-    )
+    found, failures = target.ask(namesrv, lambda one: one.runtime_info(), with_slaves=True)
     if as_json:
         print_json(found)
     else:
         for address, facts in found.items():
-            prefix = "" if broker is not None else f"{address:<24} "
+            prefix = "" if target.broker is not None else f"{address:<24} "
             for key, value in sorted(facts.items()):
                 say(f"{prefix}{key:<32}: {value}")
     exit_if_any(failures)
@@ -232,13 +218,12 @@ def _named_cleaning(name: str, clean: Callable[[BrokerAdmin], Awaitable[None]]) 
 
     @app.named(name, COMMANDS[name].help)
     def command(
-        broker: BrokerAddr = None,
-        cluster: AnyCluster = None,
+        target: AnyBrokers,
         namesrv: Namesrv = DEFAULT_NAMESRV,
         *,
         as_json: AsJson = False,
     ) -> None:
-        done, failures = ask_brokers(namesrv, broker, cluster, clean, with_slaves=True)
+        done, failures = target.ask(namesrv, clean, with_slaves=True)
         print_done("false" if failures else "success", {"brokers": list(done)}, as_json=as_json)
         exit_if_any(failures)
 

@@ -10,13 +10,10 @@ import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
 from cometmq.cli.mqadmin.frame import (
-    BrokerAddr,
-    ClusterName,
     Family,
     Namesrv,
-    check_target,
+    Target,
     print_done,
-    targets,
 )
 from cometmq.cli.mqadmin.metrics import cluster_metrics, user_groups, user_topics
 from cometmq.cli.output import AsJson
@@ -45,8 +42,7 @@ WholeCluster = Annotated[str, typer.Option("-c", "--clusterName", help="Name of 
 
 @app.named("exportMetadata")
 def export_metadata(
-    broker: BrokerAddr = None,
-    cluster: ClusterName = None,
+    target: Target,
     folder: Folder = DEFAULT_FOLDER,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
@@ -60,12 +56,11 @@ def export_metadata(
     as_json: AsJson = False,
 ) -> None:
     """Export topics and consumer groups to a file."""
-    check_target(broker, cluster)
     if only_topics and only_groups:
         raise wrong_usage("give -t or -g, not both")
 
     async def question(admin: AdminClient) -> dict[str, Any]:
-        masters = await targets(admin, broker, cluster)
+        masters = await target.masters(admin)
         return await _metadata(masters, with_special=with_special)
 
     found = ask(namesrv, question)

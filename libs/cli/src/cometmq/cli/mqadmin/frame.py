@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 
 from cometmq.cli.access import NAMESRV_HELP, namesrv_in_use
 from cometmq.cli.connecting import ask, wrong_usage
+from cometmq.cli.option_sets import OptionSet, with_option_sets
 from cometmq.cli.output import print_json
 from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
@@ -52,9 +53,6 @@ Namesrv = Annotated[
 BrokerAddr = Annotated[
     str | None, typer.Option("-b", "--brokerAddr", help="Only the broker at this address.")
 ]
-ClusterName = Annotated[
-    str | None, typer.Option("-c", "--clusterName", help="All masters of this cluster.")
-]
 Topic = Annotated[str, typer.Option("-t", "--topic", help="Name of the topic.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Send the setting even if the server does not recognize it.")
@@ -84,40 +82,11 @@ class Family(typer.Typer):
     def named(self, name: str, help_line: str | None = None) -> Callable[[F], F]:
         """Register a command; its help defaults to the docstring, and -h shows it."""
         settings = {"help_option_names": ["-h", "--help"]}
-        return self.command(name, cls=MqadminCommand, context_settings=settings, help=help_line)
+        add = self.command(name, cls=MqadminCommand, context_settings=settings, help=help_line)
+        return lambda command: add(with_option_sets(command))
 
 
 # -- queries ----------------------------------------------------------------------------------
-
-
-def check_target(broker: str | None, cluster: str | None) -> None:
-    """Reject a command that has both -b and -c, or neither."""
-    if broker is None and cluster is None:
-        raise wrong_usage(
-            "the target is missing: give -c with the name of a cluster, for all its masters, or -b"
-            " with the address of one broker; cometmq cluster shows both"
-        )
-    if broker is not None and cluster is not None:
-        raise wrong_usage(
-            "there are two targets: give either -b (one broker) or -c (all masters of a cluster)"
-        )
-
-
-async def targets(admin: AdminClient, broker: str | None, cluster: str | None) -> list[BrokerAdmin]:
-    """Return the broker at an address, or the masters of a cluster."""
-    if broker is not None:
-        return [admin.broker(broker)]
-    return list((await admin.masters(cluster)).values())
-
-
-async def all_targets(
-    admin: AdminClient, broker: str | None, cluster: str | None
-) -> list[BrokerAdmin]:
-    """Return the broker at an address, or the masters and slaves of a cluster."""
-    if broker is not None:
-        return [admin.broker(broker)]
-    groups = await admin.broker_groups(cluster)
-    return [member for group in groups.values() for member in group.values()]
 
 
 async def ask_each(servers: Sequence[S], question: Callable[[S], Awaitable[T]]) -> Answers[T]:
@@ -139,21 +108,61 @@ async def ask_each(servers: Sequence[S], question: Callable[[S], Awaitable[T]]) 
     return answers, failures
 
 
-def ask_brokers(
-    namesrv: str,
-    broker: str | None,
-    cluster: str | None,
-    question: Callable[[BrokerAdmin], Awaitable[T]],
-    *,
-    with_slaves: bool = False,
-) -> Answers[T]:
-    """Query the broker at an address, or the masters of a cluster, optionally with its slaves."""
-    find = all_targets if with_slaves else targets
+class AnyBrokers(OptionSet, frozen=True, kw_only=True):
+    """The broker at an address, or the brokers of a cluster; by default, of all clusters."""
 
-    async def asked(admin: AdminClient) -> Answers[T]:
-        return await ask_each(await find(admin, broker, cluster), question)
+    broker: BrokerAddr = None
+    cluster: Annotated[
+        str | None, typer.Option("-c", "--cluster", help="All brokers of this cluster.")
+    ] = None
 
-    return ask(namesrv, asked)
+    async def masters(self, admin: AdminClient) -> list[BrokerAdmin]:
+        """Return the broker, or the masters of the cluster."""
+        if self.broker is not None:
+            return [admin.broker(self.broker)]
+        return list((await admin.masters(self.cluster)).values())
+
+    async def members(self, admin: AdminClient) -> list[BrokerAdmin]:
+        """Return the broker, or the masters and slaves of the cluster."""
+        if self.broker is not None:
+            return [admin.broker(self.broker)]
+        groups = await admin.broker_groups(self.cluster)
+        return [member for group in groups.values() for member in group.values()]
+
+    def ask(
+        self,
+        namesrv: str,
+        question: Callable[[BrokerAdmin], Awaitable[T]],
+        *,
+        with_slaves: bool = False,
+    ) -> Answers[T]:
+        """Query each of the brokers, by default only masters."""
+        find = self.members if with_slaves else self.masters
+
+        async def asked(admin: AdminClient) -> Answers[T]:
+            return await ask_each(await find(admin), question)
+
+        return ask(namesrv, asked)
+
+
+class Target(AnyBrokers, frozen=True, kw_only=True):
+    """One broker, or one cluster; a command that has both options or neither is refused."""
+
+    cluster: Annotated[
+        str | None, typer.Option("-c", "--clusterName", help="All masters of this cluster.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.broker is None and self.cluster is None:
+            raise wrong_usage(
+                "the target is missing: give -c with the name of a cluster, for all its masters, or"
+                " -b with the address of one broker; cometmq cluster shows both"
+            )
+        if self.broker is not None and self.cluster is not None:
+            raise wrong_usage(
+                "there are two targets: give either -b (one broker) or -c (all masters of a"
+                " cluster)"
+            )
 
 
 def ask_namesrvs(namesrv: str, question: Callable[[NamesrvAdmin], Awaitable[T]]) -> Answers[T]:

@@ -8,16 +8,13 @@ import typer
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.mqadmin.frame import (
     Answers,
-    BrokerAddr,
-    ClusterName,
     Family,
     Namesrv,
+    Target,
     TrueFalse,
     ask_each,
-    check_target,
     exit_if_any,
     print_done,
-    targets,
 )
 from cometmq.cli.mqadmin.text import java_text
 from cometmq.cli.output import AsJson, print_json
@@ -90,8 +87,7 @@ class Placed(NamedTuple):
 @app.named("updateSubGroup")
 def update_sub_group(  # one parameter per option
     group: GroupName,
-    broker: BrokerAddr = None,
-    cluster: ClusterName = None,
+    target: Target,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     consume: Consume = "true",
     from_min: FromMin = "false",
@@ -105,7 +101,6 @@ def update_sub_group(  # one parameter per option
     as_json: AsJson = False,
 ) -> None:
     """Create or update a consumer group; omitted options take their defaults."""
-    check_target(broker, cluster)
     config = SubscriptionGroupConfig(
         group_name=group,
         consume_enable=consume == "true",
@@ -120,7 +115,7 @@ def update_sub_group(  # one parameter per option
 
     async def question(admin: AdminClient) -> Answers[None]:
         check_group(group)
-        masters = await targets(admin, broker, cluster)
+        masters = await target.masters(admin)
         return await ask_each(masters, lambda one: one.create_group(config))
 
     done, failures = ask(namesrv, question)
@@ -135,8 +130,7 @@ def update_sub_group(  # one parameter per option
 @app.named("deleteSubGroup")
 def delete_sub_group(
     group: GroupName,
-    broker: BrokerAddr = None,
-    cluster: ClusterName = None,
+    target: Target,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     remove_offset: Annotated[
         TrueFalse, typer.Option("-r", "--removeOffset", help="Whether to delete its offsets.")
@@ -145,31 +139,30 @@ def delete_sub_group(
     as_json: AsJson = False,
 ) -> None:
     """Delete a consumer group and, with -c, its retry and dead-letter topics."""
-    check_target(broker, cluster)
 
     async def question(admin: AdminClient) -> Answers[None]:
-        masters = await targets(admin, broker, cluster)
+        masters = await target.masters(admin)
         is_removing = remove_offset == "true"
         found = await ask_each(
             masters, lambda one: one.delete_group(group, remove_offsets=is_removing)
         )
-        if cluster is not None and not found[1]:
+        if target.cluster is not None and not found[1]:
             for topic in (retry_topic(group), dead_letter_topic(group)):
-                await admin.delete_topic(topic, cluster=cluster, is_missing_ok=True)
+                await admin.delete_topic(topic, cluster=target.cluster, is_missing_ok=True)
         return found
 
     done, failures = ask(namesrv, question)
     addresses = list(done)
-    inside = "" if cluster is None else f" in cluster [{cluster}]"
+    inside = "" if target.cluster is None else f" in cluster [{target.cluster}]"
     lines = [
         f"delete subscription group [{group}] from broker [{address}]{inside} success."
         for address in addresses
     ]
-    if cluster is not None and not failures:
+    if target.cluster is not None and not failures:
         lines += [
             f"delete topic [{topic}] from {place} success."
             for topic in (retry_topic(group), dead_letter_topic(group))
-            for place in (f"cluster [{cluster}]", "NameServer")
+            for place in (f"cluster [{target.cluster}]", "NameServer")
         ]
     if addresses:
         print_done("\n".join(lines), {"deleted": group, "brokers": addresses}, as_json=as_json)

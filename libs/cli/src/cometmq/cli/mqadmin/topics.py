@@ -7,18 +7,15 @@ import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.mqadmin.frame import (
-    BrokerAddr,
-    ClusterName,
     Family,
     Namesrv,
+    Target,
     Topic,
     TrueFalse,
     ask_each,
     broker_name_of,
-    check_target,
     exit_if_any,
     print_done,
-    targets,
 )
 from cometmq.cli.output import AsJson
 from cometmq.client.admin import AdminClient
@@ -38,8 +35,7 @@ Perms = Annotated[
 @app.named("updateTopic")
 def update_topic(
     topic: Topic,
-    broker: BrokerAddr = None,
-    cluster: ClusterName = None,
+    target: Target,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     read_queues: Annotated[
         int, typer.Option("-r", "--readQueueNums", min=0, help="Queues to read from.")
@@ -64,7 +60,6 @@ def update_topic(
     as_json: AsJson = False,
 ) -> None:
     """Create or update a topic."""
-    check_target(broker, cluster)
     flags = TopicSysFlag.UNIT if unit == "true" else TopicSysFlag(0)
     flags |= TopicSysFlag.UNIT_SUB if has_unit_sub == "true" else TopicSysFlag(0)
     config = TopicConfig(
@@ -79,16 +74,16 @@ def update_topic(
     async def question(
         admin: AdminClient,
     ) -> tuple[list[str], dict[str, CometError], str | None]:
-        masters = await targets(admin, broker, cluster)
+        masters = await target.masters(admin)
         done, failures = await ask_each(masters, lambda one: admin.put_topic(config, [one]))
         has_order = config.order and not failures
-        order_config = await _keep_order(admin, config, broker, cluster) if has_order else None
+        order_config = await _keep_order(admin, config, target) if has_order else None
         return list(done), failures, order_config
 
     addresses, failures, order_config = ask(namesrv, question)
     lines = [f"create topic to {address} success." for address in addresses]
     if order_config is not None:
-        place = "cluster" if broker is None else "broker"
+        place = "cluster" if target.broker is None else "broker"
         lines.append(f"set {place} orderConf. isOrder=true, orderConf=[{order_config}]")
     facts = {"topic": config.topic_name, "brokers": addresses, "order_config": order_config}
     if addresses:
@@ -96,14 +91,13 @@ def update_topic(
     exit_if_any(failures)
 
 
-async def _keep_order(
-    admin: AdminClient, config: TopicConfig, broker: str | None, cluster: str | None
-) -> str:
+async def _keep_order(admin: AdminClient, config: TopicConfig, target: Target) -> str:
     """Register the topic's queues with the name servers; return the new order configuration."""
     topic, count = config.topic_name, config.write_queue_nums
-    if broker is not None:
-        return await admin.set_order_queues(topic, await broker_name_of(admin, broker), count)
-    order_config = ";".join(f"{name}:{count}" for name in await admin.masters(cluster))
+    if target.broker is not None:
+        name = await broker_name_of(admin, target.broker)
+        return await admin.set_order_queues(topic, name, count)
+    order_config = ";".join(f"{name}:{count}" for name in await admin.masters(target.cluster))
     await admin.set_order_config(topic, order_config)
     return order_config
 
@@ -122,14 +116,12 @@ def _config_text(config: TopicConfig) -> str:
 def update_topic_perm(
     topic: Topic,
     perm: Perms,
-    broker: BrokerAddr = None,
-    cluster: ClusterName = None,
+    target: Target,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
     """Change what clients may do with a topic."""
-    check_target(broker, cluster)
 
     async def question(
         admin: AdminClient,
@@ -142,7 +134,7 @@ def update_topic_perm(
             await admin.put_topic(config, [master])
             return old, config
 
-        return await ask_each(await targets(admin, broker, cluster), change)
+        return await ask_each(await target.masters(admin), change)
 
     changed, failures = ask(namesrv, question)
     lines = [
