@@ -24,7 +24,7 @@ from cometmq.remoting.errors import (
     SystemBusy,
 )
 from cometmq.remoting.header import encode_frame
-from cometmq.remoting.transport import ClientSettings, ServerSettings
+from cometmq.remoting.transport import ClientSettings, ServerSettings, hub
 from cometmq.remoting.transport.addresses import NO_HOST
 from cometmq.remoting.transport.client import LATE_MS
 
@@ -58,6 +58,17 @@ async def test_a_struct_is_a_successful_answer(
 
     assert response.header == QueryConsumerOffsetReply(offset=2**40)
     assert response.ext == {"offset": str(2**40)}
+
+
+async def test_a_check_may_be_due_at_once(
+    start_server: Any, new_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the process is stopped for a moment; uvloop returns another kind of handle then."""
+    _, port = await start_server({QUERY: lambda _, call: QueryConsumerOffsetReply(offset=1)})
+    client = new_client(settings(Serialization.JSON))
+    monkeypatch.setattr(hub, "due_on_grid", lambda now_s, _: now_s)
+    found = await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)
+    assert found.header == QueryConsumerOffsetReply(offset=1)
 
 
 @BOTH

@@ -111,7 +111,7 @@ class RemotingClient:
         self._peers: dict[str, PeerProtocol] = {}
         self._retiring: set[PeerProtocol] = set()
         self._connecting: dict[str, _Turns] = {}
-        self._check_timer: asyncio.TimerHandle | None = None
+        self._check_timer: asyncio.Handle | None = None
         self._check_due_ms = 0
         self.loop_late_ms = 0
         """How late the checks ran in total; delays below LATE_MS are left out."""
@@ -340,8 +340,8 @@ class RemotingClient:
             self._on_close(peer)
 
     def _check_later(self) -> None:
-        self._check_timer = self._hub.later(self._check)
-        self._check_due_ms = int(self._check_timer.when() * 1000)
+        self._check_timer, due_s = self._hub.later(self._check)
+        self._check_due_ms = int(due_s * 1000)
 
     def _check(self) -> None:
         now_ms = self._hub.now_ms()

@@ -118,10 +118,14 @@ class Hub(Generic[PeerT]):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._is_empty.wait(), drain_ms / 1000)
 
-    def later(self, check: Callable[[], None]) -> asyncio.TimerHandle:
-        """Schedule a check of the connections after about ``check_interval_ms``."""
-        pause_s = self.settings.check_interval_ms / 1000
-        return self.loop.call_at(due_on_grid(self.loop.time(), pause_s), check)
+    def later(self, check: Callable[[], None]) -> tuple[asyncio.Handle, float]:
+        """Schedule a check of the connections after about ``check_interval_ms``.
+
+        Return also when it is due, in seconds of the loop's time: uvloop's handle of a time that
+        has just passed does not know.
+        """
+        due_s = due_on_grid(self.loop.time(), self.settings.check_interval_ms / 1000)
+        return self.loop.call_at(due_s, check), due_s
 
     def now_ms(self) -> int:
         """Return the loop's time in milliseconds, the clock of all deadlines."""

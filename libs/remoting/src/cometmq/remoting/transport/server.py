@@ -108,7 +108,7 @@ class Server(Generic[ContextT]):
         self._listeners: list[asyncio.Server] = []
         self._addresses: list[tuple[str, int]] = []
         self._certificates = CertificateWatch(self._tasks, log)
-        self._check_timer: asyncio.TimerHandle | None = None
+        self._check_timer: asyncio.Handle | None = None
         self._in_flight = InFlight(
             settings.in_flight_per_connection_max, settings.in_flight_max, self._hub.stats
         )
@@ -168,7 +168,7 @@ class Server(Generic[ContextT]):
         for address in (host,) if host else ALL_ADDRESSES:
             port = await self._listen_at(address, port, connected)
         if self._check_timer is None:
-            self._check_timer = self._hub.later(self._check)
+            self._check_timer, _ = self._hub.later(self._check)
         return port
 
     async def _listen_at(self, host: str, port: int, connected: Callable[[], PeerProtocol]) -> int:
@@ -255,7 +255,7 @@ class Server(Generic[ContextT]):
             self._direct.close()
 
     def _check(self) -> None:
-        self._check_timer = self._hub.later(self._check)
+        self._check_timer, _ = self._hub.later(self._check)
         now_ms = self._hub.now_ms()
         for peer in tuple(self._hub.peers):
             peer.check(now_ms)
