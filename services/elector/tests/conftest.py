@@ -14,6 +14,7 @@ from cometmq.ha.fencing import Timing
 from cometmq.ha.member import Role
 from cometmq.ha.places.memory import MemoryPlace
 from cometmq.ha.record import Copy
+from cometmq.ha.state import Standing
 from cometmq.runtime.clock import FakeClock
 
 GROUP = "orders"
@@ -181,3 +182,20 @@ def pair():
 @pytest.fixture
 def trio():
     return FakeGroup(3)
+
+
+async def rounds(elector, count=6):
+    for _ in range(count):
+        await elector.round()
+        await elector._orders._handovers.drain(1)
+
+
+async def started(group, **options):
+    """Build an elector whose group has a master with every other member in sync."""
+    elector = group.elector(**options)
+    await rounds(elector)
+    group.in_sync(*range(len(group.members)))
+    for member in group.members:
+        member.becomes(standing=Standing.PROVEN)
+    await rounds(elector, 1)
+    return elector

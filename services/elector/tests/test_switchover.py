@@ -13,8 +13,7 @@ from cometmq.elector.settings import ElectorSettings
 from cometmq.elector.switchover import carry_out, plan_switchover
 from cometmq.ha.member import OrderRefused, Refusal, Role
 
-from .conftest import GROUP, FakeLink
-from .test_elector import started
+from .conftest import GROUP, FakeLink, started
 
 
 class LossyLink(FakeLink):

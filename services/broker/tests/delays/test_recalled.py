@@ -9,7 +9,7 @@ from cometmq.broker.delays.recalled import AlreadyDue, Delayed, Recalled
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.store.results import PutDone, PutResult, PutStatus
 
-from .test_delays import DELAY_MS, LEVEL, FakeStore, ImmediateSaver, service, step
+from .conftest import DELAY_MS, LEVEL, FakeStore, ImmediateSaver, service, step
 
 
 @pytest.fixture
