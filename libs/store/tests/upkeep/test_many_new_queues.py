@@ -3,6 +3,7 @@
 
 import pytest
 
+from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep.checkpointer import NEW_QUEUES_MAX, STOP_QUEUES_MAX
@@ -108,6 +109,27 @@ def test_jobs_create_a_bounded_number_of_files_and_reach_a_checkpoint():
     assert rig.store.stats().checkpoint_offset == rig.store.commit_log.end
     disk.crash()
     assert held(StoreRig(disk, wide_settings()), count) == list(range(count))
+
+
+def test_planning_a_job_copies_only_what_the_job_writes(monkeypatch):
+    """The event loop plans: with 40,000 new queues, each of 80 jobs held it for 120 ms."""
+    count, copied, unwritten = 5 * NEW_QUEUES_MAX, list[ConsumeQueue](), ConsumeQueue.unwritten
+
+    def noted(queue):
+        copied.append(queue)
+        return unwritten(queue)
+
+    rig = StoreRig(CountingDisk(), wide_settings())
+    put_topics(rig, range(count))
+    monkeypatch.setattr(ConsumeQueue, "unwritten", noted)
+    for _ in range(count // NEW_QUEUES_MAX):
+        before = len(copied)
+        for job in rig.store.jobs(rig.clock.advance(2_000)):
+            assert len(copied) - before <= NEW_QUEUES_MAX
+            job.run()
+            job.done(None)
+    assert len(set(copied)) == len(copied) == count
+    assert rig.store.stats().checkpoint_offset == rig.store.commit_log.end
 
 
 def test_a_stop_after_thousands_of_deletions_deletes_few_files():

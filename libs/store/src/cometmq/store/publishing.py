@@ -110,7 +110,7 @@ class Publisher:
         for listener in self.listeners:
             listener(touched, None)
 
-    def _dispatch(self) -> set[ConsumeQueue]:
+    def _dispatch(self) -> list[ConsumeQueue]:
         """Return the queues that got messages."""
         log, dispatcher = self._commit_log, self._dispatcher
         dispatcher.keyed = []  # a failed dispatch is repeated, with its keys
@@ -118,7 +118,7 @@ class Publisher:
         start = self._checkpointer.dispatched_offset
         end = log.end if self._limit is None else min(self._limit, log.end)
         if start >= end:
-            return set()
+            return []
         # Only zeros follow the end; reading them would take as long as everything else.
         scanner = LogScanner(log.files, start, check_crc=False, end=end, take=dispatcher.taker)
         for scan in scanner:
@@ -126,7 +126,7 @@ class Publisher:
             # were never in this log, which may begin later than its queues.
             dispatcher.dispatch(scan, is_from_head=True)
         reached = scanner.offset
-        touched = set(dispatcher.touched)
+        touched = list(dispatcher.touched)
         log.confirm(reached)
         dispatcher.publish()
         keyed, dispatcher.keyed = dispatcher.keyed, []

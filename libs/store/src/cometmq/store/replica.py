@@ -149,7 +149,7 @@ class Replica:
         )
         for scan in scanner:
             dispatcher.dispatch(scan, is_from_head=True)
-        touched = set(dispatcher.touched)
+        touched = list(dispatcher.touched)
         dispatcher.publish()
         checkpointer.note_dispatched(touched, end, 0, 0)
 

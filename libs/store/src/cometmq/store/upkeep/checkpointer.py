@@ -5,7 +5,7 @@ A checkpoint writes the entries that queues and index hold only in memory, syncs
 records the offset up to which everything is on the disk. Recovery starts there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from cometmq.store.errors import DiskError
@@ -82,25 +82,23 @@ class Checkpointer:
 
     def begin(self, *, start: int, end: int, last_timestamp: int) -> None:
         """Adopt the result of recovery: every queue with entries in memory is dirty."""
-        self.unsaved.queues.update(
-            queue for queue in self._queues.queues.values() if queue.tail_bytes
-        )
+        self.unsaved.note(queue for queue in self._queues.queues.values() if queue.tail_bytes)
         self._timestamp = last_timestamp
         self._verify_offset = start
         self.dispatched_offset = self._spill_offset = end
 
     def note_commit(self, batch: Batch) -> None:
         """Record which queues a commit has changed."""
-        self.unsaved.queues.update(batch.touched)
+        self.unsaved.note(batch.touched)
         self._timestamp = max(self._timestamp, batch.store_timestamp)
         self.catch_up.is_pressed = False  # checkpoints must not delay senders
         self.dispatched_offset = batch.end
 
     def note_dispatched(
-        self, queues: set[ConsumeQueue], offset: int, timestamp: int, count: int
+        self, queues: Iterable[ConsumeQueue], offset: int, timestamp: int, count: int
     ) -> None:
         """Record which queues `count` replicated records have changed."""
-        self.unsaved.queues |= queues
+        self.unsaved.note(queues)
         self._timestamp = max(self._timestamp, timestamp)
         self.catch_up.note_dispatched(count, unsaved_bytes=offset - self.offset)
         self.dispatched_offset = offset
@@ -175,11 +173,11 @@ class Checkpointer:
 
     def plan_spill(self, on_done: Callable[[SpillJob, Exception | None], None]) -> SpillJob:
         """Take the entries that exist only in memory; of queues without a file, only some."""
-        writes = self.unsaved.writes()
-        new = [write for write in writes if not write.queue.files.files]
+        new = self.unsaved.new(NEW_QUEUES_MAX + 1)
         if len(new) > NEW_QUEUES_MAX:
-            writes = new[:NEW_QUEUES_MAX]
+            writes = self.unsaved.writes(new[:NEW_QUEUES_MAX])
         else:
+            writes = self.unsaved.writes()
             self._spill_offset = self.dispatched_offset
         return SpillJob(
             disk=self._disk,

@@ -74,7 +74,7 @@ class Housekeeping:
             return self._create_job()
         interval_ms = self._parts.settings.flush_interval_consume_queue
         if self._checkpointer.is_due(now_ms, interval_ms) and self.indexing.retry():
-            if self._checkpointer.unsaved.new_count > NEW_QUEUES_MAX:
+            if len(self._checkpointer.unsaved.new(NEW_QUEUES_MAX + 1)) > NEW_QUEUES_MAX:
                 return self._checkpointer.plan_spill(self._note_spilled)
             return self._checkpointer.plan(now_ms, self._note_checkpoint)
         if self._checkpointer.must_spill:

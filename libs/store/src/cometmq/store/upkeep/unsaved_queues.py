@@ -3,14 +3,11 @@
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from operator import attrgetter
-from typing import Final
+from itertools import islice
 
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.settings import CQ_ENTRY_BYTES
 from cometmq.store.upkeep.jobs import QueueWrite, Written
-
-_NAME: Final = attrgetter("topic", "queue_id")
 
 
 class UnsavedQueues:
@@ -19,28 +16,36 @@ class UnsavedQueues:
     __slots__ = ("_spilled", "_spilled_folders", "queues")
 
     def __init__(self) -> None:
-        self.queues: set[ConsumeQueue] = set()
-        """Those with entries in memory."""
+        self.queues: dict[ConsumeQueue, None] = {}
+        """Those with entries in memory, in the order of their first one."""
         # Queue -> the first of its entries that a spill has written since the checkpoint.
         self._spilled: dict[ConsumeQueue, int] = {}
         self._spilled_folders: set[str] = set()
 
     def forget(self, queue: ConsumeQueue) -> None:
         """Drop a deleted queue."""
-        self.queues.discard(queue)
+        self.queues.pop(queue, None)
         self._spilled.pop(queue, None)
         self._spilled_folders.discard(queue.files.folder)
+
+    def note(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Note queues with new entries in memory."""
+        self.queues.update(dict.fromkeys(queues))
 
     @property
     def new_count(self) -> int:
         """The number of queues that have no file yet."""
         return sum(not queue.files.files for queue in self.queues)
 
-    def writes(self) -> list[QueueWrite]:
-        """Copy the entries that exist only in memory."""
+    def new(self, count_max: int) -> list[ConsumeQueue]:
+        """Return some queues that have no file yet."""
+        return list(islice((queue for queue in self.queues if not queue.files.files), count_max))
+
+    def writes(self, queues: Iterable[ConsumeQueue] | None = None) -> list[QueueWrite]:
+        """Copy the entries, of some queues or of all, that exist only in memory."""
         return [
             QueueWrite(queue, queue.written_offset, queue.unwritten())
-            for queue in sorted(self.queues, key=_NAME)  # a simulated run repeats this order
+            for queue in (self.queues if queues is None else queues)
             if queue.tail_bytes
         ]
 
@@ -73,4 +78,4 @@ class UnsavedQueues:
         for queue, queue_offset, entries in writes:
             queue.mark_written(queue_offset + len(entries) // CQ_ENTRY_BYTES)
             if not queue.tail_bytes:
-                self.queues.discard(queue)
+                self.queues.pop(queue, None)

@@ -87,7 +87,7 @@ class Dispatcher:
         """The number of records that were dispatched."""
         self.store_timestamp = 0
         """The store time of the record that was dispatched last."""
-        self.touched: set[ConsumeQueue] = set()
+        self.touched: dict[ConsumeQueue, None] = {}  # in the order of the log
         self.gaps: set[ConsumeQueue] = set()
 
     def dispatch(self, scan: Scan, *, is_from_head: bool = False) -> None:
@@ -116,7 +116,7 @@ class Dispatcher:
 
     def _delete(self, mark: Scan) -> None:
         topic = mark.topic
-        self.touched = {queue for queue in self.touched if queue.topic != topic}
+        self.touched = {queue: None for queue in self.touched if queue.topic != topic}
         self.gaps = {queue for queue in self.gaps if queue.topic != topic}
         self._on_deletion(topic, mark.physical_offset + mark.size)
 
@@ -206,7 +206,7 @@ class Dispatcher:
             _close_gap(queue, scan.queue_offset)
         code = queue_code(queue, scan, code)
         if queue.stage(scan.physical_offset, scan.size, code, scan.store_timestamp):
-            self.touched.add(queue)
+            self.touched[queue] = None
 
     def _enqueue_run(
         self, queue: ConsumeQueue, first_offset: int, entries: bytes, *, is_from_head: bool
@@ -223,7 +223,7 @@ class Dispatcher:
         elif missing:
             _close_gap(queue, first_offset)
         if entries and queue.stage_run(entries, len(entries) // CQ_ENTRY_BYTES):
-            self.touched.add(queue)
+            self.touched[queue] = None
 
     def _count_known(self, queue: ConsumeQueue, entries: bytes) -> int:
         """Count the leading entries of a run that `behind` excludes from dispatch."""
