@@ -147,3 +147,23 @@ def test_a_row_keeps_its_name_in_sight(tab, place):
 def test_times_stay_on_one_line(tab, place):
     tab.open(f"{place.url}/messages?topic=orders")
     assert tab.run("document.querySelector('tbody th time').getClientRects().length") == 1
+    place_of = "getComputedStyle(document.querySelector('tbody td.short')).whiteSpace"
+    assert tab.run(place_of) == "nowrap"
+
+
+def test_dead_letters_are_reached_from_their_group(tab, place):
+    tab.open(f"{place.url}/group?name=billing")
+    tab.click("a[href*='/dead-letters/']")
+    assert text(tab, "h1") == "Dead letters of billing"
+
+
+def test_a_phone_shows_the_values_beside_long_names(tab, place):
+    tab.size(375, 800)
+    tab.open(f"{place.url}/brokers")
+    tab.click("tbody a")
+    name, value = tab.run(
+        "[...document.querySelectorAll('#settings ~ .scroll tbody tr:nth-child(2) > *')]"
+        ".slice(0, 2).map((it) => [it.textContent, it.getBoundingClientRect().right])"
+    )
+    assert name[0] == "accessMessageInMemoryMaxRatio"
+    assert value[1] <= 375

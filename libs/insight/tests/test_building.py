@@ -139,6 +139,11 @@ def test_a_growing_disk_has_a_time_to_full():
     found = seen(master(runtime=grown), history=history, now_ms=NOW_MS + 100_000)
     disk = found.brokers[0].state.disk
     assert (disk.free_bytes, disk.full_in_s) == (4 << 30, 400)
+    history = History()
+    seen(master(runtime=facts), history=history)
+    little = facts | {"commitLogMaxOffset": "1000"}  # 4 GiB last for 13 years
+    found = seen(master(runtime=little), history=history, now_ms=NOW_MS + 100_000)
+    assert found.brokers[0].state.disk.full_in_s is None
     lies = {"commitLogDiskRatio": "nan", "commitLogMaxOffset": "inf", "bootTimestamp": "-inf"}
     assert isinstance(seen(master(runtime=lies)).brokers[0].state.disk, Unknown)
 

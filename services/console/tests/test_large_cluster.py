@@ -4,6 +4,7 @@
 import re
 import time
 
+import msgspec
 import pytest
 
 from cometmq.client.admin.figures import BrokerFigures, Load
@@ -96,6 +97,15 @@ async def test_lists_are_sorted_filtered_and_cut_on_the_server(large):
     assert "Nothing matches the filter" in page.text
     page = await large.web.get("/groups?sort=nonsense&size=7&page=99999")
     assert page.status_code == 200
+
+
+async def test_a_time_that_no_broker_tells_has_no_column(large):
+    assert "Last message" in (await large.web.get("/topics")).text
+    untold = [msgspec.structs.replace(topic(at), last_write_ms=Unknown("-")) for at in range(3)]
+    large.snapshot = snapshot(large.clock, topics=untold)
+    page = await large.web.get("/topics?sort=last")
+    assert page.status_code == 200
+    assert "Last message" not in page.text
 
 
 async def test_unknown_empty_and_zero_look_different(sites):

@@ -6,6 +6,7 @@ import asyncio
 import pytest
 
 from cometmq.client import ConsumeFrom, ConsumeResult, Message, Producer, PushConsumer, PushOptions
+from cometmq.client.clock import wall_ms
 from cometmq.client.settings import ProducerOptions
 from cometmq.console.pages import ACTIONS, PAGES
 
@@ -97,6 +98,20 @@ async def test_a_topic_from_its_creation_to_its_end(desk, suite):
     assert audit[1]["begun"]["user"] == "admin"
 
 
+async def test_a_topic_that_takes_no_messages_says_so(desk):
+    await log_in(desk)
+    await change(desk, "/topic/create", name="closed", queues="1", perm="r")
+
+    async def shown():
+        page = await desk.web.get("/topic?name=closed")
+        return page.text if page.status_code == 200 else ""
+
+    text = await eventually(shown)
+    assert "Producers cannot send to it at " in text
+    assert "no write permission there (cometmq topic alter closed --perm rw)" in text
+    assert "Consumers cannot read it" not in text
+
+
 async def test_messages_of_a_topic_are_deleted_as_previewed(desk, suite):
     await log_in(desk)
     await desk.admin.create_topic("purged", queue_count=1)
@@ -169,6 +184,8 @@ async def test_a_group_from_its_creation_to_its_end(desk, suite):
     assert "10 messages are delivered again." in page.text
     assert answer.status_code == 303
     assert sum(it.lag for it in await desk.admin.lag("steppers", "stepped")) == 10
+    data = (await desk.web.get("/group?name=steppers", headers=JSON)).json()["data"]
+    assert 0 <= wall_ms() - data["unread_since_ms"] < 1_000 * DEADLINE_S
     page, answer = await change(desk, "/group/reset", name="steppers", topic="stepped", to="last")
     assert "10 messages that the group has not read are skipped." in page.text
     page, answer = await change(desk, "/group/alter", name="steppers", retries="3", enabled="no")

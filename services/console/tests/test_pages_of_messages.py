@@ -199,14 +199,17 @@ async def dead(plain_suite, plain_admin, send):
 
 
 async def test_dead_letters_are_listed_with_their_groups(live, plain_admin, dead):
-    groups = {it["group"]: it["dead_letters"] for it in await data(live, "/dead-letters")}
-    assert groups[dead] == 3
+    groups = {it["group"]: it for it in await data(live, "/dead-letters")}
+    assert groups[dead]["dead_letters"] == 3
     letters = await data(live, "/dead-letters/group", group=dead)
+    assert groups[dead]["last_ms"] == max(it["store_timestamp"] for it in letters)
+    assert f'href="/dead-letters/group?group={dead}"' in await page(live, "/groups")
     assert {it["origin_topic"] for it in letters} == {"Dying"}
     some = await data(live, "/dead-letters/group", group=dead, key="k1")
     assert [it["body"] for it in some] == ["letter 1"]
     text = await page(live, "/dead-letters/group", group=dead)
     assert "protocol carries no error" in text
+    assert "as an operator to correct them or to send them again" in text
     assert re.findall(r"<td>Dying</td><td>(.*?)</td>", text) == ["1"] * 3  # deliveries
     none = await page(live, "/dead-letters/group", group=dead, key="nobody")
     await plain_admin.create_group(SubscriptionGroupConfig(group_name="paged-alive"))
@@ -481,7 +484,7 @@ async def test_push_back_says_who_why_and_what_helps(sites):
     asked = await site.web.get("/push-back", headers={**JSON, **VIEWER})
     assert [it["subject"] for it in asked.json()["data"]["refusals"]] == ["T"]
     assert "No default permission for topic:T" in text
-    assert "page Accounts answers" in text
+    assert '<a href="/accounts">give the client an account' in text
     assert "java" not in text
     text = await page(site, "/connections")
     assert "No default permission" in text

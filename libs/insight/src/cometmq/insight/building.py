@@ -47,6 +47,8 @@ from cometmq.remoting.progress import unread
 
 NOBODY: Final = Unknown("no master answers")
 NOT_TOLD: Final = Unknown("not asked yet: this broker tells it topic by topic")
+FORECAST_S_MAX: Final = 365 * 86_400.0
+"""A disk that lasts longer than a year has no time to full."""
 _SIZE: Final = re.compile(r"\b([0-9]{1,15}(?:\.[0-9]{1,15})?) (B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)")
 _UNITS: Final = {unit: 1 << (10 * place) for place, unit in enumerate("BKMGT")}
 
@@ -136,6 +138,8 @@ def _disk(
     growth = history.growth_per_s(place.address, log_bytes, now_ms)
     history.note_log(place.address, log_bytes, now_ms)
     full_in_s = free / growth if free is not None and growth is not None and growth > 0 else None
+    if full_in_s is not None and full_in_s > FORECAST_S_MAX:
+        full_in_s = None
     return Disk(ratio, total, free, full_in_s)
 
 

@@ -56,8 +56,8 @@ class Disk(msgspec.Struct, frozen=True, gc=False, tag="disk"):
     total_bytes: int | None = None
     free_bytes: int | None = None
     full_in_s: float | None = None
-    """Time until the disk is full if the log grows as it did; None if it does not grow, or if there
-    are too few looks to tell.
+    """Time until the disk is full if the log grows as it did; None if it does not grow, would take
+    more than a year, or if there are too few looks to tell.
     """
 
 

@@ -89,9 +89,9 @@ async def overview(view: View) -> Shown:
                 else ""
             ),
         ),
+        *disconnecting,  # before what may be out of sight
         Column("address", "Address", lambda it: it.address.lstrip("/")),
-        Column("language", "Language", lambda it: it.language),
-        Column("version", "Version", lambda it: version_name(it.version)),
+        Column("version", "Version", lambda it: f"{it.language} {version_name(it.version)}"),
         Column("brokers", "Connected to", lambda it: it.brokers),
         Column(
             "refused",
@@ -100,7 +100,6 @@ async def overview(view: View) -> Shown:
             tone=lambda it: "warn" if it.address.lstrip("/") in refusals else "",
             help="what a broker refused this connection lately; see Push-back",
         ),
-        *disconnecting,
     ]
     table = view.table(
         clients,

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dead letters: who has them and why; send them again, all, some or edited, after a dry run."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +34,8 @@ SECONDS_MAX: Final = 60
 EDITED_BYTES_MAX: Final = 8_000
 """Larger bodies do not fit in the address of the page that shows the plan."""
 PREVIEW_CHARS: Final = 120
+TIMES_MAX: Final = 50
+"""Groups of which the list tells when their newest dead letter was stored."""
 NO_REASON: Final = (
     "RocketMQ's protocol carries no error with a dead letter: the consumer's log has it"
     " (event listener.failed)"
@@ -50,7 +54,7 @@ async def overview(view: View) -> Shown:
         for it in known(snapshot.groups)
         if isinstance(it.dead_letters, Unknown) or it.dead_letters
     ]
-    grown = {name: at for name, (_, at) in view.desk.looks.dead_letters.items()}
+    last = dict(zip((it.name for it in groups), await _last_times(view, groups), strict=True))
     columns: list[Column[Group]] = [
         Column(
             "name",
@@ -60,17 +64,20 @@ async def overview(view: View) -> Shown:
         ),
         Column("count", "Dead letters", lambda it: it.dead_letters, "number"),
         Column(
-            "grown",
-            "Last new one",
-            lambda it: at.ms if (at := grown.get(it.name)) is not None else None,
+            "last",
+            "Last",
+            lambda it: last[it.name],
             "moment",
-            help="seen by this console since it started",
+            help="When the newest dead letter was stored",
         ),
         Column("lag", "Lag", lambda it: it.lag, "number"),
         Column("retries", "Retries", lambda it: it.retries, "number"),
     ]
     table = view.table(groups, columns, default="-count", search=lambda it: it.name)
-    data = [{"group": it.name, "dead_letters": it.dead_letters} for it in groups]
+    data = [
+        {"group": it.name, "dead_letters": it.dead_letters, "last_ms": last[it.name]}
+        for it in groups
+    ]
     return Shown(
         data,
         "cometmq dlq list",
@@ -81,6 +88,25 @@ async def overview(view: View) -> Shown:
             "unknown": snapshot.groups if isinstance(snapshot.groups, Unknown) else None,
         },
     )
+
+
+async def _last_times(view: View, groups: Sequence[Group]) -> list[int | Unknown]:
+    """Return when the newest dead letter of each group was stored; only the first groups are asked
+    about, because each costs a request to every broker.
+    """
+
+    async def last_ms(group: Group) -> int | Unknown:
+        try:
+            stats = await view.admin().topic_stats(dead_letter_topic(group.name))
+        except CometError as error:
+            return Unknown(str(error))
+        times_ms = [it.last_update_timestamp for it in stats.values()]
+        return max(times_ms, default=0) or Unknown("the broker does not report it")
+
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(last_ms(it)) for it in groups[:TIMES_MAX]]
+    found = [it.result() for it in asked]
+    return [*found, *[Unknown(f"there are more than {TIMES_MAX} groups")] * len(groups[TIMES_MAX:])]
 
 
 def _choice(view: View, count_max: int | None = None) -> Choice:
@@ -309,7 +335,9 @@ async def edit(view: View) -> Form:
         Field("topic", "Send to this topic instead", value=topic or ""),
     ]
     if not is_filled:
-        return Form(fields, intro="The dead letter stays as it is; a corrected copy is sent.")
+        return Form(
+            fields, intro=f"The dead letter stays as it is; a corrected copy is sent to {group}."
+        )
 
     async def perform(client: AdminClient) -> str:
         properties = {**message.properties}

@@ -16,7 +16,7 @@ from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
 from cometmq.insight.findings import findings
 from cometmq.insight.model import Group, Member, Unknown, known
-from cometmq.insight.queue_states import QueueState, queue_states
+from cometmq.insight.queue_states import QueueState, queue_states, unread_since_ms
 from cometmq.insight.words import command
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
 from cometmq.remoting.errors import CometError
@@ -41,7 +41,7 @@ def columns(view: View) -> list[Column[Group]]:
         Column("retry", "Retries", lambda it: it.retry_backlog, "number",
                help="Failed messages that wait for their next delivery"),
         Column("dead", "Dead letters", lambda it: it.dead_letters, "number",
-               link=lambda it: view.href("/dead-letters", group=it.name)
+               link=lambda it: view.href("/dead-letters/group", group=it.name)
                if it.dead_letters
                else ""),
         Column("topics", "Topics", lambda it: [one.topic for one in it.topics]),
@@ -138,13 +138,20 @@ async def group(view: View) -> Shown:
     if found is None:
         raise missing(f"there is no group {name}, or no broker that knows it answers")
     states = await queue_states(view.admin(), name)
+    since_ms = None if found.is_broadcasting else unread_since_ms(states)
     loss_s, note = await time_to_loss(view, states), view.desk.notes.get("group", name)
     members: Sequence[Member] = () if isinstance(found.members, Unknown) else found.members
     own = [
         it for it in findings(snapshot, view.desk.looks) if it.subject.partition(" in ")[0] == name
     ]
     return Shown(
-        {"group": found, "queues": states, "time_to_loss_s": loss_s, "note": note},
+        {
+            "group": found,
+            "queues": states,
+            "unread_since_ms": since_ms,
+            "time_to_loss_s": loss_s,
+            "note": note,
+        },
         command("group describe", name),
         snapshot.taken_ms,
         silent_brokers(snapshot),
@@ -154,6 +161,7 @@ async def group(view: View) -> Shown:
             "findings": own,
             "loss_s": loss_s,
             "behind_s": _behind(found, states),
+            "since_ms": since_ms,
             "duration": duration,
             "queues": view.table(
                 states, QUEUES, default="-lag", keep=("name", "hours"), name="queue_",

@@ -134,7 +134,7 @@ def _row(view: View, message: MessageExt) -> dict[str, Any]:
 
 _COLUMNS: Final[list[Column[dict[str, Any]]]] = [
     Column("stored", "Stored", lambda it: it["stored"], "moment", link=lambda it: it["link"]),
-    Column("place", "Queue", lambda it: it["place"]),
+    Column("place", "Queue", lambda it: it["place"], "short"),
     Column("tag", "Tag", lambda it: it["tag"]),
     Column("keys", "Keys", lambda it: it["keys"]),
     Column("size", "Size", lambda it: it["size"], "size"),

@@ -9,7 +9,7 @@ from cometmq.insight.model import BrokerState, Refusal, Snapshot, Unknown, known
 from cometmq.insight.rules.clients import advice_for, unexpected_refusals
 from cometmq.remoting.codes import ResponseCode, request_name
 from cometmq.remoting.integers import whole
-from cometmq.remoting.refusals import plain_remark
+from cometmq.remoting.refusals import is_access_refusal, plain_remark
 
 
 def _response_name(code: int) -> str:
@@ -28,7 +28,13 @@ async def overview(view: View) -> Shown:
         Column(
             "remark", "Remark", lambda it: plain_remark(it.remark), "prose", tone=lambda _: "warn"
         ),
-        Column("advice", "What helps", lambda it: advice_for(it.response, it.remark), "prose"),
+        Column(
+            "advice",
+            "What helps",
+            lambda it: advice_for(it.response, it.remark),
+            "prose",
+            link=lambda it: view.href("/accounts") if is_access_refusal(it.remark) else "",
+        ),
         Column("peer", "Of whom", lambda it: it.peer),
         Column("count", "Times", lambda it: it.count, "number"),
         Column("first", "First", lambda it: it.first_ms, "moment"),

@@ -14,7 +14,7 @@ from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import Group, Snapshot, Topic, TopicKind, Unknown, known
-from cometmq.insight.words import command
+from cometmq.insight.words import command, listed
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.message.flags import Perm
 
@@ -46,9 +46,28 @@ def permission(perm: int) -> str:
     return ("r" if perm & Perm.READ else "") + ("w" if perm & Perm.WRITE else "") or "none"
 
 
-def columns(view: View) -> list[Column[TopicRow]]:
-    """Return the columns of the list."""
+def closed(name: str, configs: Mapping[str, TopicConfig]) -> list[str]:
+    """Return what clients may not do with a topic, where, and the remedy."""
+    remedy = command("topic alter", name, options=("--perm", "rw"))
+    found = []
+    for right, word, what in (
+        (Perm.WRITE, "write", "Producers cannot send to it"),
+        (Perm.READ, "read", "Consumers cannot read it"),
+    ):
+        if at := [broker for broker, it in configs.items() if not it.perm & right]:
+            found.append(f"{what} at {listed(at)}: it has no {word} permission there ({remedy}).")
+    return found
+
+
+_LAST: Final[Column[TopicRow]] = Column(
+    "last", "Last message", lambda it: it.topic.last_write_ms, "moment"
+)
+
+
+def columns(view: View, rows: Sequence[TopicRow]) -> list[Column[TopicRow]]:
+    """Return the columns of the list; CometMQ's brokers tell when messages came only per topic."""
     notes = view.desk.notes.of("topic")
+    is_dated = any(isinstance(it.topic.last_write_ms, int) for it in rows)
     return [
         Column("name", "Topic", lambda it: it.topic.name,
                link=lambda it: view.href("/topic", name=it.topic.name)),
@@ -59,7 +78,7 @@ def columns(view: View) -> list[Column[TopicRow]]:
         Column("lag", "Largest lag", lambda it: it.lag, "number",
                help="Messages that the slowest group has not read",
                link=lambda it: view.href("/groups", find=it.topic.name) if it.groups else ""),
-        Column("last", "Last message", lambda it: it.topic.last_write_ms, "moment"),
+        *([_LAST] if is_dated else ()),
         Column("queues", "Queues", lambda it: it.topic.write_queues, "number",
                help="Queues to which producers send, on all brokers"),
         Column("perm", "Rights", lambda it: permission(it.topic.perm)),
@@ -93,7 +112,7 @@ async def topics(view: View) -> Shown:
     rows = rows_of(snapshot, kind)
     table = view.table(
         rows,
-        columns(view),
+        columns(view, rows),
         default="name",
         keep=("kind",),
         search=lambda it: " ".join([it.topic.name, note_in(notes, it.topic.name) or ""]),
@@ -179,6 +198,7 @@ async def topic(view: View) -> Shown:
             "last_ms": max((it.last_ms for it in queues), default=0) or None,
             "note": note,
             "configs": configs,
+            "closed": closed(name, configs),
             "permission": permission,
             "queues": view.table(
                 queues, QUEUES, default="broker", search=lambda it: it.broker,

@@ -93,7 +93,7 @@ def _columns(view: View, readable: Collection[str], now_ms: int) -> list[Column[
         Column("topic", "Topic", lambda it: it.topic),
         Column("tag", "Tag", tag),
         Column("place", "Half message", _place),
-        Column("asked", "Asked by RocketMQ", asked_by_rocketmq, "number"),
+        Column("asked", "Asked", asked_by_rocketmq, "number", help="How often RocketMQ has asked"),
         Column("id", "Transaction", lambda it: it.message.message_id),
     ]
 

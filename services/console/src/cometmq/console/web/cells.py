@@ -91,6 +91,7 @@ def words(value: Any) -> str:
 FORMATS: Final[Mapping[str, Callable[[Any], str]]] = {
     "text": words,
     "prose": words,
+    "short": words,
     "number": number,
     "rate": rate,
     "size": size,
