@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`consume --exec`: a command for each message; its exit status decides what becomes of it."""
 
+import asyncio
 import signal
 import subprocess
 
 import pytest
+import uvloop
 
+from cometmq.cli.messaging import shell
+from cometmq.client.testing.messages import message_ext
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.processes import wait_until
 
@@ -44,6 +48,21 @@ def test_a_body_larger_than_a_pipe_need_not_be_read(pipe, ask, topic, tmp_path):
     ask("produce", topic, "-f", tmp_path / "large")
     done = pipe("consume", topic, "--last", 1, "--exec", "true")
     assert (done.status, done.out, done.err) == (0, "", "")
+
+
+def test_the_end_of_a_command_that_did_not_read_is_no_fault_of_the_loop():
+    """uvloop wrote a traceback when the pipe closed after the wait for it had been cancelled."""
+    faults = []
+    message = message_ext(0, bytes(100_000))
+
+    async def run_often():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: faults.append(context))
+        statuses = {await shell.status("exit 3", message, "MESSAGE_") for _ in range(200)}
+        assert statuses == {3}
+
+    uvloop.run(run_often())
+    assert faults == []
 
 
 def test_a_message_whose_command_is_interrupted_stays_unread(suite, ask, topic, tmp_path):

@@ -71,8 +71,7 @@ async def _conversation(process: asyncio.subprocess.Process, body: bytes) -> byt
         with suppress(BrokenPipeError, ConnectionResetError):  # it does not read its input
             stdin.write(body)
             await stdin.drain()
-            stdin.close()
-            await stdin.wait_closed()
+            stdin.close()  # nobody waits for it: uvloop reports the end of a cancelled wait
 
     if stdout is None:
         async with asyncio.TaskGroup() as tasks:
