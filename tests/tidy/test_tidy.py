@@ -80,9 +80,9 @@ def attributes_set_by(method: ast.AST) -> set[str]:
 
 
 def test_commands_to_copy_are_made_by_one_function() -> None:
-    """Peers choose names and addresses, so `cometmq.insight.words.command` quotes them."""
+    """Peers choose names and addresses, so `cometmq.remoting.visible.command` quotes them."""
     form = re.compile(r'f"[^"]*\bcometmq [a-z]+ [^"]*\{(?!\w+\()(?![A-Z_]+\})')
-    rooms = ("libs/insight/src", "services/console/src")
+    rooms = ("libs/client/src", "libs/insight/src", "libs/cli/src", "services/console/src")
     found = [path for path in SOURCES if str(path.relative_to(ROOT)).startswith(rooms)]
     assert [path.name for path in found if form.search(path.read_text(encoding="utf-8"))] == []
 

@@ -113,3 +113,11 @@ def test_states_have_colours_on_a_terminal_only_and_not_if_the_user_wants_none(c
 def test_the_brokers_fit_on_80_columns(ask):
     assert max(map(len, ask("cluster").out.splitlines())) <= 80
     assert max(map(len, ask("cluster", "--wide").out.splitlines())) > 80
+
+
+@pytest.mark.parametrize("group", ["$(id)", "--yes"])
+def test_a_command_to_copy_has_names_as_single_words(call, suite, group):
+    done = call("lag", "-n", suite.namesrv, "--", group)
+    remedy = "-- --yes" if group == "--yes" else "'$(id)'"
+    assert done.status == 1
+    assert done.err.endswith(f"create it: cometmq group create {remedy}\n"), done.err

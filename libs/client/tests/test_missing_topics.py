@@ -24,6 +24,7 @@ from cometmq.client import (
     TransactionProducer,
     sync,
 )
+from cometmq.client.errors import no_route, read_only
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting import RequestCode
 from cometmq.remoting.errors import TopicNotExist
@@ -240,3 +241,10 @@ async def test_without_any_broker_the_topic_is_not_to_blame(
         with pytest.raises(NoRoute, match=REFUSED):
             await producer.send(Message("Orderz", b"x"))
         await eventually(lambda: consumer.queues, what="the queues of T")
+
+
+def test_remedies_quote_names_for_a_shell() -> None:
+    assert str(no_route("a|b")).endswith("create the topic: cometmq topic create 'a|b'")
+    closed = str(read_only("--all", ["b $(id)"]))
+    assert "cometmq topic alter --perm rw -- --all, or" in closed
+    assert closed.endswith("cometmq addWritePerm -b 'b $(id)'")

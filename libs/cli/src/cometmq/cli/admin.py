@@ -27,6 +27,7 @@ from cometmq.remoting.errors import (
     TopicNotExist,
     TransportError,
 )
+from cometmq.remoting.visible import command
 
 T = TypeVar("T")
 
@@ -215,8 +216,8 @@ class CommandAdmin(AdminClient):
             f"{broker.address} has no {topic}",
             f"broker {broker.name} ({broker.address}) does not have the topic {topic}, although the"
             " name server lists it there, as after a delete that failed halfway; to delete it"
-            f" everywhere: cometmq topic delete {topic}; to have it there again: cometmq topic"
-            f" create {topic} -b {broker.name}",
+            f" everywhere: {command('topic delete', topic)}; to have it there again:"
+            f" {command('topic create', topic, options=('-b', broker.name))}",
         )
 
     def damaged(self, _event: str, text: str) -> None:

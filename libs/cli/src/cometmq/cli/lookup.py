@@ -9,6 +9,7 @@ from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.names import is_system_group
+from cometmq.remoting.visible import command
 
 
 def check_not_reserved(group: str) -> None:
@@ -40,7 +41,7 @@ async def known_group(admin: AdminClient, group: str) -> SubscriptionGroupConfig
     if config is None:
         raise ClientError(
             f"no broker knows the consumer group {group}: check the name, or create it: "
-            f"cometmq group create {group}"
+            + command("group create", group)
         )
     return config
 

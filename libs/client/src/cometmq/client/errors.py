@@ -10,6 +10,7 @@ from typing import Final
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CometError, Outage, RequestTimeout
+from cometmq.remoting.visible import command
 
 NO_NAMESRV: Final = 10004
 NO_ROUTE: Final = 10005
@@ -117,13 +118,13 @@ def no_route(topic: str, *, refused_by: Iterable[str] = ()) -> NoRoute:
         has, creates = ("has", "does not create") if len(names) == 1 else ("have", "do not create")
         return NoRoute(
             f"{', '.join(names)} {has} no topic {topic}, and {creates} it: check the name; "
-            f"otherwise create the topic: cometmq topic create {topic}"
+            f"otherwise create the topic: {command('topic create', topic)}"
         )
     if topic.startswith("%"):  # the retry topic of a group: its broker creates it
         return NoRoute(f"no broker has the topic {topic}")
     return NoRoute(
         f"no broker has the topic {topic}: check the name; if a broker is down, start it first (see"
-        f" cometmq cluster); otherwise create the topic: cometmq topic create {topic}"
+        f" cometmq cluster); otherwise create the topic: {command('topic create', topic)}"
     )
 
 
@@ -146,8 +147,8 @@ def read_only(topic: str, broker_names: Iterable[str]) -> NoRoute:
     has, broker = ("has", names[0]) if len(names) == 1 else ("have", "BROKER")
     return NoRoute(
         f"the topic {topic} accepts no messages: {', '.join(names)} {has} no write permission for"
-        f" it; to grant it: cometmq topic alter {topic} --perm rw, or, if wipeWritePerm has removed"
-        f" it: cometmq addWritePerm -b {broker}"
+        f" it; to grant it: {command('topic alter', topic, options=('--perm', 'rw'))}, or, if"
+        f" wipeWritePerm has removed it: {command('addWritePerm', options=('-b', broker))}"
     )
 
 

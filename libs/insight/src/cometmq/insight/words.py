@@ -8,6 +8,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cometmq.insight.times import is_known
+from cometmq.remoting.visible import command
+
+__all__ = ["command", "counted", "lasting", "listed", "moment", "sized"]
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _MINUTE_S: Final = 60
@@ -25,20 +28,6 @@ def listed(names: Sequence[str], count_max: int = 5) -> str:
     if len(names) <= count_max:
         return ", ".join(names)
     return f"{', '.join(names[:count_max])} and {len(names) - count_max:,} others"
-
-
-def command(verb: str, *names: str, options: Sequence[str] = ()) -> str:
-    """Return a command to copy: `cometmq group reset billing Orders --to first`.
-
-    Peers choose names, such as `$(id)` and `--yes`, so each is one word for a shell, and none of
-    them is an option.
-    """
-    from shlex import quote  # noqa: PLC0415  # most commands of the CLI copy none
-
-    arguments, given = [quote(it) for it in names], [quote(it) for it in options]
-    if any(it.startswith("-") for it in names):
-        return " ".join(["cometmq", verb, *given, "--", *arguments])
-    return " ".join(["cometmq", verb, *arguments, *given])
 
 
 def lasting(seconds: float) -> str:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Escapes the texts of peers, so that none can control the terminal that prints them."""
+"""Escapes the texts of peers, so that none can control the terminal that prints them, or become
+more than a word of the commands that people copy.
+"""
 
+from collections.abc import Sequence
 from typing import Final
 
 _CONTROLS: Final = (range(0x09), range(0x0B, 0x20), range(0x7F, 0xA0))
@@ -27,3 +30,17 @@ def visible(text: str) -> str:
 def visible_json(text: str) -> str:
     """Escape the control characters of a JSON document that JSON itself leaves as they are."""
     return text.translate(_IN_JSON)
+
+
+def command(verb: str, *names: str, options: Sequence[str] = ()) -> str:
+    """Return a command to copy: `cometmq group reset billing Orders --to first`.
+
+    Peers choose names, such as `$(id)` and `--yes`, so each is one word for a shell, and none of
+    them is an option.
+    """
+    from shlex import quote  # noqa: PLC0415  # most commands of the CLI copy none
+
+    arguments, given = [quote(it) for it in names], [quote(it) for it in options]
+    if any(it.startswith("-") for it in names):
+        return " ".join(["cometmq", verb, *given, "--", *arguments])
+    return " ".join(["cometmq", verb, *arguments, *given])

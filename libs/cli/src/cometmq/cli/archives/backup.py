@@ -24,6 +24,7 @@ from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.insight import times
 from cometmq.insight.words import counted
+from cometmq.remoting.visible import command
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -188,7 +189,7 @@ def _check_unfinished(
     if found.end is not None:
         raise ClientError(
             f"{found.path} has a complete backup of {found.plan.begun}: name another folder; to"
-            f" check this one: cometmq backup {found.path} --verify"
+            f" check this one: {command('backup', str(found.path), options=('--verify',))}"
         )
     begun = found.plan.options
     has = sorted(it.name for it in found.plan.topics)

@@ -14,6 +14,7 @@ from cometmq.client.errors import ClientError
 from cometmq.insight.members import members_of
 from cometmq.insight.words import listed
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.visible import command
 
 
 async def check_groups(admin: CommandAdmin, backup: Folder, topics: Collection[str]) -> None:
@@ -29,7 +30,7 @@ async def check_groups(admin: CommandAdmin, backup: Folder, topics: Collection[s
         if name in known and (count := (await members_of(admin, name, known[name])).count):
             raise ClientError(
                 f"the consumer group {name} has {count} connected members, which would commit their"
-                f" own offsets again: stop them first (cometmq group describe {name})"
+                f" own offsets again: stop them first ({command('group describe', name)})"
             )
 
 

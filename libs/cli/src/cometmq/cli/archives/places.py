@@ -17,6 +17,7 @@ from cometmq.client.errors import ClientError, NoRoute
 from cometmq.insight.words import counted
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.message.flags import Perm
+from cometmq.remoting.visible import command
 
 
 class TopicPlace(msgspec.Struct, frozen=True):
@@ -85,8 +86,8 @@ async def place_of(admin: CommandAdmin, backup: Folder, source: str, topic: str)
     ]
     if not queues:
         raise ClientError(
-            f"the topic {topic} accepts no messages: see cometmq topic route {topic}; to allow it:"
-            f" cometmq topic alter {topic} --perm rw"
+            f"the topic {topic} accepts no messages: see {command('topic route', topic)}; to allow"
+            f" it: {command('topic alter', topic, options=('--perm', 'rw'))}"
         )
     notes = []
     if len(queues) != len(plan.queues):

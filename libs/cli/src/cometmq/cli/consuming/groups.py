@@ -48,6 +48,7 @@ from cometmq.insight.queue_states import (
 from cometmq.insight.words import counted
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.names import dead_letter_topic, retry_topic
+from cometmq.remoting.visible import command
 
 app = typer.Typer(
     add_completion=False,
@@ -240,7 +241,8 @@ def create(  # noqa: PLR0913  # one parameter per option
         check_group(group)
         check_not_reserved(group)
         admin.resume = lambda _: (
-            f"create it there, too: cometmq group alter {group} --retries {retries}"
+            "create it there, too: "
+            + command("group alter", group, options=("--retries", str(retries)))
         )
         masters = await admin.masters_to_change(cluster)
         existing = await configs_at(admin, masters, group, lambda it: it.groups())

@@ -4,7 +4,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from shlex import quote
 from typing import Final
 
 from cometmq.cli.complaints import Complaints
@@ -42,6 +41,7 @@ from cometmq.remoting.errors import (
     TransportError,
 )
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.visible import command
 
 DRAIN_MS: Final = 500
 """Time to acknowledge the last printed message."""
@@ -140,7 +140,7 @@ def _refusal(group: str, broker: str, error: CommandError) -> CometError:
     if isinstance(error, SubscriptionGroupNotExist):
         return ClientError(
             f"broker {broker} does not know the consumer group {group}, and does not create groups"
-            f" itself (autoCreateSubscriptionGroup): cometmq group create {group}"
+            f" itself (autoCreateSubscriptionGroup): {command('group create', group)}"
         )
     return error
 
@@ -199,9 +199,10 @@ async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -
         except TransportError:
             silent.append(broker.name)  # the consumer reports it, and reads the other brokers
     if placed and not any(placed):
+        move = command("group reset", group, topic, options=("--to", start))
         say(
             f"cometmq: {group} has members or offsets in {topic}: it goes on there, whatever --from"
-            f" says; to move it: cometmq group reset {group} {topic} --to {quote(start)}",
+            f" says; to move it: {move}",
             err=True,
         )
     if silent:

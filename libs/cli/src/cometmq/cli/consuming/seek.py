@@ -28,6 +28,7 @@ from cometmq.insight.members import members_of
 from cometmq.insight.preview import QueueMove
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.visible import command
 
 
 def seek(  # noqa: PLR0913  # one parameter per option
@@ -76,7 +77,7 @@ def seek(  # noqa: PLR0913  # one parameter per option
         if count := (await members_of(admin, group, config)).count:
             raise ClientError(
                 f"the consumer group {group} has {count} connected members, which would commit"
-                f" their own offsets again: stop them first (cometmq group describe {group})"
+                f" their own offsets again: stop them first ({command('group describe', group)})"
             )
         admin.preview = moves.totals(found)
         facts = f"{admin.preview['read_again']} read again, {admin.preview['skipped']} skipped"

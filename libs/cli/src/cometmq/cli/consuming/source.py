@@ -24,6 +24,7 @@ from cometmq.insight.words import counted
 from cometmq.remoting.errors import CometError, ConnectFailed, ConnectionLost, RequestTimeout
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.refusals import is_access_text
+from cometmq.remoting.visible import command
 
 NAMES_MAX: Final = 8
 """Number of queues that are named in one line."""
@@ -224,8 +225,8 @@ async def queues_of(admin: AdminClient, topic: str) -> list[MessageQueue]:
     queues = await admin.queues(topic)
     if not queues:
         raise ClientError(
-            f"consumers may not read the topic {topic}: see cometmq topic route {topic}; to allow"
-            f" it: cometmq topic alter {topic} --perm rw"
+            f"consumers may not read the topic {topic}: see {command('topic route', topic)}; to"
+            f" allow it: {command('topic alter', topic, options=('--perm', 'rw'))}"
         )
     return queues
 

@@ -248,6 +248,6 @@ def read_bundle(file: Path) -> Evidence:
             data = archive.read(entry.size)
         return msgspec.json.decode(data, type=Evidence)
     except (OSError, EOFError, zlib.error, tarfile.TarError, msgspec.MsgspecError) as error:
-        raise SettingsError(f"{file} is no bundle of cometmq debug bundle: {error}") from error
+        raise SettingsError(f"{file} is no bundle of debug bundle: {error}") from error
     except (UnicodeDecodeError, RecursionError) as error:  # of the JSON
-        raise SettingsError(f"{file} is no bundle of cometmq debug bundle: {error}") from error
+        raise SettingsError(f"{file} is no bundle of debug bundle: {error}") from error

@@ -25,6 +25,7 @@ from cometmq.insight import message_json, times
 from cometmq.insight.key_search import COUNT_MAX, find_by_key
 from cometmq.insight.words import counted
 from cometmq.remoting.errors import QueryNotFound, ServerError
+from cometmq.remoting.visible import command
 
 COLUMNS: Final = ("Message id", "Broker", "Queue", "Offset", "Tag", "Keys", "Stored", "Bytes")
 GROUP_COLUMNS: Final = ("Group", "State")
@@ -196,7 +197,7 @@ async def find_by_id(admin: AdminClient, message_id: str, topic: str | None) -> 
     except (InvalidArgument, BrokerMissing, QueryNotFound, ServerError) as error:
         raise ClientError(
             f"no stored message has the offset message id {message_id}; if produce or consume has"
-            f" printed this id, give the topic: cometmq message show {message_id} -t TOPIC"
+            f" printed this id, give the topic: {command('message show', message_id)} -t TOPIC"
         ) from error
 
 
@@ -206,7 +207,7 @@ def _notes(message_id: str, others: Sequence[MessageExt]) -> list[str]:
     ids = " ".join(it.offset_message_id for it in others)
     return [
         f"this id has {counted(len(others), 'further message')}, as after a retry of the producer;"
-        f" to show one: cometmq message show {ids.partition(' ')[0]}"
+        f" to show one: {command('message show', ids.partition(' ')[0])}"
         + (f" (also {ids.partition(' ')[2]})" if " " in ids else "")
     ]
 

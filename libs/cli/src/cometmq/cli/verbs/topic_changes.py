@@ -20,6 +20,7 @@ from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.errors import TopicNotExist
 from cometmq.remoting.message.flags import Perm
+from cometmq.remoting.visible import command
 
 C = TypeVar("C")
 
@@ -186,6 +187,11 @@ async def unread_notes(
     return notes
 
 
+def at_brokers(names: Iterable[str]) -> list[str]:
+    """Return the options that choose brokers."""
+    return [word for name in names for word in ("-b", name)]
+
+
 def unreadable_notes(topic: str, route: TopicRoute) -> list[str]:
     """Return a line about the brokers on which consumers may not read a topic, if there are any.
 
@@ -195,11 +201,11 @@ def unreadable_notes(topic: str, route: TopicRoute) -> list[str]:
     names = sorted(it.broker_name for it in route.queue_datas if not it.perm & Perm.READ)
     if not names:
         return []
-    options = "".join(f" -b {name}" for name in names)
+    remedy = command("topic alter", topic, options=("--perm", "rw", *at_brokers(names)))
     line = (
         f"{topic}: consumers may not read its queues at {', '.join(names)}, and get none of their"
-        f" messages; to allow it: cometmq topic alter {topic} --perm rw{options} (or, if the"
-        " setting brokerPermission of a broker forbids it, change that)"
+        f" messages; to allow it: {remedy} (or, if the setting brokerPermission of a broker forbids"
+        " it, change that)"
     )
     return [line]
 
@@ -216,10 +222,10 @@ def _unread_note(
     held = "messages sent there wait"
     if total:
         held = f"{counted(total, 'message')} {'wait' if total > 1 else 'waits'} there"
-    queue_count = max(it.end for it in unread)
+    options = ("--read-queues", str(max(it.end for it in unread)))
     return (
         f"{topic}: no consumer reads {', '.join(map(str, unread))}, so {held};"
-        f" to have them read: cometmq topic alter {topic} --read-queues {queue_count}"
+        f" to have them read: {command('topic alter', topic, options=options)}"
     )
 
 
@@ -274,11 +280,12 @@ def exists_text(
         f" {permission_text(it.perm)})"
         for name, it in existing.items()
     )
-    text = f"the topic {topic} exists at {found}; to change it, use cometmq topic alter {topic}"
+    alter = command("topic alter", topic)
+    text = f"the topic {topic} exists at {found}; to change it, use {alter}"
     rest = [name for name in masters if name not in existing]
     if rest:
-        options = " ".join(f"-b {name}" for name in rest)
-        text += f"; to create it at the other brokers, use cometmq topic create {topic} {options}"
+        create = command("topic create", topic, options=at_brokers(rest))
+        text += f"; to create it at the other brokers, use {create}"
     return text
 
 
@@ -310,8 +317,8 @@ def clone_topic(
 
         found = await prepare_clone(admin, source, name)
         admin.resume = lambda rest: (
-            f"create it there, too: cometmq topic create {name} "
-            + " ".join(f"-b {it.name}" for it in rest)
+            "create it there, too: "
+            + command("topic create", name, options=at_brokers(it.name for it in rest))
         )
         admin.preview = {broker: described(it) for broker, it in found.configs.items()}
         await clone(admin, found)

@@ -21,6 +21,7 @@ from cometmq.cli.output import AsJson, Cell, print_facts, print_notes, print_row
 from cometmq.cli.verbs.topic_analysis import analyse_topic
 from cometmq.cli.verbs.topic_changes import (
     Change,
+    at_brokers,
     check_exists,
     clone_topic,
     configs_at,
@@ -58,6 +59,7 @@ from cometmq.remoting.names import (
     RETRY_PREFIX,
     is_system_topic,
 )
+from cometmq.remoting.visible import command
 
 QUEUES_MAX: Final = 16_384
 QUEUES_DEFAULT: Final = 8
@@ -205,8 +207,15 @@ def create(  # noqa: PLR0913  # one parameter per option
     async def question(admin: CommandAdmin) -> tuple[list[str], dict[str, int]]:
         check_topic(topic)
         admin.resume = lambda rest: (
-            f"create it there, too: cometmq topic create {topic} --queues {queue_count}"
-            f" --perm {perm} " + " ".join(f"-b {it.name}" for it in rest)
+            "create it there, too: "
+            + command(
+                "topic create",
+                topic,
+                options=[
+                    *("--queues", str(queue_count), "--perm", perm),
+                    *at_brokers(it.name for it in rest),
+                ],
+            )
         )
         masters = await admin.masters_to_change(cluster, broker or None)
         existing = await configs_at(admin, masters, topic, lambda it: it.topics())
@@ -246,7 +255,8 @@ def _group_topic_notes(topic: str) -> list[str]:
             group = topic.removeprefix(prefix)
             note = (
                 f"{topic} is the topic of the {_PURPOSES[prefix]} of the group {group}; brokers"
-                f" create it when it is needed; to create the group: cometmq group create {group}"
+                " create it when it is needed; to create the group: "
+                + command("group create", group)
             )
             return [note]
     return []

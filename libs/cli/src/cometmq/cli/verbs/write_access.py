@@ -17,6 +17,7 @@ from cometmq.client.errors import NoRoute
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.message.flags import Perm
 from cometmq.remoting.names import SELF_TEST_TOPIC
+from cometmq.remoting.visible import command
 
 
 class ReadOnlyBroker(msgspec.Struct, frozen=True):
@@ -76,10 +77,13 @@ async def _read_only(master: BrokerAdmin) -> ReadOnlyBroker:
         return ReadOnlyBroker(
             master.name,
             f"its setting brokerPermission is {permission}",
-            f"cometmq updateBrokerConfig -b {master.address} -k brokerPermission -v 6",
+            command(
+                "updateBrokerConfig",
+                options=("-b", master.address, "-k", "brokerPermission", "-v", "6"),
+            ),
         )
     return ReadOnlyBroker(
         master.name,
         "the name server lists its topics as read-only (wipeWritePerm)",
-        f"cometmq addWritePerm -b {master.name}",
+        command("addWritePerm", options=("-b", master.name)),
     )

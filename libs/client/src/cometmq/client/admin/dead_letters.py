@@ -29,6 +29,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import TransportError
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
+from cometmq.remoting.visible import command
 
 SENDER_GROUP: Final = "ReSendMsgById"
 """The producer group that resends stored messages."""
@@ -142,7 +143,8 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
                 raise ClientError(
                     f"the consumer group {receiver} allows {groups[receiver].retry_max_times}"
                     f" retries at {broker.name}: messages would become dead letters again; use"
-                    f" cometmq group alter {receiver} --retries 1 first, or send with --topic"
+                    f" {command('group alter', receiver, options=('--retries', '1'))} first, or"
+                    " send with --topic"
                 )
 
     async def replay(

@@ -11,6 +11,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.errors import ClientError
 from cometmq.remoting.errors import ConsumerNotOnline
+from cometmq.remoting.visible import command
 
 
 async def groups_in(admin: AdminBase, masters: Collection[BrokerAdmin], topic: str) -> set[str]:
@@ -48,7 +49,7 @@ async def check_disconnected(
             has = "a connected member" if len(members) == 1 else f"{len(members)} connected members"
             raise ClientError(
                 f"the consumer group {group} has {has}, which {harm}; stop the members first"
-                f" (cometmq group describe {group}){way_out}"
+                f" ({command('group describe', group)}){way_out}"
             )
 
 

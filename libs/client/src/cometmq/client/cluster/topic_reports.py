@@ -9,6 +9,7 @@ from cometmq.client.cluster.namesrv import Namesrv
 from cometmq.client.cluster.routes import Route
 from cometmq.client.errors import no_brokers_text
 from cometmq.remoting.log import Log
+from cometmq.remoting.visible import command
 
 UNKNOWN_GRACE_MS: Final = 3_000
 """How long a subscribed topic may be missing without a warning: many programs start a consumer just
@@ -61,7 +62,7 @@ class TopicReports:
             return
         else:
             advice = (
-                f"create it: cometmq topic create {topic} (or send to it, where brokers have "
+                f"create it: {command('topic create', topic)} (or send to it, where brokers have "
                 "autoCreateTopicEnable)"
             )
         self._log.warning(

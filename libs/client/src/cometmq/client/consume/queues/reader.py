@@ -20,6 +20,7 @@ from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import AccessDenied, CometError, CommandError, TopicNotExist
+from cometmq.remoting.visible import command
 
 NOT_READY_CODES: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
@@ -207,9 +208,8 @@ class Reader:
                 "or the broker has lost messages"
             )
             if skipped_count:
-                advice += (
-                    f"; to consume what is skipped: cometmq group reset {group} {topic} --to first"
-                )
+                move = command("group reset", group, topic, options=("--to", "first"))
+                advice += f"; to consume what is skipped: {move}"
         shared.instance.log.warning(
             "offset.moved",
             group=group,
