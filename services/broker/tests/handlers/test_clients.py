@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -22,6 +25,7 @@ from cometmq.remoting.command import OK, Call
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
+from cometmq.remoting.transport.dispatch import InOrder
 from cometmq.runtime.limits import LimitReached
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
@@ -241,3 +245,87 @@ def test_silent_clients_are_closed() -> None:
     assert (one.is_open, two.is_open) == (False, True)
     assert broker.clients.producers.group_count == 0
     assert broker.clients.consumers.client_count == 1
+
+
+def long_heartbeat(broker: Broker, peer: FakePeer, *, last: str = "last") -> InOrder:
+    groups = [f"g{number}" for number in range(clients.STEP_WEIGHT)]
+    beat = Heartbeat(
+        client_id="c1",
+        consumer_data_set=[consumer(group) for group in groups],
+        producer_data_set=[ProducerData(last)],
+    )
+    work = clients.heart_beat(broker, Call(34, NoHeader(), body=encode_json(beat), peer=peer))
+    assert isinstance(work, InOrder)
+    return work
+
+
+@asynccontextmanager
+async def within(broker: Broker, work: InOrder) -> AsyncIterator[None]:
+    """Run the body after the first step of a heartbeat, and then the other steps."""
+
+    async def finish() -> None:
+        assert await work == OK
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(finish())
+        while not broker.clients.registered.count:  # noqa: ASYNC110  # no event
+            await asyncio.sleep(0)
+        assert broker.clients.registered.count <= clients.STEP_WEIGHT / 2
+        yield
+
+
+async def test_a_long_heartbeat_is_refused_before_its_first_step() -> None:
+    broker = memory_broker()
+
+    with pytest.raises(ServerError):
+        long_heartbeat(broker, FakePeer(), last="x" * 300)
+
+    assert broker.clients.registered.count == 0
+
+
+async def test_a_long_heartbeat_registers_its_groups_in_steps() -> None:
+    broker = memory_broker()
+
+    async with within(broker, long_heartbeat(broker, FakePeer())):
+        pass
+
+    assert broker.clients.consumers.group_count == clients.STEP_WEIGHT
+    assert broker.clients.producers.clients("last")
+
+
+async def test_a_long_heartbeat_without_room_keeps_the_other_groups() -> None:
+    broker = memory_broker(connectionRegistrationsMax="70")
+
+    with pytest.raises(LimitReached):
+        await long_heartbeat(broker, FakePeer())
+
+    assert broker.clients.registered.count == 70
+
+
+async def test_a_long_heartbeat_registers_nothing_for_a_connection_that_has_ended() -> None:
+    broker, peer = memory_broker(), FakePeer()
+    work = long_heartbeat(broker, peer)
+    peer.is_open = False
+
+    assert await work == OK
+
+    assert broker.clients.registered.count == 0
+
+
+async def test_a_connection_that_ends_within_a_heartbeat_leaves_no_groups() -> None:
+    broker, peer = memory_broker(), FakePeer()
+
+    async with within(broker, long_heartbeat(broker, peer)):
+        peer.is_open = False
+        clients.connection_closed(broker, peer)
+
+    assert (broker.clients.registered.count, broker.clients.consumers.group_count) == (0, 0)
+
+
+async def test_a_check_of_rights_within_a_heartbeat_closes_the_connection() -> None:
+    broker, peer = memory_broker(), FakePeer()
+
+    async with within(broker, long_heartbeat(broker, peer)):
+        assert not broker.clients.registered.without_right(lambda *_: True)
+
+    assert (peer.is_open, broker.clients.registered.count) == (False, 0)

@@ -44,6 +44,8 @@ class Registered:
     def __init__(self, limits: Limits) -> None:
         self.count = 0
         self.size = 0
+        self.rights_checks = 0
+        """How often `without_right` was called."""
         self._connections: dict[Peer, _Connection] = {}
         self._limits = limits
 
@@ -96,6 +98,7 @@ class Registered:
 
     def without_right(self, may_stay: Callable[[Peer, str | None, Place], bool]) -> list[Peer]:
         """Return the connections with a group that its account may no longer register."""
+        self.rights_checks += 1
         return [
             peer
             for peer, known in self._connections.items()
