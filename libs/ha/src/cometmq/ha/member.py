@@ -393,7 +393,7 @@ def _fence_as_master(member: Member, event: FenceOrder) -> Reaction:
 
 
 def _epoch_seen(member: Member, event: EpochSeen) -> Reaction:
-    """Read the record: it alone decides whether the epoch exists, whoever has mentioned it."""
+    """Read the record: only the record decides whether an epoch exists."""
     return member, (ReadRecord(),) if event.epoch > max(member.epoch, member.promised) else ()
 
 

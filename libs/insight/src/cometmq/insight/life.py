@@ -55,7 +55,7 @@ class Event(msgspec.Struct, frozen=True):
     happening: Happening
     text: str
     at_ms: int | None = None
-    """When; None for a state whose beginning nobody has noted."""
+    """The time; None for a state whose beginning is not recorded."""
     group: str = ""
     place: str = ""
     """The broker, queue and offset."""

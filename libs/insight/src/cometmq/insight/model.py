@@ -243,7 +243,7 @@ class HalfMessages(msgspec.Struct, frozen=True, gc=False):
 
     broker: str
     waiting_max: int
-    """Half messages that nobody has examined; an upper bound of the open transactions."""
+    """Half messages that were not examined; an upper bound of the open transactions."""
 
 
 class DelayLevel(msgspec.Struct, frozen=True, gc=False):

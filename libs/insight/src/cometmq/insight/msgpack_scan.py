@@ -9,7 +9,7 @@ from typing import Final
 
 DEPTH_MAX: Final = 32
 ITEMS_MAX: Final = 50_000
-"""Values of a body that is decoded; the scan takes some 10 ms for so many."""
+"""Maximum number of values in a decoded body; to scan them takes about 10 ms."""
 
 _SIZES: Final = {  # headers of scalars -> bytes after the header byte
     0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1,

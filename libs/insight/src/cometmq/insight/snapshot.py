@@ -161,9 +161,9 @@ class Watch:
             await asyncio.sleep(self._interval_s)
 
     async def refresh(self) -> Snapshot | None:
-        """Look now; return the newest snapshot, which is an old one if no name server answers.
+        """Take a snapshot and return it; if no name server answers, return the previous one.
 
-        Callers that come while a look is under way share its result.
+        Concurrent callers share one snapshot.
         """
         was_looking = self._looking.locked()
         async with self._looking:

@@ -12,7 +12,7 @@ from typing import Final
 
 from cometmq.runtime.fair_queue import FairQueue
 
-_WAITING_MAX: Final = 1 << 40  # no limit: whoever starts the tasks bounds their number
+_WAITING_MAX: Final = 1 << 40  # no limit: the code that starts the tasks bounds their number
 
 
 class TurnLock:

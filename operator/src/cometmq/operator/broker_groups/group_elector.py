@@ -63,7 +63,7 @@ class GroupElector:
         self.links: Mapping[int, Link] = {}
         """How the control ports are reached, as last given to `look_after`."""
         self.master_opened = asyncio.Event()
-        """Set when a master opens; whoever waits for it clears it."""
+        """Set when a master opens; the waiting task clears it."""
         self.keys: Keys = ()
         """The group's keys, for the members that have them."""
 

@@ -50,7 +50,7 @@ def is_owned(body: Body, group: BrokerGroup) -> bool:
 def belongs(body: Body, group: BrokerGroup) -> bool:
     """Return whether an object is the group's, or was that of a deleted group of the same name.
 
-    Whoever may create groups must not get hold of other objects by choosing a name.
+    A user who may create groups must not take over other objects by choosing a name.
     """
     labels = body["metadata"].get("labels") or {}
     return is_owned(body, group) or labels.items() >= group.labels.items()

@@ -24,7 +24,7 @@ def table_fault(broker: Broker) -> str | None:
 
 
 def elector_gap(broker: Broker) -> str | None:
-    """Return that nobody would replace this broker group's master, or None. The broker still
+    """Return a text if no elector would replace this group's master, else None; the broker still
     serves.
     """
     if broker.replication.elector_count() != 0:

@@ -54,8 +54,8 @@ def progress_in(broker: Broker, group: str, topic: str) -> Iterator[QueueProgres
 
 
 def stranded_queues(broker: Broker, group: str, topic: str) -> Sequence[QueueProgress]:
-    """Return the queues of a topic that nobody reads although messages wait there, because the
-    topic has fewer queues now.
+    """Return the queues that have waiting messages but are not read, because the topic has fewer
+    queues now.
 
     Consumers read the first `readQueueNums` queues of a topic. If an operator lowers this number,
     the messages in the other queues wait until the queues are added again.

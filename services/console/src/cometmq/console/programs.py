@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates of programs that nobody can ask: those that their settings files name."""
+"""Certificates of programs that cannot be asked, read from the files that their settings name."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

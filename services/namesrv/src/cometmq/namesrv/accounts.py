@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access control of a name server: whoever changes something needs an administrator's account.
+"""Access control of a name server: every change requires an administrator's account.
 
 The file is RocketMQ's plain_acl.yml, as brokers read it. Requests that only read, such as those of
 clients for routes, need no account.

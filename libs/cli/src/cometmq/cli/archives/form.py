@@ -92,7 +92,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def offset_count(self) -> int:
-        """How many offsets are to be copied: at most so many messages."""
+        """The number of offsets to copy, which is the highest possible number of messages."""
         return sum(it.end - it.first for it in self.spans.values())
 
 
@@ -155,7 +155,7 @@ class Folder:
         return sum(it.messages for it in self.segments)
 
     def next_offset(self, key: QueueKey) -> int:
-        """Return where to go on in a queue."""
+        """Return the offset from which to continue in a queue."""
         found = [it.next for it in self.segments if it.key == key]
         return max(found, default=self.plan.spans[key].first)
 
@@ -217,7 +217,7 @@ def created(path: Path, plan: Plan) -> Iterator[Folder]:
 
 @contextmanager
 def resumed(path: Path) -> Iterator[Folder]:
-    """Go on with a backup, as the last run has left it."""
+    """Continue a backup from where the last run ended."""
     with _claimed(path, path / PLAN):
         folder = load(path)
         try:

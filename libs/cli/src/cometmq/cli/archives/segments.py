@@ -17,7 +17,7 @@ from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
 from cometmq.insight import message_json
 
 SEGMENT_BYTES: Final = 32 << 20
-"""A file with so many uncompressed bytes is complete."""
+"""A file is complete when it has this number of uncompressed bytes."""
 LINE_BYTES_MAX: Final = 256 << 20
 """Longer lines are damage; a broker's maxMessageSize is 4 MiB unless it is set."""
 LEVEL: Final = 4

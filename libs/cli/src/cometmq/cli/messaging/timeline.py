@@ -37,7 +37,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
     message_id: str
     at_ms: int | None
-    """None for a state whose beginning nobody has noted."""
+    """None for a state whose beginning is not recorded."""
     seen_by: str
     """`client` if a trace says it, or `broker`."""
     event: str

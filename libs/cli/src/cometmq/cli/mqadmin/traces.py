@@ -68,7 +68,7 @@ def _views(message: MessageExt, message_id: str) -> Iterator[View]:
     host = message.born_host.rpartition(":")[0]
     try:
         records = decode_trace(message.body)
-    except CorruptTrace as error:  # whoever may send to the topic may write anything
+    except CorruptTrace as error:  # every sender of the topic can write anything
         print_errors([f"the trace {message.offset_message_id} cannot be read: {error}"])
         return
     for record in records:

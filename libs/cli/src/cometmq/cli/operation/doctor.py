@@ -83,7 +83,7 @@ def _print(evidence: Evidence, verdicts: list[Verdict], *, is_old: bool) -> None
 
 @bundle_app.callback()
 def debug() -> None:
-    """Write an archive for those who help: state, settings, findings and logs, no secrets."""
+    """Write an archive for support: state, settings, findings and logs, no secrets."""
 
 
 @bundle_app.command("bundle")

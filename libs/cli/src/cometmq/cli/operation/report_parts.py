@@ -193,7 +193,7 @@ def _clients(snapshot: Snapshot) -> Part:
 
 
 def _unknown(snapshot: Snapshot) -> Part:
-    """Return what the other tables lack, so that nothing reads as 0 that nobody knows."""
+    """Return what the other tables lack, so that no unknown figure looks like 0."""
     rows: list[list[Cell]] = [
         [f"broker {name}", "it has no master that answers"] for name in snapshot.missing_brokers
     ]

@@ -170,7 +170,7 @@ def load_suite(config: Path | None, options: Options) -> Suite:
 def console_settings(suite: Suite, namesrv_port: str) -> dict[str, str]:
     """Return the settings of the console, without its port: the cluster, its folder and TLS.
 
-    It is not imported here, because nobody may look at it; `COMETMQ_CONSOLE_*` sets the others.
+    It is not imported here, because it may never be opened; `COMETMQ_CONSOLE_*` sets the others.
     """
     found = {
         "namesrvAddr": f"{LOOPBACK}:{namesrv_port}",

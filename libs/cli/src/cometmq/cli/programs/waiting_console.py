@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listens on the port of the console, and starts its process when somebody connects.
+"""Listens on the port of the console, and starts its process at the first connection.
 
 A suite that nobody looks at pays for one socket. The connection waits in the kernel's queue until
 the process accepts it, which takes less than a second.
@@ -100,7 +100,7 @@ class WaitingConsole:
             await asyncio.sleep(pause_s)
 
     async def _connection(self, listener: socket.socket) -> None:
-        """Wait until somebody connects, without accepting."""
+        """Wait for a connection, without accepting it."""
         loop = asyncio.get_running_loop()
         connected = asyncio.Event()
         loop.add_reader(listener, connected.set)

@@ -151,7 +151,7 @@ def recall(
     dry_run: DryRunOption = False,
     as_json: AsJson = False,
 ) -> None:
-    """Recall a delayed message that still waits: nobody will get it.
+    """Recall a delayed message that still waits; it is not delivered.
 
     Brokers of RocketMQ 4.x cannot recall messages.
 

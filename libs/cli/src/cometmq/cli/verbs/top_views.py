@@ -198,7 +198,7 @@ EMPTY: Final = {
 
 
 def empty_text(snapshot: Snapshot, view: str) -> str:
-    """Return what a view without rows means: there is nothing, or nobody has told."""
+    """Return what a view without rows means: nothing exists, or no broker has answered."""
     told = {"topics": snapshot.topics, "connections": snapshot.producers,
             "refused": snapshot.refusals}.get(view, snapshot.groups)  # fmt: skip
     return f"the {view} are not known: {told.reason}" if isinstance(told, Unknown) else EMPTY[view]

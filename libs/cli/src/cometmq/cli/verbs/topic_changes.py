@@ -241,7 +241,7 @@ def _ends(topic: str, waiting: Mapping[MessageQueue, int]) -> dict[str, int]:
 def _unread(
     broker: str, config: TopicConfig | QueueData, used_count: int = 0
 ) -> UnreadQueues | None:
-    """Return the queues that nobody reads, of those that are written or have waiting messages."""
+    """Return the queues that are written or have waiting messages, but are not read."""
     end = max(config.write_queue_nums, used_count)
     if end <= config.read_queue_nums:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about what producers meet: open transactions, refusals, topics that nobody reads."""
+"""Rules about producers: open transactions, refused requests, topics without consumers."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -148,7 +148,7 @@ def _is_expected(refusal: Refusal) -> bool:
 
 
 def unread_topics(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
-    """Find topics into which messages go although nobody reads them."""
+    """Find topics that get messages but have no consumers."""
     for topic in known(snapshot.topics):
         rate = topic.in_per_s
         is_read = topic.groups or topic.kind is not TopicKind.NORMAL

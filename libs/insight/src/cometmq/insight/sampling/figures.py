@@ -108,7 +108,7 @@ class Collector:
         return len(self._sizes)
 
     def add(self, message: MessageExt) -> None:
-        """Take a message."""
+        """Include a message in the figures."""
         self._sizes.append(len(message.body))
         self._ages_s.append(max(0, self._now_ms - message.store_timestamp) // 1_000)
         self._key_counts.append(len(message.keys))

@@ -39,12 +39,12 @@ EVENTS_MAX: Final = 128
 """Number of connections that are read at once; the others wait for the next read."""
 
 READ_ON_MAX: Final = 16
-"""After this many requests, further reads wait for the next turn of the loop; native code counts
-so many, too.
+"""After this many requests, further reads wait for the next turn of the loop; native code has
+the same limit.
 """
 
 SKIPPED_REREADS: Final = 8
-"""After a further read in vain, so many turns of the loop take only one read."""
+"""Number of loop turns with only one read, after a further read that found nothing."""
 
 EXPECTED_READS: Final = 64
 """After this many reads without pulls, the next ones do not expect any, which saves a lone sender

@@ -39,7 +39,7 @@ QUIET_S: Final = 5
 QUIET_SHARE: Final = 0.02
 """A process that has used less of a processor in the last `QUIET_S` is quiet."""
 TRIES_MAX: Final = 720
-"""A process that is never quiet sweeps after so many tries, an hour."""
+"""A process that is never quiet sweeps after this number of tries, about an hour."""
 
 
 class Timer(Protocol):

@@ -115,7 +115,7 @@ class Index:
 
     @property
     def is_behind(self) -> bool:
-        """Whether so many keys are queued that they should be added now."""
+        """Whether enough keys are queued to add them now."""
         return self._backlog_count >= MERGED_COUNT
 
     def catch_up(self, rows_max: int = sys.maxsize) -> bool:

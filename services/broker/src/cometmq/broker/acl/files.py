@@ -129,7 +129,7 @@ class AclFiles:
         return self._change(chosen, lambda document: document.set_white_addresses(texts))
 
     def _check_rest(self, texts: Mapping[Path, bytes]) -> None:
-        """Raise AclFileError if somebody else may be writing a file, which would be rewritten."""
+        """Raise AclFileError if another program may be writing a file, which would be rewritten."""
         if self._texts is None or texts == self._texts:
             return
         moving = next(

@@ -29,7 +29,7 @@ _TAG_BYTES: Final = 50
 
 class _Registration(msgspec.Struct):
     owner: str
-    """The account or address that added it; it counts for this peer, whoever changes its size."""
+    """The account or address that added it; later changes of its size count for this peer, too."""
     account: str | None
     """The account that added it; None if there is none."""
     size: int

@@ -99,7 +99,7 @@ class Destinations:
     def queue_id(self, topic: str, queue_id: int) -> int | Reason:
         """Return the queue to store a message in, or the reason why there is none.
 
-        If the topic has fewer queues now, nobody would read the queue, so the message goes to
+        If the topic has fewer queues now, no consumer would read the queue, so the message goes to
         another one.
         """
         if not topic:

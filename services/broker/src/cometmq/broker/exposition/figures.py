@@ -29,7 +29,7 @@ class GroupLag(NamedTuple):
     consumed: int  # sum of the committed offsets
     lag: int
     lag_ms: int | None  # age of the oldest unread message; None until it is measured
-    stranded: int = 0  # unread messages in queues that nobody reads
+    stranded: int = 0  # messages in queues that consumers do not read
 
 
 class TopicEnd(NamedTuple):

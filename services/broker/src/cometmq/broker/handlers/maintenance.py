@@ -36,7 +36,7 @@ from cometmq.store.results import PutStatus
 
 SAMPLES: Final = 16
 SAMPLE_COUNT: Final = 1_000
-"""The sizes of so many entries are read at 16 places of a queue: 1 ms in all."""
+"""Number of entries whose sizes are read at each of 16 places of a queue: 1 ms in all."""
 
 _REASONS: Final = {
     SCHEDULE_TOPIC: "delayed messages wait there for their delivery; recall them instead"

@@ -54,8 +54,9 @@ def check_writer(broker: Broker, call: Call[Any]) -> Callable[[str], None]:
 
 
 def check_half(broker: Broker, call: Call[Any]) -> Callable[[str | None], None]:
-    """Return a function that is called with the topic of the half message at a position, or None if
-    there is another message; it raises ServerError if the sender of a call may not know of it.
+    """Return a check that raises ServerError unless the sender of a call may know a half message.
+
+    Its argument is the topic of the half message, or None if the position has no half message.
     """
     check = None
     if broker.admission.acl is not None and broker.settings.acl_check_stored_topic:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests that the broker refused lately: of whom, about what, and why (pure).
+"""The requests that the broker refused lately, by peer, subject and reason (pure).
 
-Invariant: the table is bounded; the entry that is longest unused leaves first. Peers choose the
+Invariant: the table is bounded; the least recently used entry is evicted first. Peers choose the
 names in it, so their length is bounded, too.
 """
 

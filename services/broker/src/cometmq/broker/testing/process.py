@@ -135,7 +135,7 @@ def _event(line: bytes) -> dict[str, Any]:
 
 
 class RecordingNamesrv:
-    """A name server without routes that records registrations and tells slaves who leads."""
+    """A name server without routes that records registrations and tells slaves their master."""
 
     def __init__(self) -> None:
         """Create the object on the running loop; nothing listens yet."""

@@ -23,7 +23,7 @@ from cometmq.runtime.worker import Worker
 POINTS_MAX: Final = 400
 """Points of a line that is drawn."""
 GAP_INTERVALS: Final = 4
-"""After so many intervals without a look, lines are interrupted."""
+"""Number of intervals without a snapshot after which lines are interrupted."""
 COMPACT_S: Final = 3_600
 DAY_S: Final = 86_400
 

@@ -34,7 +34,7 @@ NAME_MAX: Final = 200
 class _Pending(msgspec.Struct, frozen=True):
     """A login that is under way at the provider.
 
-    The browser keeps it, sealed: strangers who begin logins push out nobody's.
+    The browser keeps it, sealed: logins that strangers begin cannot evict it.
     """
 
     state: str

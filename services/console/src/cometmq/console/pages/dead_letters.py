@@ -190,7 +190,7 @@ async def replay(view: View) -> Form:
     ids = view.many("ids", count_max=REPLAYED_MAX)
     topic = view.text("topic") or None
     if topic is not None or any(view.text(name) for name, _ in _SELECTION):
-        # who may not read them must not bring them where they can, nor learn their keys by counts
+        # without the right to read them, a user must not move them, nor learn their keys by counts
         await view.check_readable(dead_letter_topic(group))
     rate = view.number("rate", 50, low=1, high=10_000)
     from_start = view.is_set("from_start") or bool(ids)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed messages: what waits in each level, which are due next, and recalling one."""
+"""Delayed messages: the number in each level, those that are due next, and recalling one."""
 
 import re
 from typing import Any, Final

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all parts of one consumer use."""
+"""The objects that all parts of one consumer share."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -31,7 +31,7 @@ class OwnershipCallbacks(msgspec.Struct):
 
 
 class ConsumerParts(msgspec.Struct):
-    """What all parts of one consumer use."""
+    """The objects that all parts of one consumer share."""
 
     instance: ClientInstance
     group: str

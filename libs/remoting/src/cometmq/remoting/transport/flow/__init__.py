@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory, output and time a connection may use, and who waits meanwhile."""
+"""Limits of a connection's memory, output and time, and the queues that wait for them."""

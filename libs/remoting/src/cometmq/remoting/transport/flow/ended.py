@@ -35,7 +35,7 @@ class _Ended:
     habit = property(lambda _: 0, lambda _, __: None)
 
     def when_room(self, work: Callable[[], None]) -> None:
-        """Do nothing: there is nobody to answer."""
+        """Do nothing: the connection has ended."""
 
     def note_long_frame(self) -> None:
         """Do nothing: there is no frame."""

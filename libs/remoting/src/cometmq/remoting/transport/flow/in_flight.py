@@ -25,7 +25,7 @@ class InFlight:
         self._stats = stats
 
     def exceeds(self, peer: Connected, more: int) -> bool:
-        """Return whether so many more requests would exceed a limit."""
+        """Return whether this number of further requests would exceed a limit."""
         is_above = self._stats.in_flight + more > self.total_max
         return is_above or peer.in_flight + more > self.one_max
 
@@ -50,7 +50,7 @@ class InFlight:
         stats, most = self._stats, self.one_max
         if stats.in_flight + total > self.total_max:
             return False
-        may_exceed = stats.in_flight + total > most  # otherwise no connection can have so many
+        may_exceed = stats.in_flight + total > most  # otherwise no connection can exceed its limit
         both = zip(rows, counts, strict=True)
         if may_exceed and any(row[0].in_flight + count > most for row, count in both):
             return False

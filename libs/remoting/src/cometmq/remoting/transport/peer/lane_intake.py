@@ -209,7 +209,7 @@ class LaneIntake(Intake):
         return part[3], is_plain
 
     def _has_room(self, count: int) -> bool:
-        """Return whether so many more requests may be in flight."""
+        """Return whether this number of further requests may be in flight."""
         return not self._dispatcher.in_flight.exceeds(self._peer, count)
 
     def _note_habit(self, habit: int) -> None:

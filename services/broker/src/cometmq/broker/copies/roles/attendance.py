@@ -20,8 +20,8 @@ By default after 2 s: sends wait until then, and RocketMQ's producers give up af
 """
 
 CUT_OFF_FACTOR: Final = 1.5
-"""After so many times `heard_within_ms` of silence, a master that could not remove its copies from
-the set counts as cut off. A write of the record takes some milliseconds.
+"""After this multiple of `heard_within_ms` without contact, a master that could not remove its
+copies from the set counts as cut off. A write of the record takes some milliseconds.
 """
 
 
@@ -103,7 +103,7 @@ class Attendance:
         )
 
     def _is_heard_within(self, copy: Copy, factor: float) -> bool:
-        """Return whether a copy was heard within so many times `heard_within_ms`."""
+        """Return whether a copy was heard within this multiple of `heard_within_ms`."""
         since_ms = self.now_ms() - int(factor * self.timing.heard_within_ms)
         # A first report contains no time, because its copy has received nothing yet.
         return max(self.heard.get(copy, 0), self._opened_ms) >= since_ms

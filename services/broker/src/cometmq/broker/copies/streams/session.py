@@ -133,7 +133,7 @@ class MasterConnection(ABC, asyncio.Protocol):
         """Close the connection; data that arrives later is ignored."""
         if not self.ended.done():
             self.ended.set_exception(error)
-            self.ended.exception()  # mark it as retrieved: nobody may wait for it
+            self.ended.exception()  # mark it as retrieved: perhaps no task waits for it
         if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
 
