@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections: producers and consumers, with their versions and brokers."""
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from cometmq.client.admin import AdminClient
@@ -66,44 +67,9 @@ async def overview(view: View) -> Shown:
     clients = clients_of(snapshot)
     refused = known(unexpected_refusals(snapshot))
     refusals = {it.peer: it.remark or "refused" for it in refused}
-    disconnecting: list[Column[Client]] = []
-    if may(view.user, Role.OPERATOR):
-        disconnecting = [
-            Column(
-                "tools",
-                "Change",
-                lambda _: "Disconnect",
-                link=lambda it: view.href("/connections/disconnect", client=it.client_id),
-            )
-        ]
-    columns: list[Column[Client]] = [
-        Column("group", "Group", lambda it: it.group),
-        Column("role", "Role", lambda it: it.role),
-        Column(
-            "client",
-            "Client id",
-            lambda it: it.client_id,
-            link=lambda it: (
-                view.href("/group/member", name=it.group, client=it.client_id)
-                if it.role == "consumer"
-                else ""
-            ),
-        ),
-        *disconnecting,  # before what may be out of sight
-        Column("address", "Address", lambda it: it.address.lstrip("/")),
-        Column("version", "Version", lambda it: f"{it.language} {version_name(it.version)}"),
-        Column("brokers", "Connected to", lambda it: it.brokers),
-        Column(
-            "refused",
-            "Last refusal",
-            lambda it: refusals.get(it.address.lstrip("/"), ""),
-            tone=lambda it: "warn" if it.address.lstrip("/") in refusals else "",
-            help="what a broker refused this connection lately; see Push-back",
-        ),
-    ]
     table = view.table(
         clients,
-        columns,
+        _columns(view, refusals),
         default="group",
         search=lambda it: f"{it.group} {it.role} {it.client_id} {it.address} {it.language}",
     )
@@ -114,6 +80,36 @@ async def overview(view: View) -> Shown:
         silent_brokers(snapshot),
         {"table": table, "gaps": gaps_of(snapshot)},
     )
+
+
+def _columns(view: View, refusals: Mapping[str, str]) -> list[Column[Client]]:
+    def details(it: Client) -> str:
+        is_shown = it.role == "consumer"
+        return view.href("/group/member", name=it.group, client=it.client_id) if is_shown else ""
+
+    def disconnect(it: Client) -> str:
+        return view.href("/connections/disconnect", client=it.client_id)
+
+    def refusal(it: Client) -> str:
+        return refusals.get(it.address.lstrip("/"), "")
+
+    columns: list[Column[Client]] = [
+        Column("group", "Group", lambda it: it.group),
+        Column("role", "Role", lambda it: it.role),
+        Column("client", "Client id", lambda it: it.client_id, link=details),
+    ]
+    if may(view.user, Role.OPERATOR):  # before the columns that may be out of sight
+        columns.append(Column("tools", "Change", lambda _: "Disconnect", link=disconnect))
+    return [
+        *columns,
+        Column("address", "Address", lambda it: it.address.lstrip("/")),
+        Column("version", "Version", lambda it: f"{it.language} {version_name(it.version)}"),
+        Column("brokers", "Connected to", lambda it: it.brokers),
+        Column(
+            "refused", "Last refusal", refusal, tone=lambda it: "warn" if refusal(it) else "",
+            help="what a broker refused this connection lately; see Push-back",
+        ),
+    ]  # fmt: skip
 
 
 async def disconnect(view: View) -> Form:

@@ -233,6 +233,7 @@ async def prepare_alter(view: View) -> Form:
         consequences.append(Consequence(text, "bad"))
     if retries < before.retry_max_times:
         consequences.append(Consequence("Failing messages become dead letters earlier.", "warn"))
+    flag = "--enabled" if after.consume_enable else "--no-enabled"
     return Form(
         fields,
         Plan(
@@ -241,15 +242,7 @@ async def prepare_alter(view: View) -> Form:
             before=_settings(before),
             after=_settings(after),
             consequences=consequences,
-            command=command(
-                "group alter",
-                group.name,
-                options=(
-                    "--retries",
-                    str(retries),
-                    "--enabled" if after.consume_enable else "--no-enabled",
-                ),
-            ),
+            command=command("group alter", group.name, options=("--retries", str(retries), flag)),
             perform=perform,
             leads_to=view.href("/group", name=group.name),
             refusal="" if after != before else "the group is already like this",
