@@ -229,9 +229,10 @@ class ConsumeQueue:
         tail = bytes(self._tail[: max(0, end - written) * CQ_ENTRY_BYTES])
         return QueuePlan(self.files.pieces(queue_offset, min(end, written)), tail)
 
-    def unwritten(self) -> bytes:
-        """Return a copy of the entries that exist only in memory."""
-        return bytes(self._tail)
+    def unwritten(self) -> tuple[int, bytes]:
+        """Return the offset of the first entry that exists only in memory, and a copy of all."""
+        tail = self._tail
+        return self.max_offset - len(tail) // CQ_ENTRY_BYTES, bytes(tail)
 
     def mark_written(self, queue_offset: int) -> None:
         """Release the entries before this offset, which are now in the files."""

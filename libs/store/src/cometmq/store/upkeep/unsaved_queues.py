@@ -44,9 +44,9 @@ class UnsavedQueues:
     def writes(self, queues: Iterable[ConsumeQueue] | None = None) -> list[QueueWrite]:
         """Copy the entries, of some queues or of all, that exist only in memory."""
         return [
-            QueueWrite(queue, queue.written_offset, queue.unwritten())
+            QueueWrite(queue, *unwritten)
             for queue in (self.queues if queues is None else queues)
-            if queue.tail_bytes
+            if (unwritten := queue.unwritten())[1]
         ]
 
     def spilled_files(self) -> Written:

@@ -65,7 +65,8 @@ def _offsets_between(queue: ConsumeQueue, start: int, end: int) -> range:
 
 def _unwritten_between(queue: ConsumeQueue, start: int, end: int) -> range:
     """Return the offsets of entries in memory whose records overlap a range of the log."""
-    entries = enumerate(ENTRY.iter_unpack(queue.unwritten()), queue.written_offset)
+    first, unwritten = queue.unwritten()
+    entries = enumerate(ENTRY.iter_unpack(unwritten), first)
     found = [
         queue_offset
         for queue_offset, (offset, size, _) in entries
