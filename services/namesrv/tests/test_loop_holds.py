@@ -24,6 +24,7 @@ from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.names import ORDER_NAMESPACE
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
 from cometmq.remoting.transport.flow.in_flight import InFlight
 from cometmq.remoting.transport.hub import Hub
@@ -288,3 +289,30 @@ async def test_a_removed_broker_may_return_before_its_topics_are_swept(namesrv: 
     for _ in range(TOPIC_COUNT // 5_000):  # until the task has ended, which was started first
         await asyncio.sleep(0)
     assert finish(namesrv.routes.topics.selecting(lambda queues: "b1" in queues)) == ["new"]
+
+
+@pytest.mark.parametrize("text", ["x" * 60, '"' * 40, "\x01" * 60_000])
+async def test_key_values_at_their_limit_hold_the_loop_for_a_bounded_time(
+    namesrv: Namesrv, text: str
+) -> None:
+    settings, kv_config = namesrv.settings.value, namesrv.kv_config
+    while kv_config.growth(ORDER_NAMESPACE, key := f"k{kv_config.count}", text) + kv_config.size < (
+        settings.kv_bytes_max
+    ):
+        kv_config.put(ORDER_NAMESPACE, key, text)
+    requests = [
+        frame(Code.GET_KVLIST_BY_NAMESPACE, {"namespace": ORDER_NAMESPACE}),
+        frame(Code.DELETE_KV_CONFIG, {"namespace": ORDER_NAMESPACE, "key": "no"}),
+        registration(body({})),
+    ]
+    peer, wire = Port(namesrv).connect()
+    for data in requests:
+        holds: list[float] = []
+        while not holds or holds[-1] >= HOLD_S_MAX:
+            assert len(holds) < ATTEMPTS, holds
+            wire.sent.clear()
+            with longest_hold() as held:
+                held.measure(partial(peer.data_received, data))
+                (answer,) = await answers(wire, 1)
+            assert answer.code == 0, answer.remark
+            holds.append(held.longest_s / slowness())

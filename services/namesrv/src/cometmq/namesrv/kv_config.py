@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.kv import KVConfigTable
 from cometmq.remoting.errors import RemoteProtocolError, SettingsError
 
@@ -29,7 +29,9 @@ class KvConfig:
             for namespace, values in self._table.items()
             for key, value in values.items()
         )
-        """The bytes of all key-values, with their namespaces and keys."""
+        """The bytes of all key-values as JSON, with their namespaces and keys: escapes make an
+        answer, and the time to encode it, six times as large as its texts.
+        """
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
@@ -73,7 +75,7 @@ class KvConfig:
 
 
 def _size(*texts: str) -> int:
-    return sum(len(text.encode("utf-8", "replace")) for text in texts)
+    return sum(len(encode_json(text)) - len('""') for text in texts)
 
 
 def load_kv_config(path: Path) -> KvConfig:

@@ -54,7 +54,7 @@ KV_ENTRIES: Final = Limit(
     answer=_CODE,
 )  # fmt: skip
 KV_BYTES: Final = Limit(
-    "kv_bytes", "Bytes of all key-values, with their namespaces and keys", Scope.TOTAL,
+    "kv_bytes", "Bytes of all key-values as JSON, with their namespaces and keys", Scope.TOTAL,
     "The request is refused.", "kvBytesMax", lambda s: s.kv_bytes_max, answer=_CODE,
 )  # fmt: skip
 

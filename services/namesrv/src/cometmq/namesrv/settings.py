@@ -123,7 +123,8 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         int,
         Meta(ge=1024),
         MUTABLE,
-        "Maximum size of all key-values. Answers to registrations contain those of ordered topics.",
+        "Maximum size of all key-values as JSON. Answers to registrations contain those of ordered "
+        "topics.",
     ] = 4 * 1024**2
     tls_server: tls_keys.ServerKeys = msgspec.field(default_factory=tls_keys.ServerKeys)
     tls_config_file: tls_keys.ConfigFile = tls_keys.CONFIG_FILE_FIELD
