@@ -231,3 +231,11 @@ def test_the_number_of_queues_is_explained_unless_it_is_given(ask):
     sent = ask("produce", "AutoCreated", "x")
     assert "created with default settings (at most 4 queues per broker)" in sent.err
     assert len(ask("topic", "describe", "AutoCreated", "--json").json) == 4
+
+
+def test_a_topic_that_takes_no_messages_says_so(ask, topic):
+    assert ask("topic", "describe", topic).err == ""
+    assert ask("topic", "alter", topic, "--perm", "r", "--yes").status == 0
+    (line,) = ask("topic", "describe", topic).err.splitlines()
+    assert line.startswith(f"cometmq: {topic}: producers may not send to it at ")
+    assert f"cometmq topic alter {topic} --perm rw -b " in line

@@ -192,6 +192,19 @@ def at_brokers(names: Iterable[str]) -> list[str]:
     return [word for name in names for word in ("-b", name)]
 
 
+def closed_notes(topic: str, route: TopicRoute) -> list[str]:
+    """Return a line about the brokers to which producers may not send messages of a topic."""
+    names = sorted(it.broker_name for it in route.queue_datas if not it.perm & Perm.WRITE)
+    if not names:
+        return []
+    remedy = command("topic alter", topic, options=("--perm", "rw", *at_brokers(names)))
+    line = (
+        f"{topic}: producers may not send to it at {', '.join(names)}; to allow it: {remedy} (or,"
+        " if wipeWritePerm has removed the permission of a broker, addWritePerm)"
+    )
+    return [line]
+
+
 def unreadable_notes(topic: str, route: TopicRoute) -> list[str]:
     """Return a line about the brokers on which consumers may not read a topic, if there are any.
 

@@ -24,6 +24,7 @@ from cometmq.cli.verbs.topic_changes import (
     at_brokers,
     check_exists,
     clone_topic,
+    closed_notes,
     configs_at,
     cut_off_text,
     described,
@@ -410,7 +411,8 @@ def delete(
 def describe(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
     """Show the first and last offset and the last message of each queue.
 
-    A note lists queues that producers write to but consumers do not, or may not, read.
+    Notes list queues that producers write to but consumers do not, or may not, read, and brokers to
+    which producers may not send.
 
     \b
     EXAMPLE
@@ -429,7 +431,8 @@ def describe(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
             ]
             for queue, offsets in (await admin.topic_stats(topic)).items()
         ]
-        return rows, await unread_notes(admin, [topic])
+        notes = await unread_notes(admin, [topic])
+        return rows, notes + closed_notes(topic, await admin.route(topic))
 
     rows, notes = ask(namesrv, question)
     count = sum(row[4] for row in rows if isinstance(row[4], int))
