@@ -5,11 +5,7 @@ from timing import compare_and_print
 
 from cometmq.remoting.message.flags import index_hash, java_hash, tag_code
 from cometmq.remoting.message.ids import offset_message_id
-from cometmq.remoting.message.new_message import (
-    NewMessage,
-    encode_record,
-    record_size,
-)
+from cometmq.remoting.message.new_message import NewMessage, encode_record, record_size
 from cometmq.remoting.message.properties import parse_properties, property_value
 from cometmq.remoting.message.record import decode_record, scan_record
 

@@ -12,12 +12,7 @@ from google.protobuf.message import DecodeError
 
 from cometmq.broker.copies.streams import frames, proving
 from cometmq.broker.copies.streams.frames import FrameReader, Kind
-from cometmq.broker.copies.streams.handshake import (
-    Hello,
-    Refused,
-    Welcome,
-    decode_handshake,
-)
+from cometmq.broker.copies.streams.handshake import Hello, Refused, Welcome, decode_handshake
 from cometmq.broker.copies.streams.rocketmq.frames import ReportReader, TransferReader
 from cometmq.control.v1 import control_pb2
 from cometmq.peers.paths import FUZZ_CORPUS

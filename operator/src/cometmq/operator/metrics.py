@@ -12,14 +12,7 @@ from cometmq.elector.stats import ElectorStats
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.api_types.status import GroupStatus
 from cometmq.operator.api_types.topics_and_groups import DeclaredStatus
-from cometmq.runtime.metrics import (
-    Family,
-    Row,
-    gauge,
-    histogram,
-    labelled_counter,
-    labelled_gauge,
-)
+from cometmq.runtime.metrics import Family, Row, gauge, histogram, labelled_counter, labelled_gauge
 from cometmq.runtime.metrics.histogram import Buckets
 
 PASS_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

@@ -3,16 +3,7 @@
 
 from typing import Final
 
-from cometmq.ha.actions import (
-    Actions,
-    Blocked,
-    Create,
-    Fence,
-    Group,
-    Status,
-    Statuses,
-    Wait,
-)
+from cometmq.ha.actions import Actions, Blocked, Create, Fence, Group, Status, Statuses, Wait
 from cometmq.ha.member import Role
 from cometmq.ha.record import Copy, Record
 from cometmq.ha.state import Standing

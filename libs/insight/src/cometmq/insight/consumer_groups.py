@@ -13,10 +13,7 @@ from cometmq.insight.model import Group, GroupTopic, Member, Subscription, Unkno
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.overview import QueueEnds
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
-from cometmq.remoting.names import (
-    dead_letter_topic,
-    retry_topic,
-)
+from cometmq.remoting.names import dead_letter_topic, retry_topic
 from cometmq.remoting.progress import lost, unread
 
 NO_AGE: Final = Unknown("the broker does not report ages; cometmq lag GROUP measures them")

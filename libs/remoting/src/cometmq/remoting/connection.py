@@ -17,12 +17,7 @@ import msgspec
 from cometmq.remoting.codes import ResponseCode, request_name
 from cometmq.remoting.command import Call, Peer, Request, Response
 from cometmq.remoting.commands.table import Command
-from cometmq.remoting.errors import (
-    CometError,
-    CommandError,
-    RemoteProtocolError,
-    RequestTimeout,
-)
+from cometmq.remoting.errors import CometError, CommandError, RemoteProtocolError, RequestTimeout
 from cometmq.remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX, FrameReader
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.typed_decode import HeaderFault, RequestDecoder, convert_ext

@@ -28,11 +28,7 @@ from cometmq.broker.handlers.arrivals import Arrivals
 from cometmq.broker.handlers.clients import connection_closed
 from cometmq.broker.handlers.transactions import recall_transactions
 from cometmq.broker.lanes.send_lane import open_lane
-from cometmq.broker.native import (
-    accel,
-    open_native_syncer,
-    open_tls,
-)
+from cometmq.broker.native import accel, open_native_syncer, open_tls
 from cometmq.broker.opening import (
     open_acl,
     open_journal,

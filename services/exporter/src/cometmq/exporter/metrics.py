@@ -14,14 +14,7 @@ from typing import Final
 
 from cometmq.exporter.figures import ExporterStats, Findings
 from cometmq.remoting.bodies.running_info import ConsumeStatus
-from cometmq.runtime.metrics import (
-    Family,
-    Row,
-    counter,
-    gauge,
-    labelled_counter,
-    labelled_gauge,
-)
+from cometmq.runtime.metrics import Family, Row, counter, gauge, labelled_counter, labelled_gauge
 
 _CLIENT: Final = ("clientAddr", "clientId", "group", "topic")
 

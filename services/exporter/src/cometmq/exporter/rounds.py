@@ -16,13 +16,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from cometmq.exporter.figures import (
-    ClientRow,
-    ExporterStats,
-    Findings,
-    GroupRow,
-    RoundEnd,
-)
+from cometmq.exporter.figures import ClientRow, ExporterStats, Findings, GroupRow, RoundEnd
 from cometmq.exporter.news import News
 from cometmq.exporter.settings import ExporterSettings
 from cometmq.remoting.bodies.connections import Connection, ConsumerConnections

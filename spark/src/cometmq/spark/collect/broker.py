@@ -11,12 +11,7 @@ from typing import Final, TypeVar
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
-from cometmq.remoting.errors import (
-    CommandError,
-    ConsumerNotOnline,
-    ServerError,
-    TopicNotExist,
-)
+from cometmq.remoting.errors import CommandError, ConsumerNotOnline, ServerError, TopicNotExist
 from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.spark.collect.sampling import sample
 from cometmq.spark.collect.settings import CollectSettings

@@ -21,12 +21,7 @@ import msgspec
 
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Response
-from cometmq.remoting.errors import (
-    CometError,
-    Overloaded,
-    TransportError,
-    command_error,
-)
+from cometmq.remoting.errors import CometError, Overloaded, TransportError, command_error
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.spark.cluster.connection import BUSY_CODES, BrokerConnection, LinkSettings
 from cometmq.spark.cluster.metadata import readable_addresses

@@ -15,12 +15,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from cometmq.cli.connecting import (
-    DEFAULT_NAMESRV,
-    Namesrv,
-    run,
-    wrong_usage,
-)
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, wrong_usage
 from cometmq.cli.consuming.member_source import as_member
 from cometmq.cli.consuming.message_format import HEADERS_FORMAT, HELP, Piece, compiled
 from cometmq.cli.consuming.observer import LAST, as_observer

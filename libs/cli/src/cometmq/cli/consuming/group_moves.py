@@ -20,12 +20,7 @@ from cometmq.cli.consuming import moves
 from cometmq.cli.consuming.observer import begin_of
 from cometmq.cli.consuming.source import queues_of
 from cometmq.cli.lookup import chosen_queues, known_group
-from cometmq.cli.output import (
-    AsJson,
-    Cell,
-    print_notes,
-    print_rows,
-)
+from cometmq.cli.output import AsJson, Cell, print_notes, print_rows
 from cometmq.cli.verbs.topic_changes import check_exists
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_groups import END
@@ -34,9 +29,7 @@ from cometmq.client.errors import ClientError, NoRoute
 from cometmq.insight import times
 from cometmq.insight.members import members_of
 from cometmq.insight.preview import preview_reset
-from cometmq.insight.queue_states import (
-    topics_by_group,
-)
+from cometmq.insight.queue_states import topics_by_group
 from cometmq.remoting.bodies.queues import MessageQueue
 
 _PLACES: Final = {"first": 0, "last": END}
@@ -79,8 +72,7 @@ def reset(  # noqa: PLR0913  # one parameter per option
         if queue is None or offset is None or to is not None or backwards:
             raise wrong_usage("--queue and --offset belong together, without --to and --backwards")
         moved = ask(
-            namesrv,
-            lambda admin: _move_queue(admin, group, topic, queue, offset, is_confirmed=yes),
+            namesrv, lambda admin: _move_queue(admin, group, topic, queue, offset, is_confirmed=yes)
         )
         _print_moved(moved, as_json=as_json)
         return

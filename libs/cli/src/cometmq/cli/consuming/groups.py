@@ -20,14 +20,7 @@ from cometmq.cli.connecting import (
 )
 from cometmq.cli.consuming import group_moves, seek
 from cometmq.cli.lookup import check_not_reserved, known_group
-from cometmq.cli.output import (
-    AsJson,
-    Cell,
-    print_facts,
-    print_json,
-    print_notes,
-    print_rows,
-)
+from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_notes, print_rows
 from cometmq.cli.say import say
 from cometmq.cli.verbs.topic_changes import configs_at, unread_notes
 from cometmq.cli.watching import watched

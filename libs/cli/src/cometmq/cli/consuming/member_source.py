@@ -7,9 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from cometmq.cli.complaints import Complaints
-from cometmq.cli.connecting import (
-    with_access,
-)
+from cometmq.cli.connecting import with_access
 from cometmq.cli.consuming.observer import FIRST, LAST, PLACES, begin_of
 from cometmq.cli.consuming.source import Ends, Faults, Printed, Source, queues_to_read, readable
 from cometmq.cli.say import say

@@ -7,13 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
-from cometmq.cli.mqadmin.frame import (
-    Column,
-    Family,
-    Namesrv,
-    exit_if_any,
-    print_table,
-)
+from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, exit_if_any, print_table
 from cometmq.cli.output import AsJson
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.clusters import ClusterMember

@@ -8,14 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
-from cometmq.cli.mqadmin.frame import (
-    Column,
-    Family,
-    Namesrv,
-    Topic,
-    print_table,
-    to_object,
-)
+from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, Topic, print_table, to_object
 from cometmq.cli.mqadmin.text import running_text
 from cometmq.cli.output import AsJson, print_json
 from cometmq.cli.say import say

@@ -9,12 +9,7 @@ import msgspec
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
-from cometmq.cli.mqadmin.frame import (
-    Family,
-    Namesrv,
-    Target,
-    print_done,
-)
+from cometmq.cli.mqadmin.frame import Family, Namesrv, Target, print_done
 from cometmq.cli.mqadmin.metrics import cluster_metrics, user_groups, user_topics
 from cometmq.cli.output import AsJson
 from cometmq.client.admin import AdminClient

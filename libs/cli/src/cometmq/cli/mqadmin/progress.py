@@ -8,14 +8,7 @@ import typer
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.lookup import broadcasting_text, known_group
 from cometmq.cli.mqadmin.consumers import members_say
-from cometmq.cli.mqadmin.frame import (
-    Column,
-    Family,
-    Namesrv,
-    local_time,
-    print_table,
-    to_object,
-)
+from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, local_time, print_table, to_object
 from cometmq.cli.output import AsJson, print_json
 from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient

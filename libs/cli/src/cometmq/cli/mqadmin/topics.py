@@ -71,9 +71,7 @@ def update_topic(
         topic_sys_flag=int(flags),
     )
 
-    async def question(
-        admin: AdminClient,
-    ) -> tuple[list[str], dict[str, CometError], str | None]:
+    async def question(admin: AdminClient) -> tuple[list[str], dict[str, CometError], str | None]:
         masters = await target.masters(admin)
         done, failures = await ask_each(masters, lambda one: admin.put_topic(config, [one]))
         has_order = config.order and not failures

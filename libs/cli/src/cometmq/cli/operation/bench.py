@@ -13,24 +13,11 @@ from typing import Annotated, Any, Final, Self
 
 import typer
 
-from cometmq.cli.connecting import (
-    DEFAULT_NAMESRV,
-    Namesrv,
-    ask,
-    run,
-    with_access,
-)
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask, run, with_access
 from cometmq.cli.operation.bench_client import Outcome, Task, client
 from cometmq.cli.operation.disk_test import measure
 from cometmq.cli.operation.latencies import Histogram
-from cometmq.cli.output import (
-    AsJson,
-    Cell,
-    print_errors,
-    print_facts,
-    print_json,
-    print_rows,
-)
+from cometmq.cli.output import AsJson, Cell, print_errors, print_facts, print_json, print_rows
 from cometmq.cli.say import say
 from cometmq.cli.streams import is_terminal
 from cometmq.cli.verbs.sent import delay_ms_of

@@ -75,9 +75,7 @@ def show_cluster(
       cometmq cluster --expect broker-a --expect broker-b
     """
 
-    async def question(
-        admin: AdminClient,
-    ) -> tuple[list[ClusterMember], dict[str, ReadOnlyBroker]]:
+    async def question(admin: AdminClient) -> tuple[list[ClusterMember], dict[str, ReadOnlyBroker]]:
         members = await admin.members(cluster)
         answering = {
             it.broker_name: admin.broker(it.address, name=it.broker_name)

@@ -10,15 +10,7 @@ import typer
 
 from cometmq.cli.access import ACCESS, NAMESRV_VARIABLE, Access, with_context
 from cometmq.cli.admin import note_missing
-from cometmq.cli.connecting import (
-    DEFAULT_NAMESRV,
-    Yes,
-    ask,
-    confirm,
-    run,
-    with_access,
-    wrong_usage,
-)
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Yes, ask, confirm, run, with_access, wrong_usage
 from cometmq.cli.output import AsJson, Cell, print_facts, print_notes, print_rows
 from cometmq.cli.say import say
 from cometmq.cli.streams import is_terminal

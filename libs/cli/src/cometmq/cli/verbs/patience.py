@@ -22,12 +22,7 @@ from cometmq.client.errors import (
 )
 from cometmq.client.transfer.attempts import UNANSWERED
 from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.errors import (
-    CometError,
-    CommandError,
-    RequestTimeout,
-    TransportError,
-)
+from cometmq.remoting.errors import CometError, CommandError, RequestTimeout, TransportError
 
 FIRST_PAUSE_S: Final = 0.1
 PAUSE_S_MAX: Final = 1.0

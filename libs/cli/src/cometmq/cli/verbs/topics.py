@@ -237,12 +237,7 @@ def create(  # noqa: PLR0913  # one parameter per option
         total = f"{queue_count} at each of {len(names)} brokers"
     if queues is None and not as_json:
         total = f"{total} (the default; to choose: --queues)"
-    facts: dict[str, Cell] = {
-        "topic": topic,
-        "brokers": names,
-        "queues": total,
-        "permission": perm,
-    }
+    facts: dict[str, Cell] = {"topic": topic, "brokers": names, "queues": total, "permission": perm}
     print_facts(facts, as_json=as_json)
     print_notes(_group_topic_notes(topic))
     if offsets:

@@ -32,13 +32,7 @@ from cometmq.client.admin.broker_transactions import HalfMessage
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.insight import times
-from cometmq.insight.transactions import (
-    check_now,
-    facts_of,
-    find_transaction,
-    masters_of,
-    open_at,
-)
+from cometmq.insight.transactions import check_now, facts_of, find_transaction, masters_of, open_at
 from cometmq.txn_checker.verify import is_checker_folder, verify_folder
 
 app = typer.Typer(

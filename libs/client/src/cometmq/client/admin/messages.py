@@ -7,11 +7,7 @@ from typing import Final
 import msgspec
 
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.admin.broker_messages import (
-    FOREVER_MS,
-    KEY_COUNT_MAX,
-    PULL_COUNT_MAX,
-)
+from cometmq.client.admin.broker_messages import FOREVER_MS, KEY_COUNT_MAX, PULL_COUNT_MAX
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import check_text, timestamp, whole
 from cometmq.client.errors import BrokerMissing, InvalidArgument

@@ -23,11 +23,7 @@ from cometmq.client.cluster.outages import Outages
 from cometmq.client.cluster.refreshes import Refreshes
 from cometmq.client.cluster.route_book import RouteBook
 from cometmq.client.cluster.routes import MASTER_ID, Route
-from cometmq.client.errors import (
-    BrokerMissing,
-    ClientStateError,
-    NoNamesrv,
-)
+from cometmq.client.errors import BrokerMissing, ClientStateError, NoNamesrv
 from cometmq.client.identity import DEFAULT_INSTANCE, client_id_of
 from cometmq.client.namespace import namespace_of
 from cometmq.client.option_checks import tls_files_named
@@ -39,11 +35,7 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands import handlers_of
 from cometmq.remoting.commands.clients import UnregisterClient
 from cometmq.remoting.commands.table import Service
-from cometmq.remoting.errors import (
-    CometError,
-    Overloaded,
-    TransportError,
-)
+from cometmq.remoting.errors import CometError, Overloaded, TransportError
 from cometmq.remoting.log import Log
 from cometmq.remoting.signature import signing
 from cometmq.remoting.transport.addresses import parse_address

@@ -16,13 +16,7 @@ from cometmq.client.cluster.broker_addresses import BrokerAddresses
 from cometmq.client.cluster.namesrv import HUNG, Namesrv
 from cometmq.client.cluster.outages import NAMESRV, Outages
 from cometmq.client.cluster.renewals import Renewals
-from cometmq.client.cluster.routes import (
-    MASTER_ID,
-    Route,
-    as_default_route,
-    created_part,
-    route_of,
-)
+from cometmq.client.cluster.routes import MASTER_ID, Route, as_default_route, created_part, route_of
 from cometmq.client.cluster.topic_reports import TopicReports
 from cometmq.client.errors import (
     ClientError,

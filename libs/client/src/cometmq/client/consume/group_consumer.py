@@ -21,11 +21,7 @@ from cometmq.client.consume.queues.offsets import (
     RemoteOffsets,
     local_offsets_path,
 )
-from cometmq.client.consume.queues.parts import (
-    ConsumerParts,
-    OwnershipCallbacks,
-    QueuesCallback,
-)
+from cometmq.client.consume.queues.parts import ConsumerParts, OwnershipCallbacks, QueuesCallback
 from cometmq.client.consume.queues.rebalance import AllocateAveragely, AllocateStrategy
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function, check_hook, check_methods
@@ -35,12 +31,7 @@ from cometmq.client.message import check_group, check_topic
 from cometmq.client.namespace import namespace_of
 from cometmq.client.option_checks import checked
 from cometmq.client.settings import ConsumerOptions, MessageModel, PushOptions
-from cometmq.client.subscriptions import (
-    ExpressionType,
-    MessageSelector,
-    doubt,
-    subscription,
-)
+from cometmq.client.subscriptions import ExpressionType, MessageSelector, doubt, subscription
 from cometmq.client.trace.start import consumer_trace
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue

@@ -24,10 +24,7 @@ from cometmq.client.message import plain_body, received
 from cometmq.client.transfer.pulled import QUEUE_OFFSET_MAX
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.bodies.running_info import (
-    ConsumeMessageDirectlyResult,
-    ConsumerRunningInfo,
-)
+from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.message.record import MessageRecord
 

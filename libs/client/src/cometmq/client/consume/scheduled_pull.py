@@ -9,12 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, ClassVar, Final, Self
 
-from cometmq.client.application_calls import (
-    ABANDONED_ADVICE,
-    CANCEL_GRACE_MS,
-    calling,
-    original,
-)
+from cometmq.client.application_calls import ABANDONED_ADVICE, CANCEL_GRACE_MS, calling, original
 from cometmq.client.arguments import whole, whole_or
 from cometmq.client.constructors import explaining
 from cometmq.client.consume.pull_consumer import PullConsumer

@@ -27,14 +27,7 @@ from cometmq.client.functions import check_function, check_hook
 from cometmq.client.hooks import EndContext, EndHook, EndHooks, TransactionState
 from cometmq.client.listener import traced
 from cometmq.client.log import AnyLog
-from cometmq.client.message import (
-    Message,
-    MessageExt,
-    SendResult,
-    SendStatus,
-    plain_body,
-    received,
-)
+from cometmq.client.message import Message, MessageExt, SendResult, SendStatus, plain_body, received
 from cometmq.client.option_checks import checked
 from cometmq.client.produce.producer import Producer
 from cometmq.client.produce.transaction_calls import (

@@ -6,11 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cometmq.client.testing.broker import MemoryBroker
-from cometmq.remoting.bodies.connections import (
-    Connection,
-    ConsumerConnections,
-    ProducerConnections,
-)
+from cometmq.remoting.bodies.connections import Connection, ConsumerConnections, ProducerConnections
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.offsets import ConsumerOffsetTable, QueueOffsetTable

@@ -25,12 +25,7 @@ from cometmq.remoting.bodies.queues import ConsumerIdList, MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands import clients, offsets, pull, queries, request_reply, send
-from cometmq.remoting.errors import (
-    CometError,
-    QueryNotFound,
-    ServerError,
-    TopicNotExist,
-)
+from cometmq.remoting.errors import CometError, QueryNotFound, ServerError, TopicNotExist
 from cometmq.remoting.message.batch import split_batch
 from cometmq.remoting.message.flags import PullSysFlag, tag_code
 from cometmq.remoting.message.new_message import NewMessage

@@ -20,11 +20,7 @@ from cometmq.remoting.message.flags import (
     TRANSACTION_ROLLBACK,
 )
 from cometmq.remoting.message.new_message import NewMessage, encode_record
-from cometmq.remoting.message.properties import (
-    PropertyKey,
-    append_property,
-    property_value,
-)
+from cometmq.remoting.message.properties import PropertyKey, append_property, property_value
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import HALF_TOPIC
 

@@ -15,12 +15,7 @@ import msgspec
 from cometmq.client import trace_context
 from cometmq.client.arguments import check_encodable
 from cometmq.client.errors import IllegalMessage, InvalidArgument
-from cometmq.client.message import (
-    Message,
-    check_message,
-    check_topic,
-    wire_properties,
-)
+from cometmq.client.message import Message, check_message, check_topic, wire_properties
 from cometmq.client.namespace import NO_NAMESPACE, Namespace
 from cometmq.client.request_reply import ReplyMessage
 from cometmq.client.settings import ProducerOptions

@@ -23,12 +23,7 @@ from cometmq.store.log.damage import DamagedRange, clipped, covers, merged, over
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.upkeep.block_repairs import BlockRepairs, Offer
-from cometmq.store.upkeep.entry_check import (
-    ENTRIES_PER_S,
-    STEP_ENTRIES_MAX,
-    EntryWalk,
-    Suspects,
-)
+from cometmq.store.upkeep.entry_check import ENTRIES_PER_S, STEP_ENTRIES_MAX, EntryWalk, Suspects
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.upkeep.scrub_state import ScrubState, load_state, save_state
 from cometmq.store.upkeep.sealer import Sealer

@@ -16,12 +16,7 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 from cometmq.remoting.message.ids import host_hex, offset_message_id
-from cometmq.remoting.message.new_message import (
-    NewMessage,
-    encode_blank,
-    encode_record,
-    weight_of,
-)
+from cometmq.remoting.message.new_message import NewMessage, encode_blank, encode_record, weight_of
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, QUEUE_ID_MAX
 from cometmq.store.index.keys import KeyedRecord, KeyedRows, Keys
 from cometmq.store.layout import is_storable

@@ -7,15 +7,7 @@ After a crash, copies that are already in the log are found by their unique key.
 
 from typing import Final
 
-from cometmq.broker.delays.due_runs import (
-    RUN_COUNT_MAX,
-    Due,
-    DueBatch,
-    DueRuns,
-    Found,
-    Skip,
-    Times,
-)
+from cometmq.broker.delays.due_runs import RUN_COUNT_MAX, Due, DueBatch, DueRuns, Found, Skip, Times
 from cometmq.broker.delays.level import Level, NextDue
 from cometmq.broker.delays.parking import Destinations, Reason
 from cometmq.broker.delays.recalled import Recalled

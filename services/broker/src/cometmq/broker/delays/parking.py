@@ -19,17 +19,9 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import TRANSACTION_MASK
 from cometmq.remoting.message.ids import offset_message_id
 from cometmq.remoting.message.new_message import NewMessage, StoredAgain, record_size
-from cometmq.remoting.message.properties import (
-    append_property,
-    render_properties,
-    without_property,
-)
+from cometmq.remoting.message.properties import append_property, render_properties, without_property
 from cometmq.remoting.message.record_layout import QUEUE_ID_MAX
-from cometmq.remoting.names import (
-    PARKED_TOPIC,
-    RETRY_PREFIX,
-    SEND_FORBIDDEN_TOPICS,
-)
+from cometmq.remoting.names import PARKED_TOPIC, RETRY_PREFIX, SEND_FORBIDDEN_TOPICS
 from cometmq.store.layout import is_storable
 from cometmq.store.results import PutDone, PutResult, PutStatus
 

@@ -17,20 +17,8 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.delays import retries, timed
 from cometmq.broker.delays.parking import is_storable_again
 from cometmq.broker.handlers.put_answers import answer_delayed, answer_put, group_refusal
-from cometmq.broker.limits import (
-    BATCH_KEYS,
-    BATCH_MESSAGES,
-    BATCH_PROPERTY_CHARS,
-    Room,
-    add_topic,
-)
-from cometmq.broker.messages import (
-    SentProperties,
-    batch_text,
-    delay,
-    read_sent,
-    without_delay,
-)
+from cometmq.broker.limits import BATCH_KEYS, BATCH_MESSAGES, BATCH_PROPERTY_CHARS, Room, add_topic
+from cometmq.broker.messages import SentProperties, batch_text, delay, read_sent, without_delay
 from cometmq.broker.names import check_topic
 from cometmq.broker.statistics.detours import SlowReason
 from cometmq.broker.transactions.recent_half_messages import RecentHalf

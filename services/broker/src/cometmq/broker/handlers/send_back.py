@@ -14,13 +14,7 @@ from msgspec import structs
 from cometmq.broker import refusals
 from cometmq.broker.broker import Broker
 from cometmq.broker.delays import retries
-from cometmq.broker.delays.parking import (
-    REFUSED_FOR_GOOD,
-    Case,
-    Origin,
-    Reason,
-    is_storable_again,
-)
+from cometmq.broker.delays.parking import REFUSED_FOR_GOOD, Case, Origin, Reason, is_storable_again
 from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.handlers.put_answers import answer_back
 from cometmq.broker.handlers.stored_topics import readable

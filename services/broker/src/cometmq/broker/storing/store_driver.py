@@ -14,9 +14,7 @@ from functools import partial
 from typing import Final
 
 from cometmq.broker.storing.disk_jobs import DiskJobs, Workers
-from cometmq.broker.storing.log_syncs import (
-    NativeSyncer,
-)
+from cometmq.broker.storing.log_syncs import NativeSyncer
 from cometmq.broker.storing.sends import Sends
 from cometmq.broker.storing.store_reads import StoreReads
 from cometmq.broker.turn import Turn

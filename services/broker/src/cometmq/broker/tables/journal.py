@@ -41,13 +41,7 @@ from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.worker import Worker
 from cometmq.store.disk import Disk
-from cometmq.store.journal import (
-    FILE_BYTES,
-    Kind,
-    Position,
-    encode_changes,
-    encode_marks,
-)
+from cometmq.store.journal import FILE_BYTES, Kind, Position, encode_changes, encode_marks
 
 SYNC_INTERVAL_MS: Final = 500
 RETRY_INTERVAL_MS: Final = 1_000

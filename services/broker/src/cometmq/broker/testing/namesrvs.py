@@ -16,10 +16,7 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
 from cometmq.ha.group_key import Keys
 from cometmq.remoting.bodies.codec import REGISTER
-from cometmq.remoting.bodies.topic_config import (
-    RegisterBrokerBody,
-    TopicConfig,
-)
+from cometmq.remoting.bodies.topic_config import RegisterBrokerBody, TopicConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import RegisterBroker

@@ -12,10 +12,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from cometmq.remoting.bodies.codec import REGISTER
-from cometmq.remoting.bodies.topic_config import (
-    RegisterBrokerBody,
-    TopicConfig,
-)
+from cometmq.remoting.bodies.topic_config import RegisterBrokerBody, TopicConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.namesrv import RegisterBroker, RegisterBrokerReply, UnregisterBroker

@@ -7,11 +7,7 @@ The topics appear in the routes step by step, and the version of the table at th
 
 from zlib import crc32
 
-from cometmq.ha.registration_proof import (
-    RegistrationFacts,
-    is_registration_proven,
-    new_body_digest,
-)
+from cometmq.ha.registration_proof import RegistrationFacts, is_registration_proven, new_body_digest
 from cometmq.namesrv.admission import admit_registration
 from cometmq.namesrv.broker_groups import BrokerId
 from cometmq.namesrv.epochs import Verdict

@@ -13,12 +13,7 @@ from typing import Final, Self
 
 from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.java import java_home
-from cometmq.peers.java.maven import (
-    JVM_OPTIONS,
-    ROCKETMQ_VERSION,
-    program,
-    project_class_path,
-)
+from cometmq.peers.java.maven import JVM_OPTIONS, ROCKETMQ_VERSION, program, project_class_path
 from cometmq.peers.paths import CACHE, ROOT
 from cometmq.peers.processes import PeerError
 

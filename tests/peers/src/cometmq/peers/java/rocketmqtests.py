@@ -8,11 +8,7 @@ from typing import Final
 from cometmq.peers.clients.programs import Running
 from cometmq.peers.cluster import CLUSTER_NAME, Cluster
 from cometmq.peers.java import java_home
-from cometmq.peers.java.maven import (
-    JVM_OPTIONS,
-    program,
-    project_class_path,
-)
+from cometmq.peers.java.maven import JVM_OPTIONS, program, project_class_path
 from cometmq.peers.paths import CACHE, ROOT
 from cometmq.peers.processes import Child
 

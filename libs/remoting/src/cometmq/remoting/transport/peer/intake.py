@@ -17,13 +17,7 @@ from cometmq.remoting.frame import frame_prefix
 from cometmq.remoting.transport.dispatch import Dispatcher
 from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.flow.ended import ENDED
-from cometmq.remoting.transport.flow.reading import (
-    BACKLOG,
-    NO_ROOM,
-    UNSENT_OUTPUT,
-    WAITS,
-    WORKING,
-)
+from cometmq.remoting.transport.flow.reading import BACKLOG, NO_ROOM, UNSENT_OUTPUT, WAITS, WORKING
 from cometmq.remoting.transport.flow.room import WAITING_MAX
 from cometmq.remoting.transport.flow.turns import SLOW, Pace
 from cometmq.remoting.transport.hub import Hub

@@ -16,12 +16,7 @@ import msgspec
 from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.block_exchange import BlockExchange
 from cometmq.broker.copies.streams.frames import Frame, FrameReader, Kind, Report
-from cometmq.broker.copies.streams.handshake import (
-    Hello,
-    Refused,
-    Welcome,
-    decode_handshake,
-)
+from cometmq.broker.copies.streams.handshake import Hello, Refused, Welcome, decode_handshake
 from cometmq.broker.copies.streams.pump import close_soon
 from cometmq.broker.copies.streams.received_log import ReceivedLog
 from cometmq.broker.copies.streams.replica import Replica
