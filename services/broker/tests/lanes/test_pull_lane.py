@@ -287,7 +287,6 @@ def whole_searches(monkeypatch):
     monkeypatch.setattr(pull_lane, "TURN_STEPS_MAX", 1 << 50)
     monkeypatch.setattr(store_reads, "TURN_READS_MAX", 1 << 30)
     monkeypatch.setattr(store_reads, "TURN_BYTES_MAX", 1 << 40)
-    monkeypatch.setattr(store_reads, "TURN_S_MAX", 1e9)
     monkeypatch.setattr(store_reads, "SEARCH_S_MAX", 1e9)
     for expression in EXPRESSIONS:  # cached: one broker finds what the other has compiled
         compile_sql(expression)
