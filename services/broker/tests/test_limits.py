@@ -38,6 +38,7 @@ from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.message.batch import BatchItem, join_batch
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.recall_handle import RecallHandle
+from cometmq.remoting.transport.dispatch import InOrder
 from cometmq.runtime.limits import Limit, LimitReached, Scope
 from cometmq.store.testing.memory_disk import MemoryDisk
 
@@ -305,7 +306,15 @@ async def test_a_full_table_refuses_and_says_why(broker: Broker, name: str) -> N
 
 
 async def _done(reply: Reply | Awaitable[Reply]) -> Reply:
-    return await reply if isawaitable(reply) else reply
+    found = await reply if isawaitable(reply) else reply
+    if not isinstance(found.header, InOrder):
+        return found
+    try:
+        done = await found.header
+    except LimitReached as error:
+        return Reply(error.code, remark=error.remark)
+    assert isinstance(done, Reply)
+    return done
 
 
 def _replace(broker: Broker, **bounds: int) -> None:

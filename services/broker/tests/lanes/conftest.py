@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from cometmq.broker.storing import store_reads
 from cometmq.remoting.transport import dispatch
 from cometmq.remoting.transport.flow import room, starts, turns
 
@@ -17,6 +18,7 @@ def _endless_turns() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "SLICE_S", math.inf)
+        patch.setattr(store_reads, "TURN_S_MAX", math.inf)
         patch.setattr(room, "_TURN_S", math.inf)
         patch.setattr(starts, "_SHORT_S", math.inf)
         patch.setattr(starts, "_LONG_S", math.inf)

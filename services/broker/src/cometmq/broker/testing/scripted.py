@@ -22,7 +22,6 @@ from cometmq.broker.registration.addresses import Ports
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.tables.journal import Journal
-from cometmq.broker.testing.unhurried import unhurry
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.frame import FrameReader
@@ -152,7 +151,6 @@ class ScriptedBroker:
             ),
         )
         self.broker = broker = assemble(inputs)
-        unhurry(broker.driver, worker)
         self.hub: Hub[PeerProtocol] = Hub(
             Codec(COMMANDS), server, clock_ms=self.clock.monotonic_ms, log=NO_LOG
         )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A broker in memory on top of a real store in a folder, for tests of the data plane."""
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,9 +19,9 @@ from cometmq.broker.hold import HoldTable
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.storing.store_driver import StoreDriver
+from cometmq.broker.storing.store_reads import StoreReads
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.testing.brokers import SETTINGS, memory_broker
-from cometmq.broker.testing.unhurried import unhurry
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import NO_LOG
@@ -60,7 +61,8 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
     workers = Workers.start()
     broker.store = store
     broker.driver = StoreDriver(store, workers=workers, clock=broker.clock, log=NO_LOG)
-    unhurry(broker.driver, workers.read)
+    # A test may ask many times in one turn of the loop.
+    broker.driver.reads = StoreReads(workers.read, log=NO_LOG, turn_s_max=math.inf)
     broker.tables.saver = TableSaver(workers.config, log=NO_LOG, runner=broker.pending.incremental)
     broker.pending.hold = HoldTable()
     broker.deferred.parking = Parking(
