@@ -65,6 +65,20 @@ def test_the_end_of_a_command_that_did_not_read_is_no_fault_of_the_loop():
     assert faults == []
 
 
+def test_a_command_that_has_ended_already_is_given_nothing():
+    """On a busy machine; uvloop refuses to write to a closed pipe."""
+
+    async def run():
+        process = await asyncio.create_subprocess_shell("exit 3", stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        while not process.stdin.is_closing():  # noqa: ASYNC110  # no event
+            await asyncio.sleep(0)
+        assert await shell._conversation(process, b"body") == b""
+        assert await process.wait() == 3
+
+    uvloop.run(run())
+
+
 def test_a_message_whose_command_is_interrupted_stays_unread(suite, ask, topic, tmp_path):
     ask("produce", topic, f"one {topic}")
     args = ("consume", topic, "-g", f"{topic}-group", "--from", "first")

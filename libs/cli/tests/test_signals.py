@@ -21,7 +21,7 @@ def test_a_signal_that_is_sent_twice_ends_consume_without_a_traceback(
     command = [str(PROGRAM), "consume", topic, "-g", f"{topic}-twice", "--from", "first"]
     child = Child("consume", [*command, "-n", suite.namesrv], log_path=tmp_path / "log")
     try:
-        child.wait_for_log("199", 60)
+        child.wait_until(lambda: len(child.log().splitlines()) == 200, 60, "all messages")
         child._signal(signal.SIGINT)
         sleep(pause_ms / 1000)
         child._signal(signal.SIGINT)

@@ -68,6 +68,8 @@ async def _conversation(process: asyncio.subprocess.Process, body: bytes) -> byt
     assert stdin is not None
 
     async def write() -> None:
+        if stdin.is_closing():  # it has ended; uvloop refuses the write then
+            return
         with suppress(BrokenPipeError, ConnectionResetError):  # it does not read its input
             stdin.write(body)
             await stdin.drain()
