@@ -212,7 +212,10 @@ class Puller:
             except CorruptRecord as error:
                 self._instance.log.error(  # noqa: TRY400  # a Log has these four methods
                     "message.unreadable",
-                    **_place(queue, record),
+                    topic=queue.topic,
+                    broker=queue.broker_name,
+                    queue_id=queue.queue_id,
+                    queue_offset=record.queue_offset,
                     message_id=record.unique_key or record.offset_message_id,
                     error=describe(error),
                 )
@@ -223,7 +226,10 @@ class Puller:
             if message.__class__ is DamagedMessage:
                 self._instance.log.error(
                     "message.damaged",
-                    **_place(queue, record),
+                    topic=queue.topic,
+                    broker=queue.broker_name,
+                    queue_id=queue.queue_id,
+                    queue_offset=record.queue_offset,
                     message_id=message.message_id,
                     error=damage_text(message),
                 )
@@ -248,13 +254,6 @@ class Puller:
             self._missing.note(queue, gaps)
         else:
             self._missing.check(queue)
-
-
-def _place(queue: MessageQueue, record: MessageRecord) -> dict[str, str | int]:
-    return {
-        "topic": queue.topic, "broker": queue.broker_name, "queue_id": queue.queue_id,
-        "queue_offset": record.queue_offset,
-    }  # fmt: skip
 
 
 def _whole_records(body: bytes) -> list[MessageRecord]:
