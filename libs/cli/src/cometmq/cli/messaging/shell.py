@@ -73,7 +73,7 @@ async def _conversation(process: asyncio.subprocess.Process, body: bytes) -> byt
         with suppress(BrokenPipeError, ConnectionResetError):  # it does not read its input
             stdin.write(body)
             await stdin.drain()
-            stdin.close()  # nobody waits for it: uvloop reports the end of a cancelled wait
+            stdin.close()  # no wait_closed(): uvloop logs an error if that wait is cancelled
 
     if stdout is None:
         async with asyncio.TaskGroup() as tasks:

@@ -102,7 +102,7 @@ def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
 
 
 def _what(refusal: Refusal) -> str:
-    """Name what was refused; access control refuses accounts for reasons of their own."""
+    """Name what was refused; with the reason if access control refused it."""
     reason = f" {plain_remark(refusal.remark)}" if is_access_refusal(refusal.remark) else ""
     return f"{refusal.broker} {refusal.code} {refusal.response} {refusal.subject}{reason}"
 

@@ -17,7 +17,7 @@ class UnsavedQueues:
 
     def __init__(self) -> None:
         self.queues: dict[ConsumeQueue, None] = {}
-        """Those with entries in memory, in the order of their first one."""
+        """Queues with entries in memory, in the order in which they got the first one."""
         # Queue -> the first of its entries that a spill has written since the checkpoint.
         self._spilled: dict[ConsumeQueue, int] = {}
         self._spilled_folders: set[str] = set()

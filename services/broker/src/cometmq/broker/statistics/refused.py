@@ -30,8 +30,8 @@ _ASKED_BY_TOOLS: Final = frozenset(code for code, it in COMMANDS.items() if it.m
 
 
 class RecentRefusals:
-    """Counts refusals by request, response and subject; those of access control also by remark,
-    because accounts are refused for different reasons.
+    """Counts refusals by request, response and subject; refusals of access control also by remark,
+    because it differs between accounts.
     """
 
     def __init__(self) -> None:
