@@ -30,12 +30,18 @@ class Api:
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], Any] = {}
+        self.claims: list[Any] = []
+        self.grown: list[str] = []
 
     async def get(self, kind, _namespace, name):
         return self.objects.get((kind, name))
 
-    async def list(self, *_):
-        return []
+    async def list(self, kind, *_):
+        return self.claims if kind == "PersistentVolumeClaim" else []
+
+    async def patch(self, kind, _namespace, name, _patch):
+        assert kind == "PersistentVolumeClaim"
+        self.grown.append(name)
 
     async def apply(self, body):
         metadata = {**body["metadata"], "resourceVersion": "1", "generation": 1}
@@ -95,3 +101,18 @@ async def test_only_the_record_is_deleted_with_the_group(api):
     api.objects["Lease", "orders"] = foreign(annotations={ANNOTATION: "{}"})
     await delete_record(api, group())
     assert not api.objects
+
+
+async def test_only_the_claims_of_the_groups_pods_are_grown(api, owned):
+    """A copy of a claim, such as that of a restored snapshot, has its labels, too."""
+
+    def claim(name):
+        return {
+            "metadata": {"name": name, "labels": group().labels},
+            "spec": {"resources": {"requests": {"storage": "1Gi"}}},
+        }
+
+    names = ["store-orders-0", "store-orders-0-copy", "store-orders-eu-0", "copy-orders-0", "store"]
+    api.claims = [claim(name) for name in names]
+    await owned.apply(group(), Seen(), await Live.read(api, group()))
+    assert api.grown == ["store-orders-0"]

@@ -37,6 +37,8 @@ KEY_MARK: Final = f"{GROUP}/group-key"
 to members that prove it."""
 KEY_REQUIRED: Final = "required"
 KEY_OPTIONAL: Final = "optional"
+VOLUME: Final = "store"
+"""The volume of a pod's claim. Kubernetes names the claim after it and the pod."""
 
 
 class BrokerGroup(Managed, frozen=True, kw_only=True):
@@ -90,6 +92,11 @@ class BrokerGroup(Managed, frozen=True, kw_only=True):
         """Return the ordinal in a pod's name; None if the pod does not belong to this group."""
         prefix, _, number = pod.rpartition("-")
         return int(number) if prefix == self.name and number.isdecimal() else None
+
+    def is_claim(self, name: str) -> bool:
+        """Return whether a PersistentVolumeClaim of this name is that of a pod of this group."""
+        volume, _, pod = name.partition("-")
+        return volume == VOLUME and self.ordinal(pod) is not None
 
 
 def group_of(body: Mapping[str, Any]) -> BrokerGroup:

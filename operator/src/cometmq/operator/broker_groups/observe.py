@@ -37,7 +37,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             stateful_set=found,
             pods={one: pod for one, pod in by_ordinal.items() if one is not None},
-            claims=claims,
+            claims=[one for one in claims if group.is_claim(one["metadata"]["name"])],
         )
 
 

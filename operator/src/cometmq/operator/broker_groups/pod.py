@@ -17,6 +17,7 @@ from cometmq.operator.broker_groups.group import (
     HTTP_PORT,
     MAIN_PORT,
     REPLICATION_PORT,
+    VOLUME,
     BrokerGroup,
 )
 
@@ -106,7 +107,7 @@ def _container(group: BrokerGroup, image: str) -> dict[str, Any]:
         },
         **(_probes(_by_grpc) if group.spec.tls is None else _probes(_by_http)),
         "volumeMounts": [
-            {"name": "store", "mountPath": STORE},
+            {"name": VOLUME, "mountPath": STORE},
             {"name": "config", "mountPath": "/etc/cometmq", "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  # the path inside the container
             *(

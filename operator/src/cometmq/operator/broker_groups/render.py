@@ -36,6 +36,7 @@ from cometmq.operator.broker_groups.group import (
     REPLICATION_PORT,
     RESTART,
     TLS_SECRET,
+    VOLUME,
     BrokerGroup,
 )
 from cometmq.operator.broker_groups.master_service import is_wanted, service_spec
@@ -317,7 +318,7 @@ def _stateful_set(
     claim: Object = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "store"},
+        "metadata": {"name": VOLUME},
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": volume_size}},
