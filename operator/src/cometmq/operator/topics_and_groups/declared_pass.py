@@ -28,6 +28,10 @@ WAIT_MS: Final = 5_000
 """Pause between passes while a change waits for consumers or producers."""
 BACK_OFF_MS: Final = 2_000
 BACK_OFF_MAX_MS: Final = 60_000
+UNSEEN: Final = Wait(
+    Reason.BROKERS_UNREACHABLE,
+    "another object declares the same name, and the operator has not looked at its brokers yet",
+)
 
 
 class Rivals(Protocol):
@@ -41,6 +45,12 @@ class Rivals(Protocol):
     def competing(self, claim: Claim) -> list[Claim]:
         """Return the claims of other objects to the same entry that are not being deleted."""
 
+    def has_unseen(self, claim: Claim) -> bool:
+        """Return whether no pass has looked yet for the brokers of an object that may compete."""
+
+    def found(self, claim: Claim) -> None:
+        """Note the brokers of a claim, as a pass has found them."""
+
 
 class DeclaredPass(Pass[Declared]):
     """Passes over one object."""
@@ -51,12 +61,21 @@ class DeclaredPass(Pass[Declared]):
         super().__init__(key, context)
         self._rivals = rivals
         self._failures = 0
+        self._found: Claim | None = None
+        """The claim with the brokers that the last pass found."""
         self._reason: str | None = None
         self.status: DeclaredStatus | None = None
         """The status of the last complete pass."""
 
     def parse(self, body: Body) -> Declared:
         return declared_of(self.key[0], body)
+
+    def claim_of(self, item: Declared) -> Claim:
+        """Return the claim of an object, with the brokers that the last pass found."""
+        claim, found = item.claim, self._found
+        if found is None or found.name_servers != claim.name_servers:
+            return claim
+        return msgspec.structs.replace(claim, brokers=found.brokers)
 
     def note_failure(self, error: Exception) -> None:
         name = "/".join(self.key)
@@ -67,7 +86,7 @@ class DeclaredPass(Pass[Declared]):
 
     async def is_released(self, item: Declared) -> bool:
         """Return whether a deleted object leaves its entry as it is."""
-        if not item.is_to_delete or self._rivals.competing(item.claim):
+        if not item.is_to_delete or self._rivals.competing(self.claim_of(item)):
             return True
         return await super().is_released(item)
 
@@ -79,15 +98,31 @@ class DeclaredPass(Pass[Declared]):
     async def reconcile(self, item: Declared, body: Body) -> int | None:
         """Look at the brokers, change them, and report."""
         before = msgspec.convert(body.get("status") or {}, DeclaredStatus)
-        if (oldest := owner(item.claim, self._rivals.competing(item.claim))) != item.claim:
-            await self._finish(item, Outcome(owner=oldest), before)
+        if (rival := self._rival(item)) is not None:
+            self._note(item, rival.brokers or frozenset())
+            await self._finish(item, Outcome(owner=rival), before)
             return self._resync_ms
         outcome, is_deleted = await self._change(item, before)
         if is_deleted:
             await self._report(item, "Deleted", f"{item.entry} is deleted at all its brokers")
             return None
         await self._finish(item, outcome, before)
-        return self._pause_ms(outcome)
+        is_to_release = item.is_deleting and outcome.owner is not None
+        return 0 if is_to_release else self._pause_ms(outcome)
+
+    def _rival(self, item: Declared) -> Claim | None:
+        """Return the claim of another object that owns the entry: the oldest, or, once this object
+        is being deleted, any.
+        """
+        claim = self.claim_of(item)
+        others = self._rivals.competing(claim)
+        oldest = owner(others[0] if others and item.is_deleting else claim, others)
+        return None if oldest.key == claim.key else oldest
+
+    def _note(self, item: Declared, brokers: frozenset[str]) -> None:
+        """Note the masters behind the name servers of an object: its own or its owner's finding."""
+        self._found = msgspec.structs.replace(item.claim, brokers=brokers)
+        self._rivals.found(self._found)
 
     @property
     def _resync_ms(self) -> int:
@@ -102,6 +137,11 @@ class DeclaredPass(Pass[Declared]):
             async with await open_admin(item, self.context.secrets, self.context.log) as admin:
                 suite = Suite(admin, item)
                 seen = await suite.look((one.name for one in before.brokers), self.quiet.is_quiet)
+                self._note(item, suite.addresses)
+                if (rival := self._rival(item)) is not None:
+                    return Outcome(owner=rival), False
+                if item.is_deleting and self._rivals.has_unseen(self.claim_of(item)):
+                    return Outcome(seen=seen, waits=(UNSEEN,)), False
                 plan = decide.plan(item, seen)
                 if plan.may_delete:
                     await suite.delete()
@@ -116,6 +156,9 @@ class DeclaredPass(Pass[Declared]):
         except CometError as error:
             wait = Wait(Reason.BROKERS_UNREACHABLE, str(error))
             return Outcome(seen=seen, waits=(wait,)), False
+        finally:
+            if self.claim_of(item).brokers is None:
+                self._note(item, frozenset())
 
     async def _put(
         self, item: Declared, suite: Suite, plan: Plan, seen: tuple[BrokerSeen, ...]

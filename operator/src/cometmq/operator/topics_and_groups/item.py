@@ -26,18 +26,30 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     cluster: str
     name_servers: frozenset[str]
+    brokers: frozenset[str] | None = None
+    """Addresses of the masters that a pass found through the name servers, which have more than one
+    name in a Kubernetes cluster; None before the first pass.
+    """
+
+    @property
+    def entry(self) -> tuple[str, str, str]:
+        """Kind, name and name of the cluster of what the object declares."""
+        return self.key[0], self.name, self.cluster
 
     @property
     def age(self) -> tuple[str, Key]:
         """Sort key: the oldest object first; objects created in the same second by name."""
         return self.created, self.key
 
+    def is_namesake(self, other: "Claim") -> bool:
+        """Return whether both objects declare the same entry in clusters of the same name."""
+        return self.key != other.key and self.entry == other.entry
+
     def competes(self, other: "Claim") -> bool:
         """Return whether both objects declare the same entry in the same cluster."""
-        return (
-            self.key != other.key
-            and (self.key[0], self.name, self.cluster) == (other.key[0], other.name, other.cluster)
-            and not self.name_servers.isdisjoint(other.name_servers)
+        return self.is_namesake(other) and not (
+            self.name_servers.isdisjoint(other.name_servers)
+            and (self.brokers or frozenset()).isdisjoint(other.brokers or ())
         )
 
 

@@ -72,6 +72,18 @@ class Objects(Engine[DeclaredPass]):
         """Return the claims of other objects to the same entry that are not being deleted."""
         return [one for one in self._claims.values() if claim.competes(one)]
 
+    def has_unseen(self, claim: Claim) -> bool:
+        """Return whether no pass has looked yet for the brokers of an object that may compete."""
+        others = [one for one in self._claims.values() if claim.is_namesake(one)]
+        return any(one.brokers is None for one in others)
+
+    def found(self, claim: Claim) -> None:
+        """Note the brokers of a claim; wake the objects that it turns out to compete with."""
+        before = self._claims.get(claim.key)
+        if before is not None and before.brokers != claim.brokers:
+            self._claims[claim.key] = claim
+            self._wake_all(claim)
+
     def figures(self) -> list[DeclaredFigures]:
         return [DeclaredFigures(*work.key, work.status) for work in self]
 
@@ -94,9 +106,9 @@ class Objects(Engine[DeclaredPass]):
         if item.is_deleting:
             self._forget(item.key)
             return
-        before = self._claims.get(item.key)
-        self._claims[item.key] = item.claim
-        if before is not None and before != item.claim:
+        before, work = self._claims.get(item.key), self.get(item.key)
+        claim = self._claims[item.key] = item.claim if work is None else work.claim_of(item)
+        if before is not None and before != claim:
             self._wake_all(before)
 
     def _forget(self, key: Key) -> None:

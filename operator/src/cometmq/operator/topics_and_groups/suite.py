@@ -41,6 +41,8 @@ class Suite:
         self._admin = admin
         self._item = item
         self._masters: dict[str, BrokerAdmin] = {}
+        self.addresses: frozenset[str] = frozenset()
+        """The addresses of all masters of the cluster, as the last look has found them."""
 
     async def look(self, known: Iterable[str], is_quiet: QuietAt) -> tuple[BrokerSeen, ...]:
         """Read the settings on all brokers of the object.
@@ -50,6 +52,8 @@ class Suite:
         """
         item = self._item
         groups = await self._admin.broker_groups(item.spec.cluster_name)
+        masters = (brokers.get(MASTER_ID) for brokers in groups.values())
+        self.addresses = frozenset(one.address for one in masters if one is not None)
         names = set(item.spec.broker_names or groups)
         if item.is_deleting:
             names |= set(known)

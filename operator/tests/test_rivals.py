@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects that declare the same entry, and name the same name server differently."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from unittest.mock import AsyncMock, Mock
+
+import msgspec
+import pytest
+
+from cometmq.client.admin import AdminClient
+from cometmq.client.testing import MemoryCluster
+from cometmq.client.testing.broker import CLUSTER_NAME
+from cometmq.client.testing.waiting import eventually
+from cometmq.operator.engine.context import Context
+from cometmq.operator.metrics import OperatorFigures
+from cometmq.operator.topics_and_groups.item import FINALIZER, declared_of
+from cometmq.operator.topics_and_groups.objects import Objects
+from cometmq.remoting.log import NO_LOG
+from cometmq.runtime.clock import SystemClock
+
+OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+
+
+class World:
+    """A cluster, and an operator whose API server is a dictionary."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self.cluster = cluster
+        self.bodies: dict[str, Any] = {}
+        api = Mock(patch=AsyncMock(), create=AsyncMock())
+        api.get = AsyncMock(side_effect=lambda _kind, _namespace, name: self.bodies.get(name))
+        api.list_all = AsyncMock(
+            side_effect=lambda kind, _namespace: list(self.bodies.values()) * (kind == "Topic")
+        )
+        api.namespace = AsyncMock(return_value={"metadata": {}})
+        self.objects = Objects(
+            Context(
+                api=api, secrets=Mock(), clock=SystemClock(), log=NO_LOG, wall_time=lambda: "",
+                resync_ms=60_000, quiet_ms=0,
+            ),
+            OperatorFigures(),
+        )  # fmt: skip
+
+    def declare(self, name: str, created: str, name_server: str, **more: Any) -> None:
+        metadata = {
+            "namespace": "mq", "name": name, "uid": name, "creationTimestamp": created,
+            "resourceVersion": "1", "finalizers": [FINALIZER],
+        }  # fmt: skip
+        spec = {
+            "name": "same", "clusterName": CLUSTER_NAME, "nameServers": [name_server],
+            "deletionPolicy": "Delete",
+        }  # fmt: skip
+        self.bodies[name] = {"metadata": {**metadata, **more}, "spec": spec}
+
+    def start(self, *names: str) -> None:
+        """Start the passes over all objects, those over `names` first."""
+        self.objects.start(())
+        for name in (*names, *(self.bodies.keys() - names)):
+            self.objects.changed("Topic", self.bodies[name])
+
+    def reason(self, name: str) -> str | None:
+        """Return the reason of an object's condition; None before the first pass."""
+        work = self.objects.get(("Topic", "mq", name))
+        if work is None or work.status is None:
+            return None
+        return work.status.conditions[0].reason
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with MemoryCluster() as cluster:
+        world = World(cluster)
+        yield world
+        await world.objects.close()
+
+
+def names_of(cluster: MemoryCluster) -> tuple[str, str]:
+    """Return two names of the cluster's name server."""
+    _, _, port = cluster.namesrv.rpartition(":")
+    return f"127.0.0.1:{port}", f"localhost:{port}"
+
+
+@pytest.mark.parametrize("first", ["old", "new"])
+async def test_the_oldest_owns_a_topic_whatever_the_name_server_is_called(world, first):
+    one, other = names_of(world.cluster)
+    world.declare("old", OLD, one)
+    world.declare("new", NEW, other)
+    world.declare("elsewhere", OLD, "127.0.0.1:1")
+    world.start(first)
+    await eventually(lambda: (world.reason("old"), world.reason("new"))
+                     == ("AsSpecified", "DeclaredTwice"))  # fmt: skip
+
+
+@pytest.mark.parametrize("first", ["old", "new"])
+async def test_a_topic_that_another_object_declares_is_kept(world, first):
+    """Also just after the operator has started, when it knows no brokers yet."""
+    one, other = names_of(world.cluster)
+    async with AdminClient(world.cluster.namesrv) as admin:
+        await admin.create_topic("same", queue_count=1)
+    world.declare("old", OLD, one, deletionTimestamp=NEW)
+    world.declare("new", NEW, other)
+    world.start(first)
+    await eventually(lambda: world.reason("new") == "AsSpecified")
+    patch = world.objects.context.api.patch
+    let_go = {"finalizers": [], "resourceVersion": "1"}
+    await eventually(
+        lambda: any(call.args[-1] == {"metadata": let_go} for call in patch.mock_calls)
+    )
+    async with AdminClient(world.cluster.namesrv) as admin:
+        assert "same" in await admin.namesrv.topics()
+
+
+def test_clusters_of_the_same_name_are_told_apart_by_their_brokers():
+    def claim(name, brokers):
+        body = {
+            "metadata": {"namespace": "mq", "name": name, "uid": name},
+            "spec": {"name": "same", "nameServers": [f"{name}:9876"]},
+        }
+        claim = declared_of("Topic", body).claim
+        return msgspec.structs.replace(claim, brokers=brokers)
+
+    a, b = frozenset({"10.0.0.1:10911"}), frozenset({"10.0.0.2:10911"})
+    assert claim("one", a).competes(claim("two", a | b))
+    assert not claim("one", a).competes(claim("two", b))
+    assert not claim("one", None).competes(claim("two", None))
