@@ -5,12 +5,14 @@ from collections.abc import Callable
 import pytest
 
 from cometmq.broker.filters.tags import TagFilter
-from cometmq.broker.hold import HeldPull, HoldTable
-from cometmq.broker.limits import SAME_QUEUE_MAX
+from cometmq.broker.hold import HELD_BYTES, HeldPull, HoldTable
+from cometmq.broker.limits import HELD_BYTES_MAX, SAME_QUEUE_MAX
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
 
 A, B = 65, 66
+HEAD = bytes((68 << 10) - HELD_BYTES)
+"""With it, a held pull takes 68 KiB."""
 
 
 def pull(
@@ -201,3 +203,22 @@ def test_a_message_stored_before_the_hold_wakes_the_pull(table: HoldTable) -> No
     table.hold(held, count_max=10)
     table.sweep(0, lambda *_: 6)
     assert table.take_ready(10) == [held]
+
+
+def test_large_pulls_make_room_for_others(table: HoldTable) -> None:
+    """One connection with few pulls of 68 KB must not cost more than many with usual ones."""
+    greedy, modest = object(), object()
+    usual = [pull(5, queue_id=one, peer=modest) for one in range(100)]
+    for held in usual:
+        table.hold(held, count_max=10_000)
+    most = HELD_BYTES_MAX // (68 << 10)
+    for number in range(most + 10):
+        held = pull(5, queue_id=number, topic="U", peer=greedy)
+        held.call.head = HEAD
+        table.hold(held, count_max=10_000)
+        assert table.size_bytes <= HELD_BYTES_MAX
+
+    assert all(one.is_held for one in usual)
+    assert len(table.take_ready(10_000)) == most // 2
+    table.drop(greedy)
+    assert table.size_bytes == sum(one.size_bytes for one in usual)

@@ -152,10 +152,22 @@ def read_batch(broker: Broker, **fields: Any) -> Reply:
 def begin_batch(broker: Broker, _number: int) -> Reply:
     """Begin to read a large batch, and never end."""
     call = call_with(Code.SEND_BATCH_MESSAGE, NoHeader())
-    reading = broker.pending.large_batches.reading(32 << 20, broker.admission.room(call))
+    reading = broker.pending.large_batches.counting(32 << 20, broker.admission.room(call))
     try:
         READING.append(reading)
         reading.__enter__()
+    except LimitReached as error:
+        return Reply(error.code, remark=error.remark)
+    return Reply()
+
+
+def begin_reply(broker: Broker, _number: int) -> Reply:
+    """Begin to hand over a reply, and never end."""
+    call = call_with(Code.SEND_REPLY_MESSAGE, NoHeader())
+    handing = broker.pending.replies.counting(32 << 20, broker.admission.room(call))
+    try:
+        READING.append(handing)
+        handing.__enter__()
     except LimitReached as error:
         return Reply(error.code, remark=error.remark)
     return Reply()
@@ -253,6 +265,7 @@ FILLS: Mapping[str, Only] = {
         lambda broker, number: read_batch(broker, properties="x" * (number << 23))
     ),
     "batch_bytes": Only(begin_batch),
+    "reply_bytes": Only(begin_reply),
     "held_pulls": Only(hold),
     "recalled": Only(recall),
     "journal_bytes": Only(alter),

@@ -104,7 +104,7 @@ from cometmq.broker.copies.gate.gate import KINDS
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
 from tests.fuzz.hostile import Hostile
 from cometmq.remoting.codes import request_name
-from cometmq.remoting.transport.bodies import bytes_max
+from cometmq.remoting.transport.bodies import NO_BODY_BYTES_MAX, bytes_max
 from cometmq.remoting.transport.server import LARGE_ANSWERS
 
 code = 30_999
@@ -114,7 +114,7 @@ assert code in ADMIN_CODES, "rights"
 assert KINDS[code].name == "CHANGE", "the gate"
 assert code in VIP_EXCLUDED, "the second port"
 assert code in LARGE_ANSWERS, "large answers"
-assert bytes_max(code) is None
+assert bytes_max(code) == NO_BODY_BYTES_MAX
 assert "| GET_WEATHER | **yes** |  |  |" in page(), page()
 assert "## 30999 GET_WEATHER" in commands_page()
 fuzz = Hostile(Path(sys.argv[1]), Random(1), [code])

@@ -11,9 +11,11 @@ import pytest
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import replies
+from cometmq.broker.limits import REPLY_BYTES
 from cometmq.broker.testing import FakePeer, RecordingLog, expected_answer
 from cometmq.broker.testing.replay import Answer, call_of, frame_of, name_of, read_answer, serve
 from cometmq.broker.testing.stored import call_with, stored_broker
+from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply, Response
 from cometmq.remoting.commands.request_reply import PushReplyMessageToClient, SendReplyMessageV2
 from cometmq.remoting.commands.send import SendMessageReply
@@ -248,3 +250,19 @@ async def test_a_disconnected_replier_causes_no_error(broker: Broker) -> None:
     await broker.driver.drain()
 
     assert len(stored(broker)) == 1
+
+
+async def test_replies_that_wait_for_their_requesters_are_bounded(broker: Broker) -> None:
+    """A client that answers nothing keeps a reply for 10 s, however large it is."""
+    peer, under_way = requester(broker), broker.pending.replies
+    under_way.size_bytes = REPLY_BYTES.fixed - len(b"answer") + 1
+
+    answer = await send(broker)
+
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    assert "limit reached: Bytes of the replies" in str(answer.remark)
+    assert not peer.asked
+    assert not stored(broker)
+    under_way.size_bytes -= 1
+    assert (await send(broker)).code == ResponseCode.SUCCESS
+    assert under_way.size_bytes == REPLY_BYTES.fixed - len(b"answer")

@@ -40,6 +40,7 @@ from cometmq.broker.limits import (
     QUEUES,
     RECALLED,
     REGISTRATIONS,
+    REPLY_BYTES,
     STATISTICS,
     SUBSCRIPTION_BYTES,
     TOPICS,
@@ -60,8 +61,8 @@ from cometmq.broker.statistics.rates import Rates
 from cometmq.broker.statistics.refused import RecentRefusals
 from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.storing.disk_figures import DiskWatch
-from cometmq.broker.storing.large_batches import LargeBatches
 from cometmq.broker.storing.store_driver import StoreDriver
+from cometmq.broker.storing.under_way import LargeBatches, UnderWay
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.tables.offsets import Offsets
 from cometmq.broker.tables.persistence import TableSaver
@@ -222,6 +223,7 @@ class Pending:
     incremental: IncrementalRunner = field(default_factory=IncrementalRunner)  # long answers
     reports: TurnLock = field(default_factory=TurnLock)  # long answers that read the log
     large_batches: LargeBatches = field(default_factory=LargeBatches)
+    replies: UnderWay = field(default_factory=lambda: UnderWay(REPLY_BYTES))
 
 
 @dataclass(slots=True)
@@ -317,6 +319,7 @@ class Broker:
             SUBSCRIPTION_BYTES.name: lambda: clients.registered.size,
             FILTERS.name: lambda: filters.count,
             BATCH_BYTES.name: lambda: self.pending.large_batches.size_bytes,
+            REPLY_BYTES.name: lambda: self.pending.replies.size_bytes,
             FILTER_CHARS.name: lambda: filters.chars,
             HELD_PULLS.name: lambda: self.pending.hold.count,
             RECALLED.name: lambda: self.deferred.delays.positions.recalled.count,

@@ -28,13 +28,15 @@ import msgspec
 
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.tags import TagFilter
-from cometmq.broker.limits import SAME_QUEUE_MAX
+from cometmq.broker.limits import HELD_BYTES_MAX, SAME_QUEUE_MAX
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.store.queues.consume_queue import ConsumeQueue
 
 SWEEP_INTERVAL_MS: Final = 5_000
 EXPIRE_INTERVAL_MS: Final = 1_000
+HELD_BYTES: Final = 1_024
+"""Memory of a held pull, besides the bytes of the request."""
 
 Key = tuple[str, int]
 """Topic and queue id."""
@@ -58,6 +60,11 @@ class HeldPull(msgspec.Struct, eq=False):
         header = self.call.header
         return header.topic, header.queue_id
 
+    @property
+    def size_bytes(self) -> int:
+        """The approximate memory that the pull takes while it is held."""
+        return HELD_BYTES + len(self.call.head) + len(self.call.body)
+
 
 MaxOffset = Callable[[str, int], int]
 
@@ -65,18 +72,21 @@ MaxOffset = Callable[[str, int], int]
 class HoldTable:
     def __init__(self) -> None:
         self.count = 0
+        self.size_bytes = 0
         self.ready: deque[HeldPull] = deque()
         self.unsure: list[HeldPull] = []
         self._queues: dict[Key, dict[HeldPull, None]] = {}  # the longest held first
         self._peers: dict[object, dict[Key, list[HeldPull]]] = {}
+        self._sizes: dict[object, int] = {}  # by peer
         self._due: dict[int, set[HeldPull]] = {}  # by the second of the deadline
         self._unswept: set[Key] = set()
 
     def hold(self, held: HeldPull, *, count_max: int) -> None:
-        """Hold a pull; wake others if `count_max` pulls are already held, or too many of this
-        connection and queue.
+        """Hold a pull; wake others if `count_max` pulls are already held, if they take too much
+        memory, or if too many are of this connection and queue.
         """
-        if self.count >= count_max:
+        size_bytes = held.size_bytes
+        if self.count >= count_max or self.size_bytes + size_bytes > HELD_BYTES_MAX:
             self._wake_half_of_most()
         key, peer = held.key, held.call.peer
         of_peer = self._peers.get(peer)
@@ -97,6 +107,8 @@ class HoldTable:
             due = self._due[second] = set()
         due.add(held)
         self.count += 1
+        self.size_bytes += size_bytes
+        self._sizes[peer] = self._sizes.get(peer, 0) + size_bytes
         held.is_held = True
         held.tested_offset = held.queue_offset
 
@@ -167,6 +179,9 @@ class HoldTable:
             return False
         held.is_held = False
         self.count -= 1
+        size_bytes = held.size_bytes
+        self.size_bytes -= size_bytes
+        self._sizes[held.call.peer] -= size_bytes
         key, peer, second = held.key, held.call.peer, held.deadline_ms // 1000
         of_queue, of_peer, due = self._queues[key], self._peers[peer], self._due[second]
         del of_queue[held]
@@ -176,7 +191,7 @@ class HoldTable:
         if not of_peer[key]:
             del of_peer[key]
         if not of_peer:
-            del self._peers[peer]
+            del self._peers[peer], self._sizes[peer]
         due.discard(held)
         if not due:
             del self._due[second]
@@ -213,10 +228,10 @@ class HoldTable:
         self.ready.append(held)
 
     def _wake_half_of_most(self) -> None:
-        """Wake half of the pulls of the connection that holds most; at least one."""
-        counts = {peer: sum(map(len, keys.values())) for peer, keys in self._peers.items()}
-        if counts:
-            pulls = self._of_peer(max(counts, key=counts.__getitem__))
+        """Wake half of the pulls, at least one, of the connection whose pulls take the most."""
+        sizes = self._sizes
+        if sizes:
+            pulls = self._of_peer(max(sizes, key=sizes.__getitem__))
             for held in pulls[: -(-len(pulls) // 2)]:
                 self._wake(held)
 

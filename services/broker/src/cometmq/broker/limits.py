@@ -122,12 +122,19 @@ BATCH_BYTES: Final = Limit(
     "batch_bytes", "Bytes of large batches that are being read", Scope.TOTAL, REFUSED,
     fixed=128 << 20, answer=ResponseCode.SYSTEM_BUSY,
 )  # fmt: skip
+REPLY_BYTES: Final = Limit(
+    "reply_bytes", "Bytes of the replies that are being handed over", Scope.TOTAL, REFUSED,
+    fixed=128 << 20, answer=ResponseCode.SYSTEM_BUSY,
+)  # fmt: skip
 SAME_QUEUE_MAX: Final = 256
 """Pulls of one queue that one connection holds: a client has one for each of its groups."""
+HELD_BYTES_MAX: Final = 256 << 20
+"""Memory of all held pulls: room for the default number of them, with usual requests."""
 HELD_PULLS: Final = Limit(
     "held_pulls", "Pulls that wait for messages", Scope.TOTAL,
-    "The connection with most of them gets early, empty answers to half of them, as one with more"
-    f" than {SAME_QUEUE_MAX} of a queue does to the oldest.",
+    "The connection with most of them gets early, empty answers to half of them, also above"
+    f" {HELD_BYTES_MAX >> 20} MiB, as one with more than {SAME_QUEUE_MAX} of a queue does to the"
+    " oldest.",
     "pullThreadPoolQueueCapacity", lambda s: s.pull_thread_pool_queue_capacity,
 )  # fmt: skip
 RECALLED: Final = Limit(
@@ -168,6 +175,7 @@ LIMITS: Final[tuple[Limit, ...]] = (
     BATCH_KEYS,
     BATCH_PROPERTY_CHARS,
     BATCH_BYTES,
+    REPLY_BYTES,
     HELD_PULLS,
     RECALLED,
     JOURNAL_BYTES,

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds the bodies that handlers decode in one step on the event loop.
+"""Bounds the bodies that handlers decode in one step on the event loop, and the requests that wait.
 
 Frames of up to 16 MiB exist for messages and registrations. Decoding other bodies of that size
-would hold the loop for up to 4 s.
+would hold the loop for up to 4 s, and requests that wait for messages, the disk or a client would
+take as much memory as their peers like.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,9 +11,11 @@ from functools import wraps
 from typing import Any, Final, TypeVar
 
 from cometmq.remoting.bodies.codec import PROPERTIES_TEXT
+from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.errors import ServerError
+from cometmq.remoting.frame import REQUEST_HEADER_BYTES_MAX
 
 ContextT = TypeVar("ContextT")
 AnyHandler = Callable[[ContextT, Call[Any]], Any]
@@ -21,6 +24,16 @@ BODY_BYTES_MAX: Final = 1 << 20
 """Maximum size of a JSON body; decoding it takes up to 15 ms, and refusing a broken one 0.3 s."""
 SETTINGS_BYTES_MAX: Final = 64 << 10
 """Maximum size of a body with settings, which are parsed character by character."""
+NO_BODY_BYTES_MAX: Final = 4 << 10
+"""Maximum size of the body of a request that needs none; it is ignored."""
+HEAD_BYTES_MAX: Final = 64 << 10
+"""Maximum size of the header of a request, unless it has a message; that of a pull has the longest
+SQL92 filter in a few KB.
+"""
+LONG_HEADERS: Final = frozenset({
+    Code.PUT_KV_CONFIG, Code.UPDATE_AND_CREATE_ACL_CONFIG, Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+})  # fmt: skip
+"""Requests of administrators whose headers have lists."""
 
 
 def bounded_bodies(
@@ -36,9 +49,11 @@ def bytes_max(code: int) -> int | None:
     Messages are bounded by `maxMessageSize`, and registrations by limits of the name server.
     """
     command = COMMANDS.get(code)
-    codec = None if command is None else command.body
-    if codec is None:
+    if command is None:
         return None
+    codec = command.body
+    if codec is None:
+        return NO_BODY_BYTES_MAX
     if codec is PROPERTIES_TEXT:
         return SETTINGS_BYTES_MAX
     is_json = codec.name.startswith("JSON `") and "or its" not in codec.name
@@ -49,10 +64,16 @@ def _bounded(code: int, handler: AnyHandler[ContextT]) -> AnyHandler[ContextT]:
     most = bytes_max(code)
     if most is None:
         return handler
+    head_bytes_max = REQUEST_HEADER_BYTES_MAX if code in LONG_HEADERS else HEAD_BYTES_MAX
 
     @wraps(handler)
     def bounded(context: ContextT, call: Call[Any]) -> Any:
         check_bytes(call, most)
+        if len(call.head) > head_bytes_max:
+            raise ServerError(
+                f"the header of this request may have at most {head_bytes_max} bytes, not"
+                f" {len(call.head)}"
+            )
         return handler(context, call)
 
     return bounded

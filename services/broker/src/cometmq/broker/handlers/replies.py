@@ -37,13 +37,19 @@ NOT_STORED: Final = "0"
 async def send_reply_message(broker: Broker, call: Call[SendHeader]) -> Reply:
     """Push a reply to its requester and store it; answer when both steps have completed."""
     try:
-        check_writer(broker, call)(f"{broker.settings.broker_cluster_name}{REPLY_SUFFIX}")
-        _check_topic(broker, call.header.topic)
-        config = admit(broker, call)
-        queue_id = choose_queue(broker, config, call.header.queue_id, call)
+        with broker.pending.replies.counting(len(call.body), broker.admission.room(call)):
+            return await _push_and_store(broker, call)
     except CommandError as error:
         broker.stats.put_failed_count += 1
         return Reply(code=error.code, remark=error.remark, ext=broker.config.send_ext)
+
+
+async def _push_and_store(broker: Broker, call: Call[SendHeader]) -> Reply:
+    """Raise CommandError if the reply is refused."""
+    check_writer(broker, call)(f"{broker.settings.broker_cluster_name}{REPLY_SUFFIX}")
+    _check_topic(broker, call.header.topic)
+    config = admit(broker, call)
+    queue_id = choose_queue(broker, config, call.header.queue_id, call)
     storing = _store(broker, call, queue_id) if broker.settings.store_reply_message_enable else None
     failure = await _push(broker, call)
     stored = None if storing is None else _where(broker, call, queue_id, await storing)

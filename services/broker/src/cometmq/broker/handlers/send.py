@@ -275,7 +275,7 @@ async def _send_large(
 ) -> Reply | None:
     batches = broker.pending.large_batches
     try:
-        with batches.reading(len(call.body), broker.admission.room(call)):
+        with batches.counting(len(call.body), broker.admission.room(call)):
             work = _large_steps(broker, call, queue_id, messages, parts)
             await batches.runner.run(work, call.peer)
     except CommandError as error:
