@@ -500,3 +500,29 @@ async def test_slow_handlers_of_closed_connections_count_until_they_end(
     await eventually(lambda: not server._tasks)
     response = await client.invoke(address, QUERY, HEADER, timeout_ms=60_000)
     assert response.header.offset == 1
+
+
+async def test_large_requests_that_wait_count_as_several(
+    start_server: Any, connect_raw: Any, eventually: Any
+) -> None:
+    """A connection may have 16,384 requests in flight, each with a header of 64 KB."""
+    waiting: list[Call[Any]] = []
+    settings = ServerSettings(in_flight_per_connection_max=40)
+    server, port = await start_server({QUERY: lambda _, call: waiting.append(call)}, settings)
+    large = encode_frame(RawCommand(code=QUERY, ext={**EXT, "more": "x" * 40 * 1024}))
+    reader, writer = await connect_raw(port)
+    for count in range(1, 5):
+        writer.write(large)
+        await eventually(lambda count=count: len(waiting) == count)
+        await eventually(lambda count=count: server.stats().in_flight == 10 * count)
+    writer.write(large)
+
+    head = await asyncio.wait_for(reader.read(65_536), 60)
+
+    assert b'"code":2' in head
+    assert len(waiting) == 4
+    waiting.pop().answer(QueryConsumerOffsetReply(offset=2))
+    await eventually(lambda: server.stats().in_flight == 30)
+    for call in waiting:
+        call.answer(QueryConsumerOffsetReply(offset=3))
+    await eventually(lambda: server.stats().in_flight == 0)

@@ -517,7 +517,7 @@ async def test_a_refusal_of_the_new_master_is_passed_on():
 
 
 async def test_memory_of_held_requests_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(diversion, "HELD_BYTES_MAX", 10)
+    monkeypatch.setattr(diversion, "HELD_BYTES_MAX", 70)
     rig = Rig()
     rig.diversion.hold()
     held = asyncio.get_running_loop().create_task(rig.ask(SEND, b"x" * 8))
@@ -530,7 +530,7 @@ async def test_memory_of_held_requests_is_bounded(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_memory_of_forwarded_requests_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(diversion, "HELD_BYTES_MAX", 10)
+    monkeypatch.setattr(diversion, "HELD_BYTES_MAX", 70)
     rig = Rig(*[not_served(1)] * 100)
     rig.diversion.forward("a:1", 2)
     forwarded = asyncio.get_running_loop().create_task(rig.ask(SEND, b"x" * 8))

@@ -30,6 +30,8 @@ HEAD_BYTES_MAX: Final = 64 << 10
 """Maximum size of the header of a request, unless it has a message; that of a pull has the longest
 SQL92 filter in a few KB.
 """
+UNIT_BYTES: Final = 4 << 10
+"""Bytes of a request that waits and count as one request in flight."""
 LONG_HEADERS: Final = frozenset({
     Code.PUT_KV_CONFIG, Code.UPDATE_AND_CREATE_ACL_CONFIG, Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
 })  # fmt: skip
@@ -58,6 +60,19 @@ def bytes_max(code: int) -> int | None:
         return SETTINGS_BYTES_MAX
     is_json = codec.name.startswith("JSON `") and "or its" not in codec.name
     return BODY_BYTES_MAX if is_json else None
+
+
+MESSAGES: Final = frozenset(int(code) for code in COMMANDS if bytes_max(code) is None)
+"""Codes of requests with messages or registrations, whose sizes are bounded elsewhere."""
+
+
+def weight_of(call: Call[Any]) -> int:
+    """Return how many requests in flight this one counts as.
+
+    A request that waits keeps its bytes. Messages count once: the store bounds those that wait.
+    """
+    size = len(call.head) + len(call.body)
+    return 1 if size < UNIT_BYTES or call.code in MESSAGES else size // UNIT_BYTES
 
 
 def _bounded(code: int, handler: AnyHandler[ContextT]) -> AnyHandler[ContextT]:

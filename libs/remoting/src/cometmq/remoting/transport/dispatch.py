@@ -25,6 +25,7 @@ from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import Log
 from cometmq.remoting.raw import FLAG_ONEWAY
+from cometmq.remoting.transport.bodies import weight_of
 from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.flow.in_flight import InFlight
 from cometmq.remoting.transport.flow.starts import Starts
@@ -135,15 +136,15 @@ class Dispatcher(Generic[ContextT]):
                 result = self.failure(call, error)
             if result is None:
                 if not call.flag & FLAG_ONEWAY:
-                    in_flight += 1
+                    in_flight += weight_of(call)
             elif not isinstance(result, Struct):
-                in_flight += not call.flag & FLAG_ONEWAY
+                in_flight += 0 if call.flag & FLAG_ONEWAY else weight_of(call)
                 if self._start(peer, call, result):
                     end = 0.0  # the connection waits
             elif call.flag & FLAG_ONEWAY:
                 continue
             elif call.is_answered:  # the handler answered it itself; answered() subtracted it
-                in_flight += 1
+                in_flight += weight_of(call)
             else:
                 call.is_answered = True
                 if not deliver(call, result):

@@ -26,6 +26,7 @@ from cometmq.remoting.connection import Connection
 from cometmq.remoting.errors import Overloaded, RemoteProtocolError
 from cometmq.remoting.raw import FLAG_ONEWAY, Body
 from cometmq.remoting.transport.addresses import NO_HOST, peer_address
+from cometmq.remoting.transport.bodies import weight_of
 from cometmq.remoting.transport.dispatch import Answer, Dispatcher
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
 from cometmq.remoting.transport.flow.reading import UNSENT_OUTPUT, Reading
@@ -233,7 +234,7 @@ class PeerProtocol(asyncio.Protocol):
         """Send the answer to a call whose handler did not answer immediately."""
         if call.flag & FLAG_ONEWAY or not self.is_open:
             return
-        self._account.answered(self)
+        self._account.answered(self, weight_of(call))
         self.outlet.deliver(call, reply)
         self.outlet.mark_dirty()
 

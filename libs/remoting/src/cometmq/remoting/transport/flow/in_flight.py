@@ -2,7 +2,7 @@
 """The account of requests in flight: how many may be unanswered, by connection and in total.
 
 Handlers and lanes answer some requests at once; these never count. Requests of a closed connection
-are not in flight either.
+are not in flight either. A large request counts as several (`weight_of`).
 """
 
 from collections.abc import Iterable, Sequence

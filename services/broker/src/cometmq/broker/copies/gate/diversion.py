@@ -174,7 +174,7 @@ class Diversion:
         self, serve: Handler[ContextT], context: ContextT, call: Call[Any]
     ) -> Reply | Any:
         """Divert a request if there is memory for it."""
-        size = len(call.body)
+        size = len(call.head) + len(call.body)
         if self._held_bytes + size > HELD_BYTES_MAX:
             raise SystemBusy("too many requests are waiting for a switchover, or for the master")
         self._held_bytes += size
