@@ -161,6 +161,18 @@ def begin_batch(broker: Broker, _number: int) -> Reply:
     return Reply()
 
 
+def begin_heartbeat(broker: Broker, _number: int) -> Reply:
+    """Begin to register a large heartbeat, and never end."""
+    call = call_with(Code.HEART_BEAT, NoHeader())
+    registering = broker.pending.heartbeats.counting(60_000, broker.admission.room(call))
+    try:
+        READING.append(registering)
+        registering.__enter__()
+    except LimitReached as error:
+        return Reply(error.code, remark=error.remark)
+    return Reply()
+
+
 def begin_reply(broker: Broker, _number: int) -> Reply:
     """Begin to hand over a reply, and never end."""
     call = call_with(Code.SEND_REPLY_MESSAGE, NoHeader())
@@ -225,6 +237,7 @@ FILLS: Mapping[str, Only] = {
     "connection_registrations": Only(
         lambda broker, number: beat(broker, producers=(f"P{number}",))
     ),
+    "heartbeat_items": Only(begin_heartbeat),
     "heartbeat_groups": Only(
         lambda broker, number: beat(broker, producers=tuple(f"P{i}" for i in range(number + 1)))
     ),

@@ -414,7 +414,7 @@ def test_requests_behind_a_large_batch_keep_their_order(lane: bool) -> None:
             for answer in (decode_header(*one[:2]) for one in frames_of(bytes(connected.wire.sent)))
         }
         assert found == {1: (0, "0"), 2: (0, "1"), 3: (0, "5001"), 4: (1, None), 5: (0, "5002")}
-        assert broker.broker.pending.large_batches.size_bytes == 0
+        assert broker.broker.pending.large_batches.size == 0
 
     run_broker(lane, work)
 

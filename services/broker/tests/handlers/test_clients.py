@@ -12,6 +12,7 @@ import pytest
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import CLIENT_SILENCE_MS, Client
 from cometmq.broker.handlers import clients
+from cometmq.broker.limits import HEARTBEAT_ITEMS
 from cometmq.broker.testing import FakePeer, expected_answer, memory_broker, replay
 from cometmq.broker.testing.replay import name_of
 from cometmq.remoting.bodies.dialect import encode_json
@@ -272,6 +273,21 @@ async def within(broker: Broker, work: InOrder) -> AsyncIterator[None]:
             await asyncio.sleep(0)
         assert broker.clients.registered.count <= clients.STEP_WEIGHT / 2
         yield
+
+
+async def test_long_heartbeats_that_wait_for_their_turn_are_bounded() -> None:
+    """Decoded, one of 1 MiB takes 40 MB, and each connection may send one."""
+    broker = memory_broker()
+    waiting = broker.pending.heartbeats
+    waiting.size = HEARTBEAT_ITEMS.fixed - clients.STEP_WEIGHT
+
+    with pytest.raises(LimitReached, match="heartbeats that are being registered"):
+        await long_heartbeat(broker, FakePeer())
+
+    assert broker.clients.registered.count == 0
+    waiting.size = 0
+    assert await long_heartbeat(broker, FakePeer()) == OK
+    assert waiting.size == 0
 
 
 async def test_a_long_heartbeat_is_refused_before_its_first_step() -> None:

@@ -255,7 +255,7 @@ async def test_a_disconnected_replier_causes_no_error(broker: Broker) -> None:
 async def test_replies_that_wait_for_their_requesters_are_bounded(broker: Broker) -> None:
     """A client that answers nothing keeps a reply for 10 s, however large it is."""
     peer, under_way = requester(broker), broker.pending.replies
-    under_way.size_bytes = REPLY_BYTES.fixed - len(b"answer") + 1
+    under_way.size = REPLY_BYTES.fixed - len(b"answer") + 1
 
     answer = await send(broker)
 
@@ -263,6 +263,6 @@ async def test_replies_that_wait_for_their_requesters_are_bounded(broker: Broker
     assert "limit reached: Bytes of the replies" in str(answer.remark)
     assert not peer.asked
     assert not stored(broker)
-    under_way.size_bytes -= 1
+    under_way.size -= 1
     assert (await send(broker)).code == ResponseCode.SUCCESS
-    assert under_way.size_bytes == REPLY_BYTES.fixed - len(b"answer")
+    assert under_way.size == REPLY_BYTES.fixed - len(b"answer")

@@ -33,6 +33,7 @@ from cometmq.broker.limits import (
     FILTER_CHARS,
     FILTERS,
     GROUPS,
+    HEARTBEAT_ITEMS,
     HELD_PULLS,
     JOURNAL_BYTES,
     OFFSETS,
@@ -224,6 +225,7 @@ class Pending:
     reports: TurnLock = field(default_factory=TurnLock)  # long answers that read the log
     large_batches: LargeBatches = field(default_factory=LargeBatches)
     replies: UnderWay = field(default_factory=lambda: UnderWay(REPLY_BYTES))
+    heartbeats: UnderWay = field(default_factory=lambda: UnderWay(HEARTBEAT_ITEMS))
 
 
 @dataclass(slots=True)
@@ -318,8 +320,9 @@ class Broker:
             REGISTRATIONS.name: lambda: clients.registered.count,
             SUBSCRIPTION_BYTES.name: lambda: clients.registered.size,
             FILTERS.name: lambda: filters.count,
-            BATCH_BYTES.name: lambda: self.pending.large_batches.size_bytes,
-            REPLY_BYTES.name: lambda: self.pending.replies.size_bytes,
+            BATCH_BYTES.name: lambda: self.pending.large_batches.size,
+            REPLY_BYTES.name: lambda: self.pending.replies.size,
+            HEARTBEAT_ITEMS.name: lambda: self.pending.heartbeats.size,
             FILTER_CHARS.name: lambda: filters.chars,
             HELD_PULLS.name: lambda: self.pending.hold.count,
             RECALLED.name: lambda: self.deferred.delays.positions.recalled.count,

@@ -71,6 +71,10 @@ CONNECTION_REGISTRATIONS: Final = Limit(
     "connectionRegistrationsMax", lambda s: s.connection_registrations_max,
     answer=ResponseCode.SYSTEM_ERROR,
 )  # fmt: skip
+HEARTBEAT_ITEMS: Final = Limit(
+    "heartbeat_items", "Groups and topics of heartbeats that are being registered", Scope.TOTAL,
+    REFUSED, fixed=200_000, answer=ResponseCode.SYSTEM_BUSY,  # each takes about 500 bytes
+)  # fmt: skip
 HEARTBEAT_GROUPS: Final = Limit(
     "heartbeat_groups", "Groups in one heartbeat", Scope.REQUEST, REFUSED,
     "heartbeatGroupsMax", lambda s: s.heartbeat_groups_max,
@@ -164,6 +168,7 @@ LIMITS: Final[tuple[Limit, ...]] = (
     LOCK_NAMES,
     REGISTRATIONS,
     CONNECTION_REGISTRATIONS,
+    HEARTBEAT_ITEMS,
     HEARTBEAT_GROUPS,
     GROUP_SUBSCRIPTIONS,
     SUBSCRIPTION_BYTES,

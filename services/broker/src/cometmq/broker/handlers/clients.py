@@ -74,9 +74,18 @@ def heart_beat(broker: Broker, call: Call[NoHeader]) -> Reply | InOrder:
     )
     rights_checks = broker.clients.registered.rights_checks
     work = _registering(broker, beat, client, room, rights_checks)
-    if len(groups) + sum(map(_topic_count, beat.consumer_data_set)) <= STEP_WEIGHT:
+    weight = len(groups) + sum(map(_topic_count, beat.consumer_data_set))
+    if weight <= STEP_WEIGHT:
         return finish(work)
-    return InOrder(broker.pending.incremental.run(work, call.peer))
+    return InOrder(_registering_later(broker, call, work, weight))
+
+
+async def _registering_later(
+    broker: Broker, call: Call[NoHeader], work: Steps[Reply], weight: int
+) -> Reply:
+    """Register a heartbeat in its turn; raise LimitReached if too many of this weight wait."""
+    with broker.pending.heartbeats.counting(weight, broker.admission.room(call)):
+        return await broker.pending.incremental.run(work, call.peer)
 
 
 def _registering(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of large requests that take their time, bounded in total for all connections.
+"""The sizes of large requests that take their time, bounded in total for all connections.
 
 A client may close its connection and send the next one on another, so what a connection has in
 flight does not bound them.
@@ -14,24 +14,24 @@ from cometmq.runtime.limits import Limit
 
 
 class UnderWay:
-    """The requests of one kind that wait or are being served."""
+    """The requests of one kind that wait or are being served, in the unit of their limit."""
 
     def __init__(self, limit: Limit) -> None:
         self._limit = limit
-        self.size_bytes = 0
+        self.size = 0
 
     @contextmanager
-    def counting(self, size_bytes: int, room: Room) -> Iterator[None]:
+    def counting(self, size: int, room: Room) -> Iterator[None]:
         """Count a request while it is served; raise LimitReached if there is no room for it."""
         bound = room.limits.maximum(self._limit)
-        if self.size_bytes + size_bytes > bound:
-            detail = f"{self.size_bytes} of at most {bound} are waiting; try again later"
+        if self.size + size > bound:
+            detail = f"{self.size} of at most {bound} are waiting; try again later"
             raise room.limits.refusal(self._limit, detail, room.peer)
-        self.size_bytes += size_bytes
+        self.size += size
         try:
             yield
         finally:
-            self.size_bytes -= size_bytes
+            self.size -= size
 
 
 class LargeBatches(UnderWay):
