@@ -237,6 +237,9 @@ FILLS: Mapping[str, Only] = {
     "connection_registrations": Only(
         lambda broker, number: beat(broker, producers=(f"P{number}",))
     ),
+    "client_id_chars": Only(
+        lambda broker, number: beat(broker, producers=("P",), client_id="c" * 50 * number)
+    ),
     "heartbeat_items": Only(begin_heartbeat),
     "heartbeat_groups": Only(
         lambda broker, number: beat(broker, producers=tuple(f"P{i}" for i in range(number + 1)))
@@ -248,8 +251,9 @@ FILLS: Mapping[str, Only] = {
     ),
     "subscription_bytes": Only(
         lambda broker, number: beat(
-            broker, peer=FakePeer(f"127.0.0.1:{number}"), producers=("P",), client_id="c" * 1000
-        )
+            broker, peer=FakePeer(f"127.0.0.1:{number}"), producers=("P",), client_id="c" * 250
+        ),
+        {"registrationsMax": 1000},
     ),
     "connection_subscription_bytes": Only(
         lambda broker, number: beat(

@@ -71,6 +71,10 @@ CONNECTION_REGISTRATIONS: Final = Limit(
     "connectionRegistrationsMax", lambda s: s.connection_registrations_max,
     answer=ResponseCode.SYSTEM_ERROR,
 )  # fmt: skip
+CLIENT_ID_CHARS: Final = Limit(
+    "client_id_chars", "Characters of a client id", Scope.REQUEST, REFUSED, fixed=255,
+    answer=ResponseCode.SYSTEM_ERROR,
+)  # fmt: skip
 HEARTBEAT_ITEMS: Final = Limit(
     "heartbeat_items", "Groups and topics of heartbeats that are being registered", Scope.TOTAL,
     REFUSED, fixed=200_000, answer=ResponseCode.SYSTEM_BUSY,  # each takes about 500 bytes
@@ -168,6 +172,7 @@ LIMITS: Final[tuple[Limit, ...]] = (
     LOCK_NAMES,
     REGISTRATIONS,
     CONNECTION_REGISTRATIONS,
+    CLIENT_ID_CHARS,
     HEARTBEAT_ITEMS,
     HEARTBEAT_GROUPS,
     GROUP_SUBSCRIPTIONS,

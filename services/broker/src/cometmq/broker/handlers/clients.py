@@ -14,6 +14,7 @@ from cometmq.broker.filters.tags import is_tag_type
 from cometmq.broker.handlers.admin import json_body
 from cometmq.broker.handlers.deferred_answers import answer
 from cometmq.broker.limits import (
+    CLIENT_ID_CHARS,
     GROUP_SUBSCRIPTIONS,
     HEARTBEAT_FILTER_CHARS,
     HEARTBEAT_GROUPS,
@@ -64,6 +65,7 @@ def heart_beat(broker: Broker, call: Call[NoHeader]) -> Reply | InOrder:
     groups = [consumer.group_name for consumer in beat.consumer_data_set]
     groups += [producer.group_name for producer in beat.producer_data_set]
     room.check(HEARTBEAT_GROUPS, len(groups))
+    room.check(CLIENT_ID_CHARS, len(beat.client_id))
     for group in groups:
         check_group(group)
     chars = sum(_sql_chars(consumer) for consumer in beat.consumer_data_set)
