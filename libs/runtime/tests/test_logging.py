@@ -11,7 +11,13 @@ import structlog
 
 from cometmq.runtime import logging as runtime_logging
 from cometmq.runtime.clock import FakeClock
-from cometmq.runtime.logging import REPEAT_COUNT_MAX, REPEAT_WINDOW_MS, RateLimit
+from cometmq.runtime.logging import (
+    INFO_COUNT_MAX,
+    REPEAT_COUNT_MAX,
+    REPEAT_WINDOW_MS,
+    VALUE_CHARS_MAX,
+    RateLimit,
+)
 
 
 @pytest.fixture
@@ -110,7 +116,11 @@ def test_equal_events_are_limited_and_the_rest_counted(method):
         with pytest.raises(structlog.DropEvent):
             limit(None, method, {"event": "a"})
     assert limit(None, method, {"event": "b"}) == {"event": "b"}
-    assert limit(None, "info", {"event": "a"}) == {"event": "a"}
+    for _ in range(INFO_COUNT_MAX):
+        assert limit(None, "info", {"event": "a"}) == {"event": "a"}
+    with pytest.raises(structlog.DropEvent):
+        limit(None, "info", {"event": "a"})
+    assert limit(None, "debug", {"event": "a"}) == {"event": "a"}
     assert limit(None, method, {"event": "a", "task": "b"}) == {"event": "a", "task": "b"}
     clock.advance(REPEAT_WINDOW_MS)
     assert limit(None, method, {"event": "a"}) == {"event": "a", "suppressed_count": 3}
@@ -122,3 +132,13 @@ def test_all_damaged_places_are_logged():
     for event in ("log.damaged", "records.damaged"):
         for _ in range(3 * REPEAT_COUNT_MAX):
             assert limit(None, "error", {"event": event}) == {"event": event}
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+def test_a_long_text_is_cut(stream, is_json):
+    """A name server logs the topics that anyone deletes, and names have up to 64 KB."""
+    runtime_logging.configure(json=is_json, stream=stream)
+    runtime_logging.get("namesrv").info("topic.deleted", topic="x" * 65_000, cluster="c")
+    text = stream.getvalue().decode()
+    assert "... (65000 characters)" in text
+    assert len(text) < VALUE_CHARS_MAX + 300

@@ -29,8 +29,12 @@ REPEAT_COUNT_MAX = 10
 """Identical warnings or errors logged per window; the first one after the window shows how many
 were suppressed (`suppressed_count`).
 """
+INFO_COUNT_MAX = 1_000
+"""The same for information: peers cause some of it, such as members that join a group."""
 REPEAT_WINDOW_MS = 10_000
-_LIMITED = frozenset({"warning", "error"})
+VALUE_CHARS_MAX = 2_048
+"""Characters of a fact that are logged; peers choose names of up to 64 KB."""
+_COUNTS_MAX = {"warning": REPEAT_COUNT_MAX, "error": REPEAT_COUNT_MAX, "info": INFO_COUNT_MAX}
 _UNLIMITED = frozenset({"log.damaged", "records.damaged"})
 """Events that are logged once for each damaged place; a repair must know all of them."""
 
@@ -60,9 +64,10 @@ def get(name: str) -> Log:
 
 
 class RateLimit:
-    """Limits how many identical warnings or errors are logged per window, and counts the others.
+    """Limits how many identical events are logged per window, and counts the others.
 
-    A loop that fails ten times a second must not fill the disk with its tracebacks.
+    A loop that fails ten times a second must not fill the disk with its tracebacks, nor a peer that
+    comes and goes.
     """
 
     __slots__ = ("_clock", "_windows")
@@ -73,7 +78,8 @@ class RateLimit:
 
     def __call__(self, _logger: object, method: str, event: EventDict) -> EventDict:
         """Act as a structlog processor: return the event, or raise DropEvent."""
-        if method not in _LIMITED or event["event"] in _UNLIMITED:
+        count_max = _COUNTS_MAX.get(method)
+        if count_max is None or event["event"] in _UNLIMITED:
             return event
         now_ms = self._clock.monotonic_ms()
         key = (method, event["event"], event.get("component"), event.get("task"))
@@ -82,7 +88,7 @@ class RateLimit:
             if window[2]:
                 event["suppressed_count"] = window[2]
             window[:] = [now_ms, 0, 0]
-        if window[1] >= REPEAT_COUNT_MAX:
+        if window[1] >= count_max:
             window[2] += 1
             raise structlog.DropEvent
         window[1] += 1
@@ -102,6 +108,7 @@ class _Forward(logging.Handler):
 def _processors(*, is_json: bool) -> list[Processor]:
     shared: list[Processor] = [
         RateLimit(SystemClock()),
+        _shorten,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
@@ -111,6 +118,14 @@ def _processors(*, is_json: bool) -> list[Processor]:
         colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
     )
     return [*shared, structlog.processors.format_exc_info, _escape, _encoded(render)]
+
+
+def _shorten(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Cut long texts."""
+    for key, value in event.items():
+        if isinstance(value, str) and len(value) > VALUE_CHARS_MAX:
+            event[key] = f"{value[:VALUE_CHARS_MAX]}... ({len(value)} characters)"
+    return event
 
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
