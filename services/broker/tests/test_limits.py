@@ -15,6 +15,7 @@ from cometmq.broker.handlers import clients
 from cometmq.broker.handlers.recalls import recall_message
 from cometmq.broker.handlers.send import batch_parts
 from cometmq.broker.limits import BATCH_MESSAGES, GROUPS, LIMITS, OFFSETS, TOPICS, UNKNOWN_OFFSETS
+from cometmq.broker.storing.under_way import UnderWay
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.journals import FILE_BYTES, InlineWorker, MemoryFiles, Node
 from cometmq.broker.testing.stored import ask, call_with, stored_broker
@@ -149,40 +150,20 @@ def read_batch(broker: Broker, **fields: Any) -> Reply:
     return Reply()
 
 
-def begin_batch(broker: Broker, _number: int) -> Reply:
-    """Begin to read a large batch, and never end."""
-    call = call_with(Code.SEND_BATCH_MESSAGE, NoHeader())
-    reading = broker.pending.large_batches.counting(32 << 20, broker.admission.room(call))
-    try:
-        READING.append(reading)
-        reading.__enter__()
-    except LimitReached as error:
-        return Reply(error.code, remark=error.remark)
-    return Reply()
+def begin(under_way: Callable[[Broker], UnderWay], size: int) -> Callable[[Broker, int], Reply]:
+    """Return a function that begins to serve a request of this size, and never ends."""
 
+    def fill(broker: Broker, _number: int) -> Reply:
+        call = call_with(Code.HEART_BEAT, NoHeader())
+        serving = under_way(broker).counting(size, broker.admission.room(call))
+        try:
+            READING.append(serving)
+            serving.__enter__()
+        except LimitReached as error:
+            return Reply(error.code, remark=error.remark)
+        return Reply()
 
-def begin_heartbeat(broker: Broker, _number: int) -> Reply:
-    """Begin to register a large heartbeat, and never end."""
-    call = call_with(Code.HEART_BEAT, NoHeader())
-    registering = broker.pending.heartbeats.counting(60_000, broker.admission.room(call))
-    try:
-        READING.append(registering)
-        registering.__enter__()
-    except LimitReached as error:
-        return Reply(error.code, remark=error.remark)
-    return Reply()
-
-
-def begin_reply(broker: Broker, _number: int) -> Reply:
-    """Begin to hand over a reply, and never end."""
-    call = call_with(Code.SEND_REPLY_MESSAGE, NoHeader())
-    handing = broker.pending.replies.counting(32 << 20, broker.admission.room(call))
-    try:
-        READING.append(handing)
-        handing.__enter__()
-    except LimitReached as error:
-        return Reply(error.code, remark=error.remark)
-    return Reply()
+    return fill
 
 
 def hold(broker: Broker, _number: int) -> Reply:
@@ -240,7 +221,7 @@ FILLS: Mapping[str, Only] = {
     "client_id_chars": Only(
         lambda broker, number: beat(broker, producers=("P",), client_id="c" * 50 * number)
     ),
-    "heartbeat_items": Only(begin_heartbeat),
+    "heartbeat_items": Only(begin(lambda broker: broker.pending.heartbeats, 60_000)),
     "heartbeat_groups": Only(
         lambda broker, number: beat(broker, producers=tuple(f"P{i}" for i in range(number + 1)))
     ),
@@ -281,8 +262,9 @@ FILLS: Mapping[str, Only] = {
     "batch_property_chars": Only(
         lambda broker, number: read_batch(broker, properties="x" * (number << 23))
     ),
-    "batch_bytes": Only(begin_batch),
-    "reply_bytes": Only(begin_reply),
+    "batch_bytes": Only(begin(lambda broker: broker.pending.large_batches, 32 << 20)),
+    "questions": Only(begin(lambda broker: broker.pending.questions, 20_000)),
+    "reply_bytes": Only(begin(lambda broker: broker.pending.replies, 32 << 20)),
     "held_pulls": Only(hold),
     "recalled": Only(recall),
     "journal_bytes": Only(alter),

@@ -109,6 +109,23 @@ async def test_members_that_fail_are_left_out_and_logged() -> None:
     assert "who?" in str(failed["refuses"])
 
 
+async def test_large_answers_of_members_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand members may answer with a frame each, and all are encoded in one step."""
+    monkeypatch.setattr(client_calls, "STATUSES_BYTES_MAX", 3 * len(STATUS))
+    broker, log = memory_broker(), RecordingLog()
+    broker.log = log
+    join(broker, "huge", port=1).answers[221] = answer(body=STATUS + b" " * (1 << 20))
+    for number in range(5):
+        join(broker, f"c{number}", port=2 + number).answers[221] = answer(body=STATUS)
+
+    found = clients_in(await ask_status(broker))
+
+    assert len(found) == 3
+    assert "huge" not in found
+    assert len(log.named("client_call.failed")) == 3
+    assert broker.pending.questions.size == 0
+
+
 async def test_a_single_member_can_be_asked() -> None:
     broker = memory_broker()
     one, two = join(broker, "c1", port=1), join(broker, "c2", port=2)

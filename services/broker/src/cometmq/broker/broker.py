@@ -37,6 +37,7 @@ from cometmq.broker.limits import (
     HELD_PULLS,
     JOURNAL_BYTES,
     OFFSETS,
+    QUESTIONS,
     QUEUE_LOCKS,
     QUEUES,
     RECALLED,
@@ -224,6 +225,7 @@ class Pending:
     incremental: IncrementalRunner = field(default_factory=IncrementalRunner)  # long answers
     reports: TurnLock = field(default_factory=TurnLock)  # long answers that read the log
     large_batches: LargeBatches = field(default_factory=LargeBatches)
+    questions: UnderWay = field(default_factory=lambda: UnderWay(QUESTIONS))
     replies: UnderWay = field(default_factory=lambda: UnderWay(REPLY_BYTES))
     heartbeats: UnderWay = field(default_factory=lambda: UnderWay(HEARTBEAT_ITEMS))
 
@@ -321,6 +323,7 @@ class Broker:
             SUBSCRIPTION_BYTES.name: lambda: clients.registered.size,
             FILTERS.name: lambda: filters.count,
             BATCH_BYTES.name: lambda: self.pending.large_batches.size,
+            QUESTIONS.name: lambda: self.pending.questions.size,
             REPLY_BYTES.name: lambda: self.pending.replies.size,
             HEARTBEAT_ITEMS.name: lambda: self.pending.heartbeats.size,
             FILTER_CHARS.name: lambda: filters.chars,

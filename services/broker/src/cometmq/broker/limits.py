@@ -130,6 +130,10 @@ BATCH_BYTES: Final = Limit(
     "batch_bytes", "Bytes of large batches that are being read", Scope.TOTAL, REFUSED,
     fixed=128 << 20, answer=ResponseCode.SYSTEM_BUSY,
 )  # fmt: skip
+QUESTIONS: Final = Limit(
+    "questions", "Questions for the offsets of consumers that wait for an answer", Scope.TOTAL,
+    REFUSED, fixed=50_000, answer=ResponseCode.SYSTEM_BUSY,  # one for each member of a group
+)  # fmt: skip
 REPLY_BYTES: Final = Limit(
     "reply_bytes", "Bytes of the replies that are being handed over", Scope.TOTAL, REFUSED,
     fixed=128 << 20, answer=ResponseCode.SYSTEM_BUSY,
@@ -185,6 +189,7 @@ LIMITS: Final[tuple[Limit, ...]] = (
     BATCH_KEYS,
     BATCH_PROPERTY_CHARS,
     BATCH_BYTES,
+    QUESTIONS,
     REPLY_BYTES,
     HELD_PULLS,
     RECALLED,

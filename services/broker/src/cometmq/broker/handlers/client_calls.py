@@ -36,6 +36,7 @@ from cometmq.remoting.commands.callbacks import (
 from cometmq.remoting.errors import (
     CometError,
     ConsumeMsgTimeout,
+    RemoteProtocolError,
     RequestTimeout,
     ServerError,
     command_error,
@@ -48,6 +49,8 @@ from cometmq.remoting.versions import CLIENT_CALLS_MIN, RESET_OFFSET_MIN, versio
 CALL_TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 5_000
 SUBSCRIPTIONS_TIMEOUT_MS: Final = 1_000  # a pull waits for it
+STATUSES_BYTES_MAX: Final = 2 << 20
+"""Size of the answers of all members together that are decoded; those of others are left out."""
 
 
 def check_versions(members: Collection[Client]) -> None:
@@ -83,25 +86,43 @@ async def invoke_broker_to_get_consumer_status(
     check_versions(members)
 
     question = GetConsumerStatusFromClient(topic=header.topic, group=header.group)
-    async with asyncio.TaskGroup() as asking:
-        answers = [
-            (client.client_id, asking.create_task(_status(broker, client, question)))
-            for client in members
-        ]
+    room = AnswerRoom(STATUSES_BYTES_MAX)
+    with broker.pending.questions.counting(len(members), broker.admission.room(call)):
+        async with asyncio.TaskGroup() as asking:
+            answers = [
+                (client.client_id, asking.create_task(_status(broker, client, question, room)))
+                for client in members
+            ]
     statuses = [(client_id, answer.result()) for client_id, answer in answers]
     table = {client_id: status for client_id, status in statuses if status is not None}
     return Reply(body=encode_json(ConsumerStatus(consumer_table=table)), remark=remarks.NOT_SET)
 
 
+class AnswerRoom:
+    """How much of what clients answer may still be decoded: it takes time on the loop."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._left = bytes_max
+
+    def take(self, body: bytes) -> bytes:
+        """Return the body of an answer; raise RemoteProtocolError if it is too large."""
+        if len(body) > self._left:
+            raise RemoteProtocolError(f"an answer of {len(body)} bytes, and {self._left} are left")
+        self._left -= len(body)
+        return body
+
+
 async def _status(
-    broker: Broker, client: Client, question: GetConsumerStatusFromClient
+    broker: Broker, client: Client, question: GetConsumerStatusFromClient, room: AnswerRoom
 ) -> dict[MessageQueue, int] | None:
     code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
     try:
         answer = await client.peer.invoke(code, question, timeout_ms=STATUS_TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
             raise command_error(answer.code, answer.remark)
-        return decode_json(ConsumerStatus, answer.body).message_queue_table if answer.body else None
+        if not answer.body:
+            return None
+        return decode_json(ConsumerStatus, room.take(answer.body)).message_queue_table
     except CometError as error:
         call_failed(broker, code, client, describe(error))
         return None
