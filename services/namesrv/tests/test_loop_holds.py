@@ -14,6 +14,7 @@ import pytest
 from cometmq.broker.testing.holds import HOLD_S_MAX, longest_hold, slowness
 from cometmq.broker.testing.scripted import Wire, frames_of
 from cometmq.broker.testing.scripts import frame
+from cometmq.namesrv.app import expire
 from cometmq.namesrv.broker_groups import BrokerId
 from cometmq.namesrv.handlers import HANDLERS
 from cometmq.namesrv.namesrv import Namesrv
@@ -316,3 +317,52 @@ async def test_key_values_at_their_limit_hold_the_loop_for_a_bounded_time(
                 (answer,) = await answers(wire, 1)
             assert answer.code == 0, answer.remark
             holds.append(held.longest_s / slowness())
+
+
+def fill_clusters(namesrv: Namesrv, connection: Any, count: int, first: int = 0) -> None:
+    """Register brokers, each in a cluster of its own, that share a topic."""
+    for number in range(first, first + count):
+        broker = BrokerId(f"C{number}", f"b{number}", 0, f"10.1.{number >> 8}.{number & 255}:1")
+        shared = [TopicConfig(topic_name="shared")]
+        work = Registration(broker, "", DataVersion(1, 1), shared, ())
+        finish(namesrv.routes.registering(work, connection=connection, now_ms=0))
+
+
+async def test_a_connection_that_ends_with_many_brokers_holds_the_loop_briefly(
+    namesrv: Namesrv,
+) -> None:
+    port = Port(namesrv)
+    others, _ = port.connect()
+    topics = [TopicConfig(topic_name=f"topic-{number}") for number in range(4_900)]
+    one = Registration(BrokerId("C", "b", 0, "10.0.0.1:1"), "", DataVersion(1, 1), topics, ())
+    finish(namesrv.routes.registering(one, connection=others, now_ms=0))
+    fill_clusters(namesrv, others, 4_900, first=100)
+    holds = [HOLD_S_MAX]
+    while holds[-1] >= HOLD_S_MAX:
+        assert len(holds) <= ATTEMPTS, holds
+        peer, _ = port.connect()
+        fill_clusters(namesrv, peer, namesrv.settings.value.connection_brokers_max)
+        with longest_hold() as held:
+            held.measure(partial(peer.connection_lost, None))
+            while namesrv.routes.topics.is_removed("b1"):  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0)
+        holds.append(held.longest_s / slowness())
+        assert len(namesrv.routes.live_brokers()) == 4_901
+
+
+async def test_brokers_that_expire_together_hold_the_loop_briefly(namesrv: Namesrv) -> None:
+    holds = [HOLD_S_MAX]
+    port = Port(namesrv)
+    silence_ms = namesrv.settings.value.broker_expire_ms
+    while holds[-1] >= HOLD_S_MAX:
+        assert len(holds) <= ATTEMPTS, holds
+        peer, _ = port.connect()
+        fill_clusters(namesrv, peer, 5_000)
+        for live in namesrv.routes.live_brokers().values():
+            live.updated_ms = namesrv.clock.monotonic_ms() - silence_ms - 1
+        with longest_hold() as held:
+            held.measure(partial(expire, namesrv))
+            while namesrv.routes.live_brokers():  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0)
+        holds.append(held.longest_s / slowness())
+    assert namesrv.routes.groups.cluster_count == 0

@@ -37,6 +37,8 @@ from cometmq.runtime.worker import Worker
 FIRST_SCAN_MS: Final = 5_000
 DRAIN_MS: Final = 3_000
 KEYS_POLL_MS: Final = 1_000
+EXPIRED_AT_ONCE: Final = 100
+"""Number of silent brokers that are dropped in one turn of the loop: 5 ms."""
 
 
 class NamesrvApp:
@@ -175,14 +177,19 @@ async def _keep_files_current(namesrv: Namesrv, accounts: Accounts | None, worke
 
 
 def expire(namesrv: Namesrv) -> None:
-    """Drop brokers that have been silent for too long, and close their connections."""
+    """Drop brokers that have been silent for too long, and close their connections; the rest of
+    many in the next turns of the loop.
+    """
     gone = namesrv.routes.expire(
         now_ms=namesrv.clock.monotonic_ms(),
         silence_ms_max=namesrv.settings.value.broker_expire_ms,
+        count_max=EXPIRED_AT_ONCE,
     )
     for live in gone:
         namesrv.log.warning("broker.expired", **live.broker._asdict())
         live.connection.close()
+    if len(gone) == EXPIRED_AT_ONCE:
+        asyncio.get_running_loop().call_soon(expire, namesrv)
 
 
 def server_settings(settings: NamesrvSettings, label: Label = str) -> ServerSettings:

@@ -25,6 +25,7 @@ class BrokerGroups:
     def __init__(self) -> None:
         self.by_name: dict[str, BrokerData] = {}
         self._clusters: dict[str, dict[str, None]] = {}
+        self._clusters_of: dict[str, set[str]] = {}  # by group
 
     @property
     def cluster_count(self) -> int:
@@ -45,6 +46,7 @@ class BrokerGroups:
         The address loses its other ids in the group, except that of a kept master.
         """
         self._clusters.setdefault(broker.cluster, {})[broker.broker_name] = None
+        self._clusters_of.setdefault(broker.broker_name, set()).add(broker.cluster)
         group = self.by_name.get(broker.broker_name)
         if group is None:
             group = BrokerData({}, broker.broker_name, broker.cluster)
@@ -70,7 +72,7 @@ class BrokerGroups:
         if self.by_name[name].broker_addrs:
             return False
         del self.by_name[name]
-        for cluster in [one for one, names in self._clusters.items() if name in names]:
+        for cluster in self._clusters_of.pop(name):
             del self._clusters[cluster][name]
             if not self._clusters[cluster]:
                 del self._clusters[cluster]

@@ -26,6 +26,7 @@ has lost the topic, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -234,15 +235,19 @@ class RouteTable:
         self._disconnected_count += len(gone)
         return gone
 
-    def expire(self, *, now_ms: int, silence_ms_max: int) -> list[Live]:
-        """Drop brokers that have been silent for too long; the caller closes their connections.
+    def expire(
+        self, *, now_ms: int, silence_ms_max: int, count_max: int | None = None
+    ) -> list[Live]:
+        """Drop brokers that have been silent for too long, at most `count_max` of them; the caller
+        closes their connections.
 
         Kept masters whose time has expired are removed from the routes, too.
         """
         for name in [name for name, until_ms in self._kept.items() if until_ms <= now_ms]:
             self._end_keeping(name)
             self._remove_if_empty(name)
-        gone = [live for live in self._live.values() if live.updated_ms + silence_ms_max < now_ms]
+        silent = (it for it in self._live.values() if it.updated_ms + silence_ms_max < now_ms)
+        gone = list(islice(silent, count_max))
         for live in gone:
             self._drop(live.broker.address)
         self._expired_count += len(gone)
