@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 
 from collections.abc import Callable
+from time import thread_time
 
 import pytest
 
 from cometmq.broker.filters.tags import TagFilter
-from cometmq.broker.hold import HELD_BYTES, HeldPull, HoldTable
+from cometmq.broker.hold import HELD_BYTES, WOKEN_MAX, HeldPull, HoldTable
 from cometmq.broker.limits import HELD_BYTES_MAX, SAME_QUEUE_MAX
+from cometmq.broker.testing.holds import HOLD_S_MAX, slowness
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
 
@@ -219,6 +221,23 @@ def test_large_pulls_make_room_for_others(table: HoldTable) -> None:
         assert table.size_bytes <= HELD_BYTES_MAX
 
     assert all(one.is_held for one in usual)
-    assert len(table.take_ready(10_000)) == most // 2
+    assert len(table.take_ready(10_000)) == WOKEN_MAX
     table.drop(greedy)
     assert table.size_bytes == sum(one.size_bytes for one in usual)
+
+
+def test_a_connection_with_many_pulls_ends_quickly(table: HoldTable) -> None:
+    holds = [HOLD_S_MAX]
+    while holds[-1] >= HOLD_S_MAX:
+        assert len(holds) < 8, holds
+        mine, other = object(), pull(5, peer=object())
+        table.hold(other, count_max=100_000)
+        for number in range(16_384):
+            held = pull(5, queue_id=number % 100, deadline_ms=number, peer=mine)
+            table.hold(held, count_max=100_000)
+        began_s = thread_time()
+        table.drop(mine)
+        holds.append((thread_time() - began_s) / slowness())
+        assert (table.count, table.queue_count, table.size_bytes) == (1, 1, other.size_bytes)
+        table.drop(other.call.peer)
+        assert (table.count, table.queue_count, table._due) == (0, 0, {})

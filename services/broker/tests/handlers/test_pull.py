@@ -28,7 +28,7 @@ from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.header import encode_frame
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.record import decode_record
-from cometmq.remoting.raw import RawCommand
+from cometmq.remoting.raw import FLAG_ONEWAY, RawCommand
 from cometmq.remoting.signature import SessionCredentials
 from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.store.errors import DiskError
@@ -309,6 +309,15 @@ def hold(broker: Broker, **fields: Any) -> Call[PullMessage]:
     call = pull_call(**{"sys_flag": SUBSCRIPTION | SUSPEND, **fields})
     assert ask(broker, call) is None
     return call
+
+
+def test_a_pull_that_expects_no_answer_is_not_held(broker: Broker) -> None:
+    """It is not in flight either, so that nothing would bound those of one connection."""
+    call = pull_call(sys_flag=SUBSCRIPTION | SUSPEND | COMMIT, commit_offset=3)
+    call.flag = FLAG_ONEWAY
+    assert ask(broker, call) is None
+    assert broker.pending.hold.count == 0
+    assert broker.tables.offsets.committed("G", "T", 1) == 3
 
 
 def test_a_held_pull_is_answered_by_an_arrival(broker: Broker) -> None:

@@ -35,6 +35,8 @@ from cometmq.store.queues.consume_queue import ConsumeQueue
 
 SWEEP_INTERVAL_MS: Final = 5_000
 EXPIRE_INTERVAL_MS: Final = 1_000
+WOKEN_MAX: Final = 1_000
+"""Number of pulls that make room at once: 3 ms."""
 HELD_BYTES: Final = 1_024
 """Memory of a held pull, besides the bytes of the request."""
 
@@ -162,9 +164,23 @@ class HoldTable:
             self._wake(held)
 
     def drop(self, peer: object) -> None:
-        """Drop the pulls of a closed connection."""
-        for held in self._of_peer(peer):
-            self.release(held)
+        """Drop the pulls of a closed connection, of which there may be 16,384."""
+        seconds: set[int] = set()
+        for key, pulls in self._peers.pop(peer, {}).items():
+            of_queue = self._queues[key]
+            for held in pulls:
+                held.is_held = False
+                del of_queue[held]
+                second = held.deadline_ms // 1000
+                self._due[second].discard(held)
+                seconds.add(second)
+            if not of_queue:
+                del self._queues[key]
+            self.count -= len(pulls)
+        self.size_bytes -= self._sizes.pop(peer, 0)
+        for second in seconds:
+            if not self._due[second]:
+                del self._due[second]
 
     def wake_all(self) -> None:
         """Wake all pulls because the broker is stopping."""
@@ -228,11 +244,11 @@ class HoldTable:
         self.ready.append(held)
 
     def _wake_half_of_most(self) -> None:
-        """Wake half of the pulls, at least one, of the connection whose pulls take the most."""
+        """Wake at most half of the pulls of the connection whose pulls take most; at least one."""
         sizes = self._sizes
         if sizes:
             pulls = self._of_peer(max(sizes, key=sizes.__getitem__))
-            for held in pulls[: -(-len(pulls) // 2)]:
+            for held in pulls[: min(-(-len(pulls) // 2), WOKEN_MAX)]:
                 self._wake(held)
 
     def _of_peer(self, peer: object) -> list[HeldPull]:

@@ -223,7 +223,8 @@ def _conclude(broker: Broker, pull: AdmittedPull, result: GetResult) -> Reply | 
     else:
         broker.stats.miss_count += 1
         if code == _NOT_FOUND and pull.may_hold and header.sys_flag & _SUSPEND:
-            _hold(broker, pull)
+            if not pull.call.is_oneway:  # nobody waits for it, and it does not count as in flight
+                _hold(broker, pull)
             return None
         if code == _MOVED and broker.role.is_master:
             _report_moved(broker, header, result)
