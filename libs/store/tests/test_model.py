@@ -17,7 +17,7 @@ from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus, PutStatus
 from cometmq.store.testing.builders import SteppingClock, StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
-from cometmq.store.upkeep import checkpointer
+from cometmq.store.upkeep import checkpointer, unsaved_queues
 
 QUEUES = [("A", 0), ("A", 1), ("B", 0)]
 SETTINGS = small_settings(mapped_file_size_commit_log=1024)
@@ -30,6 +30,7 @@ class StoreMachine(RuleBasedStateMachine):
         small = mock.patch.multiple(checkpointer, SPILL_BYTES=500, SPILL_QUEUE_BYTES=100)
         self.bounds.enter_context(small)
         self.bounds.enter_context(mock.patch.object(index, "UNWRITTEN_BYTES_MAX", 200))
+        self.bounds.enter_context(mock.patch.object(unsaved_queues, "PORTION_QUEUES", 1))
         self.disk = MemoryDisk()
         self.clock = SteppingClock()
         self.sent = []  # topic, queue id and body, in log order
@@ -113,7 +114,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert statuses == [PutStatus.SERVICE_NOT_AVAILABLE]
         self.rig.work(2)
         self.disk.fault = None
-        self.rig.work(6)
+        self.rig.work(20)
         assert self.rig.store.write_state.is_writable
 
     @invariant()

@@ -3,10 +3,16 @@
 
 A checkpoint writes the entries that queues and index hold only in memory, syncs them, and then
 records the offset up to which everything is on the disk. Recovery starts there.
+
+If thousands of queues have changed, several jobs write them, so that the event loop is not held
+while it copies their entries: spills, and the checkpoint after the last one. It records the offset
+at which it was begun. The later entries that these jobs write, too, do no harm: recovery does not
+trust entries beyond a checkpoint.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from cometmq.store.errors import DiskError
 from cometmq.store.pacing import has_passed
@@ -15,9 +21,9 @@ from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.recovery.checkpoint import Checkpoint, CheckpointFiles, Progress
 from cometmq.store.upkeep.catch_up import CatchUp
 from cometmq.store.upkeep.flush import Flusher
-from cometmq.store.upkeep.jobs import CheckpointJob, SpillJob
+from cometmq.store.upkeep.jobs import CheckpointJob, QueueWrite, SpillJob
 from cometmq.store.upkeep.sealer import Sealer
-from cometmq.store.upkeep.unsaved_queues import UnsavedQueues
+from cometmq.store.upkeep.unsaved_queues import Round, UnsavedQueues
 from cometmq.store.writing.append import Batch
 
 PAUSE_FACTOR: Final = 4
@@ -40,11 +46,6 @@ SPILL_INDEX_BYTES: Final = 4 << 20
 thousands of keys are ten times as large as the messages.
 """
 
-NEW_QUEUES_MAX: Final = 500
-"""How many queues without a file one job writes. Creating the folders and the file of a queue takes
-0.5 ms, and several times that on a busy disk; a stop waits for the running job.
-"""
-
 STOP_QUEUES_MAX: Final = 1_000
 """With more queues without a file, or more deleted topics, a stop leaves their files to the next
 start, as after a kill.
@@ -53,6 +54,17 @@ start, as after a kill.
 VERIFY_BYTES_MAX: Final = 64 << 20
 """Distance from the verify offset to the progress: how much of the log recovery checks for damage.
 """
+
+_max_offset: Final = attrgetter("max_offset")
+
+
+class _Draft(NamedTuple):
+    """A checkpoint that was begun; the position in the index follows when it is completed."""
+
+    round: Round
+    progress: Progress
+    deletion_count: int
+    dispatched_count: int
 
 
 class Checkpointer:
@@ -72,6 +84,8 @@ class Checkpointer:
         self._sealer = sealer
         self.unsaved = UnsavedQueues()
         self.catch_up = CatchUp()
+        self._draft: _Draft | None = None
+        self._spilling: Round | None = None
         self._spill_offset = 0
         self._last_ms = 0
         self._elapsed_ms = 0
@@ -110,6 +124,7 @@ class Checkpointer:
 
     def note_truncated(self, offset: int) -> None:
         """Adopt the end of a truncated log."""
+        self.abandon()
         self.dispatched_offset = offset
         self._verify_offset = min(self._verify_offset, self._commit_log.min_offset)
         self.offset = -1
@@ -127,58 +142,95 @@ class Checkpointer:
             pause_ms, since_ms=self._last_ms, now_ms=now_ms
         )
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether jobs have written a part of a checkpoint, which further jobs complete."""
+        return self._draft is not None
+
     def plan(
         self,
         now_ms: int,
         on_done: Callable[[CheckpointJob, Exception | None], None],
-        *,
-        is_closing: bool = False,
-    ) -> CheckpointJob:
-        """Copy everything that the next checkpoint writes."""
+        on_spilled: Callable[[SpillJob, Exception | None], None],
+    ) -> CheckpointJob | SpillJob:
+        """Return the next job of the checkpoint that was begun, or of a new one. Call this when the
+        index has all keys.
+        """
+        draft = self._begun(now_ms) if self._draft is None else self._draft
+        writes = draft.round.writes()
+        if draft.round.is_done:
+            return self._completed(draft, writes, on_done)
+        self._draft = draft
+        return self._spill(writes, on_spilled)
+
+    def _begun(self, now_ms: int) -> _Draft:
         self._last_ms = now_ms
-        self._spill_offset = self.dispatched_offset
-        index_flushes = self._index.plan_flush(is_closing=is_closing)
-        index_name, index_count = self._index.position()
-        # One timestamp for log and queues: the job writes both before it writes the checkpoint.
-        checkpoint = Checkpoint(self._timestamp, self._timestamp, self._index.end_timestamp)
+        self._spilling, self._spill_offset = None, self.dispatched_offset
         progress = Progress(
             offset=self.dispatched_offset,
             verify_offset=self._next_verify_offset(),
-            entry_count=sum(queue.max_offset for queue in self._queues.queues.values()),
-            index_count=index_count,
-            checkpoint=checkpoint,
-            index_name=index_name,
+            entry_count=sum(map(_max_offset, self._queues.queues.values())),
+            index_count=0,
+            # One time for log and queues: the job writes both before it writes the checkpoint.
+            checkpoint=Checkpoint(self._timestamp, self._timestamp, self._index.end_timestamp),
+            index_name="",
         )
+        return _Draft(
+            Round(self.unsaved), progress, self._deletions.count, self.catch_up.unsaved_count
+        )
+
+    def _completed(
+        self,
+        draft: _Draft,
+        writes: list[QueueWrite],
+        on_done: Callable[[CheckpointJob, Exception | None], None],
+        *,
+        is_closing: bool = False,
+    ) -> CheckpointJob:
+        self._draft = None
+        name, count = self._index.position()
+        progress = draft.progress._replace(index_name=name, index_count=count)
         return CheckpointJob(
             disk=self._disk,
             files=self._files,
             flush=self._flusher.plan(is_checkpoint=True),
             seal=self._sealer.plan(progress.offset),
-            writes=self.unsaved.writes(),
-            written=self.unsaved.spilled_files(),
-            index_flushes=index_flushes,
+            writes=writes,
+            spilled=self.unsaved.spilled(),
+            index_flushes=self._index.plan_flush(is_closing=is_closing),
             progress=progress,
-            deletion_count=self._deletions.count,
+            deletion_count=draft.deletion_count,
             floors=self._queues.floors.plan(self._disk, self._layout, self._commit_log.min_offset),
-            dispatched_count=self.catch_up.unsaved_count,
+            dispatched_count=draft.dispatched_count,
             on_done=on_done,
         )
+
+    def abandon(self) -> None:
+        """Forget the checkpoint that was begun, because it could not be written, or counts on what
+        is no longer true.
+        """
+        self._draft = None
 
     @property
     def must_spill(self) -> bool:
         """Whether entries should leave memory before the next checkpoint is due."""
+        if self._spilling is not None and not self._spilling.is_done:
+            return True
         bytes_max = SPILL_BYTES + SPILL_QUEUE_BYTES * len(self.unsaved.queues)
         is_log_ahead = self.dispatched_offset - self._spill_offset > bytes_max
         return is_log_ahead or self._index.unwritten_bytes > SPILL_INDEX_BYTES
 
     def plan_spill(self, on_done: Callable[[SpillJob, Exception | None], None]) -> SpillJob:
-        """Take the entries that exist only in memory; of queues without a file, only some."""
-        new = self.unsaved.new(NEW_QUEUES_MAX + 1)
-        if len(new) > NEW_QUEUES_MAX:
-            writes = self.unsaved.writes(new[:NEW_QUEUES_MAX])
-        else:
-            writes = self.unsaved.writes()
-            self._spill_offset = self.dispatched_offset
+        """Take the entries that exist only in memory, of some of the queues that had any when the
+        spill began.
+        """
+        if self._spilling is None or self._spilling.is_done:
+            self._spilling, self._spill_offset = Round(self.unsaved), self.dispatched_offset
+        return self._spill(self._spilling.writes(), on_done)
+
+    def _spill(
+        self, writes: list[QueueWrite], on_done: Callable[[SpillJob, Exception | None], None]
+    ) -> SpillJob:
         return SpillJob(
             disk=self._disk,
             writes=writes,
@@ -215,7 +267,7 @@ class Checkpointer:
     def save_all(self, now_ms: int) -> None:
         """Write a complete checkpoint, for example before closing; raise DiskError on failure."""
         self._index.catch_up()
-        job = self.plan(now_ms, _nothing, is_closing=True)
+        job = self._completed(self._begun(now_ms), self.unsaved.writes(), _nothing, is_closing=True)
         job.run()
         self.take_over(job, now_ms)
 

@@ -14,12 +14,7 @@ from cometmq.store.errors import DiskError
 from cometmq.store.layout import TEMPORARY_SUFFIX
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
-from cometmq.store.upkeep.checkpointer import (
-    NEW_QUEUES_MAX,
-    STOP_QUEUES_MAX,
-    Checkpointer,
-    is_sync_failure,
-)
+from cometmq.store.upkeep.checkpointer import STOP_QUEUES_MAX, Checkpointer, is_sync_failure
 from cometmq.store.upkeep.cleaner import Cleaner
 from cometmq.store.upkeep.flush import Flusher
 from cometmq.store.upkeep.jobs import CheckpointJob, Job, SpillJob, Step, probe
@@ -73,10 +68,10 @@ class Housekeeping:
         if self._must_create(now_ms):
             return self._create_job()
         interval_ms = self._parts.settings.flush_interval_consume_queue
-        if self._checkpointer.is_due(now_ms, interval_ms) and self.indexing.retry():
-            if len(self._checkpointer.unsaved.new(NEW_QUEUES_MAX + 1)) > NEW_QUEUES_MAX:
-                return self._checkpointer.plan_spill(self._note_spilled)
-            return self._checkpointer.plan(now_ms, self._note_checkpoint)
+        if self._checkpointer.is_begun or (
+            self._checkpointer.is_due(now_ms, interval_ms) and self.indexing.retry()
+        ):
+            return self._checkpointer.plan(now_ms, self._note_checkpoint, self._note_spilled)
         if self._checkpointer.must_spill:
             return self._checkpointer.plan_spill(self._note_spilled)
         return self.cleaner.job(now_ms)
@@ -137,6 +132,7 @@ class Housekeeping:
         if error is None:
             self._checkpointer.take_over_spill(job)
         else:
+            self._checkpointer.abandon()
             self._note_derived_failed(error)
 
     # Files of the log

@@ -14,6 +14,7 @@ from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.floors import FloorsFile
 from cometmq.store.recovery.checkpoint import CheckpointFiles, Progress
+from cometmq.store.settings import CQ_ENTRY_BYTES
 from cometmq.store.upkeep.flush import FlushJob
 from cometmq.store.upkeep.sealer import SealStep
 
@@ -81,6 +82,23 @@ class Written(NamedTuple):
             disk.sync_folder(folder)
 
 
+class Spilled(NamedTuple):
+    """What spills have written since the last checkpoint: of each queue the offset of the first
+    entry, and the folders that have a new file.
+    """
+
+    queues: dict[ConsumeQueue, int]
+    folders: set[str]
+
+    def files(self) -> Written:
+        """Look up the files, of which retention may have removed some; runs on a worker thread."""
+        files = {}
+        for queue, first in self.queues.items():
+            for file in queue.files.files_from(first * CQ_ENTRY_BYTES):
+                files[file.path] = file
+        return Written(files, self.folders)
+
+
 class SpillJob:
     """Moves entries of queues and index from memory to the files, without syncing them.
 
@@ -128,7 +146,7 @@ class CheckpointJob:
         flush: FlushJob,
         seal: SealStep,
         writes: Sequence[QueueWrite],
-        written: Written,
+        spilled: Spilled,
         index_flushes: Sequence[IndexFlush],
         progress: Progress,
         deletion_count: int,
@@ -138,16 +156,16 @@ class CheckpointJob:
     ) -> None:
         """Take copies of the data that is missing from the files.
 
-        `written` are files that spills have written; the job syncs them, too. `deletion_count` is
-        the number of notes of deleted topics that the job makes outdated; `floors` have changed
-        since the last job. `dispatched_count` is the number of replicated records that it saves.
+        The job also syncs what was `spilled`. `deletion_count` is the number of notes of deleted
+        topics that the job makes outdated; `floors` have changed since the last job.
+        `dispatched_count` is the number of replicated records that it saves.
         """
         self._disk = disk
         self._files = files
         self._on_done = on_done
         self.flush = flush
         self.seal = seal
-        self._written = written
+        self._spilled = spilled
         self.writes = writes
         self.index_flushes = index_flushes
         self.progress = progress
@@ -159,8 +177,9 @@ class CheckpointJob:
         """Write and sync the log, queues and index, then the checkpoint."""
         self.flush.run()
         self.seal.run()  # not on the sync thread, because sends wait for it
-        self._written.write(self._disk, self.writes)
-        self._written.sync(self._disk)
+        written = self._spilled.files()
+        written.write(self._disk, self.writes)
+        written.sync(self._disk)
         for index_flush in self.index_flushes:
             index_flush.run()
         if self.floors is not None:

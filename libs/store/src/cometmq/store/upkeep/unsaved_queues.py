@@ -1,13 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queues that have changed since the last checkpoint."""
 
+from collections import deque
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from itertools import islice
+from typing import Final
 
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.settings import CQ_ENTRY_BYTES
-from cometmq.store.upkeep.jobs import QueueWrite, Written
+from cometmq.store.upkeep.jobs import QueueWrite, Spilled
+
+PORTION_QUEUES: Final = 2_000
+"""How many queues one job writes. The event loop copies their entries and releases them afterwards,
+each in about 4 ms.
+"""
+
+NEW_QUEUES_MAX: Final = 500
+"""How many queues without a file one job writes. Creating the folders and the file of a queue takes
+0.5 ms, and several times that on a busy disk; a stop waits for the running job.
+"""
 
 
 class UnsavedQueues:
@@ -37,10 +48,6 @@ class UnsavedQueues:
         """The number of queues that have no file yet."""
         return sum(not queue.files.files for queue in self.queues)
 
-    def new(self, count_max: int) -> list[ConsumeQueue]:
-        """Return some queues that have no file yet."""
-        return list(islice((queue for queue in self.queues if not queue.files.files), count_max))
-
     def writes(self, queues: Iterable[ConsumeQueue] | None = None) -> list[QueueWrite]:
         """Copy the entries, of some queues or of all, that exist only in memory."""
         return [
@@ -49,14 +56,9 @@ class UnsavedQueues:
             if (unwritten := queue.unwritten())[1]
         ]
 
-    def spilled_files(self) -> Written:
+    def spilled(self) -> Spilled:
         """Return what spills have written since the checkpoint."""
-        # Retention may have removed files since the spill, so the files are looked up again.
-        files = {}
-        for queue, first in self._spilled.items():
-            for file in queue.files.files_from(first * CQ_ENTRY_BYTES):
-                files[file.path] = file
-        return Written(files, set(self._spilled_folders))
+        return Spilled(self._spilled.copy(), self._spilled_folders.copy())
 
     def note_spilled(self, writes: Iterable[QueueWrite], folders: AbstractSet[str]) -> None:
         """Release the entries that a spill has written, and remember where."""
@@ -79,3 +81,33 @@ class UnsavedQueues:
             queue.mark_written(queue_offset + len(entries) // CQ_ENTRY_BYTES)
             if not queue.tail_bytes:
                 self.queues.pop(queue, None)
+
+
+class Round:
+    """The queues with entries in memory when the round began; each job writes a portion of them."""
+
+    __slots__ = ("_left", "_unsaved")
+
+    def __init__(self, unsaved: UnsavedQueues) -> None:
+        self._unsaved = unsaved
+        self._left = deque(unsaved.queues)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all portions were taken."""
+        return not self._left
+
+    def writes(self) -> list[QueueWrite]:
+        """Copy the entries of the next portion, in which few queues have no file yet.
+
+        This includes the entries that came after the round began, and leaves out deleted queues.
+        """
+        unsaved, left = self._unsaved, self._left
+        portion: list[ConsumeQueue] = []
+        new_count = 0
+        while left and len(portion) < PORTION_QUEUES and new_count < NEW_QUEUES_MAX:
+            queue = left.popleft()
+            if queue in unsaved.queues:
+                portion.append(queue)
+                new_count += not queue.files.files
+        return unsaved.writes(portion)

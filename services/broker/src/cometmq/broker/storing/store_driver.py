@@ -236,7 +236,8 @@ class StoreDriver:
         store, before = self.store, self._ticked_end
         self._ticked_end = end = store.commit_log.end
         is_busy = end != before or self.jobs.running or self.sends.is_busy
-        return TICK_INTERVAL_MS if is_busy or store.upkeep.flusher.has_pages else IDLE_INTERVAL_MS
+        is_busy = is_busy or store.upkeep.flusher.has_pages or store.upkeep.checkpointer.is_begun
+        return TICK_INTERVAL_MS if is_busy else IDLE_INTERVAL_MS
 
     def tick(self) -> None:
         """Start any flush and housekeeping that are due."""
