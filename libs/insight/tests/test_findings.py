@@ -20,6 +20,7 @@ from cometmq.insight.model import Certificate, Refusal, Since, Snapshot, Trouble
 from cometmq.peers.paths import ROOT
 from cometmq.remoting.bodies.overview import RefusedRequests
 from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.names import HALF_TOPIC
 from cometmq.runtime.acl.errors import no_permission
 
@@ -218,12 +219,30 @@ def test_refusals_become_findings_while_they_are_new():
         return findings(type(snapshot)(**fields | {"refusals": [refusal]}))
 
     (found,) = with_refusal(NOW_MS - 1_000)
-    assert "a refused 7 times SEND_MESSAGE_V2 (310) for T" in found.text
+    assert "a refused 7 times SEND_MESSAGE_V2 (310) for T, the last one 1 s ago of" in found.text
     assert found.runbook == "system-busy.md"
     assert found.command == "cometmq top refused"
     assert found.since == Since(NOW_MS - 60_000)
     assert "send more slowly" in found.remedy
     assert with_refusal(NOW_MS - 3_600_000) == []
+
+
+BEFORE_HEARTBEAT = {
+    "pull": (RequestCode.PULL_MESSAGE, 24, "the consumer's group info not exist"),
+    "older": (RequestCode.PULL_MESSAGE, 25, "the consumer's subscription not latest"),
+    "members": (RequestCode.GET_CONSUMER_LIST_BY_GROUP, 1, "no consumer for this group, G"),
+}
+
+
+@pytest.mark.parametrize("kind", BEFORE_HEARTBEAT)
+@pytest.mark.parametrize(("began_s", "ended_s", "count"), [(40, 10, 0), (200, 100, 0), (200, 3, 1)])
+def test_members_that_wait_for_their_heartbeat_are_no_finding(kind, began_s, ended_s, count):
+    """Each restart of a broker lets members pull before their next heartbeat."""
+    snapshot = seen(master())
+    fields = {it: getattr(snapshot, it) for it in snapshot.__struct_fields__}
+    times = NOW_MS - 1_000 * began_s, NOW_MS - 1_000 * ended_s
+    refusal = Refusal("a", *BEFORE_HEARTBEAT[kind], "10.0.0.1:5", "T", 7, *times)
+    assert len(findings(type(snapshot)(**fields | {"refusals": [refusal]}))) == count
 
 
 def test_a_refused_account_is_one_finding_in_plain_words():

@@ -2,7 +2,12 @@
 from types import SimpleNamespace
 from typing import Any
 
-from cometmq.broker.statistics.refused import ENTRIES_MAX, REMARK_CHARS_MAX, RecentRefusals
+from cometmq.broker.statistics.refused import (
+    ENTRIES_MAX,
+    PAUSE_MS,
+    REMARK_CHARS_MAX,
+    RecentRefusals,
+)
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.refusals import plain_remark
 from cometmq.runtime.acl.errors import no_permission, wrong_signature
@@ -26,6 +31,14 @@ def test_equal_refusals_are_counted_together():
     assert (newest.subject, newest.remark) == ("U", "")
     assert (older.count, older.first_ms, older.last_ms) == (2, 100, 300)
     assert (older.peer, older.remark) == ("10.0.0.2:6", "second")
+
+
+def test_a_refusal_after_a_pause_begins_anew():
+    table = RecentRefusals()
+    for moment in (0, PAUSE_MS, 2 * PAUSE_MS + 1, 2 * PAUSE_MS + 2):
+        table.note(call(), BUSY, "busy", moment)
+    (found,) = table.newest()
+    assert (found.count, found.first_ms) == (2, 2 * PAUSE_MS + 1)
 
 
 def test_a_refused_account_is_named():

@@ -7,13 +7,16 @@ from typing import Final
 from cometmq.insight.finding import Condition, Severity
 from cometmq.insight.history import History
 from cometmq.insight.model import Refusal, Since, Snapshot, TopicKind, Unknown, known
-from cometmq.insight.words import command, counted
+from cometmq.insight.words import command, counted, lasting
 from cometmq.remoting.codes import RequestCode, ResponseCode, request_name
 from cometmq.remoting.names import is_system_topic
 from cometmq.remoting.refusals import is_access_refusal, plain_remark
+from cometmq.remoting.remarks import consumers_offline
 
 HALF_MAX: Final = 1_000
 REFUSED_MS: Final = 300_000
+PASSING_MS: Final = 60_000
+"""Two intervals of heartbeats: what the first heartbeat mends has ended by then."""
 _RUNBOOKS: Final = {
     ResponseCode.SYSTEM_BUSY: "system-busy.md",
     ResponseCode.SERVICE_NOT_AVAILABLE: "writes-refused.md",
@@ -22,6 +25,9 @@ _COMPANIONS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_C
 """Requests that clients make beside those that a user knows."""
 _ACCOUNT_READS: Final = frozenset(
     {RequestCode.GET_BROKER_CLUSTER_ACL_INFO, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG}
+)
+_BEFORE_HEARTBEAT: Final = frozenset(
+    {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
 _ACL_IS_OFF: Final = "access control is off"
 _ADVICE: Final = {
@@ -42,6 +48,10 @@ _ADVICE: Final = {
         "the message is too large, or its properties are: maxMessageSize is the limit"
     ),
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "the consumer group does not exist: create it",
+    ResponseCode.SUBSCRIPTION_NOT_EXIST: (
+        "the broker waits for a heartbeat of the member, as in the first 30 s after its restart; if"
+        " it goes on, the member's heartbeats do not arrive, or name another topic"
+    ),
     ResponseCode.SUBSCRIPTION_NOT_LATEST: (
         "the members of the group subscribe differently: make them equal"
     ),
@@ -77,7 +87,8 @@ def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
     """Find requests that brokers refused lately."""
     refusals = known(unexpected_refusals(snapshot))
     for it in refusals:
-        if snapshot.taken_ms - it.last_ms > REFUSED_MS:
+        ago_ms = snapshot.taken_ms - it.last_ms
+        if ago_ms > REFUSED_MS or (_may_pass(it) and not _goes_on(it, ago_ms)):
             continue
         if it.code in _COMPANIONS and any(_is_companion(it, other) for other in refusals):
             continue
@@ -88,8 +99,8 @@ def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
             severity=Severity.WARNING,
             subject=_what(it),
             text=(
-                f"{it.broker} refused {counted(it.count, 'time')} {name}{about}, the last one of"
-                f" {it.peer}: {plain_remark(it.remark)}"
+                f"{it.broker} refused {counted(it.count, 'time')} {name}{about}, the last one"
+                f" {lasting(ago_ms / 1_000)} ago of {it.peer}: {plain_remark(it.remark)}"
             ),
             remedy=advice_for(it.response, it.remark),
             runbook=_RUNBOOKS.get(ResponseCode(it.response), "writes-refused.md")
@@ -99,6 +110,19 @@ def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
             page="push-back",
             since=Since(it.first_ms),
         )
+
+
+def _may_pass(refusal: Refusal) -> bool:
+    """Return whether the next heartbeat of a member mends it, as after a restart of the broker."""
+    if refusal.response in _BEFORE_HEARTBEAT:
+        return True
+    return refusal.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP and refusal.remark.startswith(
+        consumers_offline("")
+    )
+
+
+def _goes_on(refusal: Refusal, ago_ms: int) -> bool:
+    return ago_ms <= PASSING_MS < refusal.last_ms - refusal.first_ms
 
 
 def _what(refusal: Refusal) -> str:

@@ -15,6 +15,8 @@ from cometmq.remoting.refusals import is_access_refusal
 from cometmq.remoting.signature import ACCESS_KEY
 
 ENTRIES_MAX: Final = 200
+PAUSE_MS: Final = 600_000
+"""After a pause of this length, a refusal is counted anew: what was mended has not gone on."""
 SUBJECT_CHARS_MAX: Final = 255
 REMARK_CHARS_MAX: Final = 500
 ACCOUNT_CHARS_MAX: Final = 100
@@ -45,7 +47,7 @@ class RecentRefusals:
         refused = _access_refused(call, remark or "")
         key = (call.code, response, subject, refused)
         entry = self._entries.pop(key, None)
-        if entry is None:
+        if entry is None or now_ms - entry.last_ms > PAUSE_MS:
             if len(self._entries) >= ENTRIES_MAX:
                 del self._entries[next(iter(self._entries))]
             entry = RefusedRequests(call.code, response, subject, "", "", 0, now_ms, now_ms)
