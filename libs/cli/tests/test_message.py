@@ -163,6 +163,26 @@ def test_a_delayed_message_is_recalled(ask, topic):
     missing.assert_refused(1, f"no delayed message of the topic {topic} with the id ABC waits")
 
 
+def test_delayed_messages_are_listed_by_due_time(ask, topic):
+    for body, level in (("late", 18), ("soon", 16)):
+        assert ask("produce", topic, body, "--delay-level", level).status == 0
+    rows = ask("message", "delayed", "-t", topic, "--json").json
+    assert [(it["topic"], it["bytes"]) for it in rows] == [(topic, 4), (topic, 4)]
+    assert rows[0]["due"] < rows[1]["due"]
+    level = rows[0]["level"]
+    counted = ask("message", "delayed", "--levels", "--level", level, "--json").json
+    assert [it["level"] for it in counted] == [level]
+    assert counted[0]["waiting"] >= 1
+    cut = ask("message", "delayed", "-t", topic, "--max", 1)
+    assert rows[0]["message_id"] in cut.out
+    assert rows[1]["message_id"] not in cut.out
+    assert cut.err == "cometmq: more messages wait: the next 1 are shown\n"
+    none = ask("message", "delayed", "-t", f"{topic}-none")
+    assert none.err == f"cometmq: no message for {topic}-none waits\n"
+    ask("message", "delayed", "--levels", "-t", topic).assert_refused(2, "--levels counts")
+    ask("message", "delayed", "-b", "nobody").assert_refused(1, "there is no master nobody")
+
+
 async def test_a_producer_recalls_its_message(suite, topic):
     async with (
         Producer("recalling", suite.namesrv) as producer,

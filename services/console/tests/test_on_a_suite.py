@@ -210,6 +210,10 @@ async def test_settings_of_a_broker(desk):
         "/broker/setting", params={"name": name, "key": "noSuchSetting", "value": "1"}
     )
     assert "has no setting noSuchSetting" in page.text
+    secret = {"name": name, "key": "someSecretKey", "value": "hidden"}
+    page = await desk.web.get("/broker/setting", params=secret)
+    assert page.status_code == 400
+    assert "may be a secret" in page.text
 
 
 async def test_a_broker_shows_where_memory_and_time_go(desk):

@@ -31,6 +31,7 @@ SUGGESTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("messages", "msg", "browse", "query", "find"), _MESSAGES),
     **dict.fromkeys(("offset", "offsets", "reset"), _OFFSETS),
     **dict.fromkeys(("trace", "traces"), _TRACES),
+    **dict.fromkeys(("delay", "delayed", "schedule", "scheduled"), ("message delayed",)),
     **dict.fromkeys(("rpc", "call", "ask", "responder", "service"), ("request", "reply")),
     **dict.fromkeys(("brokers", "status", "nodes"), ("cluster", "brokerStatus")),
     **dict.fromkeys(("queue", "queues"), ("topic describe", "queryCq")),

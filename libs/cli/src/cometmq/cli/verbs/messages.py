@@ -10,12 +10,14 @@ import typer
 
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.connecting import DEFAULT_NAMESRV, DryRunOption, Namesrv, Yes, ask, confirm
+from cometmq.cli.messaging.delayed import delayed
 from cometmq.cli.messaging.message_trace import trace
 from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_notes
 from cometmq.cli.output import print_rows as print_table
 from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient, MessageTrack
 from cometmq.client.admin.broker_messages import FOREVER_MS
+from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
 from cometmq.client.admin.recalls import find_waiting
 from cometmq.client.admin.recalls import recall as recall_at
 from cometmq.client.clock import wall_ms
@@ -25,6 +27,7 @@ from cometmq.insight import message_json, times
 from cometmq.insight.key_search import COUNT_MAX, find_by_key
 from cometmq.insight.words import counted
 from cometmq.remoting.errors import QueryNotFound, ServerError
+from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.remoting.visible import command
 
 COLUMNS: Final = ("Message id", "Broker", "Queue", "Offset", "Tag", "Keys", "Stored", "Bytes")
@@ -38,6 +41,7 @@ app = typer.Typer(
     help="Show a stored message and its way, find messages by key, or recall a delayed one.",
 )
 app.command()(trace)
+app.command()(delayed)
 
 
 @app.command()
@@ -235,6 +239,7 @@ def _facts(message: MessageExt) -> dict[str, Cell]:
         "message_id": message.message_id,
         "offset_message_id": message.offset_message_id,
         "topic": message.topic,
+        **_original(message),
         "tag": message.tag,
         "keys": _keys(message),
         "properties": [f"{name}={text}" for name, text in message.user_properties.items()],
@@ -246,6 +251,14 @@ def _facts(message: MessageExt) -> dict[str, Cell]:
     if isinstance(message, DamagedMessage):
         facts["damaged"] = True
     return {**facts, "body": _body_text(message.body)}
+
+
+def _original(message: MessageExt) -> dict[str, Cell]:
+    """Return the message of which a retry or a dead letter is a copy."""
+    if not message.queue.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        return {}
+    topic = origin_topic(message)
+    return {"original": command("message show", origin_message_id(message), options=("-t", topic))}
 
 
 def _body_text(body: bytes) -> Any:

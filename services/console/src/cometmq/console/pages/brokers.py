@@ -15,7 +15,7 @@ from cometmq.console.pages.switchover import why_not
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.cells import duration, percent, rate, size
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
-from cometmq.console.web.problems import missing
+from cometmq.console.web.problems import bad, missing
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import Broker, BrokerState, Snapshot, Unreachable
 from cometmq.insight.words import command
@@ -190,7 +190,12 @@ async def broker(view: View) -> Shown:
         drawings.append(Drawing("Bytes behind the master", size, {"behind": key}))
     return Shown(
         {"broker": found, "settings": settings},
-        command("mqadmin brokerStatus", options=("-b", found.address)),
+        " && ".join(
+            [
+                command("mqadmin brokerStatus", options=("-b", found.address)),
+                command("mqadmin getBrokerConfig", options=("-b", found.address)),
+            ]
+        ),
         snapshot.taken_ms,
         extra={
             "row": Row(found, snapshot.taken_ms),
@@ -279,6 +284,11 @@ async def prepare_setting(view: View) -> Form:
         raise missing(f"there is no broker {name} with id {broker_id}")
     if not key:
         return Form(fields, intro=f"Change a setting of {name} while it runs.")
+    if _is_secret(key):
+        raise bad(
+            f"{key} may be a secret, and the address of this page would have it: change it in the"
+            " broker's file"
+        )
     address = found.address
     config = await view.admin().broker(address, name=name).config()
 

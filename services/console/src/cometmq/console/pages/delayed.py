@@ -1,40 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Delayed messages: the number in each level, those that are due next, and recalling one."""
 
-import re
 from typing import Any, Final
 
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.recalls import find_waiting
 from cometmq.client.admin.recalls import recall as recall_at
 from cometmq.client.clock import wall_ms
-from cometmq.client.message import MessageExt
-from cometmq.client.transfer.empty_answers import EmptyAnswers
 from cometmq.console.login.gate import may
 from cometmq.console.login.roles import Role
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import NOT_READABLE, Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
+from cometmq.insight.delayed import Delayed, delay_ms, delay_texts, waiting_at
 from cometmq.insight.model import DelayLevel, Unknown, known
 from cometmq.insight.words import command
-from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.message.properties import PropertyKey, timed_ms
-from cometmq.remoting.names import RETRY_PREFIX, SCHEDULE_TOPIC
+from cometmq.remoting.names import RETRY_PREFIX
 
 SHOWN_MAX: Final = 200
 _SECTION: Final = "/delayed"
-_DELAY: Final = re.compile(r"([0-9]{1,9})([smhd])")
-_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def delay_ms(text: str) -> int | Unknown:
-    """Return the delay of a level, such as `10s`."""
-    found = _DELAY.fullmatch(text)
-    if found is None:
-        return Unknown("the broker's messageDelayLevel does not have this level")
-    return int(found[1]) * _UNIT_MS[found[2]]
 
 
 async def overview(view: View) -> Shown:
@@ -59,7 +44,7 @@ async def overview(view: View) -> Shown:
     reason = snapshot.delayed if isinstance(snapshot.delayed, Unknown) else None
     return Shown(
         snapshot.delayed,
-        "cometmq check broker",
+        "cometmq message delayed --levels",
         snapshot.taken_ms,
         silent_brokers(snapshot),
         {"table": table, "reason": reason, "total": sum(it.waiting for it in levels)},
@@ -78,11 +63,11 @@ async def of_level(view: View) -> Shown:
     if name not in masters:
         raise missing(f"there is no broker {name} with a master")
     master = masters[name]
-    text = await _delay_text(master, level)
-    delay = delay_ms(text)
-    messages = await _waiting(master, level)
-    tags = await view.readable_only({_topic(it) for it in messages})
-    rows = [_row(view, it, delay, has_tag=_topic(it) in tags) for it in messages]
+    texts = await delay_texts(master)
+    text = texts[level - 1] if level <= len(texts) else ""
+    queue = await waiting_at(master, level, delay_ms(text), SHOWN_MAX)
+    tags = await view.readable_only({it.topic for it in queue.messages})
+    rows = [_row(view, it, has_tag=it.topic in tags) for it in queue.messages]
     columns = [*_COLUMNS, _RECALL] if may(view.user, Role.OPERATOR) else _COLUMNS
     table = view.table(
         rows, columns, default="due", search=lambda it: f"{it['topic']} {it['id']}",
@@ -90,62 +75,25 @@ async def of_level(view: View) -> Shown:
     )  # fmt: skip
     return Shown(
         [{key: it[key] for key in ("due", "stored", "topic", "tag", "size", "id")} for it in rows],
-        command(
-            "mqadmin queryCq",
-            options=(
-                *("-t", SCHEDULE_TOPIC, "-q", str(level - 1), "-i", "0"),
-                "-b",
-                master.address,
-            ),
-        ),
+        command("message delayed", options=("-b", name, "--level", str(level))),
         wall_ms(),
         extra={
             "table": table,
-            "is_cut": len(messages) >= SHOWN_MAX,
+            "is_cut": queue.is_cut,
             "shown_max": SHOWN_MAX,
-            "delay": delay,
         },
         title=f"Delay level {level}{f' ({text})' if text else ''} of {name}",
     )
 
 
-async def _delay_text(master: BrokerAdmin, level: int) -> str:
-    texts = (await master.config()).get("messageDelayLevel", "").split()
-    return texts[level - 1] if level <= len(texts) else ""
-
-
-async def _waiting(master: BrokerAdmin, level: int) -> list[MessageExt]:
-    place = (SCHEDULE_TOPIC, level - 1)
-    offsets = (await master.delay_offsets()).offset_table
-    offset = max(offsets.get(level, 0), await master.min_offset(*place))
-    end = await master.max_offset(*place)
-    found: list[MessageExt] = []
-    empty = EmptyAnswers(MessageQueue(SCHEDULE_TOPIC, master.name, level - 1))
-    while offset < end and len(found) < SHOWN_MAX:
-        pulled = await master.pull(*place, offset)
-        found += pulled.messages
-        if pulled.next_offset <= offset:
-            break
-        empty.check(pulled)
-        offset = pulled.next_offset
-    return found[:SHOWN_MAX]
-
-
-def _topic(message: MessageExt) -> str:
-    return message.properties.get(PropertyKey.REAL_TOPIC, "")
-
-
-def _row(view: View, message: MessageExt, delay: int | Unknown, *, has_tag: bool) -> dict[str, Any]:
-    topic = _topic(message)
-    own: int | Unknown | None = timed_ms(message.properties)
-    if own is None:
-        own = delay if isinstance(delay, Unknown) else message.store_timestamp + delay
+def _row(view: View, it: Delayed, *, has_tag: bool) -> dict[str, Any]:
+    message, topic = it.message, it.topic
     return {
-        "due": own,
+        "due": it.due_ms,
         "stored": message.store_timestamp,
         "topic": topic,
         "tag": (message.tag or "") if has_tag else NOT_READABLE,
-        "size": len(message.body),
+        "size": it.size,
         "id": message.message_id,
         "link": view.href("/message", topic=topic, id=message.offset_message_id),
         "recall": ""

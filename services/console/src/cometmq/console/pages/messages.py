@@ -27,6 +27,10 @@ TAIL_S: Final = 2
 _KEPT: Final = (
     "topic", "id", "key", "since", "until", "broker", "queue", "offset", "tag", "sql", "count",
 )  # fmt: skip
+_OPTIONS: Final = {
+    "tag": "--tag", "sql": "--filter", "since": "--from", "until": "--until", "offset": "--offset",
+}  # fmt: skip
+"""The options of `cometmq consume` by argument of the page."""
 
 
 async def search(view: View) -> Shown:
@@ -68,7 +72,12 @@ async def _found(view: View, topic: str) -> tuple[Browsed, str]:
             begin_ms=begin_ms or 0,
             end_ms=FOREVER_MS if end_ms is None else end_ms - 1,
         )
-        return Browsed(messages, notes, {}), command("message find", topic, options=("--key", key))
+        period = [
+            word for name in ("since", "until") if view.text(name)
+            for word in (f"--{name}", view.text(name))
+        ]  # fmt: skip
+        shown = command("message find", topic, options=("--key", key, *period))
+        return Browsed(messages, notes, {}), shown
     wanted = Wanted(
         topic=topic,
         broker=view.text("broker"),
@@ -84,11 +93,14 @@ async def _found(view: View, topic: str) -> tuple[Browsed, str]:
 
 
 def _command(view: View, topic: str) -> str:
-    options: list[str] = []
-    for name, option in (("tag", "--tag"), ("sql", "--filter"), ("since", "--from")):
-        if text := view.text(name):
-            options += [option, text]
-    if not view.text("since"):
+    given = {name: view.text(name, length_max=4_000) for name in _OPTIONS}
+    options = [word for name, text in given.items() if text for word in (_OPTIONS[name], text)]
+    if view.text("broker") and view.text("queue"):
+        options += ["--queue", f"{view.text('broker')}:{view.text('queue')}"]
+    if given["since"] or given["offset"]:
+        options += ["--max", str(_count(view))]
+        options += [] if given["until"] else ["--no-follow"]
+    elif not given["until"]:
         options += ["--last", str(_count(view))]
     return command("consume", topic, options=options)
 
@@ -164,7 +176,12 @@ async def one(view: View) -> Shown:
     own = message.user_properties
     return Shown(
         {**_data(message), "decoded": body.decoded, "life": life},
-        command("message show", message.message_id, options=("-t", topic)),
+        " && ".join(
+            [
+                command("message show", message.message_id, options=("-t", topic)),
+                command("message trace", message.message_id, options=("-t", topic)),
+            ]
+        ),
         wall_ms(),
         extra={
             "message": message,

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Delayed messages that wait, by level and by due time, on CometMQ's and RocketMQ's brokers."""
+
+import math
+import re
+from typing import Final, NamedTuple
+
+import msgspec
+
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.message import MessageExt
+from cometmq.client.transfer.empty_answers import EmptyAnswers
+from cometmq.insight.model import DelayLevel, Unknown
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.errors import TopicNotExist
+from cometmq.remoting.message.properties import PropertyKey, timed_ms
+from cometmq.remoting.names import SCHEDULE_TOPIC
+
+READ_MAX: Final = 20_000
+"""Messages of one level that are looked at for a topic."""
+_DELAY: Final = re.compile(r"([0-9]{1,9})([smhd])")
+_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Delayed(NamedTuple):
+    """One message that waits."""
+
+    message: MessageExt
+    """Without its body, because many messages may wait."""
+    size: int
+    """The length of its body in bytes."""
+    due_ms: int | Unknown
+
+    @property
+    def level(self) -> int:
+        """The number of its delay level."""
+        return self.message.queue.queue_id + 1
+
+    @property
+    def topic(self) -> str:
+        """The topic to which it goes: a retry topic if a group waits for its next attempt."""
+        return self.message.properties.get(PropertyKey.REAL_TOPIC, "")
+
+    @property
+    def order(self) -> float:
+        """What sorts messages by due time; those without a known one are last."""
+        return math.inf if isinstance(self.due_ms, Unknown) else self.due_ms
+
+
+class Queue(NamedTuple):
+    """The beginning of one level."""
+
+    messages: list[Delayed]
+    """In the order in which the broker delivers them."""
+    is_cut: bool
+    """Whether more messages wait, or, with a topic, may wait."""
+
+
+def delay_ms(text: str) -> int | Unknown:
+    """Return the delay of a level, such as `10s`."""
+    found = _DELAY.fullmatch(text)
+    if found is None:
+        return Unknown("the broker's messageDelayLevel does not have this level")
+    return int(found[1]) * _UNIT_MS[found[2]]
+
+
+async def delay_texts(master: BrokerAdmin) -> list[str]:
+    """Return the delays of a broker's levels, the first one first."""
+    return (await master.config()).get("messageDelayLevel", "").split()
+
+
+async def levels_at(master: BrokerAdmin) -> list[DelayLevel]:
+    """Return the levels of a broker in which messages wait."""
+    try:
+        stats = (await master.topic_stats(SCHEDULE_TOPIC)).offset_table
+    except TopicNotExist:  # the broker has never had a delayed message
+        return []
+    texts = await delay_texts(master)
+    delivered = (await master.delay_offsets()).offset_table
+    found = []
+    for queue, ends in sorted(stats.items()):
+        at = queue.queue_id
+        waiting = ends.max_offset - max(delivered.get(at + 1, 0), ends.min_offset)
+        if waiting > 0:
+            text = texts[at] if 0 <= at < len(texts) else ""
+            found.append(DelayLevel(master.name, at + 1, waiting, text))
+    return found
+
+
+async def waiting_at(
+    master: BrokerAdmin, level: int, delay: int | Unknown, count_max: int, topic: str | None = None
+) -> Queue:
+    """Return the next messages of a level, or those of a topic among its next READ_MAX."""
+    place = (SCHEDULE_TOPIC, level - 1)
+    offsets = (await master.delay_offsets()).offset_table
+    offset = max(offsets.get(level, 0), await master.min_offset(*place))
+    end = await master.max_offset(*place)
+    last = end if topic is None else min(end, offset + READ_MAX)
+    found: list[Delayed] = []
+    empty = EmptyAnswers(MessageQueue(SCHEDULE_TOPIC, master.name, level - 1))
+    while offset < last and len(found) <= count_max:
+        pulled = await master.pull(*place, offset)
+        waiting = (_delayed(it, delay) for it in pulled.messages)
+        found += [it for it in waiting if topic is None or it.topic == topic]
+        if pulled.next_offset <= offset:
+            break
+        empty.check(pulled)
+        offset = pulled.next_offset
+    return Queue(found[:count_max], is_cut=len(found) > count_max or offset < end)
+
+
+def _delayed(message: MessageExt, delay: int | Unknown) -> Delayed:
+    size = len(message.body)
+    return Delayed(msgspec.structs.replace(message, body=b""), size, _due(message, delay))
+
+
+def _due(message: MessageExt, delay: int | Unknown) -> int | Unknown:
+    """Return when a message is delivered; one with a time of its own waits in several levels."""
+    own = timed_ms(message.properties)
+    if own is not None:
+        return own
+    return delay if isinstance(delay, Unknown) else message.store_timestamp + delay
