@@ -66,6 +66,32 @@ def test_dead_letters_are_shown(ask, topic, dead):
     assert (row["group"], row["messages"]) == (dead, 5)
 
 
+def test_a_dead_letter_and_its_original_lead_to_each_other(ask, topic, dead):
+    letter = ask("dlq", "show", dead, "--key", "k1", "--json").json[0]
+    shown = ask("message", "show", letter["offset_message_id"]).out
+    origin = letter["origin_message_id"]
+    assert f"cometmq message show {origin} -t {topic}" in shown
+    ids = [it for name in ("offset_message_id", "message_id") for it in ("--id", letter[name])]
+    other = ask("dlq", "show", dead, "--key", "k2", "--json").json[0]["offset_message_id"]
+    chosen = ask("dlq", "show", dead, *ids, "--id", other, "--json").json
+    assert {it["body"] for it in chosen} == {"body 1", "body 2"}
+    (found,) = ask("message", "find", topic, "--key", "k1", "--json").json
+    assert "original" not in ask("message", "show", found["offset_message_id"]).out
+
+    def linked(name, of, wanted=letter["message_id"]):
+        rows = ask("message", "trace", wanted, "-t", of, "--json").json
+        return {it["copy"] for it in rows if it["event"] == name}
+
+    assert linked("dead letter", topic) == {letter["offset_message_id"]}
+    by_offset = linked("dead letter", topic, found["offset_message_id"])
+    assert by_offset == {letter["offset_message_id"]}
+    assert found["offset_message_id"] in linked("stored", f"%DLQ%{dead}")
+    assert (
+        letter["offset_message_id"]
+        in ask("message", "trace", letter["message_id"], "-t", topic).out
+    )
+
+
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_a_list_that_is_cut_says_so(ask, dead, form):
     cut = ask("dlq", "show", dead, "--max", 4, *form)

@@ -48,6 +48,11 @@ async def test_a_message_dies_and_is_replayed(suite, admin):
         seen = await life_of(admin, message)
     assert Happening.DEAD in kinds(seen)
     assert Happening.READ in kinds(seen)
+    (died,) = [it for it in seen.events if it.happening is Happening.DEAD]
+    assert (died.topic, died.message) == (letter.queue.topic, letter.offset_message_id)
+    after = await life_of(admin, letter)  # the dead letter leads back to its original, once
+    linked = [(it.topic, it.message) for it in after.events if it.message]
+    assert linked == [(topic, message.offset_message_id)]
     await admin.create_group(SubscriptionGroupConfig(group_name=group, retry_max_times=1))
     await admin.replay(letter, group)
 
@@ -56,6 +61,7 @@ async def test_a_message_dies_and_is_replayed(suite, admin):
 
     await eventually(replayed)
     full = await life_of(admin, message)
+    assert Happening.REPLAYED in kinds(await life_of(admin, letter))
     timed = [it.at_ms for it in full.events if it.at_ms is not None]
     assert timed == sorted(timed)
     assert full.events[-1].at_ms is None  # states of now come last

@@ -99,6 +99,29 @@ async def test_messages_are_found_by_id_key_time_and_offset(live, send):
     assert "find me" in {it["body"] for it in since}
 
 
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        ({}, "--last 50"),
+        ({"tag": "a || b", "count": 7}, "--tag 'a || b' --last 7"),
+        ({"since": "10m"}, "--from 10m --max 50 --no-follow"),
+        ({"since": "10m", "until": "5m"}, "--from 10m --until 5m --max 50"),
+        ({"until": "5m", "sql": "a = 1"}, "--filter 'a = 1' --until 5m"),
+        (
+            {"broker": "{broker}", "queue": 0, "offset": 0},
+            "--offset 0 --queue {broker}:0 --max 50 --no-follow",
+        ),
+    ],
+)
+async def test_the_command_of_a_search_makes_the_same_search(live, send, asked, options):
+    await send()
+    broker = (await data(live, "/messages", topic=TOPIC, count=1))[0]["broker"]
+    params = {key: str(it).format(broker=broker) for key, it in asked.items()}
+    answer = await live.web.get("/messages", params={"topic": TOPIC, **params}, headers=JSON)
+    command = f"cometmq consume {TOPIC} {options.format(broker=broker)}"
+    assert answer.json()["command"] == command
+
+
 async def test_a_search_says_what_is_wrong_with_it(live, send):
     await send()
     for params, reason in (
@@ -158,6 +181,7 @@ async def test_the_life_of_a_message_is_on_its_page(live, send):
     message_id = await send()
     text = await page(live, "/message", topic=TOPIC, id=message_id)
     assert "sent from 127.0.0.1" in text
+    assert f"cometmq message trace {message_id} -t {TOPIC}" in text
     found = await data(live, "/message", topic=TOPIC, id=message_id)
     assert [it["happening"] for it in found["life"]["events"]][:2] == ["sent", "stored"]
     answer = await live.web.get("/message", params={"topic": TOPIC, "id": "x", "format": "elvish"})
@@ -218,6 +242,16 @@ async def test_dead_letters_are_listed_with_their_groups(live, plain_admin, dead
     assert "No dead letter" in none
 
 
+async def test_a_dead_letter_and_its_original_link_to_each_other(live, dead):
+    letter = (await data(live, "/dead-letters/group", group=dead, key="k0"))[0]
+    (sent,) = await data(live, "/messages", topic="Dying", key="k0")
+    ids = sent["offset_message_id"], letter["offset_message_id"]
+    topics = "Dying", f"%25DLQ%25{dead}"
+    for own, other in ((0, 1), (1, 0)):
+        shown = await live.web.get(f"/message?topic={topics[own]}&id={ids[own]}", headers=VIEWER)
+        assert f'href="/message?topic={topics[other]}&amp;id={ids[other]}"' in shown.text
+
+
 async def test_only_the_ticked_dead_letters_are_sent_again(live, plain_admin, dead):
     await live.log_in("operator")
     letters = await data(live, "/dead-letters/group", group=dead)
@@ -226,6 +260,9 @@ async def test_only_the_ticked_dead_letters_are_sent_again(live, plain_admin, de
     form = {"group": dead, "ids": ids, "topic": "Replayed", "rate": "1000"}
     shown = await live.web.get("/dead-letters/replay", params=form)
     assert "Send 2 dead letters of paged-dead to Replayed" in shown.text
+    given = " ".join(f"--id {it}" for it in ids)
+    options = f"--rate 1000 --topic Replayed {given} --from-start"
+    assert f"cometmq dlq replay {dead} {options}" in shown.text
     assert not await _count(plain_admin, "Replayed")  # a dry run
     body = [
         ("csrf", hidden(shown, "csrf")),
@@ -256,6 +293,11 @@ async def test_a_replay_that_is_too_large_names_the_command(live, dead):
     plan = await live.web.get("/dead-letters/replay", params=form, headers={**JSON, **OPERATOR})
     assert plan.json()["plan"]["refusal"] == ""
     nothing = {"group": dead, "key": "nobody"}
+    one = await data(live, "/dead-letters/group", group=dead, key="k0")
+    wanted = {"group": dead, "id": one[0]["message_id"], "from_start": "1"}
+    planned = await live.web.get("/dead-letters/replay", params=wanted, headers=OPERATOR)
+    assert "Send 1 dead letter of" in planned.text
+    assert f'name="id" value="{wanted["id"]}"' in planned.text.partition("<section")[0]
     none = await live.web.get("/dead-letters/replay", params=nothing, headers={**JSON, **OPERATOR})
     assert "No dead letter is selected" in none.json()["plan"]["refusal"]
 
@@ -355,6 +397,7 @@ async def test_delayed_messages_are_shown_by_due_time(live, send):
     )
     answer = await live.web.get("/delayed/level", params={"broker": "nobody"}, headers=JSON)
     assert answer.status_code == 404
+    assert "cometmq message delayed --levels" in await page(live, "/delayed")
 
 
 async def test_a_level_is_not_read_for_ever(live, send, monkeypatch):

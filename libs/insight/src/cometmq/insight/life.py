@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from cometmq.client.admin import AdminClient, MessageTrack, TrackType
-from cometmq.client.admin.dead_letters import origin_message_id
+from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
 from cometmq.client.admin.figures import read_figures
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.message import MessageExt
@@ -22,7 +22,13 @@ from cometmq.insight.model import Unknown
 from cometmq.insight.words import counted
 from cometmq.remoting.errors import CometError, TopicNotExist
 from cometmq.remoting.message.properties import PropertyKey, timed_ms
-from cometmq.remoting.names import SCHEDULE_TOPIC, dead_letter_topic, retry_topic
+from cometmq.remoting.names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    dead_letter_topic,
+    retry_topic,
+)
 
 T = TypeVar("T")
 
@@ -59,6 +65,12 @@ class Event(msgspec.Struct, frozen=True):
     group: str = ""
     place: str = ""
     """The broker, queue and offset."""
+    topic: str = ""
+    """The topic of another message that the event is about: the original, a retry, a dead letter;
+    empty if there is none.
+    """
+    message: str = ""
+    """The offset message id of that message."""
 
 
 class Life(msgspec.Struct, frozen=True):
@@ -73,6 +85,7 @@ class Life(msgspec.Struct, frozen=True):
 async def life_of(admin: AdminClient, message: MessageExt) -> Life:
     """Return the life of a stored message; what a broker does not tell becomes an UNKNOWN event."""
     events = _birth(message)
+    events += await _origin(admin, message)
     notes: list[str] = []
     events += await _copies(admin, message)
     tracks = await _or_unknown(admin.message_tracks(message))
@@ -92,7 +105,7 @@ async def life_of(admin: AdminClient, message: MessageExt) -> Life:
             for track in tracks[:GROUPS_MAX]
         ]
     for task in asked:
-        events += task.result()
+        events += [it for it in task.result() if it.message != message.offset_message_id]
     events.sort(key=lambda it: (it.at_ms is None, it.at_ms or 0))
     return Life(message.message_id, message.topic, events, notes)
 
@@ -100,6 +113,11 @@ async def life_of(admin: AdminClient, message: MessageExt) -> Life:
 def place_of(message: MessageExt) -> str:
     """Return where a message is stored: broker, queue and offset."""
     return f"{message.queue.broker_name}:{message.queue.queue_id}, offset {message.queue_offset}"
+
+
+def _named(message: MessageExt) -> tuple[str, str]:
+    """Return the topic and the id with which a message is found."""
+    return message.queue.topic, message.offset_message_id
 
 
 def _birth(message: MessageExt) -> list[Event]:
@@ -123,6 +141,10 @@ def _birth(message: MessageExt) -> list[Event]:
     if PropertyKey.TIMER_OUT_MS in found or found.get(PropertyKey.DELAY, "0") != "0":
         text = _delay_text(found, was=True)
         events.append(Event(Happening.DELAYED, text, message.born_timestamp))
+    if message.queue.topic.startswith(DLQ_PREFIX):
+        group = message.queue.topic.removeprefix(DLQ_PREFIX)
+        (died,) = _dead_event([message], group, None)
+        return [*events, msgspec.structs.replace(died, topic="", message="")]
     stored = Event(
         Happening.STORED, f"stored by {message.store_host}", message.store_timestamp, place=place
     )
@@ -135,6 +157,24 @@ def _delay_text(properties: Mapping[str, str], *, was: bool = False) -> str:
         return f"{'was delayed' if was else 'waits'} until {times.shown(due_ms)}"
     level = properties.get(PropertyKey.DELAY, "?")
     return f"was delayed by level {level}" if was else f"waits in delay level {level}"
+
+
+async def _origin(admin: AdminClient, message: MessageExt) -> list[Event]:
+    """Return what happened before to a retry or a dead letter: it is a copy of its original."""
+    copied_to = message.queue.topic
+    topic, group = origin_topic(message), copied_to.partition("%")[2].partition("%")[2]
+    if not copied_to.startswith((DLQ_PREFIX, RETRY_PREFIX)) or topic == copied_to:
+        return []
+    found = await _or_unknown(admin.view_message(origin_message_id(message), topic))
+    if isinstance(found, Unknown):
+        text = f"its original in {topic} is unknown, or deleted: {found.reason}"
+        events = [Event(Happening.UNKNOWN, text)]
+    else:
+        text = f"the original was stored in {topic}"
+        place, stored_ms = place_of(found), found.store_timestamp
+        events = [Event(Happening.STORED, text, stored_ms, "", place, *_named(found))]
+    others = await _of_group(admin, message, group, asyncio.Semaphore(IN_FLIGHT_MAX))
+    return events + [it for it in others if it.message != message.offset_message_id]
 
 
 async def _copies(admin: AdminClient, message: MessageExt) -> list[Event]:
@@ -225,6 +265,7 @@ def _dead_event(found: Iterable[MessageExt], group: str, _died_ms: int | None) -
             it.store_timestamp,
             group,
             place_of(it),
+            *_named(it),
         )
         for it in found
     ]
@@ -240,7 +281,7 @@ def _retry_event(found: Iterable[MessageExt], group: str, died_ms: int | None) -
             if is_replay
             else (f"{group} got it back for attempt {it.reconsume_times + 1}")
         )
-        events.append(Event(happening, text, it.store_timestamp, group, place_of(it)))
+        events.append(Event(happening, text, it.store_timestamp, group, place_of(it), *_named(it)))
     return events
 
 

@@ -33,12 +33,11 @@ class Choice(msgspec.Struct, frozen=True):
     tag: str | None
     key: str | None
     origin: str | None
-    message_id: str | None
+    ids: frozenset[str] | None
+    """Only those with one of these message ids, original ids or offset message ids."""
     begin_ms: int | None
     end_ms: int | None
     count_max: int | None
-    offset_ids: frozenset[str] | None = None
-    """Only the dead letters with these offset message ids."""
 
     def has(self, message: MessageExt) -> bool:
         """Return whether a message is selected."""
@@ -46,11 +45,7 @@ class Choice(msgspec.Struct, frozen=True):
             (self.tag is None or message.tag == self.tag)
             and (self.key is None or self.key in message.keys)
             and (self.origin is None or origin_topic(message) == self.origin)
-            and (self.offset_ids is None or message.offset_message_id in self.offset_ids)
-            and (
-                self.message_id is None
-                or self.message_id in {message.message_id, origin_message_id(message)}
-            )
+            and (self.ids is None or not self.ids.isdisjoint(_ids_of(message)))
         )
 
     @property
@@ -69,6 +64,10 @@ class Choice(msgspec.Struct, frozen=True):
             if self.has(message) and not (skip is not None and skip(message)):
                 left = None if left is None else left - 1
                 yield message
+
+
+def _ids_of(message: MessageExt) -> set[str]:
+    return {message.message_id, message.offset_message_id, origin_message_id(message)}
 
 
 class Replayed:

@@ -134,7 +134,7 @@ def choice(wanted: Selection, count_max: int | None) -> Choice:
         wanted.tag or None,
         wanted.key or None,
         wanted.origin or None,
-        wanted.id or None,
+        frozenset({wanted.id}) if wanted.id else None,
         time_of(wanted.since),
         time_of(wanted.until),
         count_max,

@@ -9,7 +9,7 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask, wrong_usage
 from cometmq.cli.messaging.timeline import Moment, of_life, of_traces
 from cometmq.cli.output import AsJson, Cell, print_json, print_notes, print_rows
 from cometmq.client.admin import AdminClient
-from cometmq.client.errors import ClientError, NoRoute
+from cometmq.client.errors import ClientError, InvalidArgument, NoRoute
 from cometmq.client.message import MessageExt
 from cometmq.insight.key_search import COUNT_MAX, find_by_key
 from cometmq.insight.life import life_of
@@ -114,7 +114,11 @@ async def _lives(
         notes.append(f"brokers are asked about {LIVES_MAX} of {len(whose):,} messages only")
     for message_id, topic in whose[:LIVES_MAX]:
         try:
-            for message in await admin.query_by_unique_key(topic, message_id):
+            try:
+                found = await admin.query_by_unique_key(topic, message_id)
+            except InvalidArgument:  # an offset message id
+                found = [await admin.view_message(message_id, topic)]
+            for message in found:
                 moments += of_life(await life_of(admin, message))
         except (NoRoute, QueryNotFound) as error:
             notes.append(str(error))

@@ -48,6 +48,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     is_success: bool | None = None
     text: str = ""
     topic: str = ""
+    copy: str = ""
+    """The offset message id of the original, the retry or the dead letter that it is about."""
 
     def as_object(self) -> dict[str, Any]:
         """Return the moment for JSON."""
@@ -151,8 +153,8 @@ def of_life(life: Life) -> list[Moment]:
     return [
         Moment(
             message_id=life.message_id, at_ms=it.at_ms, seen_by=BROKERS,
-            event=it.happening.value, group=it.group, topic=life.topic,
-            text=f"{it.text}; {it.place}" if it.place else it.text,
+            event=it.happening.value, group=it.group, topic=it.topic or life.topic, copy=it.message,
+            text="; ".join(filter(None, (it.text, it.place, it.message and f"id {it.message}"))),
         )
         for it in life.events
     ]  # fmt: skip

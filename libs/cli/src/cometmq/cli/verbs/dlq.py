@@ -64,8 +64,9 @@ class Selection(OptionSet, frozen=True, kw_only=True):
     origin: Annotated[
         str | None, typer.Option("--origin", help="Only messages originally sent to this topic.")
     ] = None
-    message_id: Annotated[
-        str | None, typer.Option("--id", help="Only the message with this original message id.")
+    ids: Annotated[
+        list[str] | None,
+        typer.Option("--id", help="Only the message with this id; may be repeated."),
     ] = None
     since: Annotated[
         str | None,
@@ -83,9 +84,8 @@ def chosen(options: Selection, count_max: int | None) -> Choice:
     now_ms = wall_ms()
     begin_ms = None if options.since is None else times.parsed(options.since, now_ms=now_ms)
     end_ms = None if options.until is None else times.parsed(options.until, now_ms=now_ms)
-    return Choice(
-        options.tag, options.key, options.origin, options.message_id, begin_ms, end_ms, count_max
-    )
+    ids = frozenset(options.ids) if options.ids else None
+    return Choice(options.tag, options.key, options.origin, ids, begin_ms, end_ms, count_max)
 
 
 @app.command("list")

@@ -120,7 +120,7 @@ def _choice(view: View, count_max: int | None = None) -> Choice:
         view.text("tag") or None,
         view.text("key") or None,
         view.text("origin") or None,
-        view.text("id") or None,
+        frozenset({message_id}) if (message_id := view.text("id")) else None,
         moment("since"),
         moment("until"),
         count_max,
@@ -205,7 +205,9 @@ async def replay(view: View) -> Form:
         *(Field("ids", "", "hidden", it) for it in ids),
     ]  # fmt: skip
     admin = view.admin()
-    chosen = msgspec.structs.replace(_choice(view), offset_ids=frozenset(ids) if ids else None)
+    chosen = _choice(view)
+    if ids:
+        chosen = msgspec.structs.replace(chosen, ids=frozenset(ids))
     counting = Replay(group, topic, is_dry=True)
     await counting.run(admin, chosen, Replayed(admin, group, is_ignored=from_start))
     count = len(counting.sent)
@@ -241,6 +243,7 @@ _SELECTION: Final = (
     ("tag", "Only with this tag"),
     ("key", "Only with this key"),
     ("origin", "Only of this topic"),
+    ("id", "Only with this message id"),
     ("since", "Only dead since"),
     ("until", "Only dead before"),
 )
@@ -295,8 +298,7 @@ def _command(view: View, group: str, topic: str | None, rate: int, *, from_start
         if text := view.text(name):
             options += [f"--{name}", text]
     ids = view.many("ids", count_max=REPLAYED_MAX)
-    if len(ids) == 1:
-        options += ["--id", ids[0]]
+    options += [word for it in ids for word in ("--id", it)]
     options += ["--from-start"] if from_start else []
     return command("dlq replay", group, options=options)
 
