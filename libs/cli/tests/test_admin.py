@@ -117,6 +117,24 @@ def test_a_group_is_described_with_its_members(ask, topic, member):
     assert "Subscriptions" in text
 
 
+def test_a_client_is_disconnected(ask, member):
+    def connections():
+        found = ask("group", "describe", member, "--json")
+        return found.json["members"] if found.status == 0 else []
+
+    wait_until(lambda: bool(connections()), 60, "a member")
+    (before,) = connections()
+    client = before["client"]
+    ask("group", "disconnect", client).assert_refused(2, "Close the connections of")
+    assert ask("group", "disconnect", client, "--dry-run").status == 0
+    assert connections() == [before]
+    (done,) = ask("group", "disconnect", client, "--yes", "--json").json
+    assert done["closed"] == 1
+    wait_until(lambda: connections() not in ([], [before]), 60, "another connection")
+    nobody = ask("group", "disconnect", "nobody", "--yes")
+    nobody.assert_refused(1, "no client nobody is connected")
+
+
 # -- lag --------------------------------------------------------------------------------------
 
 

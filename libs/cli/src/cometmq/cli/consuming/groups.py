@@ -18,7 +18,7 @@ from cometmq.cli.connecting import (
     confirm,
     wrong_usage,
 )
-from cometmq.cli.consuming import group_moves, seek
+from cometmq.cli.consuming import disconnect, group_moves, seek
 from cometmq.cli.lookup import check_not_reserved, known_group
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_notes, print_rows
 from cometmq.cli.say import say
@@ -52,14 +52,15 @@ app = typer.Typer(
 
 
 RETRIES_HELP: Final = (
-    "Retries before a message becomes a dead letter, unless the consumer sends its own limit with"
-    " the message, as Python and Java clients do (default 16); 0 and -1 mean none."
+    "Retries before a message becomes a dead letter; 0 and -1 mean none. cometmq consume keeps to"
+    " it; Python and Java clients send their own limit with a message (default 16)."
 )
 
 Group = Annotated[str, typer.Argument(help="Name of the consumer group.")]
 app.command("reset")(group_moves.reset)
 app.command("clone")(group_moves.clone)
 app.command("seek")(seek.seek)
+app.command("disconnect")(disconnect.disconnect)
 
 
 @app.command("list")

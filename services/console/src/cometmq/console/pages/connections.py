@@ -149,7 +149,7 @@ async def disconnect(view: View) -> Form:
                     "warn",
                 ),
             ],
-            command=command("group describe", clients[0].group) if clients else "",
+            command=command("group disconnect", client_id),
             perform=perform,
             leads_to=view.href(_SECTION),
             refusal="" if clients else f"No client {client_id} is connected.",
