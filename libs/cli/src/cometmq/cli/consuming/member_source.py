@@ -24,6 +24,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
+from cometmq.client.message import check_group, check_topic
 from cometmq.client.subscriptions import MessageSelector, subscription
 from cometmq.insight import times
 from cometmq.remoting import remarks
@@ -73,19 +74,23 @@ async def as_member(
                 return ConsumeResult.consumed(number)
         return ConsumeResult.SUCCESS
 
+    check_group(group)
+    check_topic(topic)
     consume_from, moment_ms = _group_start(start or LAST)
-    options = PushOptions(
-        consume_from=consume_from, consume_timestamp_ms=moment_ms, concurrency=1, drain_ms=DRAIN_MS
-    )
-    log = MemberComplaints(group, faults)
-    consumer = PushConsumer(group, namesrv, listener=listen, options=with_access(options), log=log)
-    consumer.subscribe(topic, selector)
     async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
         queues, brokers = await queues_to_read(admin, topic), await readable(admin, topic)
         ends.begin(queues, brokers)
         await _try_to_pull(brokers, group, queues, selector)
+        retries = await _retries(brokers, group)
         if start is not None:
             await _place_group(admin, group, topic, start)
+    options = PushOptions(
+        consume_from=consume_from, consume_timestamp_ms=moment_ms, concurrency=1, drain_ms=DRAIN_MS,
+        max_reconsume_times=retries,
+    )  # fmt: skip
+    log = MemberComplaints(group, faults)
+    consumer = PushConsumer(group, namesrv, listener=listen, options=with_access(options), log=log)
+    consumer.subscribe(topic, selector)
     async with consumer, asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(log.fail_if_refused())
         try:
@@ -129,6 +134,19 @@ async def _try_to_pull(
     async with asyncio.TaskGroup() as tasks:
         for broker in brokers.values():
             tasks.create_task(attempt(broker))
+
+
+async def _retries(brokers: Mapping[str, BrokerAdmin], group: str) -> int:
+    """Return the group's limit of retries, the smallest if brokers differ; -1 if none tells it.
+
+    Brokers keep to the limit that a member sends, and members of all clients send one.
+    """
+    found: list[int] = []
+    for broker in brokers.values():
+        with suppress(CommandError, TransportError):
+            known = (await broker.groups()).get(group)
+            found += [] if known is None else [max(0, known.retry_max_times)]
+    return min(found, default=-1)
 
 
 def _refusal(group: str, broker: str, error: CommandError) -> CometError:

@@ -160,14 +160,21 @@ def _is(count: int) -> str:
 # -- create and alter -----------------------------------------------------------------------------
 
 
+def _retries_field(retries: int) -> Field:
+    return Field(
+        "retries", "Deliveries after the first, before a message is a dead letter", "number",
+        str(retries),
+        help="Members of Python and Java send their own limit, 16 unless they set another.",
+    )  # fmt: skip
+
+
 async def prepare_create(view: View) -> Form:
     """Plan a new group."""
     name = view.text("name")
     retries = view.number("retries", 16, high=RETRIES_MAX)
     fields = [
         Field("name", "Name", value=name, is_needed=True),
-        Field("retries", "Deliveries after the first, before a message is a dead letter", "number",
-              str(retries)),
+        _retries_field(retries),
     ]  # fmt: skip
     if not name:
         return Form(fields)
@@ -212,8 +219,7 @@ async def prepare_alter(view: View) -> Form:
     enabled = view.text("enabled", "yes" if before.consume_enable else "no")
     fields = [
         Field("name", "Group", "hidden", group.name),
-        Field("retries", "Deliveries after the first, before a message is a dead letter", "number",
-              str(retries)),
+        _retries_field(retries),
         Field("enabled", "Members may read", "select", enabled, (("yes", "yes"), ("no", "no"))),
     ]  # fmt: skip
     if not view.text("retries") and not view.text("enabled"):
