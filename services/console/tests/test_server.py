@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 
 from cometmq.console.web.guard import form_of
 from cometmq.console.web.problems import Problem
-from cometmq.console.web.server import WebServer
+from cometmq.console.web.server import WebServer, network_of
 from cometmq.remoting.transport.tasks import TaskSet
 
 CONNECTIONS_MAX = 8
@@ -60,3 +60,34 @@ async def test_connections_that_wait_for_their_client_make_room(server, held):
             writer.write(held)
         for _ in range(2 * CONNECTIONS_MAX):
             assert await status_of(stack, server, GET + b"\r\n") == 200
+
+
+@pytest.mark.parametrize("held", [b"", POST + FORM + b"\r\na=1"])
+async def test_a_stranger_with_many_connections_loses_own_ones(server, held):
+    async with AsyncExitStack() as stack:
+        reader, writer = await asyncio.open_connection(*server)
+        stack.callback(writer.close)
+        writer.write(POST.replace(b"1000", b"5") + FORM + b"\r\na=")  # a slow upload
+        await writer.drain()
+        for _ in range(4 * CONNECTIONS_MAX):
+            _, other = await asyncio.open_connection(*server, local_addr=("127.0.0.2", 0))
+            stack.callback(other.close)
+            other.write(held)
+        assert await status_of(stack, server, GET + b"\r\n") == 200
+        writer.write(b"123")
+        async with asyncio.timeout(60):
+            assert (await reader.readline()).split()[1] == b"200"
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:0:7:1::9", "20010db800000007"),
+        ("fe80::1%eth0", "fe80000000000000"),
+        ("somewhere", "somewhere"),
+    ],
+)
+def test_the_network_of_an_address(address, network):
+    assert network_of(address) == network

@@ -2,7 +2,9 @@
 """The HTTP server: uvicorn on a socket that is given, without its signal handlers and its log."""
 
 import asyncio
+import ipaddress
 import ssl
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from socket import socket
@@ -33,9 +35,12 @@ class _Protocol(H11Protocol):
     """A connection that closes another one if there is no room for it.
 
     A stranger who opens many connections and sends no request, half a header or half a form, or
-    does not read the answers, thus loses the oldest of them, and keeps nobody out.
+    does not read the answers, thus loses the oldest of them, and keeps nobody out: the address, or
+    the IPv6 network, that holds the most connections makes room.
     """
 
+    network = ""
+    """The address of the client, or its IPv6 network."""
     since_s = 0.0
     """When the connection or its current request began."""
     _begun: Any = None
@@ -43,13 +48,15 @@ class _Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
         self.since_s = self.loop.time()
+        self.network = network_of(self.client[0]) if self.client else ""
         if self.limit_concurrency is None or len(self.connections) < self.limit_concurrency:
             return
-        others = [it for it in self.connections if it is not self and _may_close(it)]
+        others: list[Any] = [it for it in self.connections if it is not self and _may_close(it)]
         if others:
-            oldest: Any = min(others, key=_since_s)
-            self.connections.discard(oldest)
-            oldest.transport.abort()
+            held = Counter(it.network for it in others)
+            gone = max(others, key=lambda it: (held[it.network], -it.since_s))
+            self.connections.discard(gone)
+            gone.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -132,5 +139,12 @@ def _may_close(connection: Any) -> bool:
     return bool(connection.loop.time() - connection.since_s > REQUEST_S)
 
 
-def _since_s(connection: Any) -> float:
-    return float(connection.since_s)
+def network_of(address: str) -> str:
+    """Return the network that one stranger may have whole: an IPv4 address, or 64 bits of IPv6."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    return str(found.ipv4_mapped or found.packed[:8].hex())
