@@ -197,6 +197,12 @@ async def test_the_prefix_is_served_with_and_without_a_stripping_proxy(sites):
         assert page.status_code == 200
         assert 'href="/cometmq/static/console.css' in page.text
     assert (await site.web.get("/cometmq/static/console.css")).status_code == 200
+    style = await site.web.get("/cometmq/static/console.css")
+    assert style.headers["content-type"].startswith("text/css")
+    again = {"if-none-match": style.headers["etag"]}
+    same = await site.web.get("/cometmq/static/console.css", headers=again)
+    assert (same.status_code, same.content) == (304, b"")
+    assert (await site.web.get("/cometmq/static/%2e%2e%2fframe.py")).status_code == 404
     assert (await site.web.get("/cometmqx")).status_code == 404
 
 

@@ -15,8 +15,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from cometmq.console.desk import Desk
@@ -24,6 +23,7 @@ from cometmq.console.login.gate import Gate, address_of, may
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.routes import LoginPages
 from cometmq.console.web.action import Action, Plan
+from cometmq.console.web.assets import Assets
 from cometmq.console.web.carrying import carry_out
 from cometmq.console.web.guard import Guard, form_of
 from cometmq.console.web.page import Page, View
@@ -81,7 +81,7 @@ class Frame:
                 for it in login.routes()
             ),
             Route("/healthz", _healthz),
-            Mount("/static", StaticFiles(directory=_STATIC), name="static"),
+            Route("/static/{name}", Assets(_STATIC).serve),
         ]
         app = Starlette(
             routes=routes,
