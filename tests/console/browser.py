@@ -112,15 +112,15 @@ class Browser:
 
     def click(self, selector: str) -> None:
         """Click an element that leads to another page, and wait for that."""
-        self._leave(f"document.querySelector({json.dumps(selector)}).click()")
+        self.leave(f"document.querySelector({json.dumps(selector)}).click()")
 
     def submit(self, selector: str, values: dict[str, str]) -> None:
         """Fill in inputs, and submit the form of one of them."""
         for name, value in values.items():
             self.run(f"document.querySelector({json.dumps(name)}).value = {json.dumps(value)}; 1")
-        self._leave(f"document.querySelector({json.dumps(selector)}).form.requestSubmit()")
+        self.leave(f"document.querySelector({json.dumps(selector)}).form.requestSubmit()")
 
-    def _leave(self, script: str) -> None:
+    def leave(self, script: str) -> None:
         """Run a script that leads to another page, and wait until that has loaded."""
         self.run(f"window.isLeft = false; {script}; 1")
         deadline_s = time.monotonic() + TIMEOUT_MS / 1_000

@@ -93,6 +93,21 @@ def test_a_live_page_renews_itself(tab, place):
     assert tab.run("document.body.dataset.mark") == "same"
 
 
+def test_a_live_page_whose_session_has_ended_leads_to_the_login(tab, place):
+    tab.open(f"{place.url}/topics")
+    tab.run("window.fetch = async () => ({ok: true, redirected: true}); 1")
+    tab.leave("renew()")
+    assert text(tab, "h1") == "Topics"
+
+
+def test_a_ticked_filter_does_not_stop_a_live_page(tab, place):
+    tab.open(f"{place.url}/brokers")
+    tab.click("tbody a")
+    tab.open(tab.run("location.href") + "&differs=1")
+    assert tab.run("document.querySelector('input[name=differs]').checked") is True
+    assert not tab.run("Boolean(isBusy())")
+
+
 def test_keys_and_filters(tab, place):
     tab.open(f"{place.url}/topics")
     tab.run("document.dispatchEvent(new KeyboardEvent('keydown', {key: '/', bubbles: true})); 1")

@@ -29,14 +29,15 @@ function isBusy() {
   const at = document.activeElement;
   const isTyping = at && at.closest("main") && /^(INPUT|SELECT|TEXTAREA)$/.test(at.tagName);
   return document.hidden || isTyping || String(getSelection()).length > 0
-    || document.querySelector("main input[type=checkbox]:checked");
+    || document.querySelector("main form:not(.filter) input[type=checkbox]:checked");
 }
 
 async function renew() {
   if (isBusy()) return;
   try {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-    if (!answer.ok || answer.redirected) throw new Error(answer.statusText);
+    if (answer.redirected) { location.reload(); return; } // the session has ended: to the login
+    if (!answer.ok) throw new Error(answer.statusText);
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (isBusy()) return;
     const focused = document.activeElement && document.activeElement.getAttribute("href");
