@@ -2,10 +2,8 @@
 """No request holds the loop for more than 20 ms, whatever it contains."""
 
 import asyncio
-import json
 import struct
-import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from random import Random
@@ -16,9 +14,8 @@ import pytest
 
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import HANDLERS
-from cometmq.broker.native import IS_BUILT
 from cometmq.broker.storing import store_reads
-from cometmq.broker.testing.holds import HOLD_S_MAX, Holds, longest_hold, slowness
+from cometmq.broker.testing.holds import HOLD_S_MAX, Holds, longest_hold
 from cometmq.broker.testing.scripted import Connected, ScriptedBroker, frames_of
 from cometmq.broker.testing.scripts import frame
 from cometmq.remoting.bodies.dialect import decode_json
@@ -33,14 +30,10 @@ from cometmq.remoting.testing.peer import FakePeer
 from cometmq.store.queues.consume_queue import entries_from
 
 from .costly import expression, properties
+from .holding import check, consumer, json_of, lanes, run_broker, subscriptions
 
-ATTEMPTS = 8
 BUSY, RETRY = 2, 20
 CHUNK_BYTES = 256 << 10
-lanes = pytest.mark.parametrize(
-    "lane",
-    [False, pytest.param(True, marks=pytest.mark.skipif(not IS_BUILT, reason="no native path"))],
-)
 
 
 def pull(text: str, opaque: int, *, offset: int = 0) -> bytes:
@@ -104,33 +97,6 @@ async def pull_all(broker: ScriptedBroker, text: str, pull_count: int) -> float:
     return holds.longest_s
 
 
-async def check(measure: Callable[[], Awaitable[float]]) -> None:
-    """Measure again if a hold was too long, because caches and imports need time once."""
-    holds = [await measure() / slowness()]
-    while holds[-1] >= HOLD_S_MAX:
-        assert len(holds) < ATTEMPTS, holds
-        holds.append(await measure() / slowness())
-
-
-def run_broker(lane: bool, work: Any) -> None:
-    async def main(root: str) -> None:
-        broker = ScriptedBroker(
-            storePathRootDir=root,
-            brokerIP1="10.1.2.3",
-            enablePropertyFilter="true",
-            nativeLaneEnable=str(lane).lower(),
-            # The disk is in memory: files of the default sizes take 2 GB.
-            mappedFileSizeCommitLog=str(32 << 20),
-            maxHashSlotNum="100000",
-            maxIndexNum="400000",
-        )
-        broker.broker.tables.topics.create("T", queue_nums=4)
-        await work(broker)
-
-    with tempfile.TemporaryDirectory() as root:
-        asyncio.run(main(root))
-
-
 @lanes
 @pytest.mark.parametrize("seed", range(12))
 def test_filters_hold_the_loop_for_a_bounded_time(lane: bool, seed: int) -> None:
@@ -156,22 +122,20 @@ def test_many_pulls_at_once_share_a_turn(lane: bool, monkeypatch: pytest.MonkeyP
     run_broker(lane, work)
 
 
-def json_of(**fields: Any) -> bytes:
-    return json.dumps(fields).encode()
-
-
-def subscriptions(count: int, **fields: Any) -> list[dict[str, Any]]:
-    return [{"topic": f"t{number}", "subString": "*", **fields} for number in range(count)]
-
-
 def queues(count: int) -> list[dict[str, Any]]:
     return [{"topic": "T", "brokerName": "b", "queueId": number} for number in range(count)]
 
 
-def consumer(name: str, wanted: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"groupName": name, "subscriptionDataSet": wanted}
+def keys(form: bytes, count: int) -> bytes:
+    """Return the members of an object, and the end of it and of the body."""
+    return b"".join(form % number for number in range(count)) + b'"last":1}}'
 
 
+def tags(count: int) -> str:
+    return "||".join(f"{number:03x}" for number in range(count))
+
+
+TAGS = " || ".join("abcdefgh")
 TABLE_SIZE = 3_000
 MANY = 20_000
 DELETING = {RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.DELETE_SUBSCRIPTIONGROUP}
@@ -181,9 +145,27 @@ BODIES: dict[str, tuple[int, dict[str, str], Callable[[], bytes]]] = {
         consumerDataSet=[consumer(f"g{number}", subscriptions(1)) for number in range(900)])),
     "groups with many topics": (34, {}, lambda: json_of(
         clientID="c",
-        consumerDataSet=[consumer(f"g{number}", subscriptions(50)) for number in range(500)])),
+        consumerDataSet=[
+            consumer(f"g{number}", subscriptions(50, subVersion=1)) for number in range(380)])),
     "many topics": (34, {}, lambda: json_of(
         clientID="c", consumerDataSet=[consumer("g", subscriptions(100_000))])),
+    "a group with many topics": (34, {}, lambda: json_of(
+        clientID="c", consumerDataSet=[consumer("g", subscriptions(9_900, subString=TAGS))])),
+    "many tags of many topics": (34, {}, lambda: json_of(
+        clientID="c", consumerDataSet=[consumer("g", subscriptions(900, subString=tags(200)))])),
+    "a long expression": (34, {}, lambda: json_of(
+        clientID="c", consumerDataSet=[consumer("g", subscriptions(1, subString=tags(140_000)))])),
+    "empty groups": (34, {}, lambda: b'{"consumerDataSet":[' + b"{}," * 340_000 + b"{}]}"),
+    "groups without names": (34, {}, lambda: json_of(
+        consumerDataSet=[{"unitMode": False, "x": "x" * 12}] * 25_000)),
+    "nulls": (34, {}, lambda: json_of(
+        clientID="c", consumerDataSet=[consumer("g", subscriptions(900, tagsSet=None, x=1))])),
+    "null names": (34, {}, lambda: json_of(clientID=None, producerDataSet=[None] * 150_000)),
+    "a broken body": (34, {}, lambda: b'{"x":[' + b",1" * 500_000 + b"]}"),
+    "a control character": (34, {}, lambda: b'{"\x01":[' + b"1," * 9_000 + b'"\\ud800"]}'),
+    "numbers as keys": (41, {}, lambda: b'{"x":{' + keys(b"%d:1,", 95_000)),
+    "objects as keys": (41, {}, lambda: b'{"mqSet":1,"x":{' + keys(b'"{%030x":1,', 24_000)),
+    "few objects as keys": (41, {}, lambda: b'{"mqSet":1,"x":{' + keys(b'"{%034x":1,', 880)),
     "many tags": (34, {}, lambda: json_of(
         clientID="c",
         consumerDataSet=[consumer("g", subscriptions(1, codeSet=list(range(900_000))))])),

@@ -18,9 +18,10 @@ from cometmq.broker.testing import (
 )
 from cometmq.broker.testing.replay import name_of, serve
 from cometmq.broker.testing.stored import ask, call_with, stored_broker
-from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.offsets import ConsumerStatus
+from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.command import Call, Reply, Request, Response
 from cometmq.remoting.commands.admin import InvokeBrokerToGetConsumerStatus
 from cometmq.remoting.commands.callbacks import (
@@ -32,6 +33,7 @@ from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.errors import Overloaded, RequestTimeout
 from cometmq.remoting.message.record import decode_record
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
+from cometmq.remoting.transport.bodies import BODY_BYTES_MAX
 from cometmq.remoting.versions import CLIENT_CALLS_MIN, RESET_OFFSET_MIN, V4_9_4
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
@@ -124,6 +126,24 @@ async def test_large_answers_of_members_are_left_out(monkeypatch: pytest.MonkeyP
     assert "huge" not in found
     assert len(log.named("client_call.failed")) == 3
     assert broker.pending.questions.size == 0
+
+
+@pytest.mark.parametrize("queue_count", [12_000, 20_000])
+async def test_a_member_whose_answer_would_hold_the_loop_is_left_out(queue_count: int) -> None:
+    """The keys of 16 MiB took 6 s to decode."""
+    broker, log = memory_broker(), RecordingLog()
+    broker.log = log
+    table = {MessageQueue("T", "b", number): 1 for number in range(queue_count)}
+    body = encode_json(ConsumerStatus(message_queue_table=table))
+    assert (len(body) > BODY_BYTES_MAX) == (queue_count > 12_000)
+    join(broker, "well", port=1).answers[221] = answer(body=STATUS)
+    join(broker, "large", port=2).answers[221] = answer(body=body)
+
+    assert clients_in(await ask_status(broker)) == {"well"}
+
+    (failed,) = log.named("client_call.failed")
+    assert failed["client_id"] == "large"
+    assert "at most" in str(failed["reason"])
 
 
 async def test_a_single_member_can_be_asked() -> None:

@@ -55,6 +55,9 @@ class ConsumerData(msgspec.Struct, rename="camel"):
     unit_mode: bool = False
 
     def __post_init__(self) -> None:
+        kinds = self.consume_from_where, self.consume_type, self.message_model
+        if type(kinds[0]) is type(kinds[1]) is type(kinds[2]) is str:
+            return  # usual; a body may have 40,000 groups before they are counted
         self.consume_from_where = _name(self.consume_from_where, CONSUME_FROM_WHERE)
         self.consume_type = _name(self.consume_type, CONSUME_TYPES)
         self.message_model = _name(self.message_model, MESSAGE_MODELS)

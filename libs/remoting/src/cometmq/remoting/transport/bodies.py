@@ -21,7 +21,7 @@ ContextT = TypeVar("ContextT")
 AnyHandler = Callable[[ContextT, Call[Any]], Any]
 
 BODY_BYTES_MAX: Final = 1 << 20
-"""Maximum size of a JSON body; decoding it takes up to 15 ms, and refusing a broken one 0.3 s."""
+"""Maximum size of a JSON body, which `decode_bounded` decodes or refuses in less than 20 ms."""
 SETTINGS_BYTES_MAX: Final = 64 << 10
 """Maximum size of a body with settings, which are parsed character by character."""
 NO_BODY_BYTES_MAX: Final = 4 << 10

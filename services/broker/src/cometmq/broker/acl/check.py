@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.dialect import decode_bounded
 from cometmq.remoting.bodies.heartbeat import Heartbeat
 from cometmq.remoting.bodies.locks import LockBatch
 from cometmq.remoting.codes import RequestCode as Code
@@ -68,7 +68,7 @@ def _replying(call: Call[SendMessage | SendMessageV2]) -> Iterator[Need]:
 def _decoded(type_: type[T], call: Call[Any]) -> T:
     check_bytes(call, BODY_BYTES_MAX)
     try:
-        return decode_json(type_, call.body)
+        return decode_bounded(type_, call.body)
     except RemoteProtocolError as error:
         raise ServerError(str(error)) from error
 

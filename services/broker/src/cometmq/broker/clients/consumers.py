@@ -16,7 +16,11 @@ from typing import Final, TypeAlias
 import msgspec
 
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.clients.subscription_conflicts import MemberSubscriptions
+from cometmq.broker.clients.subscription_conflicts import (
+    MemberSubscriptions,
+    SubscriptionSet,
+    subscription_set,
+)
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Peer
@@ -69,8 +73,20 @@ class Consumers:
         self._changed = changed
         self._log = log
 
-    def register(self, data: ConsumerData, client: Client, *, notify: bool = True) -> bool:
-        """Merge one group of a heartbeat; return whether its members or topics changed."""
+    def register(
+        self,
+        data: ConsumerData,
+        client: Client,
+        *,
+        notify: bool = True,
+        wanted: SubscriptionSet | None = None,
+    ) -> bool:
+        """Merge one group of a heartbeat; return whether its members or topics changed.
+
+        `wanted` is the `subscription_set` of its subscriptions, if the caller has it.
+        """
+        if wanted is None:
+            wanted = subscription_set(data.subscription_data_set)
         group = self._groups.get(data.group_name)
         if group is None:
             group = ConsumerGroup(
@@ -87,7 +103,7 @@ class Consumers:
         has_new_member = _add_member(group, client)
         has_new_topics, has_newer = _merge_subscriptions(group, data.subscription_data_set)
         self.version += has_new_topics or has_newer
-        group.member_subscriptions.set(client.peer, client.client_id, data.subscription_data_set)
+        group.member_subscriptions.set(client.peer, client.client_id, wanted)
         if group.member_subscriptions.count > 1:
             self._warn_of_mismatch(group)
         if has_new_member:
@@ -219,9 +235,11 @@ def _merge_subscriptions(
         del known[topic]
         del group.subscribed_ms[topic]
     for topic, subscription in wanted.items():
-        group.subscribed_ms.setdefault(topic, group.updated_ms)
         old = known.get(topic)
-        if old is None or subscription.sub_version > old.sub_version:
-            known[topic] = subscription
-            is_newer = True
+        if old is None:
+            group.subscribed_ms[topic] = group.updated_ms
+        elif subscription.sub_version <= old.sub_version:
+            continue
+        known[topic] = subscription
+        is_newer = True
     return is_changed, is_newer

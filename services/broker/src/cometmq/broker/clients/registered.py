@@ -4,7 +4,7 @@
 The tables of consumers and producers hold the registrations themselves; this table bounds them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 import msgspec
@@ -16,7 +16,7 @@ from cometmq.broker.limits import (
     SUBSCRIPTION_BYTES,
     Room,
 )
-from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.command import Peer
 from cometmq.runtime.limits import Limits
 
@@ -112,14 +112,14 @@ class Registered:
         self._limits.release(SUBSCRIPTION_BYTES, gone.owner, gone.size)
 
 
-def consumer_size(client_id: str, data: ConsumerData) -> int:
-    """Return about how many bytes a consumer's registration takes."""
-    base = _ENTRY_BYTES + len(client_id) + len(data.group_name)
-    return base + sum(map(_subscription_size, data.subscription_data_set))
-
-
-def producer_size(client_id: str, group: str) -> int:
+def registration_size(client_id: str, group: str) -> int:
+    """Return about how many bytes a registration takes, without its subscriptions."""
     return _ENTRY_BYTES + len(client_id) + len(group)
+
+
+def subscriptions_size(asked: Iterable[SubscriptionData]) -> int:
+    """Return about how many bytes subscriptions take."""
+    return sum(map(_subscription_size, asked))
 
 
 def _subscription_size(wanted: SubscriptionData) -> int:

@@ -22,7 +22,7 @@ from cometmq.remoting.bodies.connections import (
     ProducerInfo,
     ProducerTable,
 )
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import decode_bounded, encode_json
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.large import encode_with_lists, encode_with_table
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -61,7 +61,7 @@ def json_body(call: Call[Any], type_: type[T]) -> T:
     That is the sender's error, so it gets an error answer and no log line.
     """
     try:
-        return decode_json(type_, call.body)
+        return decode_bounded(type_, call.body)
     except RemoteProtocolError as error:
         raise ServerError(f"the body is not a valid {type_.__name__}: {error}") from error
 

@@ -9,18 +9,18 @@ defines are forwarded, whereas RocketMQ forwards signatures too.
 
 import asyncio
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.clients.registered import consumer_size
+from cometmq.broker.clients.registered import registration_size, subscriptions_size
 from cometmq.broker.handlers.deferred_answers import found, settle
 from cometmq.broker.limits import GROUP_SUBSCRIPTIONS
 from cometmq.broker.messages import stored_bytes
 from cometmq.remoting import remarks
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import decode_bounded, encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.offsets import ConsumerStatus
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -43,8 +43,12 @@ from cometmq.remoting.errors import (
 )
 from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.remoting.raw import Body
+from cometmq.remoting.transport.bodies import BODY_BYTES_MAX
 from cometmq.remoting.transport.tasks import describe
+from cometmq.remoting.types import Buffer
 from cometmq.remoting.versions import CLIENT_CALLS_MIN, RESET_OFFSET_MIN, version_name
+
+T = TypeVar("T")
 
 CALL_TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 5_000
@@ -122,10 +126,17 @@ async def _status(
             raise command_error(answer.code, answer.remark)
         if not answer.body:
             return None
-        return decode_json(ConsumerStatus, room.take(answer.body)).message_queue_table
+        return _decoded(ConsumerStatus, room.take(answer.body)).message_queue_table
     except CometError as error:
         call_failed(broker, code, client, describe(error))
         return None
+
+
+def _decoded(type_: type[T], body: Buffer) -> T:
+    """Decode a client's answer, which may be as long as a frame; raise RemoteProtocolError."""
+    if len(body) > BODY_BYTES_MAX:
+        raise RemoteProtocolError(f"an answer of {len(body)} bytes: at most {BODY_BYTES_MAX}")
+    return decode_bounded(type_, body)
 
 
 async def get_consumer_running_info(broker: Broker, call: Call[GetConsumerRunningInfo]) -> Reply:
@@ -158,7 +169,7 @@ async def _ask_subscriptions(broker: Broker, call: Call[Any], name: str) -> None
         answer = await call.peer.invoke(code, question, timeout_ms=SUBSCRIPTIONS_TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
             raise command_error(answer.code, answer.remark)
-        info = decode_json(ConsumerRunningInfo, answer.body)
+        info = _decoded(ConsumerRunningInfo, answer.body)
     except CometError as error:
         broker.log.debug("subscriptions.untold", group=name, error=describe(error))
         return
@@ -171,7 +182,8 @@ async def _ask_subscriptions(broker: Broker, call: Call[Any], name: str) -> None
     )
     room = broker.admission.room(call)
     room.check(GROUP_SUBSCRIPTIONS, len(info.subscription_set), f"the group {name}")
-    broker.clients.registered.admit(call.peer, name, consumer_size("", data), room, consumes=True)
+    size = registration_size("", name) + subscriptions_size(info.subscription_set)
+    broker.clients.registered.admit(call.peer, name, size, room, consumes=True)
     broker.clients.told.note(call.peer, data, broker.clock.monotonic_ms())
 
 

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests about clients: heartbeats, unregistration, group members, filter checks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, TypeAlias
 
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.clients.registered import Place, consumer_size, producer_size
+from cometmq.broker.clients.registered import Place, registration_size, subscriptions_size
+from cometmq.broker.clients.subscription_conflicts import SubscriptionSet, subscription_set
 from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, compile_sql
 from cometmq.broker.filters.tags import is_tag_type
 from cometmq.broker.handlers.admin import json_body
@@ -49,6 +50,11 @@ from cometmq.runtime.limits import LimitReached
 
 STEP_WEIGHT: Final = 100
 """Groups and subscriptions that a heartbeat registers in one step: 2 to 4 ms if all are new."""
+STEP_SUBSCRIPTIONS: Final = 1_000
+"""Subscriptions of one group that are measured and compared in one step: 2 to 4 ms. One with many
+tags counts like several.
+"""
+TAGS_CHARS: Final = 50
 GroupData: TypeAlias = ConsumerData | ProducerData
 
 
@@ -100,18 +106,19 @@ def _registering(
     """
     refusal: LimitReached | None = None
     for step in _steps([*beat.consumer_data_set, *beat.producer_data_set]):
+        registrations: list[Callable[[], None]] = []
+        for data in step:
+            registration = yield from _prepared(broker, data, client, room)
+            registrations.append(registration)
         if broker.clients.registered.rights_checks != rights_checks:
             connection_closed(broker, client.peer)
             client.peer.close()
             break
         if not client.peer.is_open:  # nothing would remove what is registered now
             break
-        for data in step:
+        for register in registrations:
             try:
-                if isinstance(data, ConsumerData):
-                    _register_consumer(broker, data, client, room)
-                else:
-                    _register_producer(broker, data.group_name, client, room)
+                register()
             except LimitReached as error:
                 refusal = refusal or error
         yield
@@ -131,6 +138,28 @@ def _steps(groups: list[GroupData]) -> Iterator[list[GroupData]]:
             step, weight = [], 1 + _topic_count(data)
         step.append(data)
     yield step
+
+
+def _prepared(
+    broker: Broker, data: GroupData, client: Client, room: Room
+) -> Steps[Callable[[], None]]:
+    """Return the registration of a group, after what can be done for it in steps."""
+    if not isinstance(data, ConsumerData):
+        return partial(_register_producer, broker, data.group_name, client, room)
+    asked = data.subscription_data_set
+    size, wanted = registration_size(client.client_id, data.group_name), set[tuple[str, str]]()
+    start = weight = 0
+    for end, subscription in enumerate(asked, 1):
+        weight += 1 + len(subscription.sub_string) // TAGS_CHARS
+        if weight < STEP_SUBSCRIPTIONS and end < len(asked):
+            continue
+        if start:
+            yield
+        part = asked[start:end]
+        size += subscriptions_size(part)
+        wanted |= subscription_set(part)
+        start, weight = end, 0
+    return partial(_register_consumer, broker, data, client, room, size, frozenset(wanted))
 
 
 def _topic_count(data: GroupData) -> int:
@@ -250,13 +279,19 @@ def _sql_chars(consumer: ConsumerData) -> int:
     )
 
 
-def _register_consumer(broker: Broker, data: ConsumerData, client: Client, room: Room) -> None:
+def _register_consumer(  # with what has been prepared
+    broker: Broker,
+    data: ConsumerData,
+    client: Client,
+    room: Room,
+    size: int,
+    wanted: SubscriptionSet,
+) -> None:
     """Register one group of a client; raise LimitReached if there is no room for it, or for its
     filters.
     """
     subject = f"the group {data.group_name}"
     room.check(GROUP_SUBSCRIPTIONS, len(data.subscription_data_set), subject)
-    size = consumer_size(client.client_id, data)
     broker.clients.registered.admit(client.peer, data.group_name, size, room, consumes=True)
     try:
         config = _group_with_retry_topic(broker, data, room)
@@ -264,7 +299,9 @@ def _register_consumer(broker: Broker, data: ConsumerData, client: Client, room:
         if not broker.clients.consumers.has_member(data.group_name, client.peer):
             broker.clients.registered.leave(client.peer, data.group_name, consumes=True)
         raise
-    broker.clients.consumers.register(data, client, notify=_may_notify(broker, config))
+    broker.clients.consumers.register(
+        data, client, notify=_may_notify(broker, config), wanted=wanted
+    )
     broker.clients.told.forget(client.peer, data.group_name)
     broker.tables.filters.register(data.group_name, data.subscription_data_set, room)
 
@@ -285,7 +322,7 @@ def _group_with_retry_topic(
 
 
 def _register_producer(broker: Broker, group: str, client: Client, room: Room) -> None:
-    size = producer_size(client.client_id, group)
+    size = registration_size(client.client_id, group)
     broker.clients.registered.admit(client.peer, group, size, room, consumes=False)
     broker.clients.producers.register(group, client)
 
