@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hidden modules."""
+"""Hidden and replaced modules."""
 
+import importlib
 import subprocess
 import sys
 
 import pytest
 
-from cometmq.runtime.imports import hidden_module
+from cometmq.runtime.imports import hidden_module, replaced_module
 
 
 def test_module_is_hidden_inside_the_block_only(monkeypatch):
@@ -30,3 +31,11 @@ def test_the_log_loads_without_rich_and_does_not_break_it():
         "import rich.console\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_module_is_replaced_only_inside_the_block():
+    with replaced_module("this", "zen"):
+        assert importlib.import_module("this").zen is None
+    assert "this" not in sys.modules
+    with replaced_module("json", "loads"):
+        assert importlib.import_module("json").loads is not None

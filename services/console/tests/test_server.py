@@ -3,6 +3,8 @@
 
 import asyncio
 import socket
+import subprocess
+import sys
 from contextlib import AsyncExitStack
 
 import pytest
@@ -91,3 +93,15 @@ async def test_a_stranger_with_many_connections_loses_own_ones(server, held):
 )
 def test_the_network_of_an_address(address, network):
     assert network_of(address) == network
+
+
+def test_the_server_does_without_the_command_line_of_uvicorn():
+    code = (
+        "import sys, cometmq.console.app\n"
+        "assert 'uvicorn.server' in sys.modules\n"
+        "print([it for it in ('click', 'multiprocessing', 'uvicorn.main') if it in sys.modules])\n"
+        "import uvicorn.main\n"
+        "assert callable(uvicorn.main.run)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -10,11 +10,15 @@ from contextlib import contextmanager
 from socket import socket
 from typing import Any, Final
 
-import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.runtime.imports import replaced_module
+
+with replaced_module("uvicorn.main", "Server", "main", "run"):  # click, multiprocessing: 1.7 MB
+    from uvicorn.config import Config
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+    from uvicorn.server import Server
 
 CONNECTIONS_MAX: Final = 500
 SILENT_S: Final = 15.0
@@ -24,7 +28,7 @@ REQUEST_S: Final = 60.0
 STOP_S: Final = 5
 
 
-class _Server(uvicorn.Server):
+class _Server(Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the program."""
@@ -77,7 +81,7 @@ class WebServer:
         tasks: TaskSet,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
-        config = uvicorn.Config(
+        config = Config(
             app,
             http=_Protocol,
             ws="none",
