@@ -23,6 +23,11 @@ OVERLAPS = """
     .map(([other]) => `${one.outerHTML.slice(0, 100)} overlaps ${other.outerHTML.slice(0, 100)}`));
 })()
 """
+OVERFLOWS = """
+[...document.querySelectorAll("main :is(th, td)")]
+  .filter((it) => it.scrollWidth > it.clientWidth + 1)
+  .map((it) => `${it.outerHTML.slice(0, 200)} is wider than its cell`)
+"""
 DETAILS = (
     "/login", "/nothing", "/topic?name=orders", "/group?name=billing", "/messages?topic=orders",
     "/topic/create", "/topic/alter?name=orders&read=2&write=8&perm=r", "/topic/delete?name=orders",
@@ -43,7 +48,7 @@ def test_pages_are_accessible_and_fit(tab, place, theme, width, tmp_path):
     for number, path in enumerate(PATHS):
         tab.open(place.url + path)
         tab.run(axe.source() + ";1")
-        found = tab.run(RULES) + tab.run(OVERLAPS)
+        found = tab.run(RULES) + tab.run(OVERLAPS) + tab.run(OVERFLOWS)
         if tab.run("document.documentElement.scrollWidth") > width:
             found.append("the page scrolls sideways")
         found += [it for it in tab.complaints if "404" not in it]

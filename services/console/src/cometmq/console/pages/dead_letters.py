@@ -71,7 +71,7 @@ async def overview(view: View) -> Shown:
             help="When the newest dead letter was stored",
         ),
         Column("lag", "Lag", lambda it: it.lag, "number"),
-        Column("retries", "Retries", lambda it: it.retries, "number"),
+        Column("retries", "Retries at most", lambda it: it.retries, "number"),
     ]
     table = view.table(groups, columns, default="-count", search=lambda it: it.name)
     data = [

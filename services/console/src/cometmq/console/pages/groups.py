@@ -38,8 +38,8 @@ def columns(view: View) -> list[Column[Group]]:
                help="Age of its oldest unread message"),
         Column("members", "Members", member_count, "number"),
         Column("out", "Out", lambda it: it.out_per_s, "rate", help="Messages read per second"),
-        Column("retry", "Retries", lambda it: it.retry_backlog, "number",
-               help="Failed messages that wait for their next delivery"),
+        Column("retry", "Retries due", lambda it: it.retry_backlog, "number",
+               help="Failed messages whose next delivery is due; the others are delayed"),
         Column("dead", "Dead letters", lambda it: it.dead_letters, "number",
                link=lambda it: view.href("/dead-letters/group", group=it.name)
                if it.dead_letters

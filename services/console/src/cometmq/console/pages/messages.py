@@ -150,7 +150,7 @@ _COLUMNS: Final[list[Column[dict[str, Any]]]] = [
     Column("tag", "Tag", lambda it: it["tag"]),
     Column("keys", "Keys", lambda it: it["keys"]),
     Column("size", "Size", lambda it: it["size"], "size"),
-    Column("body", "Body", lambda it: it["body"]),
+    Column("body", "Body", lambda it: it["body"], "prose"),
     Column("id", "Message id", lambda it: it["id"]),
 ]
 

@@ -93,7 +93,13 @@ def _columns(view: View, readable: Collection[str], now_ms: int) -> list[Column[
         Column("topic", "Topic", lambda it: it.topic),
         Column("tag", "Tag", tag),
         Column("place", "Half message", _place),
-        Column("asked", "Asked", asked_by_rocketmq, "number", help="How often RocketMQ has asked"),
+        Column(
+            "asked",
+            "Asked",
+            lambda it: asked_by_rocketmq(it) or None,
+            "number",
+            help="How often RocketMQ's broker has asked; a txn-checker counts for itself",
+        ),
         Column("id", "Transaction", lambda it: it.message.message_id),
     ]
 
@@ -130,7 +136,7 @@ async def one(view: View) -> Shown:
         ("Stored", half.message.store_timestamp, "moment"),
         ("Producer", half.message.born_host, "text"),
         ("Half message", _place(half), "text"),
-        ("Asked by RocketMQ", asked_by_rocketmq(half), "number"),
+        ("Asked by RocketMQ", asked_by_rocketmq(half) or None, "number"),
     ]
     return Shown(
         {**facts, "decoded": body.decoded},
