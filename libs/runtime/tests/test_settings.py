@@ -361,6 +361,8 @@ def test_an_update_of_a_kept_unknown_key_is_returned(tmp_path):
     [
         ({"listenPort": "1"}, "cannot be changed while the program runs"),
         ({"fileReservedTime": "0"}, "must be an integer >= 1$"),
+        ({"fileReservedTime": str(1 << 63)}, "must be an integer >= 1 of at most 64 bits$"),
+        ({"fileReservedTime": "9" * 5_000}, "must be an integer >= 1"),
         ({"fileReservedTime": "5", "brokerIP1": "::1"}, "brokerIP1 cannot be changed"),
         (
             {"fileReservedTime": "0", "listenPort": "1", "brokerIP1": "::1", "traceOn": "yes"},
@@ -373,6 +375,11 @@ def test_a_bad_update_changes_nothing(changes, message):
     with pytest.raises(SettingsError, match=message):
         loaded.updated(changes)
     assert loaded.value == Example()
+
+
+def test_an_integer_may_be_as_large_as_a_java_long(tmp_path):
+    loaded = load_text(tmp_path, f"fileReservedTime={(1 << 63) - 1}")
+    assert loaded.value.store.file_reserved_time == (1 << 63) - 1
 
 
 def test_as_properties_loads_again_to_the_same(tmp_path):

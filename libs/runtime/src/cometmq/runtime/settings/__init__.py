@@ -37,6 +37,7 @@ from cometmq.runtime.variables import unread, unread_line
 S = TypeVar("S", bound=msgspec.Struct)
 
 _NUMBERS = ("0", "1")
+_INTEGER_END = 1 << 63  # as a Java long; the native path fails with larger limits
 
 
 class Origin(NamedTuple):
@@ -420,14 +421,17 @@ def _convert(field: SettingsField, raw: object, origin: Origin) -> object:
     if field.base is bool and str(value) in _NUMBERS:
         raise _invalid(field, value, origin)  # msgspec reads 1 as true, RocketMQ as false
     try:
-        return msgspec.convert(value, field.annotation, strict=False)
+        converted: object = msgspec.convert(value, field.annotation, strict=False)
     except msgspec.ValidationError as error:
         raise _invalid(field, value, origin) from error
+    if isinstance(converted, int) and not -_INTEGER_END <= converted < _INTEGER_END:
+        raise _invalid(field, value, origin, " of at most 64 bits")
+    return converted
 
 
-def _invalid(field: SettingsField, value: object, origin: Origin) -> SettingsError:
+def _invalid(field: SettingsField, value: object, origin: Origin, more: str = "") -> SettingsError:
     shown = HIDDEN if field.is_secret else str(value).replace("\n", "\\n")
-    return SettingsError(f"{field.name}={shown}: must be {field.expected}{_source(origin)}")
+    return SettingsError(f"{field.name}={shown}: must be {field.expected}{more}{_source(origin)}")
 
 
 def _source(origin: Origin) -> str:
