@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import count
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ import pytest
 
 from cometmq.cli.main import main
 from cometmq.peers.comet import PROGRAM
+from cometmq.peers.forks import forked_programs
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child
 from cometmq.peers.suite import running_suite
@@ -22,6 +23,15 @@ from cometmq.remoting.transport.client import RemotingClient
 START_TIMEOUT_S = 180
 COMMAND_TIMEOUT_S = 180
 PATIENCE_MS = 300
+EXECUTED = {"test_console_of_a_suite", "test_main"}
+"""Modules about memory and starts, whose programs are executed, not forked."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fork_programs(request):
+    """Fork the programs that tests start."""
+    with nullcontext() if request.path.stem in EXECUTED else forked_programs():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import pytest
 
 from cometmq.client import AdminClient
 from cometmq.insight.snapshot import look
+from cometmq.peers.forks import forked_programs
 from cometmq.peers.suite import running_suite
 
 from .desks import Sites
@@ -18,6 +19,13 @@ class FaultLog:
 
     def error(self, _event, *, exc_info, **_):
         traceback.print_exception(exc_info)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fork_programs():
+    """Fork the suites that tests start."""
+    with forked_programs():
+        yield
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
+from cometmq.peers.forks import is_forked
+
 POLL_INTERVAL_S: Final = 0.05
 LOG_TAIL_CHARS: Final = 4000
 
@@ -96,9 +98,10 @@ class Child:
         self.log_path = log_path
         log_path.parent.mkdir(parents=True, exist_ok=True)
         self._log_start = log_path.stat().st_size if log_path.exists() else 0
+        whole = [*_with_environment(env), *command]
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*_not_outliving_us(), *_with_environment(env), *command],
+                whole if is_forked(whole) else [*_not_outliving_us(), *whole],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
