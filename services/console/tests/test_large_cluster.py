@@ -99,6 +99,19 @@ async def test_lists_are_sorted_filtered_and_cut_on_the_server(large):
     assert page.status_code == 200
 
 
+async def test_groups_whose_messages_fail_again_and_again_are_seen(sites):
+    """Their lag is 0, because the messages wait in the delay levels."""
+    site = sites()
+    retried = msgspec.structs.replace(
+        topic(7), name="%RETRY%group-0001", kind=TopicKind.RETRY, in_per_s=2.5
+    )
+    groups = [group(1), group(2)]
+    site.snapshot = snapshot(site.clock, topics=[topic(1), retried], groups=groups)
+    page = await site.web.get("/groups?sort=-retried")
+    rates = re.findall(r'data-title="Retried">(.*?)</td>', page.text)
+    assert rates == ["2.5/s", "0/s"]
+
+
 async def test_a_time_that_no_broker_tells_has_no_column(large):
     assert "Last message" in (await large.web.get("/topics")).text
     untold = [msgspec.structs.replace(topic(at), last_write_ms=Unknown("-")) for at in range(3)]

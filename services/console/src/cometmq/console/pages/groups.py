@@ -15,20 +15,26 @@ from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
 from cometmq.insight.findings import findings
-from cometmq.insight.model import Group, Member, Unknown, known
+from cometmq.insight.model import Group, Member, Snapshot, TopicKind, Unknown, known
 from cometmq.insight.queue_states import QueueState, queue_states, unread_since_ms
 from cometmq.insight.words import command
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.names import retry_topic
 from cometmq.remoting.versions import version_name
 
 PATH: Final = "/groups"
 RETENTION: Final = "fileReservedTime"
 
 
-def columns(view: View) -> list[Column[Group]]:
+def columns(view: View, snapshot: Snapshot) -> list[Column[Group]]:
     """Return the columns of the list."""
     notes = view.desk.notes.of("group")
+    rates = {it.name: it.in_per_s for it in known(snapshot.topics) if it.kind is TopicKind.RETRY}
+
+    def retried(it: Group) -> float | Unknown:
+        return rates.get(retry_topic(it.name), 0)
+
     return [
         Column("name", "Group", lambda it: it.name,
                link=lambda it: view.href("/group", name=it.name)),
@@ -38,6 +44,8 @@ def columns(view: View) -> list[Column[Group]]:
                help="Age of its oldest unread message"),
         Column("members", "Members", member_count, "number"),
         Column("out", "Out", lambda it: it.out_per_s, "rate", help="Messages read per second"),
+        Column("retried", "Retried", retried, "rate",
+               help="Failed messages that are delivered again, per second"),
         Column("retry", "Retries due", lambda it: it.retry_backlog, "number",
                help="Failed messages whose next delivery is due; the others are delayed"),
         Column("dead", "Dead letters", lambda it: it.dead_letters, "number",
@@ -84,7 +92,7 @@ async def groups(view: View) -> Shown:
     rows = [it for it in known(snapshot.groups) if with_all or not it.is_system]
     table = view.table(
         rows,
-        columns(view),
+        columns(view, snapshot),
         default="-lag",
         keep=("all",),
         search=lambda it: " ".join(
