@@ -7,11 +7,16 @@ import pty
 import re
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 
 import msgspec
 import pytest
 import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from cometmq.cli import tables
 from cometmq.cli.failures import print_error
 from cometmq.cli.mqadmin.frame import Column, exit_if_any, print_done, print_table
 from cometmq.cli.outcome import DAMAGES, note_damage
@@ -59,6 +64,34 @@ def test_a_pipe_is_neither_cut_to_a_width_nor_padded(capsys):
         "x" * 500 + "  1,234.6",
         "y" + " " * 501 + "-",
     ]
+
+
+CELLS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.lists(st.integers(0, 9), max_size=3),
+    st.text(max_size=12), st.text("a \n\t[]日\u0301:", max_size=12),
+)  # fmt: skip
+
+
+def printed(show, *args):
+    """Return the output of a plain table, and that of rich."""
+    outputs = []
+    for is_plain in (True, False):
+        with redirect_stdout(StringIO()) as output, pytest.MonkeyPatch.context() as patch:
+            if not is_plain:
+                patch.setattr(tables, "_print_plain", lambda *_: False)
+            show(*args)
+        outputs.append(output.getvalue())
+    return outputs
+
+
+@settings(max_examples=50)
+@given(rows=st.lists(st.tuples(CELLS, CELLS, CELLS), max_size=5), title=st.text(max_size=30))
+def test_a_pipe_gets_the_bytes_that_rich_prints(rows, title):
+    plain, rich = printed(tables.print_rows, ("Name", "Read queues", "Lag"), rows, title)
+    assert plain == rich
+    facts = {str(name): value for name, value, _ in rows}
+    plain, rich = printed(tables.print_facts, facts, title)
+    assert plain == rich
 
 
 def test_facts_are_names_and_values(capsys):
