@@ -3,6 +3,7 @@
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,6 +19,8 @@ _NO_FACTS: Final = frozenset({"exc_info"})
 _FAILED: Final = frozenset({"failed", "_failed"})
 """The client's `Outages.failed(event, error, ...)` and its alias, which log a warning."""
 _FAILED_LEVEL: Final = "failed"
+_CALLS: Final = re.compile(rf"\.(?:{'|'.join([*LEVELS, *_FAILED])})\s*\(")
+"""A module without a match logs nothing, so it need not be parsed."""
 
 INTRODUCTION: Final = """\
 Programs log each event with a fixed name and its facts: as JSON lines, or as text on a terminal
@@ -89,8 +92,8 @@ def _row(name: str, events: list[Event]) -> tuple[str, ...]:
 
 def _events_of(path: Path, folder: Path) -> Iterator[Event]:
     module = ".".join(path.relative_to(folder).with_suffix("").parts)
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for scope in ast.walk(tree):
+    text = path.read_text(encoding="utf-8")
+    for scope in ast.walk(ast.parse(text)) if _CALLS.search(text) else ():
         if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _events_in(scope, module)
 

@@ -16,7 +16,9 @@ SOURCES = [
     for path in ROOT.glob(f"{members}/src/**/*.py")
     if path != PLACE
 ]
-FORM = re.compile(r"(?:%RETRY%|%DLQ%|CID_|RMQ_SYS_|rmq_sys_)\S*|\S*_REPLY_TOPIC")
+PREFIXES = ("%RETRY%", "%DLQ%", "CID_", "RMQ_SYS_", "rmq_sys_")
+SUFFIX = "_REPLY_TOPIC"
+FORM = re.compile(rf"(?:{'|'.join(PREFIXES)})\S*|\S*{SUFFIX}")
 
 
 def literals(text: str) -> Iterator[str]:
@@ -29,10 +31,24 @@ def literals(text: str) -> Iterator[str]:
 
 
 DEFINED = {text for text in literals(PLACE.read_text(encoding="utf-8")) if len(text) > 1}
+PARTS = {*DEFINED, *PREFIXES, SUFFIX}
 
 
 def names_in(text: str) -> set[str]:
+    if not may_name(text):
+        return set()
     return {word for word in literals(text) if word in DEFINED or FORM.fullmatch(word)}
+
+
+# A literal may be spelled with escapes, or in parts that are joined.
+ESCAPE = re.compile(r"\\[0-7xuUN\n]")
+JOINT = re.compile(r"""["']+\s*(?:#[^\n]*\s*)*\\?\s*[bBfFrRuU]*["']+""")
+
+
+def may_name(text: str) -> bool:
+    """Return False if no literal of a module can be a name, so that it need not be parsed."""
+    joined = JOINT.sub("", text)
+    return bool(ESCAPE.search(text)) or any(part in joined for part in PARTS)
 
 
 def test_rocketmqs_names_are_defined_in_one_module() -> None:
@@ -54,6 +70,9 @@ def test_rocketmqs_names_are_defined_in_one_module() -> None:
         ('topic = f"{cluster}_REPLY_TOPIC"', {"_REPLY_TOPIC"}),
         ('GROUP = "CID_RMQ_SYS_NEW"', {"CID_RMQ_SYS_NEW"}),
         ('"""Reads TBW102."""\nhelp = "The topic TBW102."', set()),
+        ('GROUP = "CID_" "X"', {"CID_X"}),
+        ('GROUP = (\n    "CI"  # a comment\n    "D_X"\n)', {"CID_X"}),
+        ('GROUP = "\\x43ID_X"', {"CID_X"}),
         ('separator = "%"', set()),
     ],
 )
