@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.runtime.incremental import IncrementalRunner, finish
+from cometmq.runtime.incremental import IncrementalRunner, LaterSteps, finish
 
 
 def work(name, parts, seen):
@@ -62,3 +62,52 @@ async def test_an_error_of_work_reaches_its_caller():
 
     with pytest.raises(ValueError, match="x"):
         await IncrementalRunner().run(broken())
+
+
+async def test_later_steps_begin_at_once_and_take_turns():
+    later, seen = LaterSteps(), list[Any]()
+    later.start(work("a", 3, seen))
+    later.start(work("b", 0, seen))
+    later.start(work("c", 2, seen))
+    assert (seen, len(later)) == (["a0", "c0"], 2)
+    while later:  # noqa: ASYNC110  # no event
+        await asyncio.sleep(0)
+    assert seen == ["a0", "c0", "a1", "c1", "a2"]
+
+
+def test_a_job_of_one_step_needs_no_loop():
+    later, seen = LaterSteps(), list[Any]()
+    later.start(work("a", 0, seen))
+    assert not later
+
+
+async def test_a_job_may_start_another_one_in_any_step():
+    later, seen = LaterSteps(), list[Any]()
+
+    def starting():
+        for _ in range(2):
+            later.start(work("b", 2, seen))
+            yield
+
+    later.start(starting())
+    while later:  # noqa: ASYNC110  # no event
+        await asyncio.sleep(0)
+    assert sorted(seen) == ["b0", "b0", "b1", "b1"]
+
+
+async def test_a_later_step_that_fails_does_not_end_other_jobs():
+    later, seen, faults = LaterSteps(), list[Any](), list[Any]()
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: faults.append(context["exception"])
+    )
+
+    def failing():
+        yield
+        raise ValueError
+
+    later.start(failing())
+    later.start(work("a", 3, seen))
+    while later:  # noqa: ASYNC110  # no event
+        await asyncio.sleep(0)
+    assert seen == ["a0", "a1", "a2"]
+    assert [type(fault) for fault in faults] == [ValueError]

@@ -2,6 +2,7 @@
 
 from cometmq.broker.clients.producers import CLIENT_SILENCE_MS, Client, Producers
 from cometmq.broker.testing import FakePeer
+from cometmq.runtime.incremental import finish
 
 
 def client(peer: FakePeer, client_id: str = "c1", *, seen_ms: int = 0) -> Client:
@@ -37,8 +38,10 @@ def test_a_closed_connection_leaves_all_its_groups() -> None:
         producers.register(group, client(one))
     producers.register("H", client(two, "c2"))
 
-    producers.drop(one)
-    producers.drop(one)
+    assert sorted(producers.groups_of(one)) == ["G", "H"]
+    for group in producers.groups_of(one):
+        producers.unregister(group, one)
+    assert producers.groups_of(one) == []
 
     assert producers.clients("G") == []
     assert [known.client_id for known in producers.clients("H")] == ["c2"]
@@ -59,8 +62,8 @@ def test_clients_silent_for_over_two_minutes_are_reported() -> None:
     producers.register("G", client(one, seen_ms=0))
     producers.register("G", client(two, seen_ms=1))
 
-    assert producers.silent(CLIENT_SILENCE_MS) == set()
-    assert producers.silent(CLIENT_SILENCE_MS + 1) == {one}
+    assert finish(producers.silent(CLIENT_SILENCE_MS)) == set()
+    assert finish(producers.silent(CLIENT_SILENCE_MS + 1)) == {one}
 
 
 def test_a_client_is_found_until_its_last_group_leaves() -> None:
@@ -84,7 +87,7 @@ def test_the_newest_open_connection_of_a_client_counts() -> None:
     new.is_open = False
     assert producers.find("c1") is old
     new.is_open = True
-    producers.drop(old)
+    producers.unregister("G", old)
 
     assert producers.find("c1") is new
     assert producers.find("c2") is None

@@ -27,6 +27,7 @@ from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
 from cometmq.remoting.transport.dispatch import InOrder
+from cometmq.runtime.incremental import finish
 from cometmq.runtime.limits import LimitReached
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
@@ -342,6 +343,6 @@ async def test_a_check_of_rights_within_a_heartbeat_closes_the_connection() -> N
     broker, peer = memory_broker(), FakePeer()
 
     async with within(broker, long_heartbeat(broker, peer)):
-        assert not broker.clients.registered.without_right(lambda *_: True)
+        finish(broker.clients.registered.check_rights(lambda *_: True, lambda peer: peer.close()))
 
     assert (peer.is_open, broker.clients.registered.count) == (False, 0)

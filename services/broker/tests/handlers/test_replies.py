@@ -198,7 +198,8 @@ async def test_a_requester_that_refuses_the_reply(
 
 async def test_a_requester_that_left_is_not_found(broker: Broker) -> None:
     peer = requester(broker)
-    broker.clients.producers.drop(peer)
+    for group in broker.clients.producers.groups_of(peer):
+        broker.clients.producers.unregister(group, peer)
 
     assert (await send(broker)).remark == "push reply message fail, channel of <asker> not found."
 

@@ -6,8 +6,9 @@ holds the interpreter lock, so the loop still has to wait.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Generator
-from typing import TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from cometmq.runtime.turn_lock import TurnLock
 
@@ -15,6 +16,9 @@ T = TypeVar("T")
 
 Steps: TypeAlias = Generator[None, None, T]
 """A job that returns a T and yields after each step, so that the loop can run other callbacks."""
+
+
+_DONE: Final = object()
 
 
 def finish(work: Steps[T]) -> T:
@@ -25,6 +29,36 @@ def finish(work: Steps[T]) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
+
+
+class LaterSteps:
+    """Runs the first step of each job at once, and later one step of all jobs in each turn."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Steps[Any]] = deque()
+
+    def __len__(self) -> int:
+        """Return the number of jobs that have not ended yet."""
+        return len(self._waiting)
+
+    def start(self, work: Steps[Any]) -> None:
+        """Begin a job, whose steps do not depend on what happens in between."""
+        if next(work, _DONE) is not _DONE:
+            self._waiting.append(work)
+            if len(self._waiting) == 1:
+                asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        work = self._waiting[0]
+        is_done = True
+        try:
+            is_done = next(work, _DONE) is _DONE
+        finally:  # a job that fails does not end the others
+            self._waiting.popleft()
+            if not is_done:
+                self._waiting.append(work)
+            if self._waiting:
+                asyncio.get_running_loop().call_soon(self._go_on)
 
 
 class IncrementalRunner:

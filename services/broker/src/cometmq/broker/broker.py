@@ -78,7 +78,7 @@ from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import Perm
 from cometmq.runtime.clock import Clock
-from cometmq.runtime.incremental import IncrementalRunner
+from cometmq.runtime.incremental import IncrementalRunner, LaterSteps
 from cometmq.runtime.limits import Limits
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import Alarm
@@ -223,6 +223,7 @@ class Pending:
 
     hold: HoldTable = field(default_factory=HoldTable)
     incremental: IncrementalRunner = field(default_factory=IncrementalRunner)  # long answers
+    later: LaterSteps = field(default_factory=LaterSteps)  # what no request waits for
     reports: TurnLock = field(default_factory=TurnLock)  # long answers that read the log
     large_batches: LargeBatches = field(default_factory=LargeBatches)
     questions: UnderWay = field(default_factory=lambda: UnderWay(QUESTIONS))

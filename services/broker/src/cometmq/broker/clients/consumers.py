@@ -10,12 +10,12 @@ subscription is replaced only by one with a higher subVersion, and members are n
 replacements are the only change.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
 
-from cometmq.broker.clients.producers import Client
+from cometmq.broker.clients.producers import Client, silent_among
 from cometmq.broker.clients.subscription_conflicts import (
     MemberSubscriptions,
     SubscriptionSet,
@@ -26,8 +26,10 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Peer
 from cometmq.remoting.commands.callbacks import NotifyConsumerIdsChanged
 from cometmq.remoting.log import NO_LOG, Log
+from cometmq.runtime.incremental import Steps
 
 MISMATCH_INTERVAL_MS: Final = 60_000  # between two warnings about one group
+STEP_HINTS: Final = 200  # 2 ms
 
 
 class ConsumerGroup(msgspec.Struct):
@@ -137,21 +139,23 @@ class Consumers:
         elif notify:
             self._changed(group)
 
-    def drop(self, peer: Peer, *, notify: bool = True) -> None:
-        """Remove a closed connection from all groups and notify the remaining members."""
-        for name in list(self._joined.get(peer, ())):
-            self.unregister(name, peer, notify=notify)
+    def groups_of(self, peer: Peer) -> list[str]:
+        """Return the groups in which a connection is registered."""
+        return list(self._joined.get(peer, ()))
 
-    def hint(self) -> None:
+    def hint(self) -> Steps[None]:
         """Make every consumer rebalance, whatever its group: it then makes a synchronous call to
         the master, and closes its connection if that is not answered.
         """
-        for peer, names in self._joined.items():
-            notify_member(peer, min(names))
+        for count, peer in enumerate(list(self._joined)):
+            if count and not count % STEP_HINTS:
+                yield
+            if names := self._joined.get(peer):
+                notify_member(peer, min(names))
 
-    def silent(self, now_ms: int) -> set[Peer]:
-        """Return the connections whose clients have missed their heartbeats for too long."""
-        return {client.peer for client in self._members() if client.is_silent(now_ms)}
+    def silent(self, now_ms: int) -> Steps[set[Peer]]:
+        """Find the connections whose clients have missed their heartbeats for too long."""
+        return silent_among([group.clients for group in self._groups.values()], now_ms)
 
     def group(self, name: str) -> ConsumerGroup | None:
         return self._groups.get(name)
@@ -171,7 +175,12 @@ class Consumers:
 
     def peers_of(self, client_id: str) -> set[Peer]:
         """Return the connections of a client."""
-        return {it.peer for it in self._members() if it.client_id == client_id}
+        return {
+            peer
+            for group in self._groups.values()
+            for peer, client in group.clients.items()
+            if client.client_id == client_id
+        }
 
     @property
     def group_count(self) -> int:
@@ -199,10 +208,6 @@ class Consumers:
         joined.discard(name)
         if not joined:
             del self._joined[peer]
-
-    def _members(self) -> Iterator[Client]:
-        for group in self._groups.values():
-            yield from group.clients.values()
 
 
 def notify_member(peer: Peer, group: str) -> None:

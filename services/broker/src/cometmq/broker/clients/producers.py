@@ -5,14 +5,18 @@ A client is identified by its connection. It registers with each heartbeat, and 
 by closing the connection, or by missing its heartbeats. Times are monotonic.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from cometmq.remoting.command import Peer
 from cometmq.remoting.names import INNER_PRODUCER_GROUP
+from cometmq.runtime.incremental import Steps
 
 CLIENT_SILENCE_MS: Final = 120_000  # heartbeats come every 30 s
+STEP_CLIENTS: Final = 10_000
+"""Number of registrations that are looked at in one step: 2 ms."""
 
 
 class Client(msgspec.Struct):
@@ -27,6 +31,19 @@ class Client(msgspec.Struct):
     def is_silent(self, now_ms: int) -> bool:
         """Return whether the client has missed its heartbeats for too long."""
         return now_ms - self.seen_ms > CLIENT_SILENCE_MS
+
+
+def silent_among(groups: Iterable[dict[Peer, Client]], now_ms: int) -> Steps[set[Peer]]:
+    """Find the connections whose clients have missed their heartbeats for too long."""
+    found: set[Peer] = set()
+    count = 0
+    for clients in groups:
+        count += 1 + len(clients)
+        if count > STEP_CLIENTS:
+            yield
+            count = len(clients)
+        found.update(peer for peer, client in clients.items() if client.is_silent(now_ms))
+    return found
 
 
 class Producers:
@@ -71,19 +88,13 @@ class Producers:
         if not joined:
             del self._joined[peer]
 
-    def drop(self, peer: Peer) -> None:
-        """Remove a closed connection from all groups."""
-        for group in list(self._joined.get(peer, ())):
-            self.unregister(group, peer)
+    def groups_of(self, peer: Peer) -> list[str]:
+        """Return the groups in which a connection is registered."""
+        return list(self._joined.get(peer, ()))
 
-    def silent(self, now_ms: int) -> set[Peer]:
-        """Return the connections whose clients have missed their heartbeats for too long."""
-        return {
-            client.peer
-            for clients in self._groups.values()
-            for client in clients.values()
-            if client.is_silent(now_ms)
-        }
+    def silent(self, now_ms: int) -> Steps[set[Peer]]:
+        """Find the connections whose clients have missed their heartbeats for too long."""
+        return silent_among(list(self._groups.values()), now_ms)
 
     def groups(self) -> list[tuple[str, list[Client]]]:
         return [(group, list(clients.values())) for group, clients in self._groups.items()]

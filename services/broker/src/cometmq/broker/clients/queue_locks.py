@@ -13,9 +13,12 @@ import msgspec
 
 from cometmq.broker.limits import QUEUE_LOCKS, Room
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.runtime.incremental import Steps, finish
 from cometmq.runtime.limits import LimitReached
 
 LOCK_LIFE_MS: Final = 60_000
+STEP_LOCKS: Final = 5_000
+"""Number of locks that are looked at in one step: 1 ms, or 3 ms if all have expired."""
 
 
 class QueueLock(msgspec.Struct):
@@ -136,12 +139,19 @@ class QueueLocks:
 
     def expire(self, *, now_ms: int) -> int:
         """Drop expired locks, so that dead groups use no memory; return how many were dropped."""
-        dropped = 0
+        return finish(self.expiring(now_ms=now_ms))
+
+    def expiring(self, *, now_ms: int) -> Steps[int]:
+        """Drop expired locks in steps; see `expire`."""
+        dropped = count = 0
         for group, table in list(self._groups.items()):
-            expired = [queue for queue, held in table.items() if held.is_expired(now_ms)]
-            for queue in expired:
-                self._drop(table, queue)
-            dropped += len(expired)
-            if not table:
+            for queue, held in list(table.items()):
+                count += 1
+                if not count % STEP_LOCKS:
+                    yield
+                if held.is_expired(now_ms) and table.get(queue) is held:
+                    self._drop(table, queue)
+                    dropped += 1
+            if not table and self._groups.get(group) is table:
                 del self._groups[group]
         return dropped

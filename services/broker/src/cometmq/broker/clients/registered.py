@@ -18,10 +18,14 @@ from cometmq.broker.limits import (
 )
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.command import Peer
+from cometmq.runtime.incremental import Steps
 from cometmq.runtime.limits import Limits
 
 Place: TypeAlias = tuple[str, bool]
 """A group, and whether the connection consumes in it."""
+
+STEP_CHECKS: Final = 1_000
+"""Number of registrations whose rights are checked in one step: 2 ms."""
 
 _ENTRY_BYTES: Final = 100  # of one subscription or group, beside its texts
 _TAG_BYTES: Final = 50
@@ -45,7 +49,7 @@ class Registered:
         self.count = 0
         self.size = 0
         self.rights_checks = 0
-        """How often `without_right` was called."""
+        """How many checks of rights have begun."""
         self._connections: dict[Peer, _Connection] = {}
         self._limits = limits
 
@@ -96,14 +100,25 @@ class Registered:
             for gone in known.places.values():
                 self._release(gone)
 
-    def without_right(self, may_stay: Callable[[Peer, str | None, Place], bool]) -> list[Peer]:
-        """Return the connections with a group that its account may no longer register."""
+    def check_rights(
+        self,
+        may_stay: Callable[[Peer, str | None, Place], bool],
+        revoke: Callable[[Peer], None],
+    ) -> Steps[None]:
+        """Revoke the connections with a group that its account may no longer register.
+
+        Connections and groups that come after the beginning are not checked.
+        """
         self.rights_checks += 1
-        return [
-            peer
-            for peer, known in self._connections.items()
-            if not all(may_stay(peer, it.account, place) for place, it in known.places.items())
-        ]
+        count = 0
+        for peer, known in list(self._connections.items()):
+            for place, it in list(known.places.items()):
+                count += 1
+                if not count % STEP_CHECKS:
+                    yield
+                if not may_stay(peer, it.account, place):
+                    revoke(peer)
+                    break
 
     def _release(self, gone: _Registration) -> None:
         self.count -= 1

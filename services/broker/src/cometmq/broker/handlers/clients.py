@@ -55,6 +55,10 @@ STEP_SUBSCRIPTIONS: Final = 1_000
 tags counts like several.
 """
 TAGS_CHARS: Final = 50
+STEP_LEAVING: Final = 300
+"""Groups that a closed connection leaves in one step: 2 to 3 ms."""
+STEP_EXPIRED: Final = 20
+"""Silent connections that are closed in one step: 1 to 2 ms."""
 GroupData: TypeAlias = ConsumerData | ProducerData
 
 
@@ -237,11 +241,27 @@ def _check_expression(expression: str) -> Reply:
 
 
 def connection_closed(broker: Broker, peer: Peer) -> None:
-    """Unregister the client of a closed connection, and notify the other members of its groups."""
-    broker.clients.registered.drop(peer)
-    broker.clients.told.drop(peer)
-    broker.clients.producers.drop(peer)
-    broker.clients.consumers.drop(peer, notify=broker.settings.notify_consumer_ids_changed_enable)
+    """Unregister the client of a closed connection, and notify the other members of its groups.
+
+    A client of hundreds of groups leaves the first of them now.
+    """
+    broker.pending.later.start(_leaving(broker, peer))
+
+
+def _leaving(broker: Broker, peer: Peer) -> Steps[None]:
+    clients, notify = broker.clients, broker.settings.notify_consumer_ids_changed_enable
+    clients.told.drop(peer)
+    producing, consuming = clients.producers.groups_of(peer), clients.consumers.groups_of(peer)
+    for count, group in enumerate(producing + consuming):
+        if count and not count % STEP_LEAVING:
+            yield
+        consumes = count >= len(producing)
+        if consumes:
+            clients.consumers.unregister(group, peer, notify=notify)
+        else:
+            clients.producers.unregister(group, peer)
+        clients.registered.leave(peer, group, consumes=consumes)
+    clients.registered.drop(peer)
 
 
 def accounts_changed(broker: Broker, acl: AclKeeper, before: Accounts) -> None:
@@ -255,20 +275,30 @@ def accounts_changed(broker: Broker, acl: AclKeeper, before: Accounts) -> None:
         group, consumes = place
         return acl.control.may_stay(before, account, peer.host, group, consumes=consumes)
 
-    for peer in broker.clients.registered.without_right(may_stay):
+    def revoke(peer: Peer) -> None:
         broker.log.info("client.revoked", peer=peer.address)
         connection_closed(broker, peer)
         peer.close()
+
+    broker.pending.later.start(broker.clients.registered.check_rights(may_stay, revoke))
 
 
 def expire_clients(broker: Broker) -> None:
     """Close clients that missed their heartbeats and drop expired locks; called every 10 s."""
     now_ms = broker.clock.monotonic_ms()
-    for peer in broker.clients.producers.silent(now_ms) | broker.clients.consumers.silent(now_ms):
+    broker.pending.later.start(_expiring(broker, now_ms))
+    broker.pending.later.start(broker.clients.locks.expiring(now_ms=now_ms))
+
+
+def _expiring(broker: Broker, now_ms: int) -> Steps[None]:
+    silent = yield from broker.clients.producers.silent(now_ms)
+    silent |= yield from broker.clients.consumers.silent(now_ms)
+    for count, peer in enumerate(silent):
+        if count and not count % STEP_EXPIRED:
+            yield
         broker.log.warning("client.expired", peer=peer.address)
         connection_closed(broker, peer)
         peer.close()
-    broker.clients.locks.expire(now_ms=now_ms)
 
 
 def _sql_chars(consumer: ConsumerData) -> int:

@@ -33,4 +33,4 @@ class Following(Acting):
         is_quiet = 0 < heard_ms < self._boottime_ms() - quiet_ms
         if is_quiet and heard_ms != self._hinted_ms:
             self._hinted_ms = heard_ms
-            self._broker.clients.consumers.hint()
+            self._broker.pending.later.start(self._broker.clients.consumers.hint())
