@@ -107,7 +107,11 @@ class Processes:
         return status
 
     def until_complete(self):
-        return self.until(lambda it: {one["state"] for one in it["members"]} == {"ok"}, "complete")
+        def is_complete(status):
+            states = {one["state"] for one in status["members"]}
+            return states == {"ok"} and status["master"] is not None
+
+        return self.until(is_complete, "complete")
 
     def send(self, *bodies):
         self.run("produce", "-n", f"127.0.0.1:{self.namesrv_port}", "T", *bodies)
