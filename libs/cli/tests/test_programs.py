@@ -39,16 +39,16 @@ def start(tmp_path):
             child.kill()
 
 
-def refuse(*args, cwd):
+def refuse(*args, cwd, prefix=()):
     """Run a program that cannot start; return its single line."""
-    (line,) = refusals(*args, cwd=cwd)
+    (line,) = refusals(*args, cwd=cwd, prefix=prefix)
     return line
 
 
-def refusals(*args, cwd):
+def refusals(*args, cwd, prefix=()):
     """Run a program that cannot start; return its lines."""
     done = subprocess.run(
-        [str(PROGRAM), *map(str, args)],
+        [*prefix, str(PROGRAM), *map(str, args)],
         capture_output=True,
         text=True,
         timeout=START_TIMEOUT_S,
@@ -156,8 +156,10 @@ def test_a_settings_file_of_another_program_is_refused(tmp_path, program, text, 
 
 @pytest.mark.parametrize("program", [*COMMANDS, "standalone"])
 def test_a_file_without_a_known_setting_is_refused(tmp_path, program):
+    """Each program is executed here; those of other tests are forked."""
     (tmp_path / "x.conf").write_text("server.port=80\nadminHttpPrt=1\n")
-    line = refuse(*alone(program, tmp_path / "data"), "-c", "x.conf", cwd=tmp_path)
+    arguments = (*alone(program, tmp_path / "data"), "-c", "x.conf")
+    line = refuse(*arguments, cwd=tmp_path, prefix=("env",))
     assert "x.conf has no setting of" in line
     assert "only server.port, adminHttpPrt (did you mean adminHttpPort?);" in line
     assert not (tmp_path / "data").exists()
