@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from cometmq.client.admin import END, AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import check_group
 from cometmq.console.login.roles import Role
@@ -211,10 +212,10 @@ async def prepare_create(view: View) -> Form:
 async def prepare_alter(view: View) -> Form:
     """Plan other settings of a group."""
     group = await _group(view)
-    configs = await view.admin().groups()
-    before = configs.get(group.name)
-    if before is None:
+    configs = await _configs_of(view.admin(), group.name)
+    if not configs:
         raise missing(f"no broker has settings of the group {group.name}: create it")
+    before = next(iter(configs.values()))
     retries = view.number("retries", before.retry_max_times, high=RETRIES_MAX)
     enabled = view.text("enabled", "yes" if before.consume_enable else "no")
     fields = [
@@ -225,12 +226,17 @@ async def prepare_alter(view: View) -> Form:
     if not view.text("retries") and not view.text("enabled"):
         text = f"The change of {group.name} applies at every broker."
         return Form(fields, intro=text)
-    after = msgspec.structs.replace(
-        before, retry_max_times=retries, consume_enable=enabled == "yes"
-    )
+    changes = {"retry_max_times": retries, "consume_enable": enabled == "yes"}
+    after = msgspec.structs.replace(before, **changes)
+    is_like_this = all(msgspec.structs.replace(it, **changes) == it for it in configs.values())
+
+    async def change(broker: BrokerAdmin) -> None:
+        own = (await broker.groups()).get(group.name, before)  # brokers may differ in the others
+        await broker.create_group(msgspec.structs.replace(own, **changes))
 
     async def perform(admin: AdminClient) -> str:
-        await admin.create_group(after)
+        masters = (await admin.masters_to_change()).values()
+        await admin.change_each(masters, change, f"change the group {group.name}")
         return f"The group {group.name} is changed."
 
     consequences = []
@@ -251,9 +257,17 @@ async def prepare_alter(view: View) -> Form:
             command=command("group alter", group.name, options=("--retries", str(retries), flag)),
             perform=perform,
             leads_to=view.href("/group", name=group.name),
-            refusal="" if after != before else "the group is already like this",
+            refusal="the group is already like this" if is_like_this else "",
+            compared=configs,
         ),
     )
+
+
+async def _configs_of(admin: AdminClient, name: str) -> dict[str, SubscriptionGroupConfig]:
+    """Return the settings of a group at each broker that has it."""
+    masters = (await admin.masters()).values()
+    tables = await admin.ask_each(masters, lambda it: it.groups())
+    return {broker.name: table[name] for broker, table in tables if name in table}
 
 
 def _count(group: Group) -> int:
