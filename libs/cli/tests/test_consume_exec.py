@@ -43,6 +43,18 @@ def test_a_message_whose_command_fails_is_retried_and_the_others_are_consumed(pi
     assert lag["lag"] == 0
 
 
+@pytest.mark.parametrize(("retries", "dead"), [("0", 1), ("1", 0)])
+def test_a_group_that_allows_no_retry_gets_a_dead_letter(pipe, ask, topic, retries, dead):
+    """A client sends its own limit with a message, and the broker keeps to that one."""
+    group = f"{topic}-group"
+    assert ask("group", "create", group, "--retries", retries).status == 0
+    ask("produce", topic, f"bad {topic}")
+    args = ("consume", topic, "-g", group, "--from", "first", "--max", 1, "--timeout", 60)
+    assert pipe(*args, "--exec", "exit 3").status == 1
+    assert [it["messages"] for it in ask("dlq", "list", group, "--json").json] == [1] * dead
+    assert waiting(ask, topic) == [f"bad {topic}"] * (1 - dead)
+
+
 def test_a_body_larger_than_a_pipe_need_not_be_read(pipe, ask, topic, tmp_path):
     (tmp_path / "large").write_text("x" * 300_000)
     ask("produce", topic, "-f", tmp_path / "large")
