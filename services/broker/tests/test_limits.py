@@ -56,8 +56,8 @@ BOUNDS = {
     "connectionRegistrationsMax": 9,
     "heartbeatGroupsMax": 7,
     "groupSubscriptionsMax": 6,
-    "subscriptionBytesMax": 9_000,
-    "connectionSubscriptionBytesMax": 3_000,
+    "subscriptionBytesMax": 36_000,
+    "connectionSubscriptionBytesMax": 12_000,
     "filtersMax": 5,
     "filterCharsMax": 1_024,
     "batchMessagesMax": 8,
@@ -238,7 +238,7 @@ FILLS: Mapping[str, Only] = {
     ),
     "connection_subscription_bytes": Only(
         lambda broker, number: beat(
-            broker, consumer("GHIJ"[number], SubscriptionData(topic="T", sub_string="x" * 1000))
+            broker, consumer("GHIJ"[number], SubscriptionData(topic="T", sub_string="x" * 3000))
         )
     ),
     "filters": Only(

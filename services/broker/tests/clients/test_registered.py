@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-from cometmq.broker.clients.registered import Registered
+import tracemalloc
+
+import msgspec
+import pytest
+
+from cometmq.broker.clients.registered import Registered, subscriptions_size
 from cometmq.broker.limits import LIMITS, REGISTRATIONS, SUBSCRIPTION_BYTES, Room
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.testing import FakePeer
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.table import NoHeader
@@ -54,3 +61,20 @@ def test_a_closed_connection_gives_back_what_each_account_added() -> None:
 
     assert (accounts.registered.count, accounts.registered.size) == (0, 0)
     assert (accounts.counted("first"), accounts.counted("second")) == ((0, 0), (0, 0))
+
+
+@pytest.mark.parametrize("tags", [0, 1, 8])
+def test_subscriptions_count_with_about_the_memory_that_they_take(tags: int) -> None:
+    """Those with short texts counted with a quarter of it, so their limit held four times that."""
+    bodies = [encode_json(_tagged(f"topic {number}", tags)) for number in range(1_000)]
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    kept = [msgspec.json.decode(body, type=SubscriptionData) for body in bodies]
+    taken = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert 0.7 < subscriptions_size(kept) / taken < 1.5
+
+
+def _tagged(topic: str, count: int) -> SubscriptionData:
+    tags = [f"{topic} tag {number}" for number in range(count)]
+    return SubscriptionData(topic=topic, sub_string="||".join(tags) or "*", tags_set=tags)

@@ -27,7 +27,7 @@ Place: TypeAlias = tuple[str, bool]
 STEP_CHECKS: Final = 1_000
 """Number of registrations whose rights are checked in one step: 2 ms."""
 
-_ENTRY_BYTES: Final = 100  # of one subscription or group, beside its texts
+_ENTRY_BYTES: Final = 420  # of one subscription or group, beside its texts
 _TAG_BYTES: Final = 50
 
 
