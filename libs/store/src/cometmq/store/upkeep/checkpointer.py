@@ -73,8 +73,7 @@ class Checkpointer:
     def __init__(
         self, parts: Parts, *, files: CheckpointFiles, flusher: Flusher, sealer: Sealer
     ) -> None:
-        self._disk = parts.disk
-        self._layout = parts.layout
+        self._parts = parts
         self._files = files
         self._commit_log = parts.commit_log
         self._queues = parts.queues
@@ -191,7 +190,7 @@ class Checkpointer:
         name, count = self._index.position()
         progress = draft.progress._replace(index_name=name, index_count=count)
         return CheckpointJob(
-            disk=self._disk,
+            disk=self._parts.disk,
             files=self._files,
             flush=self._flusher.plan(is_checkpoint=True),
             seal=self._sealer.plan(progress.offset),
@@ -200,7 +199,9 @@ class Checkpointer:
             index_flushes=self._index.plan_flush(is_closing=is_closing),
             progress=progress,
             deletion_count=draft.deletion_count,
-            floors=self._queues.floors.plan(self._disk, self._layout, self._commit_log.min_offset),
+            floors=self._queues.floors.plan(
+                self._parts.disk, self._parts.layout, self._commit_log.min_offset
+            ),
             dispatched_count=draft.dispatched_count,
             on_done=on_done,
         )
@@ -232,7 +233,7 @@ class Checkpointer:
         self, writes: list[QueueWrite], on_done: Callable[[SpillJob, Exception | None], None]
     ) -> SpillJob:
         return SpillJob(
-            disk=self._disk,
+            disk=self._parts.disk,
             writes=writes,
             index_flushes=self._index.plan_spill(),
             on_done=on_done,
