@@ -75,7 +75,6 @@ class Checkpointer:
     ) -> None:
         self._parts = parts
         self._files = files
-        self._commit_log = parts.commit_log
         self._queues = parts.queues
         self._deletions = parts.deletions
         self._index = parts.index
@@ -125,7 +124,7 @@ class Checkpointer:
         """Adopt the end of a truncated log."""
         self.abandon()
         self.dispatched_offset = offset
-        self._verify_offset = min(self._verify_offset, self._commit_log.min_offset)
+        self._verify_offset = min(self._verify_offset, self._parts.commit_log.min_offset)
         self.offset = -1
 
     def is_due(self, now_ms: int, interval_ms: int) -> bool:
@@ -200,7 +199,7 @@ class Checkpointer:
             progress=progress,
             deletion_count=draft.deletion_count,
             floors=self._queues.floors.plan(
-                self._parts.disk, self._parts.layout, self._commit_log.min_offset
+                self._parts.disk, self._parts.layout, self._parts.commit_log.min_offset
             ),
             dispatched_count=draft.dispatched_count,
             on_done=on_done,
@@ -247,7 +246,7 @@ class Checkpointer:
     def _next_verify_offset(self) -> int:
         if self.dispatched_offset - self._verify_offset > VERIFY_BYTES_MAX and self.offset >= 0:
             self._verify_offset = self.offset
-        return max(self._verify_offset, self._commit_log.min_offset)
+        return max(self._verify_offset, self._parts.commit_log.min_offset)
 
     def take_over(self, job: CheckpointJob, now_ms: int) -> None:
         """Release the entries that a finished job has written to the disk."""
