@@ -3,8 +3,8 @@
 limited time in each turn of the loop.
 
 While requests wait for a later turn (``turns.py``), for room for their answers (``room.py``), or
-for the work of an earlier one, nothing more is read from the connection. The server keeps what it
-has received as bytes where it can: a decoded request would take five times as much memory.
+for the work of an earlier one, nothing more is read from the connection, and they wait as bytes
+(``backlog.py``).
 """
 
 import functools
@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from cometmq.remoting.command import Call
 from cometmq.remoting.errors import RemoteProtocolError
-from cometmq.remoting.frame import frame_prefix
 from cometmq.remoting.transport.dispatch import Dispatcher
 from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.flow.ended import ENDED
@@ -21,6 +20,7 @@ from cometmq.remoting.transport.flow.reading import BACKLOG, NO_ROOM, UNSENT_OUT
 from cometmq.remoting.transport.flow.room import WAITING_MAX
 from cometmq.remoting.transport.flow.turns import SLOW, Pace
 from cometmq.remoting.transport.hub import Hub
+from cometmq.remoting.transport.peer.backlog import Backlog
 
 CALL_BYTES: Final = 1_024  # memory of a small request with its decoded header
 
@@ -36,7 +36,7 @@ class Intake:
         self._outlet = peer.outlet
         self._reading = peer.reading
         self._defers = not hub.settings.reads_while_unsent  # a client takes its answers at once
-        self._backlog: list[Call[Any]] = []
+        self._backlog = Backlog()
         self._held = b""  # received bytes that are not decoded yet
         self.pace = Pace()
         self.uncharged_bytes = 0
@@ -66,7 +66,7 @@ class Intake:
         connection = self._connection
         calls = connection.receive(data, self._hub.clock_ms())
         if self._backlog:
-            self._backlog += calls
+            self._backlog.put(calls)
         elif calls:
             self._serve(calls)
         if connection.out or connection.faults:
@@ -85,22 +85,29 @@ class Intake:
             else:
                 self._outlet.flush()
 
+    @property
+    def _calls_max(self) -> int:
+        """How many requests may be served in a row."""
+        return self._hub.turns.calls_max // self.pace.divisor or 1
+
     def _serve(self, calls: list[Call[Any]]) -> None:
-        calls_max = self._hub.turns.calls_max // self.pace.divisor or 1
+        calls_max = self._calls_max
         chunk = calls if len(calls) <= calls_max else calls[:calls_max]
         served = self._dispatcher.serve(self._peer, chunk)
         if served < len(calls):
-            self._backlog = calls[served:]
-            if served == len(chunk) or self._may_serve:
-                self._fall_behind()
-            else:
-                self._stopped_serving()
+            self._backlog.put(calls[served:])
+            self._stopped(is_turn_over=served == len(chunk))
 
-    def _stopped_serving(self) -> None:
-        """Keep as bytes what waits for room or for the work of an earlier request."""
-        if self._reading.pauses & WAITS:
-            calls, self._backlog = self._backlog, []
-            self._held = _encoded(calls) + self._connection.take_tail() + self._held
+    def _stopped(self, *, is_turn_over: bool) -> None:
+        """Let the backlog wait for its turn, for room, or for the work of an earlier request."""
+        if is_turn_over or self._may_serve:
+            self._fall_behind()
+        elif self._reading.pauses & WAITS:
+            self._hold_backlog()
+
+    def _hold_backlog(self) -> None:
+        """Treat the backlog as if it had not been looked at: a lane may take it later."""
+        self._held = self._backlog.take_all() + self._connection.take_tail() + self._held
 
     def serve_backlog(self) -> None:
         """Serve requests that wait, unless they must wait longer."""
@@ -108,10 +115,13 @@ class Intake:
         if reading.pauses & WAITS:
             return
         if self._backlog and self._peer.is_open and not reading.pauses & BACKLOG:
-            calls, self._backlog = self._backlog, []
-            self._serve(calls)
-            served = calls[: len(calls) - len(self._backlog)]
-            self.uncharged_bytes += sum(len(call.head) + len(call.body) for call in served)
+            size = self._backlog.size_bytes
+            calls = self._backlog.take(self._connection, self._calls_max)
+            served = self._dispatcher.serve(self._peer, calls)
+            self._backlog.put_back(len(calls) - served)
+            self.uncharged_bytes += size - self._backlog.size_bytes
+            if self._backlog:
+                self._stopped(is_turn_over=served == len(calls))
             self._end_chunk()
         if self._held and self._may_serve and not (self._backlog or reading.pauses & BACKLOG):
             data, self._held = self._held, b""
@@ -199,8 +209,7 @@ class Intake:
     @property
     def buffered_bytes(self) -> int:
         """The approximate memory used by what is received and not yet served."""
-        backlog_bytes = len(self._backlog) * CALL_BYTES
-        return self._connection.buffered_bytes + backlog_bytes + len(self._held)
+        return self._connection.buffered_bytes + self._backlog.size_bytes + len(self._held)
 
     def charge(self, spent_s: float) -> None:
         """Note time that the program has spent on requests after they were served."""
@@ -210,15 +219,6 @@ class Intake:
         """Note how long serving `count` requests took."""
         if self.pace.note(spent_s, count):
             self._hub.turns.note(spent_s)
-
-
-def _encoded(calls: list[Call[Any]]) -> bytes:
-    """Return calls as received."""
-    parts: list[bytes] = []
-    for call in calls:
-        prefix = frame_prefix(call.serialization, len(call.head), len(call.body))
-        parts += (prefix, call.head, call.body)
-    return b"".join(parts)
 
 
 def _nothing() -> None:

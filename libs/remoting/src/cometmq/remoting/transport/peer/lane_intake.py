@@ -92,7 +92,7 @@ class LaneIntake(Intake):
         if end < part[3] and self._must_save_memory:
             self._held = data[end:] + self._held
         elif end < part[3]:
-            self._backlog = self._connection.receive_whole(data[end:], self._hub.clock_ms())
+            self._backlog.put(self._connection.receive_whole(data[end:], self._hub.clock_ms()))
         self._end_chunk()
 
     @property
@@ -138,8 +138,9 @@ class LaneIntake(Intake):
         if left and self._may_serve:
             self._serve(left)
         else:
-            self._backlog = left
-            self._stopped_serving()
+            self._backlog.put(left)
+            if self._reading.pauses & WAITS:
+                self._hold_backlog()
         self._end_chunk()
         if self._held and not self._backlog and self._may_serve:
             self._fall_behind()
