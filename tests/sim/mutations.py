@@ -105,7 +105,7 @@ def passes_over_suspects() -> list[Patch]:
 def any_winner() -> list[Patch]:
     """Let members outside the in-sync set be elected."""
     return [
-        (election, "may_vote", lambda _, status: status.role in actions.CANDIDATE_ROLES),
+        (election, "may_vote", lambda _, status: status.role.is_candidate),
         (member, "is_named", lambda one, record: record.holder == one.me),
     ]
 

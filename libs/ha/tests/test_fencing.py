@@ -95,3 +95,10 @@ def test_members_that_stay_behind_are_laggards():
 def test_a_lease_outlasts_the_deadline_on_a_slower_clock():
     with pytest.raises(SettingsError, match=r"it needs 1\.3 times as much"):
         Timing(renew_deadline_ms=6_000, lease_duration_ms=7_000)
+
+
+@pytest.mark.parametrize("deadline_ms", [1, 10, 5_999, 6_000])
+def test_a_lease_is_as_short_as_is_safe(deadline_ms):
+    timing = Timing.renewed_within(deadline_ms, heard_within_ms=700)
+    assert 1.3 * deadline_ms <= timing.lease_duration_ms <= 1.3 * deadline_ms + 1
+    assert (timing.renew_deadline_ms, timing.heard_within_ms) == (deadline_ms, 700)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from cometmq.ha import actions, election, epochs, in_sync, member, missing_record
+from cometmq.ha import election, epochs, in_sync, member, missing_record
 from cometmq.ha import record as records
 from cometmq.ha.state import Standing
 from cometmq.ha.testing.explore import explore
@@ -120,7 +120,7 @@ CASES = [
         "the winner is a member of the set",
         Bounds(messages=1, epochs=2),
         (
-            (election, "may_vote", lambda record, status: status.role in actions.CANDIDATE_ROLES),
+            (election, "may_vote", lambda record, status: status.role.is_candidate),
             (member, "is_named", lambda one, record: record.holder == one.me),
         ),
     ),

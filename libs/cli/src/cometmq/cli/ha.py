@@ -31,7 +31,7 @@ from cometmq.cli.say import say
 from cometmq.elector.open_group import GroupFailed, OpenGroup
 from cometmq.elector.switchover import carry_out, plan_switchover, until_open
 from cometmq.ha import missing_record
-from cometmq.ha.actions import LIVE_ROLES, Create, Fence, Wait
+from cometmq.ha.actions import Create, Fence, Wait
 from cometmq.ha.member import OrderRefused, Role
 from cometmq.ha.port import Answer, Outcome
 from cometmq.ha.record import Record
@@ -170,7 +170,7 @@ def fence(  # one parameter per option
 
     async def stop_master(open_group: OpenGroup) -> None:
         report = await report_of(open_group, broker)
-        if report.status.role not in LIVE_ROLES:
+        if not report.status.role.is_live:
             raise GroupFailed(f"broker {broker} is {report.status.role}, not the master")
         found = await open_group.read()
         name = open_group.name
@@ -242,7 +242,7 @@ def rebuild(
         report = await report_of(open_group, broker)
         found = await open_group.found()
         now = found.record
-        if broker == now.holder.ordinal or report.status.role in LIVE_ROLES:
+        if broker == now.holder.ordinal or report.status.role.is_live:
             raise GroupFailed(
                 f"broker {broker} is the master: hand over first, with cometmq ha switchover"
             )
@@ -333,9 +333,7 @@ async def _foresee(open_group: OpenGroup, *, accept_loss: bool) -> None:
     _check_no_record(open_group)
     # The members as they are after the fence orders; with epoch 0, any promise will do.
     fenced = tuple(
-        it
-        if it.role in (Role.RECOVERING, Role.FAILED)
-        else msgspec.structs.replace(it, role=Role.FENCED)
+        msgspec.structs.replace(it, role=Role.FENCED) if it.role.has_store else it
         for it in open_group.statuses
     )
     actions = missing_record.restore(open_group.plan.whole, fenced, 0, "", accept_loss=accept_loss)

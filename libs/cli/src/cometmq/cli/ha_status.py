@@ -76,7 +76,7 @@ def _state(report: Report, record: Record | None) -> str:
     now = report.status
     if report.fault:
         return "fault"
-    if now.role in (Role.RECOVERING, Role.FAILED, Role.FENCED):
+    if now.role.is_out:
         return str(now.role)
     if now.has_lost_master:
         return "lost its master"

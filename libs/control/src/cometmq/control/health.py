@@ -14,13 +14,11 @@ from cometmq.ha.member import Role
 
 WATCH_MS: Final = 250
 
-SERVING_ROLES: Final = frozenset({Role.MASTER, Role.HANDING_OVER, Role.SLAVE})
-
 
 def is_ready(report: Report) -> bool:
     """Return whether a member provides the service that its role requires."""
     status = report.status
-    return status.role in SERVING_ROLES and not report.fault and not status.has_lost_master
+    return status.role.is_serving and not report.fault and not status.has_lost_master
 
 
 CHECKS: Final[Mapping[str, Callable[[Report], bool]]] = {

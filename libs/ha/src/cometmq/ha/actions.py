@@ -5,7 +5,6 @@ The modules `election`, `planned` and `missing_record` decide which actions are 
 """
 
 from enum import StrEnum
-from typing import Final
 
 import msgspec
 
@@ -84,7 +83,7 @@ class Fence(msgspec.Struct, frozen=True):
 
 
 class Promote(msgspec.Struct, frozen=True):
-    """Tell a member that the record names it as the holder."""
+    """Tell a member that the record names it as the master."""
 
     ordinal: int
     epoch: int
@@ -147,15 +146,11 @@ Action = Elect | Create | Fence | Promote | Follow | HandOver | Drop | Resize | 
 Actions = tuple[Action, ...]
 Statuses = tuple[Status, ...]
 
-LIVE_ROLES: Final = frozenset({Role.PROMOTING, Role.MASTER, Role.HANDING_OVER})
-LEADING_ROLES: Final = frozenset({Role.MASTER, Role.HANDING_OVER})
-CANDIDATE_ROLES: Final = frozenset({Role.SLAVE, Role.FENCED})
-
 
 def leads(status: Status, record: Record) -> bool:
     """Return whether a member is the master that the record names: this copy, in this epoch."""
     is_named = (status.copy, status.epoch) == (record.holder, record.epoch)
-    return is_named and status.role in LEADING_ROLES
+    return is_named and status.role.is_leading
 
 
 def status_of(statuses: Statuses, ordinal: int) -> Status | None:

@@ -16,8 +16,6 @@ from enum import StrEnum
 import msgspec
 
 from cometmq.ha.actions import (
-    CANDIDATE_ROLES,
-    LIVE_ROLES,
     Actions,
     Blocked,
     Elect,
@@ -115,7 +113,7 @@ def _leads_or_will(status: Status, record: Record) -> bool:
     """Return whether a holder is its epoch's master or can still become it without a restart."""
     if status.copy != record.holder or status.role is Role.FAILED:
         return False
-    if status.role in LIVE_ROLES:
+    if status.role.is_live:
         return status.epoch == record.epoch
     return status.role is Role.RECOVERING or status.promised < record.epoch
 
@@ -156,7 +154,7 @@ def promises_beyond(record: Record, statuses: Statuses) -> int:
         return 0
     if (holder.role, holder.epoch) != (Role.MASTER, record.epoch):
         return 0
-    promises = [one.promised for one in statuses if one.role in CANDIDATE_ROLES]
+    promises = [one.promised for one in statuses if one.role.is_candidate]
     return max((promised for promised in promises if promised > record.epoch), default=0)
 
 
@@ -176,7 +174,7 @@ def complete(record: Record, statuses: Statuses) -> Actions:
     holder = status_of(statuses, record.holder.ordinal)
     if holder is None or holder.copy != record.holder:
         return ()
-    if holder.role in CANDIDATE_ROLES and holder.promised < record.epoch:
+    if holder.role.is_candidate and holder.promised < record.epoch:
         return (Promote(record.holder.ordinal, record.epoch),)
     if holder.role is not Role.MASTER or holder.epoch != record.epoch:
         return ()
@@ -184,7 +182,7 @@ def complete(record: Record, statuses: Statuses) -> Actions:
         Follow(one.copy.ordinal, record.epoch, record.holder.ordinal)
         for one in statuses
         if one.copy.ordinal != record.holder.ordinal
-        and one.role not in (Role.RECOVERING, Role.FAILED)
+        and one.role.has_store
         and one.epoch < record.epoch >= one.promised
     )
 
@@ -205,7 +203,7 @@ def elect(found: Versioned, statuses: Statuses, *, removing: Collection[int] = (
 
 def may_vote(record: Record, status: Status) -> bool:
     """Return whether a member counts in an election; only recorded incarnations do (R2)."""
-    return status.copy in record.in_sync and status.role in CANDIDATE_ROLES
+    return status.copy in record.in_sync and status.role.is_candidate
 
 
 def without_fenced_holder(record: Record, voters: Statuses) -> Statuses:

@@ -11,6 +11,7 @@ an operator forces.
 """
 
 from collections.abc import Mapping
+from typing import Self
 
 import msgspec
 
@@ -35,6 +36,12 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """A copy that was heard from within this time is certain to follow this master."""
     lag_timeout_ms: int = 10_000
     """A copy that has not caught up for this long leaves the set."""
+
+    @classmethod
+    def renewed_within(cls, deadline_ms: int, **intervals_ms: int) -> Self:
+        """Return the intervals for a renew deadline, with the shortest lease that is safe."""
+        lease_ms = deadline_ms + deadline_ms * 3 // 10 + 1  # 1.3 times, rounded up
+        return cls(renew_deadline_ms=deadline_ms, lease_duration_ms=lease_ms, **intervals_ms)
 
     def __post_init__(self) -> None:
         if self.lease_duration_ms < 1.3 * self.renew_deadline_ms:

@@ -41,6 +41,36 @@ class Role(StrEnum):
     FAILED = "failed"
     """The member stopped because the disk failed; it recovers by itself only from a full disk."""
 
+    @property
+    def is_leading(self) -> bool:
+        """Whether the member is the master of its epoch."""
+        return self in (Role.MASTER, Role.HANDING_OVER)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the member is the master of its epoch, or is about to be."""
+        return self.is_leading or self is Role.PROMOTING
+
+    @property
+    def is_candidate(self) -> bool:
+        """Whether the member may become master by an election."""
+        return self in (Role.SLAVE, Role.FENCED)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients get answers from the member."""
+        return self.is_leading or self is Role.SLAVE
+
+    @property
+    def is_out(self) -> bool:
+        """Whether the member neither leads nor follows, and is not about to."""
+        return self is Role.FENCED or not self.has_store
+
+    @property
+    def has_store(self) -> bool:
+        """Whether the member has recovered its store, and can write to it."""
+        return self not in (Role.RECOVERING, Role.FAILED)
+
 
 class Refusal(StrEnum):
     """Why an order was refused; the names are sent to the elector."""

@@ -40,9 +40,7 @@ def restore(
     accepted, such a store is chosen if it is the most complete one: a store that has lost nothing
     may have left the set long before, and lack much more.
     """
-    usable = {
-        one.copy.ordinal: one for one in statuses if one.role not in (Role.RECOVERING, Role.FAILED)
-    }
+    usable = {one.copy.ordinal: one for one in statuses if one.role.has_store}
     missing = [ordinal for ordinal in group.ordinals if ordinal not in usable]
     if missing:
         text = f"there is no record, and brokers {missing} do not answer; all must answer"

@@ -7,8 +7,7 @@ person can decide that the group goes on with it.
 
 from typing import Final
 
-from cometmq.ha.actions import LIVE_ROLES, Blocked
-from cometmq.ha.member import Role
+from cometmq.ha.actions import Blocked
 from cometmq.ha.missing_record import ACCEPTABLE, ACCEPTANCE
 from cometmq.operator.broker_groups import decide
 from cometmq.operator.broker_groups.decide import Seen
@@ -34,7 +33,7 @@ def obstacle(group: BrokerGroup, seen: Seen) -> str:
     """Return what must happen before a loss can be accepted; empty if it can be accepted now."""
     if decide.has_master(seen):
         return "the group has a master, so there is nothing to accept"
-    live = [group.pod(one.copy.ordinal) for one in seen.statuses if one.role in LIVE_ROLES]
+    live = [group.pod(one.copy.ordinal) for one in seen.statuses if one.role.is_live]
     if live:
         return f"{live[0]} still acts as the master: stop it first, with {FENCE}={live[0]}"
     if seen.election_fault is None:
@@ -81,9 +80,7 @@ def _silent(group: BrokerGroup, seen: Seen) -> list[str]:
 
     A broker of the in-sync set counts even if the group was scaled in without it.
     """
-    known = {
-        one.copy.ordinal for one in seen.statuses if one.role not in (Role.RECOVERING, Role.FAILED)
-    }
+    known = {one.copy.ordinal for one in seen.statuses if one.role.has_store}
     named = () if seen.record is None else seen.record.in_sync
     expected = {*seen.asked, *(copy.ordinal for copy in named)}
     return [group.pod(one) for one in sorted(expected - known)]

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-from cometmq.ha.actions import LIVE_ROLES, Fence, HandOver, Status
+from cometmq.ha.actions import Fence, HandOver, Status
 from cometmq.ha.record import Copy, Record
 from cometmq.operator.api_types.broker_group import GROUP
 from cometmq.operator.broker_groups import acceptance, decide
@@ -102,7 +102,7 @@ def _fence(group: BrokerGroup, seen: Seen, ordinal: int) -> Plan:
     status = _status(seen, ordinal)
     if status is None:
         return Refused(f"{group.pod(ordinal)} does not answer: look at its log, or delete the pod")
-    if status.role not in LIVE_ROLES:
+    if not status.role.is_live:
         return Refused(f"{group.pod(ordinal)} is {status.role}, not the master")
     known = 0 if seen.record is None else seen.record.epoch
     return Fence(ordinal, max(known, status.promised, status.epoch) + 1)
@@ -116,7 +116,7 @@ def _rebuild(group: BrokerGroup, seen: Seen, ordinal: int) -> Plan:
         )
     if record is None or not decide.has_master(seen):
         return Refused("no master is open, so there is nothing to copy from")
-    if ordinal == record.holder.ordinal or status.role in LIVE_ROLES:
+    if ordinal == record.holder.ordinal or status.role.is_live:
         return Refused(f"{pod} is the master: switch over first, with {SWITCHOVER}={decide.BEST}")
     needed = group.spec.replication.min_in_sync
     others = sum(one.ordinal != ordinal for one in record.in_sync)

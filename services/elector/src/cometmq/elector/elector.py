@@ -41,7 +41,6 @@ from cometmq.ha.record import Record, RecordDamaged, Versioned
 from cometmq.remoting.log import Log
 
 READ_TIMEOUT_MS: Final = 5_000
-NO_ROUND: Final = "no round has ended yet"
 ACCEPT_WITH: Final = "cometmq ha restore --accept-loss"
 
 
@@ -65,8 +64,10 @@ class Elector:
         `master_opened` is called when a master opens, with the record already in `stats`.
         """
         self.stats = ElectorStats(plan.group.name, len(links))
-        self.fault = NO_ROUND
+        self.fault = "no round has ended yet"
         """Why this elector cannot do its work; empty if it can."""
+        self.has_ended_a_round = False
+        """Whether it has asked for the record and the statuses, with or without success."""
         self.wake = asyncio.Event()
         """Set when there may be something to do before the next interval."""
         self.members = Members(
@@ -86,11 +87,6 @@ class Elector:
         self._record_fault = ""
         self._epoch_seen = 0  # in the log of a member, later than the record's
         self._strangers: frozenset[int] = frozenset()
-
-    @property
-    def has_ended_a_round(self) -> bool:
-        """Whether it has asked for the record and the statuses, with or without success."""
-        return self.fault != NO_ROUND
 
     async def round(self) -> None:
         """Run one round: read the record, ask the members, decide, act.
@@ -116,10 +112,12 @@ class Elector:
         if unreachable is not None:
             self._master.note_without_record(self.members.statuses)
             self.fault = f"no elections are possible: {unreachable}"
+            self.has_ended_a_round = True
             return
         actions = self._decided(found)
         self._note_waiting(actions)
         self.fault = ""
+        self.has_ended_a_round = True
         async with asyncio.TaskGroup() as group:
             for action in actions:
                 group.create_task(self._perform(action))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from cometmq.elector.asked_member import Member
 from cometmq.elector.stats import RENEWED, ElectorStats
 from cometmq.ha import election
-from cometmq.ha.actions import LEADING_ROLES, Statuses, leads
+from cometmq.ha.actions import Statuses, leads
 from cometmq.ha.election import Loss, Watched
 from cometmq.ha.fencing import Timing
 from cometmq.ha.record import Record, Versioned
@@ -54,9 +54,7 @@ class MasterWatch:
         """
         record = self._stats.record
         known = 0 if record is None else record.epoch
-        self._stats.has_master = any(
-            one.role in LEADING_ROLES and one.epoch >= known for one in statuses
-        )
+        self._stats.has_master = any(one.role.is_leading and one.epoch >= known for one in statuses)
 
     def loss(self, found: Versioned, statuses: Statuses, holder: Member | None) -> Loss | None:
         """Return why the master is lost; None if it is not."""

@@ -64,11 +64,8 @@ def record_of(settings: ElectorSettings, label: Label = str) -> RecordPort:
 
 def timing_of(settings: ElectorSettings) -> Timing:
     """Return the lease and heartbeat intervals that the failover rules use."""
-    deadline_ms = settings.renew_deadline_mills
-    return Timing(
-        renew_deadline_ms=deadline_ms,
-        lease_duration_ms=deadline_ms + deadline_ms * 3 // 10 + 1,
-        heard_within_ms=settings.heard_within_mills,
+    return Timing.renewed_within(
+        settings.renew_deadline_mills, heard_within_ms=settings.heard_within_mills
     )
 
 

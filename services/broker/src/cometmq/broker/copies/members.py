@@ -64,10 +64,8 @@ def record_of(settings: BrokerSettings, label: Label = str) -> RecordPort:
 
 def timing_of(settings: BrokerSettings) -> Timing:
     """Return the lease and heartbeat intervals of a member."""
-    deadline_ms = settings.renew_deadline_mills
-    return Timing(
-        renew_deadline_ms=deadline_ms,
-        lease_duration_ms=deadline_ms + deadline_ms * 3 // 10 + 1,
+    return Timing.renewed_within(
+        settings.renew_deadline_mills,
         heard_within_ms=settings.heard_within_mills,
         lag_timeout_ms=settings.replica_lag_timeout_mills,
     )

@@ -12,7 +12,6 @@ from typing import Final
 from cometmq.broker.copies.roles.inbox import Inbox, Job, Read, Seen
 from cometmq.broker.copies.roles.saved_state import SavedState
 from cometmq.ha import state as states
-from cometmq.ha.member import Role
 from cometmq.ha.port import RecordPort, RecordUnreachable
 from cometmq.ha.record import RecordDamaged, Versioned
 from cometmq.remoting.errors import CometError
@@ -82,7 +81,7 @@ class RecordWatch:
                     return
             except TimeoutError:
                 member = self._inbox.member
-                if member.epoch == 0 and member.role in (Role.SLAVE, Role.FENCED):
+                if member.epoch == 0 and member.role.is_candidate:
                     return
 
     async def _keep_watching(self) -> None:
