@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker import native
-from cometmq.broker.lanes.send_lane import open_lane
+from cometmq.broker.lanes.lane import open_lane
 from cometmq.broker.native import INTERFACE, IS_OUTDATED, OUTDATED
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.broker.testing.scripted import ScriptedBroker

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.lanes import send_lane
+from cometmq.broker.lanes import lane as lane_module
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.statistics.detours import SlowReason
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
@@ -236,7 +236,7 @@ async def test_long_messages_and_those_on_disk_are_left_to_the_handler(
         assert await sender.send_back(offset) == [0]
     assert slow_backs(sender.broker) == {SlowReason.FIRST: 2, SlowReason.UNUSUAL: 1}
 
-    monkeypatch.setattr(send_lane, "cached", lambda _lookup: None)
+    monkeypatch.setattr(lane_module, "cached", lambda _lookup: None)
     assert await sender.send_back(offset) == [0]
     assert slow_backs(sender.broker)[SlowReason.UNUSUAL] == 2
 

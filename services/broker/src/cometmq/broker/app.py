@@ -27,7 +27,7 @@ from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
 from cometmq.broker.handlers.arrivals import Arrivals
 from cometmq.broker.handlers.clients import connection_closed
 from cometmq.broker.handlers.transactions import recall_transactions
-from cometmq.broker.lanes.send_lane import open_lane
+from cometmq.broker.lanes.lane import open_lane
 from cometmq.broker.native import accel, open_native_syncer, open_tls
 from cometmq.broker.opening import (
     open_acl,
@@ -187,7 +187,7 @@ class BrokerApp:
         stack.callback(self._cancel_timers)
         stack.push_async_callback(self._drain, broker, server)
         self._start_loops(self._timer_loops(broker), group)
-        self._start_loops(copying.loops(), group)
+        self._start_loops(copying.begin(), group)
         await copying.serve_control()
         await broker.registration.wait_for_first_round(FIRST_ROUND_WAIT_MS)
         if fault := broker.registration.name_fault:

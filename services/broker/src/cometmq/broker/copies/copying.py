@@ -82,8 +82,8 @@ class Copying:
                 " (docs/guides/high-availability.md)",
             )  # fmt: skip
 
-    def loops(self) -> Iterable[tuple[str, Coroutine[None, None, None]]]:
-        """Take part in the broker group, if there is one; return the loops, by name."""
+    def begin(self) -> Iterable[tuple[str, Coroutine[None, None, None]]]:
+        """Take part in the broker group, if there is one; return the loops to run, by name."""
         if self.joined is None:
             return replication_loops(self._broker, self._server, self._client)
         loops = self.joined.loops(self._server, self._broker.log)

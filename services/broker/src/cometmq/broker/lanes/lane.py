@@ -52,7 +52,7 @@ DELAY_MS_MAX: Final = 1 << 53  # of any level; Python refuses the sends of longe
 
 
 def open_lane(broker: Broker) -> "BrokerLane | None":
-    """Create and return the broker's lane; if it may not have one, record the reason."""
+    """Give the broker a lane, and return it; if it may not have one, record why (`send_path`)."""
     reason = _reason_against(broker)
     lane = BrokerLane(broker) if reason is None else None
     broker.lane = lane

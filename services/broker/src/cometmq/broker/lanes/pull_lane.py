@@ -7,7 +7,7 @@ blocks that it fills through the store. Once per chunk, this module checks wheth
 changed that the admission of a pull depends on.
 
 A handler serves a pull instead if
-- the broker has no lane (`send_lane.open_lane`), the lane has failed or has no cache
+- the broker has no lane (`lane.open_lane`), the lane has failed or has no cache
   (`nativeCacheBytes=0`), or the port refuses some codes;
 - in a broker group, consumers currently may not see the ends of queues (`Permission.may_read`);
 - no handler has admitted a pull of this kind since the last change of settings, accounts, topics,

@@ -16,7 +16,7 @@ from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.arrivals import Arrivals
-from cometmq.broker.lanes.send_lane import BrokerLane, open_lane
+from cometmq.broker.lanes.lane import BrokerLane, open_lane
 from cometmq.broker.native import accel
 from cometmq.broker.registration.addresses import Ports
 from cometmq.broker.settings import BrokerSettings
