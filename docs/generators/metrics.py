@@ -4,8 +4,8 @@
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from cometmq.broker.exposition import exporter
 from cometmq.broker.exposition import rocketmq5_metrics as native
+from cometmq.broker.exposition import rocketmq_exporter_metrics as exporter
 from cometmq.broker.exposition.copies_metrics import COPIES_FAMILIES, ELECTION_FAMILIES
 from cometmq.broker.exposition.metrics import (
     FAMILIES,

@@ -175,15 +175,15 @@ async def test_a_late_write_does_not_move_the_service_back(api, endpoint):
 async def test_a_slice_that_was_deleted_or_changed_is_written_again(api, endpoint):
     await endpoint.point(group(), SERVICE, POD)
     api.put({**api.body, "endpoints": []})
-    endpoint.forget("orders-master-ipv4", str(api.version))
+    endpoint.note_version("orders-master-ipv4", str(api.version))
     await endpoint.point(group(), SERVICE, POD)
     assert api.pod == "orders-1"
-    endpoint.forget("orders-master-ipv4", str(api.version))  # the event of its own write
+    endpoint.note_version("orders-master-ipv4", str(api.version))  # the event of its own write
     api.calls.clear()
     await endpoint.point(group(), SERVICE, POD)
     assert api.calls == []
     api.body = None
-    endpoint.forget("orders-master-ipv4", "")
+    endpoint.note_version("orders-master-ipv4", "")
     await endpoint.point(group(), SERVICE, POD)
     assert api.pod == "orders-1"
 

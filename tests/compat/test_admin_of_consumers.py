@@ -182,7 +182,7 @@ async def test_an_exporter_finds_what_a_consumer_reports(
             rounds = Rounds(admin, settings, clock=SystemClock(), log=NO_LOG)
             while True:
                 await rounds.round()
-                rows = {row.topic: row for row in rounds.stats.findings.rows if row.group == group}
+                rows = {row.topic: row for row in rounds.stats.figures.rows if row.group == group}
                 shown = rows.get(topic)
                 if shown and shown.status.consume_ok_tps and shown.status.pull_tps:
                     break

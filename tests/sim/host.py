@@ -16,9 +16,9 @@ from tests.sim.tables import SimDelays, SimPositions, SimTable
 
 from cometmq.broker.copies.gate.gate import Gate
 from cometmq.broker.copies.joining import Joined, Surroundings, join, open_state
-from cometmq.broker.copies.state import Following
+from cometmq.broker.copies.state import FollowProgress
 from cometmq.broker.copies.streams.tails import tail_path
-from cometmq.broker.role import Role, RoleState
+from cometmq.broker.role import RoleState, ServedRole
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.storing.store_driver import StoreDriver
@@ -26,7 +26,6 @@ from cometmq.broker.tables.journal import Journal
 from cometmq.broker.turn import OncePerTurn
 from cometmq.control.controlled import Report
 from cometmq.ha.group_key import Keys
-from cometmq.ha.member import Role as MemberRole
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply, Response
@@ -168,12 +167,12 @@ class SimBroker:
         self.tables = self.replication = self.config = self.role = self.deferred = self
         self.clients = self.pending = self
         self.transactions = self.locks = self.hold = _Nothing()
-        self.following = Following()
+        self.following = FollowProgress()
         self.journal: Journal | None = None
         self.is_diverting = False
         self.loaded = self
         self.admission = self.member_keys = self
-        self.take(Role.FENCED, 0)
+        self.take(ServedRole.FENCED, 0)
 
     def label(self, name: str) -> str:
         return name
@@ -182,10 +181,10 @@ class SimBroker:
         """Return the keys of the group."""
         return (KEY,) if self.has_key else ()
 
-    def take(self, role: Role, epoch: int) -> None:
+    def take(self, role: ServedRole, epoch: int) -> None:
         self.state = RoleState(role, epoch)
         self.store.write_state.role_writable = self.store.writer.needs_replicas = (
-            role is Role.MASTER
+            role is ServedRole.MASTER
         )
 
 
@@ -329,7 +328,7 @@ class BrokerProcess:
 
     @property
     def is_master(self) -> bool:
-        return self.member.role in (MemberRole.MASTER, MemberRole.HANDING_OVER)
+        return self.member.role.is_leading
 
     @property
     def end_offset(self) -> int:

@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from cometmq.broker.exposition import exporter
+from cometmq.broker.exposition import rocketmq_exporter_metrics as exporter
 from cometmq.exporter.metrics import CLIENT_FAMILIES
 
 LIST = Path(__file__).parents[2] / "broker/tests/exposition/exporter_names.txt"

@@ -107,11 +107,11 @@ class Scene:
     async def round(self) -> list[tuple[str, str]]:
         """Run a round; return the group and the client of each row."""
         await self.rounds.round()
-        return [(row.group, row.client_id) for row in self.rounds.stats.findings.rows]
+        return [(row.group, row.client_id) for row in self.rounds.stats.figures.rows]
 
     @property
     def left_out(self) -> tuple[int, ...]:
-        return msgspec.structs.astuple(self.rounds.stats.findings.left_out)
+        return msgspec.structs.astuple(self.rounds.stats.figures.left_out)
 
 
 async def test_each_member_is_asked_once_although_all_brokers_list_it() -> None:
@@ -119,9 +119,9 @@ async def test_each_member_is_asked_once_although_all_brokers_list_it() -> None:
     scene = Scene(first, second)
     assert await scene.round() == [("g", "c1"), ("g", "c2")]
     assert (first.asked, second.asked) == (["c1"], ["c2"])
-    findings = scene.rounds.stats.findings
-    assert findings.rows[0].address == "a/c1:1"
-    assert (findings.group_count, findings.client_count) == (2, 2)
+    figures = scene.rounds.stats.figures
+    assert figures.rows[0].address == "a/c1:1"
+    assert (figures.group_count, figures.client_count) == (2, 2)
     assert scene.rounds.fault is None
     assert scene.rounds.stats.rounds[RoundEnd.COMPLETE] == 1
     assert scene.log.take() == []
@@ -149,7 +149,7 @@ async def test_a_broker_that_fails_is_named_once_and_the_others_are_asked(
     scene = Scene(lost, other)
     for _ in range(2):
         assert await scene.round() == [("g", "c2")]
-    assert str(failure) in scene.rounds.stats.findings.brokers["a"]
+    assert str(failure) in scene.rounds.stats.figures.brokers["a"]
     assert scene.log.take() == ["broker.unanswered"]
     lost.failure = None
     await scene.round()
@@ -211,7 +211,7 @@ async def test_an_error_in_our_code_leaves_no_old_figures() -> None:
     broker.failure = KeyError("x")
     with pytest.raises(ExceptionGroup):
         await scene.round()
-    assert scene.rounds.stats.findings.rows == []
+    assert scene.rounds.stats.figures.rows == []
     assert scene.rounds.fault is not None
 
 
@@ -251,7 +251,7 @@ async def test_limits_are_kept_and_logged_once() -> None:
     for _ in range(2):
         assert len(await scene.round()) == 5
         assert scene.left_out == (1, 1, 0, 4)
-    assert scene.rounds.stats.findings.client_count == 4
+    assert scene.rounds.stats.figures.client_count == 4
     assert scene.log.take() == ["limits.exceeded"]
 
 
@@ -266,10 +266,10 @@ async def test_members_of_a_group_are_shown_on_demand_only() -> None:
     broker = FakeBroker("a", g=["c2", "c1"], empty=[], TOOLS_CONSUMER=[], CID_RMQ_SYS_TRANS=[])
     scene = Scene(broker, group_count_enable=True)
     await scene.round()
-    assert scene.rounds.stats.findings.groups == [
+    assert scene.rounds.stats.figures.groups == [
         ("", "", "empty", 0),
         ("a/c1:1,a/c2:1", "c1,c2", "g", 2),
     ]
     scene = Scene(broker)
     await scene.round()
-    assert scene.rounds.stats.findings.groups == []
+    assert scene.rounds.stats.figures.groups == []

@@ -7,8 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.exposition import exporter
 from cometmq.broker.exposition import rocketmq5_metrics as native
+from cometmq.broker.exposition import rocketmq_exporter_metrics as exporter
 from cometmq.broker.exposition.metrics import collectors
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, stored_broker

@@ -15,7 +15,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.moved import INTERVAL_MS
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers.arrivals import RESUMES_MAX, Arrivals
-from cometmq.broker.role import Role
+from cometmq.broker.role import ServedRole
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.remoting.bodies.acl import AclAccount
@@ -134,7 +134,7 @@ def test_a_slave_corrects_no_offsets(
 ) -> None:
     """A slave's log may lag, so the consumer retries there or on the master."""
     store(broker, "a", "b", "c")
-    broker.role.take(Role.SLAVE, 1)
+    broker.role.take(ServedRole.SLAVE, 1)
     reply = pull(broker, **fields)
 
     assert (reply.code, reply.remark) == (code, remark)
@@ -147,7 +147,7 @@ async def test_a_slave_may_be_told_to_correct_offsets(tmp_path: Path) -> None:
     async with stored_broker(tmp_path, offsetCheckInSlave="true") as broker:
         broker.tables.topics.create("T", queue_nums=4)
         store(broker, "a")
-        broker.role.take(Role.SLAVE, 1)
+        broker.role.take(ServedRole.SLAVE, 1)
         reply = pull(broker, queue_offset=9)
 
     assert (reply.code, reply.header.next_begin_offset) == (21, 1)
@@ -172,7 +172,7 @@ async def test_a_consumer_far_behind_is_sent_to_a_slave_if_that_is_enabled(
 
 def test_a_slave_serves_reads_and_commits_no_offsets_of_pulls(broker: Broker) -> None:
     store(broker, "a")
-    broker.role.take(Role.SLAVE, 1)
+    broker.role.take(ServedRole.SLAVE, 1)
     reply = pull(broker, sys_flag=SUBSCRIPTION | COMMIT, commit_offset=1)
 
     assert bodies(reply) == [b"a"]

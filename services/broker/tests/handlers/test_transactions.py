@@ -11,7 +11,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.transactions import forget_ended, recall_transactions
-from cometmq.broker.role import Role
+from cometmq.broker.role import ServedRole
 from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
@@ -249,7 +249,7 @@ def test_a_half_message_forged_in_a_body_is_refused(broker: Broker) -> None:
 
 def test_a_slave_refuses_ends(broker: Broker) -> None:
     half = prepared(broker)
-    broker.role.take(Role.SLAVE, 1)
+    broker.role.take(ServedRole.SLAVE, 1)
     assert end(broker, half).code == ResponseCode.SLAVE_NOT_AVAILABLE
 
 

@@ -78,11 +78,11 @@ class GroupPass(Pass[BrokerGroup]):
         name = "/".join(self.key[1:])
         self.context.log.warning("group.unattended", group=name, error=str(error))
 
-    def forget(self, kind: str, name: str, version: str) -> None:
+    def note_version(self, kind: str, name: str, version: str) -> None:
         """Note an owned object's version; the next pass repairs it if another client wrote it."""
         if kind == ENDPOINT:
-            self._endpoint.forget(name, version)
-        self._owned.forget(kind, name, version)
+            self._endpoint.note_version(name, version)
+        self._owned.note_version(kind, name, version)
 
     def view(self) -> object:
         """Return the members' states for the status, without figures that grow with messages."""
@@ -111,14 +111,14 @@ class GroupPass(Pass[BrokerGroup]):
         await self.elector.close()
 
     async def reconcile(self, group: BrokerGroup, body: Body) -> int | None:
-        """Elect, apply, obey, act and report."""
+        """Configure the elector, apply, obey, act and report."""
         before = msgspec.convert(body.get("status") or {}, GroupStatus)
         live = await Live.read(self.context.api, group)
         fault = await self._secret_fault(group)
         fault = await self._keep_key(group, live, fault)
         await self._owned.find_service(group)
         self._found = (group, live.pods)
-        await self._elect(group, live)
+        await self._configure_elector(group, live)
         # An operator that has just started knows no master yet, and would refuse every order.
         has_looked = self.elector.has_looked
         seen = self._seen(group, live, before)
@@ -156,8 +156,8 @@ class GroupPass(Pass[BrokerGroup]):
         )
         await self._write_status(group, found, before)
         await self._reporter.note(group, found, before)
-        is_idle = isinstance(step, Nothing) and user_orders.given(group) is None and not refusal
-        is_idle = is_idle and fault is None
+        is_ordered = user_orders.given(group) is not None
+        is_idle = isinstance(step, Nothing) and not (is_ordered or refusal or fault)
         return self.context.resync_ms if is_idle and decide.has_master(seen) else SOON_MS
 
     def _seen(self, group: BrokerGroup, live: Live, before: GroupStatus) -> Seen:
@@ -171,8 +171,8 @@ class GroupPass(Pass[BrokerGroup]):
 
     # ---- election ----------------------------------------------------------------------------
 
-    async def _elect(self, group: BrokerGroup, live: Live) -> None:
-        """Elect a master among the pods that should exist; without a StatefulSet there are none."""
+    async def _configure_elector(self, group: BrokerGroup, live: Live) -> None:
+        """Tell the elector which pods should exist; without a StatefulSet there are none."""
         if live.stateful_set is None:
             return
         seen = seen_of(group, live, None, ())

@@ -42,7 +42,7 @@ class Groups(Engine[GroupPass]):
         key = (KIND, namespace, group)
         work = self.get(key)
         if work is not None:
-            work.forget(kind, name, version)
+            work.note_version(kind, name, version)
             self.wake(key)
 
     def figures(self) -> list[GroupFigures]:

@@ -34,7 +34,7 @@ class MasterEndpoint:
         self._name = ""
         self._version = ""
 
-    def forget(self, name: str, version: str) -> None:
+    def note_version(self, name: str, version: str) -> None:
         """Note the version of the EndpointSlice; the next pass repairs it if another client wrote
         it.
         """

@@ -43,7 +43,7 @@ class OwnedObjects:
         self.service: ServiceSeen | None = None
         """The Service that leads to the master; None before the first pass that finds it."""
 
-    def forget(self, kind: str, name: str, version: str) -> None:
+    def note_version(self, kind: str, name: str, version: str) -> None:
         """Note an object's version; the next pass repairs it if another client wrote it."""
         known = self._applied.get((kind, name))
         if known is not None and known[1] != version:

@@ -85,4 +85,4 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         try:
             await self.api.create("Event", namespace, body)
         except (ApiRefused, ApiUnreachable) as error:
-            self.log.warning("event.lost", group=name, error=str(error))
+            self.log.warning("event.lost", object=f"{kind}/{name}", error=str(error))

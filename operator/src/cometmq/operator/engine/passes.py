@@ -16,7 +16,7 @@ M = TypeVar("M", bound=Managed)
 
 
 class Quiet:
-    """Tells whether the ends of queues or logs have stopped to move."""
+    """Tells whether the ends of queues or logs have not moved for a while."""
 
     def __init__(self, context: Context) -> None:
         self._now_ms, self._quiet_ms = context.clock.monotonic_ms, context.quiet_ms

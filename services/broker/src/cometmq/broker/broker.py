@@ -266,7 +266,7 @@ class Broker:
     role: AdoptedRole = field(init=False)
 
     def __post_init__(self) -> None:
-        self._bound_tables()
+        self._connect_limits()
         self.apply(self.config.loaded)
         if not self.settings.group_record:
             self.store.writer.may_replicate = self._may_replicate
@@ -306,8 +306,8 @@ class Broker:
             admit=(lambda _count: None) if room is None else partial(add_entry, room, GROUPS),
         )
 
-    def _bound_tables(self) -> None:
-        """Connect the tables with the limits."""
+    def _connect_limits(self) -> None:
+        """Let the limits count what the tables hold, and the tables release what they forget."""
         limits, tables, clients = self.admission.limits, self.tables, self.clients
         topics, offsets, filters = tables.topics, tables.offsets, tables.filters
         locks = clients.locks

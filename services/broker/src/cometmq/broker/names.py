@@ -44,12 +44,12 @@ def topic_fault(topic: str) -> str | None:
 
 
 def check_group(group: str) -> None:
-    remark = copies_fault(group)
+    remark = group_fault(group)
     if remark is not None:
         raise ServerError(remark)
 
 
-def copies_fault(group: str) -> str | None:
+def group_fault(group: str) -> str | None:
     """Return the remark about a dangerous group name; None if the name is acceptable."""
     if not group or group.isspace():
         return "the specified group is blank"

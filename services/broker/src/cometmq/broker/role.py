@@ -16,7 +16,7 @@ from cometmq.store.message_store import MessageStore
 from cometmq.store.settings import BrokerRole
 
 
-class Role(StrEnum):
+class ServedRole(StrEnum):
     MASTER = "master"
     """Stores messages, delivers delayed ones, and commits offsets."""
     SLAVE = "slave"
@@ -28,7 +28,7 @@ class Role(StrEnum):
 class RoleState(msgspec.Struct, frozen=True):
     """A role, the epoch in which it was assigned, and the broker id at the name servers."""
 
-    role: Role
+    role: ServedRole
     epoch: int = 0
     broker_id: int = 0
 
@@ -36,12 +36,12 @@ class RoleState(msgspec.Struct, frozen=True):
 MASTER_ID: Final = 0
 
 
-def id_of(role: Role, ordinal: int) -> int:
+def id_of(role: ServedRole, ordinal: int) -> int:
     """Return the id under which a member of a broker group registers.
 
     Compatibility: for RocketMQ clients, id 0 is the master, so other members count from 1.
     """
-    return MASTER_ID if role is Role.MASTER else ordinal + 1
+    return MASTER_ID if role is ServedRole.MASTER else ordinal + 1
 
 
 class AdoptedRole:
@@ -66,9 +66,9 @@ class AdoptedRole:
 
     @property
     def is_slave(self) -> bool:
-        return self.state.role is Role.SLAVE
+        return self.state.role is ServedRole.SLAVE
 
-    def take(self, role: Role, epoch: int) -> None:
+    def take(self, role: ServedRole, epoch: int) -> None:
         """Adopt a role in a broker group, and register with name servers under the role's id."""
         state = RoleState(role, epoch, id_of(role, self._ordinal))
         if state != self.state:
@@ -78,7 +78,7 @@ class AdoptedRole:
 
     def _adopt(self, state: RoleState) -> None:
         self.state = state
-        self.is_master = state.role is Role.MASTER  # an attribute, for the message path
+        self.is_master = state.role is ServedRole.MASTER  # an attribute, for the message path
         self._store.write_state.role_writable = self.is_master
         self._store.writer.needs_replicas = self.is_master and bool(self._waits)
 
@@ -86,7 +86,7 @@ class AdoptedRole:
 def first_state(settings: BrokerSettings) -> RoleState:
     """Return the role to start with; a group member has none before it reads the record."""
     if settings.group_record:
-        return RoleState(Role.FENCED, broker_id=id_of(Role.FENCED, settings.broker_id))
+        return RoleState(ServedRole.FENCED, broker_id=id_of(ServedRole.FENCED, settings.broker_id))
     if settings.broker_role is BrokerRole.SLAVE:
-        return RoleState(Role.SLAVE, broker_id=settings.broker_id)
-    return RoleState(Role.MASTER, broker_id=MASTER_ID)
+        return RoleState(ServedRole.SLAVE, broker_id=settings.broker_id)
+    return RoleState(ServedRole.MASTER, broker_id=MASTER_ID)

@@ -114,7 +114,7 @@ class Rig:
             self.client, self.permission, epoch_seen=self.epochs_seen.append, now_ms=self._now
         )
         self.leader = Leader()
-        self.permission.leader = self.leader if is_master else None
+        self.permission.confirmation = self.leader if is_master else None
         self.table = Gate(self.permission, self.diversion).guarded(
             dict.fromkeys((SEND, TOPIC, LOCK, COMMIT, PULL, BEAT), self._serve)
         )
@@ -249,7 +249,7 @@ async def test_a_change_under_a_leadership_that_ends_is_not_confirmed():
     rig.changes = 3
     asked = asyncio.get_running_loop().create_task(rig.ask(TOPIC))
     await until(lambda: rig.served)
-    rig.permission.leader = None
+    rig.permission.confirmation = None
     with pytest.raises(SystemBusy):
         await asked
 
@@ -307,7 +307,7 @@ async def test_held_requests_are_forwarded_and_never_served_here():
     asked = asyncio.get_running_loop().create_task(rig.ask(SEND))
     await rig.until_held(1)
     rig.diversion.forward("10.0.0.2:10911", 2)
-    rig.permission.leader = None
+    rig.permission.confirmation = None
     reply = await asked
     assert (reply.code, reply.remark) == (0, "ok")
     assert reply.ext == {"msgId": "A", FORWARDED: "true"}
@@ -345,7 +345,7 @@ async def test_a_forwarded_request_that_was_held_is_refused_after_the_hand_over(
     rig.diversion.hold()
     asked = asyncio.get_running_loop().create_task(rig.ask(SEND, head=FORWARDED_HEAD))
     await rig.until_held(1)
-    rig.permission.leader = None
+    rig.permission.confirmation = None
     rig.diversion.forward("b:1", 3)
     assert (await asked).ext == {NOT_SERVED: "3"}
     assert rig.served == []

@@ -11,12 +11,12 @@ import pytest
 
 from cometmq.broker.copies.roles import role_hook
 from cometmq.broker.copies.roles.role_hook import RoleHook, check_hook
-from cometmq.broker.role import Role, RoleState
+from cometmq.broker.role import RoleState, ServedRole
 from cometmq.broker.testing.broker_groups import running_group
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.errors import SettingsError
 
-FENCED = RoleState(Role.FENCED, 0, 2)
+FENCED = RoleState(ServedRole.FENCED, 0, 2)
 
 
 def program(folder: Path, text: str) -> str:
@@ -51,7 +51,7 @@ async def test_the_program_is_told_each_role_from_the_first_to_the_stop(tmp_path
     )
     async with running(hook):
         await until_calls(tmp_path, ["fenced 0 shop-a"])
-        hook.tell(RoleState(Role.MASTER, 3, 0))
+        hook.tell(RoleState(ServedRole.MASTER, 3, 0))
         await until_calls(tmp_path, ["fenced 0 shop-a", "master 3 shop-a"])
     await hook.stopped()
     assert calls(tmp_path)[-1] == "stopped 3 shop-a"
@@ -82,8 +82,8 @@ test "$1" != fenced || exec sleep 600"""
     hook = RoleHook(program(tmp_path, text), "shop-a", FENCED, log=log)
     async with running(hook):
         await until_calls(tmp_path, ["fenced"])
-        hook.tell(RoleState(Role.SLAVE, 3, 2))
-        hook.tell(RoleState(Role.MASTER, 4, 0))
+        hook.tell(RoleState(ServedRole.SLAVE, 3, 2))
+        hook.tell(RoleState(ServedRole.MASTER, 4, 0))
         await until_calls(tmp_path, ["fenced", "master"])
     (failure,) = log.named("role_hook.failed")
     assert failure["error"] == "it did not end within 1 s"

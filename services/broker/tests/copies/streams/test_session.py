@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cometmq.broker.copies.state import Following, FollowState
+from cometmq.broker.copies.state import FollowProgress, FollowState
 from cometmq.broker.copies.streams.session import Pace, Session
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.broker.testing.logs import RecordingLog
@@ -22,7 +22,7 @@ async def waits_after(
     """Return the pauses after attempts that last some time and bring some bytes, or None while the
     master is unknown.
     """
-    clock, status = FakeClock(), Following()
+    clock, status = FakeClock(), FollowProgress()
     session = Session(status, PACE, now_ms=clock.monotonic_ms, log=RecordingLog())
     left, waits = list(attempts), []
 
@@ -54,7 +54,7 @@ async def test_a_session_backs_off_until_a_connection_lasts_or_brings_bytes(
 
 
 def test_each_reason_is_reported_once_until_the_log_is_followed_again() -> None:
-    log, status = RecordingLog(), Following()
+    log, status = RecordingLog(), FollowProgress()
     session = Session(status, PACE, now_ms=FakeClock().monotonic_ms, log=log)
     unfit, lost = UnfitLog(Unfit.AHEAD, "too long"), ConnectionLost("gone")
     for count in (1, 2):

@@ -6,7 +6,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cometmq.broker.copies.state import Following
+from cometmq.broker.copies.state import FollowProgress
 from cometmq.broker.copies.tables.from_master import Copied, MasterCopies
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.broker.delays.level import DelayFile
@@ -112,7 +112,7 @@ class Rig:
         self.broker = memory_broker(brokerRole="SLAVE", brokerId="1")
         self.broker.registration.registrant.master_address = MASTER
         self.master = Master()
-        self.status = Following()
+        self.status = FollowProgress()
         self.log = RecordingLog()
         self.saver = cast("Any", Saver())
         self.end = End()

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exporter as a program: runs rounds at an interval, and shows their findings."""
+"""The exporter as a program: runs rounds at an interval, and shows their figures."""
 
 from contextlib import AsyncExitStack
 from typing import Final
 
 from cometmq.client.admin import AdminClient
 from cometmq.client.settings import ClientOptions
-from cometmq.exporter.figures import ExporterStats, Findings
+from cometmq.exporter.figures import ExporterStats, Figures
 from cometmq.exporter.metrics import CLIENT_FAMILIES, OWN_FAMILIES
 from cometmq.exporter.rounds import Rounds
 from cometmq.exporter.settings import ExporterSettings
@@ -87,7 +87,7 @@ class ExporterApp:
         """Return why figures are missing; None if all brokers answered in the last round."""
         if self.rounds.fault is not None:
             return self.rounds.fault
-        brokers = self.stats.findings.brokers
+        brokers = self.stats.figures.brokers
         if not brokers:
             return f"{self._settings.namesrv_addr}: no broker is registered there"
         faults = [f"{name} ({why})" for name, why in brokers.items() if why]
@@ -95,13 +95,13 @@ class ExporterApp:
             faults[FAULTS_SHOWN:] = [f"and {len(faults) - FAULTS_SHOWN} more brokers"]
         return "; ".join(faults) or None
 
-    def _findings(self) -> Findings:
-        return self.stats.findings
+    def _figures(self) -> Figures:
+        return self.stats.figures
 
     def _show(self) -> None:
         if self._http is None:
             return
-        self._http.registry.add(StatsCollector(CLIENT_FAMILIES, self._findings))
+        self._http.registry.add(StatsCollector(CLIENT_FAMILIES, self._figures))
         self._http.registry.add(StatsCollector(OWN_FAMILIES, lambda: self.stats))
         self._http.add_ready_check("exporter", self.fault)
         self._http.add_settings("exporter", self._loaded.as_table)

@@ -37,7 +37,7 @@ class LeftOut(msgspec.Struct):
     rows: int = 0
 
 
-class Findings(msgspec.Struct):
+class Figures(msgspec.Struct):
     """The figures of one round."""
 
     rows: list[ClientRow] = []
@@ -58,7 +58,7 @@ class RoundEnd(StrEnum):
 
 
 class ExporterStats:
-    """Counters since the start, and the findings of the last round."""
+    """Counters since the start, and the figures of the last round."""
 
     def __init__(self) -> None:
         self.rounds = dict.fromkeys(RoundEnd, 0)
@@ -66,4 +66,4 @@ class ExporterStats:
         self.failed_count = 0
         self.last_round_s = 0.0
         self.last_round_at_s = 0.0
-        self.findings = Findings()
+        self.figures = Figures()

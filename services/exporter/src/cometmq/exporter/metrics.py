@@ -12,18 +12,18 @@ repeat the names.
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from cometmq.exporter.figures import ExporterStats, Findings
+from cometmq.exporter.figures import ExporterStats, Figures
 from cometmq.remoting.bodies.running_info import ConsumeStatus
 from cometmq.runtime.metrics import Family, Row, counter, gauge, labelled_counter, labelled_gauge
 
 _CLIENT: Final = ("clientAddr", "clientId", "group", "topic")
 
 
-def _of_clients(value: Callable[[ConsumeStatus], float]) -> Callable[[Findings], Iterable[Row]]:
+def _of_clients(value: Callable[[ConsumeStatus], float]) -> Callable[[Figures], Iterable[Row]]:
     return lambda found: [(row[:4], value(row.status)) for row in found.rows]
 
 
-CLIENT_FAMILIES: Final[tuple[Family[Findings], ...]] = (
+CLIENT_FAMILIES: Final[tuple[Family[Figures], ...]] = (
     labelled_gauge(
         "rocketmq_client_consume_fail_msg_count", "Messages that failed in the last hour.",
         _CLIENT, _of_clients(lambda s: s.consume_failed_msgs),
@@ -57,7 +57,7 @@ CLIENT_FAMILIES: Final[tuple[Family[Findings], ...]] = (
 
 
 def _left_out(stats: ExporterStats) -> Iterable[Row]:
-    left = stats.findings.left_out
+    left = stats.figures.left_out
     return [
         (("groups",), left.groups),
         (("clients",), left.clients),
@@ -84,15 +84,15 @@ OWN_FAMILIES: Final[tuple[Family[ExporterStats], ...]] = (
     ),
     labelled_gauge(
         "cometmq_exporter_broker_up", "1 if the broker answered in the last round.", ("broker",),
-        lambda s: [((name,), float(not why)) for name, why in s.findings.brokers.items()],
+        lambda s: [((name,), float(not why)) for name, why in s.figures.brokers.items()],
     ),
     gauge(
         "cometmq_exporter_groups", "Consumer groups found in the last round.",
-        lambda s: s.findings.group_count,
+        lambda s: s.figures.group_count,
     ),
     gauge(
         "cometmq_exporter_clients", "Members of these groups found in the last round.",
-        lambda s: s.findings.client_count,
+        lambda s: s.figures.client_count,
     ),
     counter(
         "cometmq_exporter_clients_asked_total", "Questions to consumers.", lambda s: s.asked_count

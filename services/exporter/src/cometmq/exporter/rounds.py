@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from cometmq.exporter.figures import ClientRow, ExporterStats, Findings, GroupRow, RoundEnd
+from cometmq.exporter.figures import ClientRow, ExporterStats, Figures, GroupRow, RoundEnd
 from cometmq.exporter.news import News
 from cometmq.exporter.settings import ExporterSettings
 from cometmq.remoting.bodies.connections import Connection, ConsumerConnections
@@ -83,7 +83,7 @@ class Failure(msgspec.Struct):
 
 
 class Rounds:
-    """Runs the rounds one after another, and keeps the findings of the last one."""
+    """Runs the rounds one after another, and keeps the figures of the last one."""
 
     def __init__(
         self, cluster: Cluster, settings: ExporterSettings, *, clock: Clock, log: Log
@@ -100,7 +100,7 @@ class Rounds:
         """Why the last round failed, or None."""
 
     async def round(self) -> None:
-        """Ask all consumers, and replace the findings; errors of peers are noted, not raised."""
+        """Ask all consumers, and replace the figures; errors of peers are noted, not raised."""
         begin_ms = self._clock.monotonic_ms()
         one = _Round(self._settings, self.stats, self._silent)
         end, fault = RoundEnd.FAILED, "the last round failed: see the log"
@@ -119,7 +119,7 @@ class Rounds:
         finally:  # figures of an older round must not pass for current ones
             self.fault = fault if end is RoundEnd.FAILED else None
             self.stats.rounds[end] += 1
-            self.stats.findings = one.findings()
+            self.stats.figures = one.figures()
             self.stats.last_round_s = (self._clock.monotonic_ms() - begin_ms) / 1_000
             self.stats.last_round_at_s = self._clock.now_ms() / 1_000
         if end is not RoundEnd.FAILED:
@@ -140,7 +140,7 @@ class Rounds:
         if not self._is_listed:
             self._log.info("brokers.listed")
             self._is_listed = True
-        brokers = {name: why for name, why in self.stats.findings.brokers.items() if why}
+        brokers = {name: why for name, why in self.stats.figures.brokers.items() if why}
         began, ended = self._broker_news.update(brokers, unexamined=one.unexamined_brokers())
         for name in began:
             self._log.warning("broker.unanswered", broker=name, error=brokers[name])
@@ -155,7 +155,7 @@ class Rounds:
             )  # fmt: skip
         for name in ended:
             self._log.info("members.answered", group=name)
-        left = self.stats.findings.left_out
+        left = self.stats.figures.left_out
         counts = msgspec.structs.asdict(left)
         began, _ = self._limit_news.update([kind for kind, count in counts.items() if count])
         if began:
@@ -166,7 +166,7 @@ class Rounds:
 
 
 class _Round:
-    """The findings of one round as they grow."""
+    """The figures of one round as they grow."""
 
     def __init__(
         self, settings: ExporterSettings, stats: ExporterStats, silent: set[tuple[str, str]]
@@ -174,7 +174,7 @@ class _Round:
         self._settings = settings
         self._stats = stats
         self._were_silent = silent
-        self._found = Findings()
+        self._found = Figures()
         self._tables: dict[str, frozenset[str]] = {}
         """The groups of each broker that has listed them."""
         self._unlisted: set[str] = set()
@@ -184,7 +184,7 @@ class _Round:
         self._silent: set[tuple[str, str]] = set()
         self.failures: dict[str, Failure] = {}
 
-    def findings(self) -> Findings:
+    def figures(self) -> Figures:
         """Return what has been found so far; the rows are sorted."""
         found = self._found
         found.left_out.late = len(self._unasked)

@@ -206,7 +206,7 @@ def report(
     tls: Tls = False,
 ) -> None:
     """Report which groups are behind, since when, and how long until data is lost."""
-    from cometmq.spark.lag.job import Outputs, Where, run_report  # noqa: PLC0415  # Spark
+    from cometmq.spark.lag.job import Outputs, SparkOptions, run_report  # noqa: PLC0415  # Spark
 
     try:
         rules = Rules(
@@ -222,7 +222,7 @@ def report(
         raise typer.BadParameter(f"unknown time zone {broker_timezone}") from error
     outputs = Outputs(folder=out, forms=form, textfile=textfile, pushgateway=pushgateway)
     members_of = link_settings(namesrv, credentials, tls, tls_ca) if deep else None
-    where = Where(master, spark_settings(conf))
+    where = SparkOptions(master, spark_settings(conf))
     header = run_report(root, rules, outputs, where=where, say=say, members_of=members_of)
     raise typer.Exit(exit_of(header, fail_on=fail_on, coverage_min=min_coverage))
 
@@ -246,10 +246,10 @@ def stream(
     tls: Tls = False,
 ) -> None:
     """Run continuously; print a line of JSON when the status of a queue has changed and settled."""
-    from cometmq.spark.lag.job import Where, run_stream  # noqa: PLC0415  # Spark
+    from cometmq.spark.lag.job import SparkOptions, run_stream  # noqa: PLC0415  # Spark
 
     rules = Rules(window_s=window, allowed_lag=allowed_lag, allowed_age_s=allowed_age)
-    where = Where(master, spark_settings(conf))
+    where = SparkOptions(master, spark_settings(conf))
     options = source_options(namesrv, credentials, tls, tls_ca)
     run_stream(root, rules, options, where=where, tell=_tell, alert_topic=alert_topic)
 

@@ -57,7 +57,7 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True):
             check_folder(folder)
 
 
-class Where(msgspec.Struct, frozen=True):
+class SparkOptions(msgspec.Struct, frozen=True):
     """The Spark master (None for all cores of this machine) and other Spark settings."""
 
     master: str | None = None
@@ -69,7 +69,7 @@ def run_report(
     rules: Rules,
     outputs: Outputs,
     *,
-    where: Where,
+    where: SparkOptions,
     say: Say,
     members_of: CollectSettings | None = None,
 ) -> Header:
@@ -123,7 +123,7 @@ def run_stream(
     rules: Rules,
     options: dict[str, str],
     *,
-    where: Where,
+    where: SparkOptions,
     tell: Callable[[str], None],
     alert_topic: str | None = None,
 ) -> None:
@@ -160,7 +160,7 @@ def _check_reachable(options: dict[str, str], alert_topic: str | None) -> None:
 
 
 @contextmanager
-def _spark(where: Where) -> Iterator[SparkSession]:
+def _spark(where: SparkOptions) -> Iterator[SparkSession]:
     spark = session(where.master, where.settings, name="lag-report")
     spark.sparkContext.setLogLevel("OFF")  # failures are raised and printed on one line
     try:

@@ -22,7 +22,7 @@ _ROWS_MAX: Final = 8
 
 
 def check_load(options: Options) -> None:
-    """Raise unless the name server answers and the offsets name every queue that is read."""
+    """Raise SourceError unless the name server answers and the offsets name every queue to read."""
     if options.table is not Table.MESSAGES:
         check_common(options)
         with NameServers(options) as names:

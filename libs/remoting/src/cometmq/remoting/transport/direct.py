@@ -71,7 +71,7 @@ Rest: TypeAlias = tuple[LanePeer, bytes, bool | None]
 """A connection, the bytes that the kernel has not taken, and whether they are encrypted already;
 None, if they have to be sent after its other output."""
 
-Answered: TypeAlias = tuple[int, int, int, list[Rest], bool, Any, BaseException | None]
+AnsweredChunks: TypeAlias = tuple[int, int, int, list[Rest], bool, Any, BaseException | None]
 """The number of answered requests, the size of the chunks, or of their beginnings, that contain
 them, the number of bytes sent, the bytes not sent, whether more answers are kept, what the lane has
 to count and to store, and what went wrong in native code."""
@@ -87,7 +87,7 @@ class Sockets(Protocol):
         count_max: int,
         pulling: Pulling | None,
         sending: Sending | None,
-    ) -> tuple[list[Chunk], list[LanePeer], Answered | None, Staged | None]:
+    ) -> tuple[list[Chunk], list[LanePeer], AnsweredChunks | None, Staged | None]:
         """Read once from each socket that an epoll object reports as readable, at most `count_max`.
 
         `epoll` is its descriptor. Return what has arrived, and the connections whose sockets have
@@ -100,7 +100,7 @@ class Sockets(Protocol):
 
     def take_rows(
         self, rows: list[Chunk], first: int, pulling: Pulling | None, sending: Sending | None
-    ) -> tuple[int, list[Chunk], Answered | None, Staged | None]:
+    ) -> tuple[int, list[Chunk], AnsweredChunks | None, Staged | None]:
         """Do the same with what was received otherwise, starting with the row `first`.
 
         Return the number of the next row, and what has arrived.
@@ -333,7 +333,7 @@ class DirectIO:
         sends = self._lane.sends()
         return None if sends is None else (*sends, self._hub.turns.calls_max * FRAMES_PER_CALL)
 
-    def _note_answered(self, answered: Answered) -> bool:
+    def _note_answered(self, answered: AnsweredChunks) -> bool:
         """Send answers that were kept, and count; return whether more pulls may be read.
 
         The requests were never counted as in flight.

@@ -76,7 +76,7 @@ class LogRead(NamedTuple):
 class CommitLog:
     """The files of the log, its end, and the confirm offset up to which readers may see it.
 
-    The confirm offset never exceeds `end`. Unless `MessageStore.confirm` sets a bound, every commit
+    The confirm offset never exceeds `end`. Unless `Publisher.confirm` sets a bound, every commit
     advances the confirm offset.
     """
 

@@ -152,9 +152,8 @@ class Deletions:
         self._notes.append(note)
 
     def forget(self, count: int, progress_offset: int) -> None:
-        """Forget those of the oldest `count` notes that a checkpoint has made outdated.
-
-        It was planned when there were `count` notes.
+        """Forget what a checkpoint has made outdated among the oldest `count` notes: those that
+        existed when it was planned.
         """
         if count:
             oldest = [note for note in self._notes[:count] if note.log_end > progress_offset]

@@ -144,8 +144,8 @@ class Consumers:
         return list(self._joined.get(peer, ()))
 
     def hint(self) -> Steps[None]:
-        """Make every consumer rebalance, whatever its group: it then makes a synchronous call to
-        the master, and closes its connection if that is not answered.
+        """Tell every consumer of all groups to rebalance. It then makes a synchronous call to the
+        master, and closes its connection if that is not answered.
         """
         for count, peer in enumerate(list(self._joined)):
             if count and not count % STEP_HINTS:

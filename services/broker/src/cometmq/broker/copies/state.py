@@ -65,7 +65,7 @@ class FollowState(StrEnum):
 
 
 @dataclass(slots=True)
-class Following:
+class FollowProgress:
     """A slave's own progress."""
 
     state: FollowState = FollowState.IDLE
@@ -86,8 +86,8 @@ class Following:
         return max(0, self.master_max_offset - end)
 
 
-class Leadership(Protocol):
-    """The leadership of this broker in its broker group."""
+class CopiesInSync(Protocol):
+    """The copies of the broker group that this broker leads (`Confirmation`)."""
 
     def has_ended(self) -> bool: ...
 
@@ -101,17 +101,17 @@ class Replication:
     """Both sides of replication; every broker has both, because roles change."""
 
     slaves: Slaves = field(default_factory=Slaves)
-    following: Following = field(default_factory=Following)
-    leadership: Leadership | None = None
-    """The leadership; None, or ended, unless this broker leads a broker group."""
+    following: FollowProgress = field(default_factory=FollowProgress)
+    in_sync: CopiesInSync | None = None
+    """None, or ended, unless this broker leads a broker group."""
     elector_count: Callable[[], int | None] = lambda: None  # None: not known, or in no group
 
     def copies(self) -> Sequence[int] | None:
         """Return the ids of the brokers in sync; None unless this broker leads a broker group."""
-        leader = self.leadership
-        return None if leader is None or leader.has_ended() else leader.copies()
+        in_sync = self.in_sync
+        return None if in_sync is None or in_sync.has_ended() else in_sync.copies()
 
     def copy_count(self) -> int:
         """Return the recorded number of copies; 0 unless this broker leads a broker group."""
-        leader = self.leadership
-        return 0 if leader is None or leader.has_ended() else leader.copy_count()
+        in_sync = self.in_sync
+        return 0 if in_sync is None or in_sync.has_ended() else in_sync.copy_count()

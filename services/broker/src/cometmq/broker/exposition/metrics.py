@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metric families of a broker, computed from its counters at each scrape."""
+"""The metric families of a broker, computed from its counters at each scrape.
+
+Which tuple has a family depends on what its value is computed from: the broker (`FAMILIES`; its
+role and slaves: `REPLICATION_FAMILIES`), the store (`STORE_FAMILIES`), or the figures of all topics
+and groups, which have a row for each (`FIGURE_FAMILIES`).
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -7,7 +12,7 @@ from typing import Final
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.state import FollowState
 from cometmq.broker.copies.unfit import Unfit
-from cometmq.broker.exposition import exporter, rocketmq5_metrics
+from cometmq.broker.exposition import rocketmq5_metrics, rocketmq_exporter_metrics
 from cometmq.broker.exposition.figures import FigureCollector, Figures
 from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.remoting.transport.stats import TransportStats
@@ -428,7 +433,7 @@ def collectors(broker: Broker, transport: Callable[[], TransportStats]) -> list[
     limits = [RowLimit(settings.metrics_rows_max) for _ in range(2)]
     tables: list[tuple[Sequence[Family[Figures]], dict[str, str]]] = [(FIGURE_FAMILIES, common)]
     if settings.metrics_exporter_names:
-        tables += exporter.tables(broker)
+        tables += rocketmq_exporter_metrics.tables(broker)
     if settings.metrics_native_names:
         tables += rocketmq5_metrics.tables(broker)
     return [

@@ -9,16 +9,15 @@ from cometmq.broker.exposition import metrics
 from cometmq.broker.exposition.copies_metrics import COPIES_FAMILIES, ELECTION_FAMILIES
 from cometmq.broker.faults import elector_gap, replication_fault, store_fault, table_fault
 from cometmq.broker.timers import watch_disk
-from cometmq.ha.member import Role
 from cometmq.remoting.transport.server import Server
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.metrics import StatsCollector
 
 
-def copies_fault(copies: Joined) -> str | None:
+def member_fault(copies: Joined) -> str | None:
     """Return why a member neither serves requests nor follows a master, or None."""
     member = copies.inbox.member
-    if member.role in (Role.FENCED, Role.FAILED, Role.RECOVERING) or not member.epoch:
+    if member.role.is_out or not member.epoch:
         text = f"this member of the broker group is {member.role}"
         fault = copies.watch.fault
         return f"{text} and cannot read the record: {fault}" if fault else text
@@ -47,7 +46,7 @@ def attach(admin: AdminHttp, broker: Broker, server: Server[Broker], copies: Joi
     if copies is not None:
         labels = metrics.labels(broker)
         admin.registry.add(StatsCollector(COPIES_FAMILIES, lambda: copies, labels))
-        admin.add_ready_check("group", partial(copies_fault, copies))
+        admin.add_ready_check("group", partial(member_fault, copies))
         # A warning only: the broker serves, and a Service without it would stop all clients.
         admin.add_ready_warning("elector", partial(elector_gap, broker))
         admin.registry.add(StatsCollector(ELECTION_FAMILIES, lambda: broker, labels))

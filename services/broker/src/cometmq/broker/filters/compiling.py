@@ -45,7 +45,9 @@ def _at_once(work: Callable[[], None]) -> None:
 
 
 class Shares:
-    """What each connection has left of its share; one that has all of it takes no memory."""
+    """How many characters each connection may still have compiled; one with its full share has no
+    entry.
+    """
 
     def __init__(self) -> None:
         self._left: dict[str, tuple[int, int]] = {}  # and when; those charged last come last

@@ -98,7 +98,7 @@ class Bodies:
 
 
 def part_version(version: DataVersion, number: int) -> DataVersion:
-    """Return the version of a part that is not the last: no table has it, nor any other part."""
+    """Return the version of a part other than the last; no table and no other part has the same."""
     return msgspec.structs.replace(version, timestamp=number)
 
 

@@ -3,7 +3,7 @@
 
 The handlers of codes that a lane takes note the reason themselves, once per request, because they
 find out what the lane did not know. Other codes have no native form. Without a lane, nothing is
-counted: then every request goes this way, for the reason in `Broker.send_path`.
+counted: then every request goes this way, for the reason in `Process.send_path`.
 """
 
 from collections import Counter

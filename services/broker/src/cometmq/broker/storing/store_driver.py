@@ -2,7 +2,9 @@
 """Drives the pure store: one commit per turn of the loop, and slow disk work on named threads.
 
 Invariants: only the loop calls the store. Threads run only closures that the store provides (flush,
-retention, cold reads), and their results are handled on the loop.
+retention, cold reads), and their results are handled on the loop. The only exception is `truncate`,
+during which the loop leaves the store alone: the broker is not the master, the gate refuses reads,
+searches are refused, and no sync or other job runs.
 
 Hot path: `put` is one call and one test per message; everything else is done per batch.
 """

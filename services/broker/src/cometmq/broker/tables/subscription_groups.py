@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from cometmq.broker.names import copies_fault
+from cometmq.broker.names import group_fault
 from cometmq.broker.tables.versioned_table import ConfigChanges, VersionedTable
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
@@ -55,7 +55,7 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         config = self.table.get(name)
         if config is not None or not (auto_create or is_system_group(name)):
             return config
-        if copies_fault(name) is not None:
+        if group_fault(name) is not None:
             return None
         if not is_system_group(name):
             admit(len(self.table))

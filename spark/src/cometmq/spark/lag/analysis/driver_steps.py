@@ -18,7 +18,8 @@ GROUP_KEY: Final = ["cluster", "group"]
 QUEUE_KEY: Final = ["group", "broker_name", "topic", "queue_id"]
 BROKER_KEY: Final = ["cluster", "broker_name"]
 
-_BAD: Final = SEVERITIES[SEVERITIES.index("error") :]
+_ERRORS: Final = SEVERITIES[SEVERITIES.index("error") :]
+"""What counts as bad in the figure of a broker: warnings are about groups, not about brokers."""
 _FINE: Final = ("OK", "UNKNOWN", "BROADCAST")
 
 
@@ -91,7 +92,7 @@ def rows_of_groups(rows: pa.Table, groups: pa.Table) -> pa.Table:
 
 
 def by_broker(queues: pa.Table) -> dict[tuple[str, str], dict[str, int | None]]:
-    is_bad = pc.is_in(queues["severity"], value_set=pa.array(_BAD))
+    is_bad = pc.is_in(queues["severity"], value_set=pa.array(_ERRORS))
     is_counted = pc.not_equal(queues["status"], "BROADCAST")
     rows = queues.select(BROKER_KEY)
     rows = rows.append_column("bad", pc.if_else(is_bad, queues["group"], None))

@@ -6,14 +6,13 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from cometmq.spark.lag.analysis.series import KEY, LAG
-from cometmq.spark.lag.columns import SEVERITIES, STATUSES
+from cometmq.spark.lag.columns import BAD, SEVERITIES, STATUSES
 
 _NAMES: Final = tuple(STATUSES)
 RANK: Final = (
     "CASE status " + " ".join(f"WHEN '{s}' THEN {i}" for i, s in enumerate(_NAMES)) + " END"
 )
-BAD: Final = ", ".join(f"'{it}'" for it in SEVERITIES[2:])
-"""Severities warn and worse, as an SQL list."""
+_BAD_LIST: Final = ", ".join(f"'{it}'" for it in SEVERITIES if it in BAD)
 WORST_FIRST: Final = f"{RANK}, time_to_loss_s ASC NULLS LAST, lag_time_s DESC NULLS LAST"
 
 _GROUPS: Final = f"""
@@ -29,7 +28,7 @@ SELECT cluster, `group`,
        max(CASE WHEN place = 1 THEN severity END) AS severity,
        bool_or(online) AS online, bool_or(filtered) AS filtered,
        CAST(count(DISTINCT topic) AS int) AS topics, CAST(count(*) AS int) AS queues,
-       CAST(count(CASE WHEN severity IN ({BAD}) THEN 1 END) AS int) AS queues_bad,
+       CAST(count(CASE WHEN severity IN ({_BAD_LIST}) THEN 1 END) AS int) AS queues_bad,
        sum(CASE WHEN counts THEN lag END) AS lag_sum,
        max(CASE WHEN counts THEN lag END) AS lag_max,
        max(CASE WHEN counts THEN lag_time_s END) AS lag_time_s,

@@ -104,6 +104,7 @@ class _Job:
             F.broadcast(self._facts_frame(facts)), ["cluster", "broker_name"]
         )
         series = series.withColumn("present", F.col("last_id") == self._last_id)
+        # Absent queues are deleted, except those of brokers that did not answer.
         series = self._frame(series.where("present OR NOT reachable").toArrow())
         unread = series.where("lag > 0 AND c IS NOT NULL")
         unread = unread.select(*KEY_COLUMNS, F.greatest("c", "n").alias("position"))

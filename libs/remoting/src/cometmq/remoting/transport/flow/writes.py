@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from cometmq.remoting.transport.flow.connected import Output
 
 
-class Direct(Protocol):
+class DirectAnswers(Protocol):
     """The answers of a lane; see `DirectIO`."""
 
     answers: list[Any]
@@ -33,7 +33,7 @@ class Writes:
         self.before_write = before_write
         self._outlets: list[Output] = []
         self._is_scheduled = False
-        self.direct: Direct | None = None
+        self.direct: DirectAnswers | None = None
         """The answers of a lane, which are written first."""
         self.is_gathering = False
         """Whether answers wait for the end of the turn of the loop, and then for ``save``."""

@@ -164,7 +164,7 @@ class Diversion:
 
     def _is_astray(self, call: Call[Any]) -> bool:
         """Return whether a request was forwarded to this broker although it is not the master."""
-        return (self._permission.leader is None or bool(self._target)) and is_forwarded(call)
+        return (self._permission.confirmation is None or bool(self._target)) and is_forwarded(call)
 
     def _not_served(self) -> Reply:
         error = not_the_master("it forwards requests itself" if self._target else "")

@@ -21,7 +21,7 @@ WAIT_MS_MAX: Final = 3_000
 CHECK_PAUSE_MS: Final = 20
 
 
-class Leader(Protocol):
+class Confirming(Protocol):
     """The leadership of this broker, as far as it decides about requests (`Confirmation`)."""
 
     def has_enough_copies(self) -> bool: ...
@@ -48,7 +48,7 @@ class Permission:
         """`changes` makes pending table changes durable and returns their number in the epoch;
         `may_read_copy` returns whether a slave may serve reads of its queues.
         """
-        self.leader: Leader | None = None
+        self.confirmation: Confirming | None = None
         self.wait_ms_max = WAIT_MS_MAX
         self._changes = changes
         self._may_read_copy = may_read_copy
@@ -56,7 +56,7 @@ class Permission:
 
     def may_read(self) -> bool:
         """Return whether consumers may see the ends of queues (R6)."""
-        leader = self.leader
+        leader = self.confirmation
         return self._may_read_copy() if leader is None else leader.may_read()
 
     def change(self, handler: Handler[ContextT]) -> Handler[ContextT]:
@@ -84,7 +84,7 @@ class Permission:
         return commit
 
     async def _confirmed(
-        self, leader: Leader, result: Result, *, has_enough: Callable[[], bool] = lambda: True
+        self, leader: Confirming, result: Result, *, has_enough: Callable[[], bool] = lambda: True
     ) -> Any:
         """Return an answer once the copies contain the table changes that the request made.
 
@@ -101,7 +101,7 @@ class Permission:
         return answer
 
     def unlogged(self, handler: Handler[ContextT]) -> Handler[ContextT]:
-        async def later(leader: Leader, context: ContextT, call: Call[Any]) -> Any:
+        async def later(leader: Confirming, context: ContextT, call: Call[Any]) -> Any:
             await self._until(
                 leader, leader.may_answer_unlogged, "the other copies have not been heard from"
             )
@@ -117,7 +117,7 @@ class Permission:
 
     def read(self, handler: Handler[ContextT]) -> Handler[ContextT]:
         async def later(context: ContextT, call: Call[Any]) -> Any:
-            await self._until(self.leader, self.may_read, remarks.ENDS_UNCONFIRMED)
+            await self._until(self.confirmation, self.may_read, remarks.ENDS_UNCONFIRMED)
             return await settled(handler(context, call))
 
         def read(context: ContextT, call: Call[Any]) -> Result:
@@ -125,13 +125,13 @@ class Permission:
 
         return read
 
-    def _leading(self) -> Leader:
-        if self.leader is None:
+    def _leading(self) -> Confirming:
+        if self.confirmation is None:
             raise not_the_master()
-        return self.leader
+        return self.confirmation
 
     async def _until(
-        self, leader: Leader | None, condition: Callable[[], bool], missing: str
+        self, leader: Confirming | None, condition: Callable[[], bool], missing: str
     ) -> None:
         """Wait for a condition while the same broker leads; raise SystemBusy if that takes too
         long.
@@ -139,7 +139,7 @@ class Permission:
         deadline_ms = self._now_ms() + self.wait_ms_max
         while not condition():
             left_ms = deadline_ms - self._now_ms()
-            if left_ms <= 0 or self.leader is not leader:
+            if left_ms <= 0 or self.confirmation is not leader:
                 raise SystemBusy(f"{missing}; try again")
             pause_ms = min(left_ms, CHECK_PAUSE_MS)
             if leader is None:

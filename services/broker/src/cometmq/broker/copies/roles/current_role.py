@@ -4,7 +4,8 @@
 import asyncio
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.copies.roles.fenced import Acting, Fenced
+from cometmq.broker.copies.roles.acting import Acting
+from cometmq.broker.copies.roles.fenced import Fenced
 from cometmq.broker.copies.roles.leading import Leading
 
 

@@ -1,26 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The role of a broker that neither leads nor follows; and what every role answers."""
+"""The role of a broker that neither leads nor follows."""
 
-
-class Acting:
-    """A role. The defaults are those of a broker that neither leads nor follows."""
-
-    def confirm_offset(self) -> int:
-        """Return the last confirm offset that this broker knows; 0 if it knows none."""
-        return 0
-
-    def has_lost_master(self) -> bool:
-        """Return whether this broker follows a master that is silent, or cannot be reached."""
-        return False
-
-    def look_after_clients(self) -> None:
-        """Help clients that reach the next master at the same address."""
-
-    def before_write(self) -> None:
-        """Check that answers may be sent."""
-
-    def note_end(self) -> None:
-        """Note the end of the log, and the number of table changes before it."""
+from cometmq.broker.copies.roles.acting import Acting
 
 
 class Fenced(Acting):

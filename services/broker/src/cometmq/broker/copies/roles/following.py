@@ -4,7 +4,7 @@
 from collections.abc import Callable
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.copies.roles.fenced import Acting
+from cometmq.broker.copies.roles.acting import Acting
 from cometmq.broker.copies.state import FollowState
 from cometmq.broker.copies.streams.replica import Replica
 

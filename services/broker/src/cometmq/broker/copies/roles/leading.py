@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.members import timing_of
+from cometmq.broker.copies.roles.acting import Acting
 from cometmq.broker.copies.roles.attendance import Attendance
 from cometmq.broker.copies.roles.confirmation import Confirmation
-from cometmq.broker.copies.roles.fenced import Acting
 from cometmq.broker.copies.roles.inbox import Inbox
 from cometmq.broker.copies.roles.record_writer import RecordWriter
 from cometmq.broker.copies.streams.sending import LogSender

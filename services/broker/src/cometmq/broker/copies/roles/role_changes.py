@@ -1,6 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries out a member's role changes in its store, for its clients and at name servers.
 
+The seven roles of a member (`cometmq.ha.member.Role`) are three for its clients (`ServedRole`), and
+three objects do the work (`Acting`):
+
+    ========================  =============  ===========
+    member                    clients        acts as
+    ========================  =============  ===========
+    recovering, failed        fenced         `Fenced`
+    slave                     slave          `Following`
+    promoting                 as before      `Fenced`
+    master, handing over      master         `Leading`
+    fenced                    as before (a)  `Fenced`
+    ========================  =============  ===========
+
+(a) A slave remains a slave for its clients: it refuses sends in either role, and the gate decides
+about its reads. A master becomes fenced.
+
 When a broker becomes master, all records of its log are dispatched, even though the copies may not
 have confirmed the last ones. The gate refuses reads until the copies have confirmed them (R6). From
 then on, readers see only records below the confirm offset, and puts are answered only once they are
@@ -26,7 +42,7 @@ from cometmq.broker.copies.streams.epoch_log import EpochLog
 from cometmq.broker.copies.streams.follower import Follower
 from cometmq.broker.copies.streams.sending import LogSender
 from cometmq.broker.copies.tables.feed import TableFeed
-from cometmq.broker.role import Role
+from cometmq.broker.role import ServedRole
 from cometmq.ha import epochs, in_sync
 from cometmq.ha import member as rules
 from cometmq.ha.in_sync import Leadership
@@ -130,7 +146,7 @@ class RoleChanges:
                 self._forward_held(target)
 
     def _start_following(self, master: int, epoch: int) -> None:
-        self._broker.role.take(Role.SLAVE, epoch)
+        self._broker.role.take(ServedRole.SLAVE, epoch)
         known = self._members.get(master)
         if known is None:
             self._broker.log.error(
@@ -142,14 +158,13 @@ class RoleChanges:
         self._current.acting = Following(self._broker, self._follower.replica, self._boottime_ms)
 
     async def _stop_following(self) -> None:
+        # What clients send is still forwarded: it waits for the next master, which may be this one.
         self._current.fence(self._follower.replica.confirmed)
         await self._follower.stop()
 
     async def _begin_epoch(self, epoch: int) -> None:
         store = self._broker.store
-        store.publisher.confirm(
-            None
-        )  # dispatches everything; the gate hides it until it is confirmed
+        store.publisher.confirm(None)  # dispatches everything; the gate hides it until then
         store.publisher.confirm(store.commit_log.end)
         end = store.commit_log.end
         await self._epochs.save(epochs.begun(self._epochs.history, epoch, end))
@@ -171,7 +186,7 @@ class RoleChanges:
         leading = self.new_leading(view)
         confirmation = leading.confirmation
         self._current.lead(leading)
-        self._gate.permission.leader = confirmation
+        self._gate.permission.confirmation = confirmation
         self._watchdog.leadership_began()
         self._sender.lead(epoch, confirmed=view.confirmed, reports=confirmation)
         broker.deferred.transactions.restart()
@@ -179,8 +194,8 @@ class RoleChanges:
         broker.deferred.delays.fit()
         broker.deferred.delays.expect_copies(broker.clock.now_ms())
         broker.clients.locks.clear()
-        broker.role.take(Role.MASTER, epoch)
-        broker.replication.leadership = confirmation
+        broker.role.take(ServedRole.MASTER, epoch)
+        broker.replication.in_sync = confirmation
         self._serve_here()
         confirmation.open()
         self._promoted()
@@ -188,7 +203,7 @@ class RoleChanges:
     def _close_to_clients(self) -> None:
         self._end_leadership()
         self._close_peers()
-        self._serve_here()
+        self._serve_here()  # requests that waited for a successor are refused
 
     def _hold_requests(self) -> None:
         self._broker.role.is_diverting = True
@@ -243,10 +258,10 @@ class RoleChanges:
         """Refuse all requests from now on, and fail the requests that are still pending."""
         broker = self._broker
         self._watchdog.leadership_ended()
-        self._gate.permission.leader = None
-        broker.replication.leadership = None
+        self._gate.permission.confirmation = None
+        broker.replication.in_sync = None
         self._current.fence(self._follower.replica.confirmed)
-        broker.role.take(Role.FENCED, broker.role.state.epoch)
+        broker.role.take(ServedRole.FENCED, broker.role.state.epoch)
         broker.store.write_state.set(Refusal.TOO_FEW_COPIES, holds=False)
         self._sender.stop()
         self._feed.stop()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, Protocol
 
-from cometmq.broker.copies.state import Following
+from cometmq.broker.copies.state import FollowProgress
 from cometmq.broker.copies.streams.block_exchange import Turn
 from cometmq.broker.copies.streams.epoch_log import EpochLog
 from cometmq.broker.copies.streams.frames import Confirm
@@ -66,7 +66,7 @@ class Replica:
         settings: Callable[[], BrokerSettings],
         now_ms: Callable[[], int],
         log: Log,
-        status: Following,
+        status: FollowProgress,
     ) -> None:
         """`worker` writes files; `keep_tail` saves each tail that is cut off the log."""
         self.driver = driver

@@ -43,7 +43,7 @@ class ReportBatch:
         self._pass_later = OncePerTurn(self._pass)
 
     def begin(self, told: Reports) -> None:
-        """Tell this leader from now on."""
+        """Pass the reports to `told` from now on, instead of the leader before."""
         self._told = told
 
     def end(self) -> None:

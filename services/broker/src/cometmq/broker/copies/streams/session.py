@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, cast
 
-from cometmq.broker.copies.state import Following, FollowState
+from cometmq.broker.copies.state import FollowProgress, FollowState
 from cometmq.broker.copies.unfit import UnfitLog
 from cometmq.remoting.errors import CometError, ConnectionLost
 from cometmq.remoting.log import Log
@@ -33,7 +33,7 @@ class Session:
     """Keeps one connection to a master, and the status that operators see."""
 
     def __init__(
-        self, status: Following, pace: Pace, *, now_ms: Callable[[], int], log: Log
+        self, status: FollowProgress, pace: Pace, *, now_ms: Callable[[], int], log: Log
     ) -> None:
         self.status = status
         self._pace = pace

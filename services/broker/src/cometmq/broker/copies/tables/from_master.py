@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.broker.copies.state import Following
+from cometmq.broker.copies.state import FollowProgress
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.broker.delays.level import DelayFile
 from cometmq.broker.delays.positions import Positions
@@ -59,7 +59,7 @@ class MasterCopies:
     def __init__(  # noqa: PLR0913  # the collaborators, each by name
         self,
         tables: Copied,
-        status: Following,
+        status: FollowProgress,
         *,
         client: Invoker,
         registration: Registration,

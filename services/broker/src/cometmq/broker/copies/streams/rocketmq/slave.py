@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from cometmq.broker.copies.state import Following, FollowState
+from cometmq.broker.copies.state import FollowProgress, FollowState
 from cometmq.broker.copies.streams.records import RecordStream
 from cometmq.broker.copies.streams.rocketmq.frames import TransferReader, encode_report
 from cometmq.broker.copies.streams.session import (
@@ -47,7 +47,7 @@ class SlaveFollower:
     def __init__(  # noqa: PLR0913  # the collaborators, each by name
         self,
         driver: StoreDriver,
-        status: Following,
+        status: FollowProgress,
         *,
         is_slave: Callable[[], bool],
         address: Callable[[], str],
