@@ -23,14 +23,16 @@ def _block(value: float, most: float) -> str:
 
 
 class Trends:
-    """The newest values of a figure, by row; rows that are not in a look are forgotten."""
+    """The newest `looks_max` values of a figure, by row; a row that the newest snapshot lacks is
+    forgotten.
+    """
 
     def __init__(self, looks_max: int = LOOKS_SHOWN) -> None:
         self._looks_max = looks_max
         self._lines: dict[Hashable, deque[float | None]] = {}
 
     def note(self, figures: Iterable[tuple[Hashable, float | None]]) -> None:
-        """Add the values of one look."""
+        """Add the values of one snapshot."""
         before, self._lines = self._lines, {}
         for key, value in figures:
             line = before.get(key)

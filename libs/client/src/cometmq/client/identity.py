@@ -34,7 +34,7 @@ def local_ip() -> str:
 def client_id_of(options: ClientOptions, *, suffix: str = "", is_named: bool = False) -> str:
     """Return `ip@instance[@unit][@suffix]`, the id under which brokers know this client.
 
-    The name DEFAULT is replaced by a unique one, unless the client `is_named`.
+    The instance name DEFAULT is replaced by a unique one; with `is_named`, it is kept.
     """
     instance = options.instance_name
     if instance == DEFAULT_INSTANCE and not is_named:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask one broker everything that a look needs: one request for each kind of figure.
+"""Asks one broker for what a snapshot needs: one request for each kind of figure.
 
 Java's brokers have no request for the queues of all topics, or for the members of all groups. Of
-these, each look asks for a limited number, those first whose answers are oldest (`Turns`).
+these, each snapshot asks for a limited number, those first whose answers are oldest (`Turns`).
 """
 
 import asyncio
@@ -33,9 +33,9 @@ from cometmq.remoting.errors import (
 T = TypeVar("T")
 
 IN_FLIGHT_MAX: Final = 16
-"""Requests of one look that a broker serves at the same time."""
+"""Requests of one snapshot that a broker serves at the same time."""
 TURN_MAX: Final = 200
-"""Topics, and groups, of which one look asks a broker singly; the first look asks for all."""
+"""Topics, and groups, of which one snapshot asks a broker singly; the first one asks for all."""
 TURNS_S_MAX: Final = 10.0
 NEVER_MS: Final = -1
 
@@ -111,13 +111,13 @@ class Turns(Generic[T]):
 
 
 class BrokerMemory:
-    """What is kept of one master between looks."""
+    """What is kept of one master between snapshots."""
 
     def __init__(self) -> None:
         self.queues: Turns[Queues] = Turns()
         self.consumers: Turns[ConsumerConnections | None] = Turns()
         self.has_overview = True
-        """Whether the broker tells about all queues and members at once; Java's do not."""
+        """Whether one answer of the broker has all its queues and members; not so with Java's."""
 
 
 async def ask(
@@ -155,7 +155,7 @@ async def ask(
 
 
 async def _overview(broker: BrokerAdmin, memory: BrokerMemory) -> BrokerOverview | None:
-    """Return what the broker tells at once; None if it cannot, so that it is asked singly."""
+    """Return the broker's overview; None if it has none: then each queue and group is asked for."""
     if not memory.has_overview:
         return None
     try:
@@ -223,7 +223,7 @@ async def _take_turns(
     async def attempt(work: Awaitable[None]) -> None:
         try:
             await work
-        except CometError:  # the item keeps its last answer; the next look asks again
+        except CometError:  # the item keeps its last answer; the next snapshot asks again
             return
 
     topic_names = () if isinstance(topics, Unknown) else topics.keys()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make a snapshot of the answers of all brokers (pure).
 
-All sums of a look over 1,000 topics and 2,000 groups take some ten milliseconds, so the loops work
-on plain dictionaries and make one struct per row that is shown.
+All sums of a snapshot over 1,000 topics and 2,000 groups take some ten milliseconds, so the loops
+work on plain dictionaries and make one struct per row that is shown.
 """
 
 import re

@@ -22,7 +22,9 @@ def certificates_of(
     outcomes: Sequence[tuple[Place, BrokerAnswers | Unreachable]],
     further: Sequence[Certificate],
 ) -> list[Certificate]:
-    """Return all certificates that are known, and `further` ones that the caller knows."""
+    """Return the certificates of this program, the name servers and the brokers, as they report or
+    show them, and the `further` ones.
+    """
     found = [*certificates_at(OURS, admin.expiries_s()), *further]
     for address in admin.namesrv.addresses:
         found += _shown(admin, f"name server {address}", address)

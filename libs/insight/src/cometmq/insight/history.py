@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What earlier looks at a cluster saw: rates, and since when something is so.
+"""What earlier snapshots of a cluster saw: rates, and since when something is so.
 
-Without a history, a look knows no rates, and of each condition only that it began before.
+Without a history, a snapshot knows no rates, and of each condition only that it began before.
 """
 
 from collections import deque
@@ -17,11 +17,11 @@ RATE_WINDOW_MS: Final = 60_000
 SAMPLE_PAUSE_MS: Final = 2_000
 DISK_WINDOW_MS: Final = 3_600_000
 DISK_PAUSE_MS: Final = 60_000
-RATE_UNKNOWN: Final = Unknown("a rate needs two looks")
+RATE_UNKNOWN: Final = Unknown("a rate needs two snapshots")
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The counters of one look."""
+    """The counters of one snapshot."""
 
     taken_ms: int
     ends: Mapping[str, int]
@@ -45,7 +45,7 @@ class Progress(msgspec.Struct, frozen=True):
     """When the committed offsets were first seen where they are."""
     lag: int
     lag_grows_since: Since | None
-    """Since when each look has found more unread messages than the one before, or as many."""
+    """Since when each snapshot has found more unread messages than the one before, or as many."""
     lag_at_first: int
 
 
@@ -59,7 +59,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class History:
-    """Earlier looks, reduced to what the next one needs. One history belongs to one cluster."""
+    """Earlier snapshots, reduced to what the next one needs. One history belongs to one cluster."""
 
     def __init__(self) -> None:
         self.first_look_ms: int | None = None
@@ -77,7 +77,7 @@ class History:
         self._growth: dict[str, deque[Growth]] = {}
 
     def memory(self, address: str) -> BrokerMemory:
-        """Return what is kept of a broker between looks."""
+        """Return what is kept of a broker between snapshots."""
         return self._memories.setdefault(address, BrokerMemory())
 
     def since(self, key: str, now_ms: int) -> Since:
@@ -98,7 +98,7 @@ class History:
             del self.conditions[key]
 
     def began(self, now_ms: int) -> None:
-        """Note that a look has begun."""
+        """Note that a snapshot has begun."""
         if self.first_look_ms is None:
             self.first_look_ms = now_ms
         self.last_look_ms = now_ms

@@ -18,7 +18,9 @@ REST: Final = "tables, connections and interpreter"
 
 
 def memory_of(facts: Mapping[str, str]) -> Memory | Unknown:
-    """Return the memory of a broker; parts that exceed the whole are a lie, and left out."""
+    """Return the memory of a broker and its parts, in bytes; a part that exceeds what the parts
+    before it have left is omitted.
+    """
     told = _told(facts.get(KEY, ""))
     resident = told.get("resident")
     if not resident:

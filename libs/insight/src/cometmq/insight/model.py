@@ -4,7 +4,7 @@
 Three outcomes have different types: a number (also 0), an empty collection, and `Unknown` with the
 reason. A broker that does not answer has the state `Unreachable`. Everything is immutable and can
 be written as JSON by msgspec. No struct can be part of a cycle, so the garbage collector ignores
-them: it would take half the time of a look.
+them: it would take half the time of a snapshot.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ class Disk(msgspec.Struct, frozen=True, gc=False, tag="disk"):
     free_bytes: int | None = None
     full_in_s: float | None = None
     """Time until the disk is full if the log grows as it did; None if it does not grow, would take
-    more than a year, or if there are too few looks to tell.
+    more than a year, or if there are too few snapshots to tell.
     """
 
 

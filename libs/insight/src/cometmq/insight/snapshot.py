@@ -19,7 +19,7 @@ from cometmq.insight.model import Certificate, Snapshot, Trouble, Unreachable
 from cometmq.remoting.errors import CometError
 
 TIMEOUT_MS: Final = 3_000
-"""How long a look waits for each answer."""
+"""How long a snapshot waits for each answer."""
 INTERVAL_S: Final = 5.0
 
 
@@ -33,7 +33,7 @@ async def look(
 ) -> Snapshot:
     """Ask all brokers at the same time; return what they said, and which did not answer.
 
-    Without a history of earlier looks, rates are unknown. `expected` names brokers that must be
+    Without a history of earlier snapshots, rates are unknown. `expected` names brokers that must be
     there, although no name server may list them; `further` are certificates that the caller knows.
     Raise CometError if no name server answers.
     """
@@ -88,8 +88,8 @@ async def _ask(
 def _gone(
     outcomes: Sequence[Outcome], history: History, expected: Collection[str], now_ms: int
 ) -> list[Outcome]:
-    """Return the brokers that earlier looks found, or that are expected, and that are not listed
-    any more.
+    """Return the brokers that earlier snapshots found, or that are expected, and that are no longer
+    listed.
     """
     places = [place for place, _ in outcomes]
     listed = {(it.name, it.broker_id) for it in places}
@@ -146,7 +146,7 @@ class Watch:
         self.snapshot: Snapshot | None = None
         """The newest snapshot; None before the first."""
         self.failure: str = ""
-        """Why the last look failed altogether; empty if it did not."""
+        """Why the last snapshot failed altogether; empty if it did not."""
         self._admin = admin
         self._interval_s = interval_s
         self._expected = expected

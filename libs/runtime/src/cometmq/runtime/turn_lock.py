@@ -24,7 +24,7 @@ class TurnLock:
 
     @asynccontextmanager
     async def hold(self, key: object) -> AsyncIterator[None]:
-        """Hold the lock, after one waiter of each other key; the waiters of a key keep their
+        """Wait for the lock, and hold it. Keys take turns; the waiters of one key keep their
         order.
         """
         if self.is_held:

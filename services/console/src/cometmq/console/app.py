@@ -277,7 +277,7 @@ class ConsoleApp:
         self._look_ms = -math.inf
 
     async def _snapshot(self) -> Snapshot:
-        """Return a look that is fresh, or the last one if a new one takes too long."""
+        """Return a snapshot that is fresh, or the last one if a new one takes too long."""
         newest = self._watch.snapshot
         if newest is None or self._clock.monotonic_ms() - self._look_ms >= FRESH_MS:
             newest = await self.look()
@@ -296,7 +296,7 @@ class _Collector:
         self._noted_ms = 0
 
     async def look(self) -> None:
-        """Look at the cluster; a look that failed leaves a gap."""
+        """Look at the cluster; a snapshot that failed leaves a gap."""
         snapshot = await self._app.look()
         if snapshot is not None and snapshot.taken_ms != self._noted_ms:
             self._noted_ms = snapshot.taken_ms

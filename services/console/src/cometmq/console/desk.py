@@ -47,9 +47,9 @@ class Desk:
         self.reader = reader
         self.snapshot = snapshot
         self.renew = renew
-        """After a change: the next snapshot is a new look."""
+        """After a change: the next snapshot is taken anew."""
         self.looks = looks
-        """What earlier looks saw: since when something is so."""
+        """What earlier snapshots saw: since when something is so."""
         self.history = history
         self.audit = audit
         self.notes = notes

@@ -197,9 +197,7 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
     history_interval: Annotated[
         int,
-        Meta(
-            ge=1_000, description="Pause between two looks at the cluster for the history, in ms."
-        ),
+        Meta(ge=1_000, description="Pause between two snapshots for the history, in ms."),
     ] = 15_000
     history_days: Annotated[
         int, Meta(ge=0, le=366, description="Days of history kept; 0 keeps none.")

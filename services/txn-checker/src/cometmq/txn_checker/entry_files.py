@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checker's tables: fixed-size numbered entries in fixed-size files.
+"""The txn-checker's tables: fixed-size numbered entries in fixed-size files.
 
 Files are named after the offset of their first byte. Entries without a file read as zeros. Writes
 go to the page cache; they are durable after `sync`.

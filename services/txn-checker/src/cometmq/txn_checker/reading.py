@@ -17,7 +17,10 @@ TOPIC_WAIT_S: Final = 1.0
 
 
 class QueueReader:
-    """Begin with `adjust`; then `read_halves` and `read_ops` run side by side until one fails."""
+    """Reads the queues of half messages and of ends of one broker.
+
+    Call `adjust` first; then run `read_halves` and `read_ops` side by side until one of them fails.
+    """
 
     def __init__(
         self,

@@ -229,7 +229,7 @@ def _groups_view(
 
 
 def _plot(trend: deque[float | None], total: int) -> None:
-    """Add the lag of this look to the plot, and print it from the second look on."""
+    """Add the lag of this snapshot to the plot, and print it from the second snapshot on."""
     trend.append(total)
     if len(trend) > 1:
         say(f"\nLag, {len(trend)} looks: {sparkline(trend)} {total:,}")

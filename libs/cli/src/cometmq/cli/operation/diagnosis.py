@@ -168,7 +168,7 @@ def _settings(evidence: Evidence) -> Iterator[Verdict]:
 
 def _findings(evidence: Evidence) -> Iterator[Verdict]:
     for it in evidence.found:
-        text = it.text  # a single look knows only some begins
+        text = it.text  # a single snapshot knows only some begins
         if not it.since.is_bound:
             text += f", {since_text(it.since, evidence.taken_ms)}"
         advice = f"{it.remedy} (see {it.command})"

@@ -34,7 +34,7 @@ from cometmq.runtime.version import VERSION
 
 CONNECT_S: Final = 3.0
 RATES_S: Final = 1.1
-"""A rate needs two looks, at least a second apart."""
+"""A rate needs two snapshots, at least a second apart."""
 UNRESOLVED: Final = "the name cannot be resolved"
 EVIDENCE: Final = "evidence.json"
 ENTRY_BYTES_MAX: Final = 64 << 20
@@ -77,9 +77,9 @@ class Evidence(msgspec.Struct, frozen=True):
 async def collect(
     namesrv: str, expected: Sequence[str] = (), *, has_rates: bool = False
 ) -> Evidence:
-    """Ask name servers and brokers; what does not answer is part of the result.
+    """Ask name servers and brokers; those that do not answer are part of the result.
 
-    For rates, the cluster is looked at twice.
+    With `has_rates`, take two snapshots, because a rate needs them.
     """
     servers: list[Server] = []
     snapshot, failure = None, ""

@@ -27,7 +27,9 @@ _INPUT: Final = 0
 
 
 class ConsoleOrder(msgspec.Struct, frozen=True):
-    """What the console's process must know; it may hold a secret, so it is no argument."""
+    """What the console's process must know. It comes through a pipe, because it may hold a secret,
+    and anybody on the machine can read the arguments of a process.
+    """
 
     listener: int
     """The descriptor of the listening socket."""

@@ -36,7 +36,7 @@ WIDTH: Final = 80
 HEIGHT: Final = 24
 """The size of a terminal that does not tell its own."""
 FIRST_RATES_S: Final = 1.1
-"""A rate needs two looks, at least a second apart."""
+"""A rate needs two snapshots, at least a second apart."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -49,7 +49,7 @@ def top(
     ] = "topics",
     namesrv: Namesrv = DEFAULT_NAMESRV,
     every_s: Annotated[
-        float, typer.Option("--every", min=0.5, max=3600, help="Seconds between two looks.")
+        float, typer.Option("--every", min=0.5, max=3600, help="Seconds between two snapshots.")
     ] = 2.0,
     sort: Annotated[
         str, typer.Option(help="Column to sort by; the largest first, names from A.")

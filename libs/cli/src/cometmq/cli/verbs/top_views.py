@@ -39,7 +39,7 @@ class Screen:
         self._trends = {view: Trends() for view in TRENDS}
 
     def note(self, snapshot: Snapshot) -> None:
-        """Add a look to the plots."""
+        """Add a snapshot to the plots."""
         for view, column in TRENDS.items():
             columns, rows, _ = VIEWS[view]
             at = columns.index(column)

@@ -60,9 +60,9 @@ class State(msgspec.Struct, frozen=True):
     addresses: Table[AddressesEntry]
     order_config: Mapping[str, str]
     silent: Mapping[str, str]
-    """The brokers that do not tell their accounts, with the reasons."""
+    """The brokers that did not return their accounts, with the reasons."""
     secrets: Mapping[tuple[str, str], str] = {}
-    """The secret keys that brokers tell over TLS, by broker and account; never shown."""
+    """The secret keys that brokers returned over TLS, by broker and account; never shown."""
 
     def is_reserved_topic(self, name: str) -> bool:
         """Return whether servers create a topic themselves."""

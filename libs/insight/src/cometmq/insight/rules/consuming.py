@@ -142,7 +142,7 @@ def lag_grows(snapshot: Snapshot, history: History) -> Iterator[Condition]:
 
 def behind(snapshot: Snapshot, history: History) -> Iterator[Condition]:
     """Find groups with members that have left messages unread for long, and of which it is not
-    known whether they read at all; a single look cannot tell.
+    known whether they read at all; a single snapshot cannot tell.
     """
     told = {it.subject for rule in (stuck, lag_grows) for it in rule(snapshot, history)}
     for group in _read(snapshot):

@@ -24,7 +24,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """The messages whose size is at most `until`, and larger than that of the bar before."""
+    """The number of messages of at most `until` bytes, without those of the bars before."""
 
     until: int
     count: int

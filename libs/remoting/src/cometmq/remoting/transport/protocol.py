@@ -298,7 +298,7 @@ class PeerProtocol(asyncio.Protocol):
             self.close()
 
     def active_ms(self) -> int:
-        """Return when bytes last arrived; the time is that of the first call after them."""
+        """Return when bytes last arrived, by the hub's clock: the time of the first call since."""
         if self.has_received:
             self.has_received = False
             self._active_ms = self._hub.now_ms()

@@ -20,17 +20,21 @@ class History(Protocol):
 
 
 def group_key(group: str, figure: str) -> str:
-    """Return the key of a group's figure: `lag`, `behind` or `out`."""
+    """Return the key of a group's figure: `lag` (messages), `behind` (seconds), or `out` (messages
+    per second).
+    """
     return f"group:{figure}:{group}"
 
 
 def topic_key(topic: str, figure: str) -> str:
-    """Return the key of a topic's figure: `in`."""
+    """Return the key of a topic's figure: `in` (messages per second)."""
     return f"topic:{figure}:{topic}"
 
 
 def broker_key(name: str, broker_id: int, figure: str) -> str:
-    """Return the key of a copy's figure: `in`, `out`, `disk` or `behind`."""
+    """Return the key of a copy's figure: `in` or `out` (messages per second), `disk` (ratio used),
+    or `behind` (bytes).
+    """
     return f"broker:{figure}:{name}:{broker_id}"
 
 

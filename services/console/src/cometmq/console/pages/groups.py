@@ -194,7 +194,7 @@ async def group(view: View) -> Shown:
 
 
 def _behind(group: Group, states: Sequence[QueueState]) -> float | Unknown:
-    """Return the age of the oldest unread message, which the queues may tell if a look did not."""
+    """Return the age of the oldest unread message: that of the queues, if the snapshot lacks it."""
     known_s = [it.behind_s for it in states if it.behind_s is not None]
     if isinstance(group.behind_s, Unknown) and len(known_s) == len(states) and states:
         return max(known_s)

@@ -78,7 +78,7 @@ def flag(value: object) -> str:
 
 
 def words(value: Any) -> str:
-    """Write a sequence, or anything else as it is."""
+    """Return a value as text: yes or no, `key=value` pairs, or items with commas between them."""
     if isinstance(value, bool):
         return flag(value)
     if isinstance(value, Mapping):
