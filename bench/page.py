@@ -46,7 +46,7 @@ def markdown(result: report.Result) -> str:
     options = result["options"]
     made = (
         f"Measured on {result['measured_at'][:10]} on {result['machine']['cpu']}, "
-        f"{options['rounds']} rounds of {options['seconds']:g} s."
+        f"{_rounds(options['rounds'])} of {options['seconds']:g} s."
     )
     lines = [
         f"Each cell: {' · '.join(servers)}, and a target if it was missed.",
@@ -64,14 +64,23 @@ def markdown(result: report.Result) -> str:
     return "\n".join(lines)
 
 
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"
+
+
 def _is_told(row: report.Row) -> bool:
     """Return whether the second table shows a figure.
 
     It leaves out a quiet machine, and shares that the README shows, unless they have a target.
     """
     if row.metric == "others_cpus":
-        return max(row.comet or 0, row.java or 0) > QUIET_CPUS_MAX
+        return _is_disturbed(row)
     return row.metric != "share_of_plain" or bool(row.targets)
+
+
+def _is_disturbed(row: report.Row) -> bool:
+    """Return whether other programs took so much of the machine that a row is not conclusive."""
+    return max(row.comet or 0, row.java or 0) > QUIET_CPUS_MAX
 
 
 def _of_all_servers(row: report.Row) -> str:
@@ -199,6 +208,15 @@ def _tally(measured: Sequence[report.Row], names: Sequence[str], result: report.
         shared = [row for row in measured if row.rivals[index] is not None]
         lost = sum(name in _ahead(row, names) for row in shared)
         sentences.append(f"{report.TITLES[name]} is ahead in {lost} of {len(shared)}.")
+    disturbed = [
+        row.workload.title for row in report.rows(result["samples"])
+        if row.metric == "others_cpus" and _is_disturbed(row)
+    ]  # fmt: skip
+    if disturbed:
+        sentences.append(
+            "Not conclusive, because other programs used more than"
+            f" {QUIET_CPUS_MAX:g} CPUs beside them: {'; '.join(disturbed)}."
+        )
     return " ".join(sentences)
 
 

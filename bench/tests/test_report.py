@@ -116,6 +116,7 @@ def test_a_workload_that_was_disturbed_says_so_on_the_page():
         samples = {"send-64x1": {"comet": [sample], "java": [SLOW]}}
         result = report.make_result(samples, {}, options=options, measured_at="2026-02-02")
         assert ("used by other programs" in page.markdown(result)) is is_told
+        assert ("Not conclusive" in page.summary(result)) is is_told
 
 
 def test_the_readme_has_the_other_servers_and_treats_small_differences_as_equal():
