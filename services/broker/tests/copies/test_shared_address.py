@@ -18,6 +18,7 @@ from cometmq.remoting.commands.clients import GetConsumerListByGroup
 from cometmq.remoting.commands.send import SendMessageReply
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.message.ids import parse_offset_message_id
+from cometmq.runtime.incremental import Steps
 from cometmq.runtime.settings import load
 
 ADDRESS = "192.0.2.100:10911"
@@ -51,8 +52,14 @@ async def test_a_slave_hints_its_consumers_once_when_the_master_falls_silent(
     async with running_group(tmp_path, 2, groupAddress=ADDRESS) as group:
         old = group.master
         assert old is not None
-        consumers, hints = group.apps[1 - old].broker.clients.consumers, []
-        consumers.hint = lambda: hints.append(group.master)  # type: ignore[method-assign]
+        consumers = group.apps[1 - old].broker.clients.consumers
+        hints: list[int | None] = []
+
+        def hint() -> Steps[None]:
+            hints.append(group.master)
+            yield from ()
+
+        consumers.hint = hint  # type: ignore[method-assign]
         await group.kill(old)
         await group.until(lambda: hints)
         await group.until_master(old)
