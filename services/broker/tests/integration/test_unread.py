@@ -40,8 +40,8 @@ RELEASE_S_MAX = 10.0
 KEPT_MB_MAX = 24
 SCATTERED_MB = 24
 """More remains if memory is freed between allocations that stay: if the broker waited for a
-processor for more than `BUSY_S`, and on the Python path, whose requests are objects. Measured there:
-4 to 11 MB remained, and 54 to 67 when requests that waited for a turn were decoded.
+processor for more than `BUSY_S`, and on the Python path, whose requests are objects. Measured
+there: 4 to 11 MB remained, and 54 to 67 when requests that waited for a turn were decoded.
 """
 BUSY_S = 5.0
 
