@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import CapturingLogger
 
 from cometmq.ha.actions import Status
-from cometmq.ha.member import Role
 from cometmq.ha.places.kubernetes import ANNOTATION
 from cometmq.ha.record import Copy, Record, encode_record
+from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.operator.api import ApiUnreachable, KubeApi
 from cometmq.operator.api_types.broker_group import KIND

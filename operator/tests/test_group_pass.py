@@ -7,8 +7,8 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from cometmq.ha.actions import Status
-from cometmq.ha.member import Role
 from cometmq.ha.record import Copy, Record
+from cometmq.ha.role import Role
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.broker_groups.decide import Backlog
 from cometmq.operator.broker_groups.group import FINALIZER

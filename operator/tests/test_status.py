@@ -5,8 +5,8 @@ import msgspec
 import pytest
 
 from cometmq.ha.actions import Status
-from cometmq.ha.member import Role
 from cometmq.ha.record import Copy
+from cometmq.ha.role import Role
 from cometmq.operator.api_types.secret_keys import SecretReason
 from cometmq.operator.api_types.status import GroupStatus
 from cometmq.operator.broker_groups.decide import Backlog, Nothing, Reason, Restart, Seen, Wait

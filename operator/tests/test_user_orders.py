@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from cometmq.ha.actions import Fence, HandOver, Status
-from cometmq.ha.member import Role
 from cometmq.ha.record import Copy
+from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.operator.broker_groups import user_orders
 from cometmq.operator.broker_groups.group import ACCEPT_LOSS, FENCE, REBUILD, SWITCHOVER

@@ -16,8 +16,8 @@ from tests.sim.place import NAME as RECORD
 from tests.sim.plan import FAULTS
 
 from cometmq.ha.actions import HandOver
-from cometmq.ha.member import Role as MemberRole
 from cometmq.ha.planned import switch_over
+from cometmq.ha.role import Role as MemberRole
 from cometmq.ha.state import Standing
 
 if TYPE_CHECKING:

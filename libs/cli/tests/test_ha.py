@@ -12,9 +12,10 @@ from cometmq.control.controlled import Target
 from cometmq.control.electors import Electors, elector_mark
 from cometmq.control.server import ControlServer
 from cometmq.control.testing.obedient import ObedientMember
-from cometmq.ha.member import OrderRefused, Refusal, Role
+from cometmq.ha.member import OrderRefused, Refusal
 from cometmq.ha.places.file import FileRecord
 from cometmq.ha.record import Copy, Record
+from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.peers.comet import PROGRAM
 

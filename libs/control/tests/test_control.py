@@ -25,8 +25,9 @@ from cometmq.control.methods import ORDERS
 from cometmq.control.server import CODES, ControlServer
 from cometmq.control.testing.scripted import TARGET
 from cometmq.control.v1 import control_pb2 as pb
-from cometmq.ha.member import OrderRefused, Refusal, Role
+from cometmq.ha.member import OrderRefused, Refusal
 from cometmq.ha.record import Copy
+from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.remoting.errors import RemoteProtocolError, SettingsError
 from cometmq.remoting.transport.tasks import TaskSet

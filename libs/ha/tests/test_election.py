@@ -14,8 +14,8 @@ from cometmq.ha.actions import (
     Status,
 )
 from cometmq.ha.election import Loss, Watched
-from cometmq.ha.member import Role
 from cometmq.ha.record import Copy, Versioned
+from cometmq.ha.role import Role
 from cometmq.ha.testing.samples import (
     GROUP,
     TIMING,

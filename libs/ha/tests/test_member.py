@@ -28,7 +28,6 @@ from cometmq.ha.member import (
     RecordRead,
     Recovered,
     Refusal,
-    Role,
     SavePromise,
     ServeHeld,
     StartFollowing,
@@ -38,6 +37,7 @@ from cometmq.ha.member import (
 )
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Copy, Record, Versioned
+from cometmq.ha.role import Role
 
 ME, X, Y = Copy(0, "m"), Copy(1, "x"), Copy(2, "y")
 

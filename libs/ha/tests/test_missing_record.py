@@ -10,8 +10,8 @@ from cometmq.ha.actions import (
     Fence,
     Group,
 )
-from cometmq.ha.member import Role
 from cometmq.ha.record import Copy, Record
+from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.ha.testing.samples import (
     GROUP,

@@ -13,7 +13,7 @@ from cometmq.ha.actions import (
     Resize,
     Wait,
 )
-from cometmq.ha.member import Role
+from cometmq.ha.role import Role
 from cometmq.ha.testing.samples import (
     GROUP,
     X2,

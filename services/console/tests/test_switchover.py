@@ -17,9 +17,10 @@ from cometmq.console.settings import ConsoleSettings
 from cometmq.control.controlled import Target
 from cometmq.control.electors import elector_mark
 from cometmq.control.testing.obedient import ObedientMember
-from cometmq.ha.member import OrderRefused, Refusal, Role
+from cometmq.ha.member import OrderRefused, Refusal
 from cometmq.ha.places.file import FileRecord
 from cometmq.ha.record import Record
+from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.insight.model import Broker, BrokerState, Disk
 from cometmq.remoting.errors import AccessDenied, CometError, SettingsError

@@ -11,9 +11,9 @@ from cometmq.elector.elector import Elector
 from cometmq.elector.plan import plan_of
 from cometmq.elector.settings import ElectorSettings
 from cometmq.ha.fencing import Timing
-from cometmq.ha.member import Role
 from cometmq.ha.places.memory import MemoryPlace
 from cometmq.ha.record import Copy
+from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.runtime.clock import FakeClock
 

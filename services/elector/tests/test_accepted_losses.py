@@ -6,9 +6,9 @@ import pytest
 
 from cometmq.elector.restoration import ACCEPTANCE_MS
 from cometmq.ha.actions import Blocked
-from cometmq.ha.member import Role
 from cometmq.ha.places.memory import Fault
 from cometmq.ha.record import Copy
+from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 
 from .conftest import rounds, started

@@ -11,8 +11,8 @@ from cometmq.control.controlled import Target
 from cometmq.control.testing.obedient import ObedientMember
 from cometmq.elector.app import ElectorApp
 from cometmq.elector.settings import ElectorSettings
-from cometmq.ha.member import Role
 from cometmq.ha.places.file import FileRecord
+from cometmq.ha.role import Role
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime import logging
 from cometmq.runtime.admin_http import AdminHttp

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq.ha.actions import Blocked
-from cometmq.ha.member import OrderRefused, Refusal, Role
+from cometmq.ha.member import OrderRefused, Refusal
 from cometmq.ha.places.memory import Fault
 from cometmq.ha.record import Copy
+from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 
 from .conftest import FakeGroup, rounds, started

@@ -11,7 +11,8 @@ from cometmq.elector.open_group import GroupFailed, OpenGroup
 from cometmq.elector.plan import plan_of
 from cometmq.elector.settings import ElectorSettings
 from cometmq.elector.switchover import carry_out, plan_switchover
-from cometmq.ha.member import OrderRefused, Refusal, Role
+from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.ha.role import Role
 
 from .conftest import GROUP, FakeLink, started
 

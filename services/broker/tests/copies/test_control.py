@@ -18,7 +18,8 @@ from cometmq.control import electors
 from cometmq.control.client import MemberClient
 from cometmq.control.controlled import MemberUnproven, Target
 from cometmq.control.electors import elector_mark
-from cometmq.ha.member import OrderRefused, Refusal, Role
+from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.ha.role import Role
 from cometmq.ha.signed import fingerprint
 from cometmq.peers.ports import free_port
 from cometmq.remoting.errors import SettingsError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.testing.broker_groups import running_group
-from cometmq.ha.member import Role
+from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CommandError

@@ -11,9 +11,10 @@ import pytest
 from cometmq.broker.handlers.runtime_info import expected_members
 from cometmq.broker.testing.broker_groups import DEADLINE_S, BrokerGroup, running_group
 from cometmq.broker.testing.clients import Client
-from cometmq.ha.member import OrderRefused, Role
+from cometmq.ha.member import OrderRefused
 from cometmq.ha.port import Outcome
 from cometmq.ha.record import Record, Versioned
+from cometmq.ha.role import Role
 from cometmq.ha.state import StateDamaged
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.commands.topics import DeleteTopicInBroker

@@ -11,7 +11,8 @@ from cometmq.broker.copies.roles import member_driver
 from cometmq.broker.testing.member_rig import ME, Rig, X, record, running
 from cometmq.ha import member as rules
 from cometmq.ha.epochs import HistoryUnsaved
-from cometmq.ha.member import OrderRefused, Refusal, Role
+from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.ha.role import Role
 from cometmq.ha.state import State
 
 

@@ -12,7 +12,7 @@ from cometmq.broker.delays.level import DelayFile
 from cometmq.broker.testing.broker_groups import BrokerGroup, running_group
 from cometmq.broker.testing.clients import Client
 from cometmq.broker.testing.process import RecordingNamesrv
-from cometmq.ha.member import Role
+from cometmq.ha.role import Role
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
 from cometmq.remoting.bodies.queues import MessageQueue

@@ -32,9 +32,10 @@ from cometmq.elector.open_group import GroupFailed, OpenGroup
 from cometmq.elector.switchover import carry_out, plan_switchover, until_open
 from cometmq.ha import missing_record
 from cometmq.ha.actions import Create, Fence, Wait
-from cometmq.ha.member import OrderRefused, Role
+from cometmq.ha.member import OrderRefused
 from cometmq.ha.port import Answer, Outcome
 from cometmq.ha.record import Record
+from cometmq.ha.role import Role
 
 FENCE_WAIT_S: Final = 10
 RESTORE_ROUNDS_MAX: Final = 5

@@ -10,8 +10,8 @@ from cometmq.control.electors import SILENCE_MS
 from cometmq.elector.open_group import OpenGroup
 from cometmq.ha import missing_record
 from cometmq.ha.actions import Wait
-from cometmq.ha.member import Role
 from cometmq.ha.record import Record
+from cometmq.ha.role import Role
 
 COLUMNS: Final = ("Broker", "Role", "Epoch", "In sync", "Behind", "Address", "State")
 UNKNOWN: Final = "unknown"

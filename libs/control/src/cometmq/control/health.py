@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2
 
 from cometmq.control.admission import Caller, Streams
 from cometmq.control.controlled import Report
-from cometmq.ha.member import Role
+from cometmq.ha.role import Role
 
 WATCH_MS: Final = 250
 

@@ -6,8 +6,8 @@ from typing import Final
 from cometmq.control.controlled import Report, Target
 from cometmq.control.v1 import control_pb2 as pb
 from cometmq.ha.actions import Status
-from cometmq.ha.member import Role
 from cometmq.ha.record import Copy
+from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.remoting.errors import RemoteProtocolError
 

@@ -8,8 +8,8 @@ from enum import StrEnum
 
 import msgspec
 
-from cometmq.ha.member import Role
 from cometmq.ha.record import Copy, Record, Versioned
+from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.remoting.errors import SettingsError
 

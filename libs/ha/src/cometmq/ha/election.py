@@ -28,9 +28,9 @@ from cometmq.ha.actions import (
     status_of,
 )
 from cometmq.ha.fencing import Timing
-from cometmq.ha.member import Role
 from cometmq.ha.planned import relieve, resize, retire
 from cometmq.ha.record import Record, Versioned
+from cometmq.ha.role import Role
 
 # ---- is the master lost? ---------------------------------------------------------------------
 

@@ -4,8 +4,8 @@
 from typing import Final
 
 from cometmq.ha.actions import Actions, Blocked, Create, Fence, Group, Status, Statuses, Wait
-from cometmq.ha.member import Role
 from cometmq.ha.record import Copy, Record
+from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 
 ACCEPTANCE: Final = "a person has to accept that"

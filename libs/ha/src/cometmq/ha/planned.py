@@ -17,8 +17,8 @@ from cometmq.ha.actions import (
     Wait,
     status_of,
 )
-from cometmq.ha.member import Role
 from cometmq.ha.record import Record
+from cometmq.ha.role import Role
 
 SWITCHOVER_LAG_BYTES_MAX: Final = 1 << 20
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from cometmq.ha.actions import Status
-from cometmq.ha.member import Role
 from cometmq.ha.record import Copy, Record
+from cometmq.ha.role import Role
 from cometmq.operator.broker_groups.decide import PodSeen, Seen
 from cometmq.operator.broker_groups.group import BrokerGroup, group_of
 

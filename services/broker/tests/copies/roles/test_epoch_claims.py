@@ -13,7 +13,7 @@ from cometmq.broker.copies.roles.epoch_claims import EpochClaims
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.broker.testing.member_rig import Rig, X, record, running
 from cometmq.broker.testing.replicas import until
-from cometmq.ha.member import Role
+from cometmq.ha.role import Role
 
 HUGE = 1 << 62
 

@@ -12,9 +12,10 @@ import pytest
 
 from cometmq.broker.testing.member_rig import ME, Rig, X, record, running
 from cometmq.ha import member as rules
-from cometmq.ha.member import OrderRefused, Refusal, Role
+from cometmq.ha.member import OrderRefused, Refusal
 from cometmq.ha.places.memory import Fault
 from cometmq.ha.port import Answer
+from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.ha.testing.model import Model
 from cometmq.ha.testing.world import Bounds

@@ -4,9 +4,9 @@
 from cometmq.control.controlled import Target
 from cometmq.control.server import ControlServer
 from cometmq.control.testing.scripted import ScriptedMember
-from cometmq.ha.member import Role
 from cometmq.ha.port import RecordPort
 from cometmq.ha.record import Versioned
+from cometmq.ha.role import Role
 
 
 class ObedientMember(ScriptedMember):

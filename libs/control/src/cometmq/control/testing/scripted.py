@@ -9,8 +9,8 @@ import msgspec
 
 from cometmq.control.controlled import ConfigChange, Report, Target
 from cometmq.ha.actions import Status
-from cometmq.ha.member import Role
 from cometmq.ha.record import Copy
+from cometmq.ha.role import Role
 from cometmq.remoting.errors import SettingsError
 
 TARGET: Final = Target("orders", 1)

@@ -14,9 +14,10 @@ from cometmq.ha import actions, election, in_sync, missing_record
 from cometmq.ha import member as members
 from cometmq.ha import state as states
 from cometmq.ha.in_sync import Ack, AckRefused
-from cometmq.ha.member import OrderRefused, Role
+from cometmq.ha.member import OrderRefused
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Record, Versioned
+from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.ha.testing.machinery import Machinery
 from cometmq.ha.testing.world import Stream, World

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from cometmq.ha.actions import Group, Status
 from cometmq.ha.fencing import Timing
-from cometmq.ha.member import Role
 from cometmq.ha.record import Copy, Record, Versioned
+from cometmq.ha.role import Role
 
 M: Final = Copy(0, "m")
 X: Final = Copy(1, "x")

@@ -14,7 +14,8 @@ from cometmq.broker.faults import replication_fault, store_fault
 from cometmq.broker.handlers.admin import change_settings
 from cometmq.control.controlled import ConfigChange, Report
 from cometmq.control.server import ControlServer
-from cometmq.ha.member import OrderRefused, Refusal, Role
+from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.ha.role import Role
 from cometmq.remoting.errors import CommandError, SettingsError
 from cometmq.runtime.tls_keys import server_tls
 from cometmq.runtime.version import VERSION

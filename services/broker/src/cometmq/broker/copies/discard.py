@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.broker.settings import BrokerSettings
-from cometmq.ha.member import Role
+from cometmq.ha.role import Role
 from cometmq.ha.state import STATE_FILE
 from cometmq.remoting.log import Log
 

@@ -7,7 +7,7 @@ from typing import Final
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.joining import Joined
 from cometmq.ha import in_sync
-from cometmq.ha.member import Role
+from cometmq.ha.role import Role
 from cometmq.runtime.metrics import Family, Row, counter, gauge, labelled_gauge
 
 

@@ -24,9 +24,10 @@ from cometmq.broker.testing.logs import RecordingLog
 from cometmq.ha import actions, election, missing_record
 from cometmq.ha.actions import Group, Status
 from cometmq.ha.group_key import KeyFile, Keys
-from cometmq.ha.member import OrderRefused, Role
+from cometmq.ha.member import OrderRefused
 from cometmq.ha.places.memory import MemoryPlace, MemoryRecord
 from cometmq.ha.record import Record
+from cometmq.ha.role import Role
 from cometmq.remoting.transport.server import Server
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import load

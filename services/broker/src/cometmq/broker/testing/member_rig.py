@@ -20,10 +20,10 @@ from cometmq.broker.copies.roles.saved_state import SavedState
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.ha import member as rules
 from cometmq.ha.durable import OsFiles
-from cometmq.ha.member import Role
 from cometmq.ha.places.memory import Delay, MemoryPlace, no_delay
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Copy, Record
+from cometmq.ha.role import Role
 from cometmq.ha.state import State, StateFile
 from cometmq.runtime.worker import Worker
 

@@ -26,8 +26,9 @@ from cometmq.ha import member as rules
 from cometmq.ha import state as states
 from cometmq.ha.durable import DISK_FULL
 from cometmq.ha.epochs import HistoryUnsaved
-from cometmq.ha.member import OrderRefused, Refusal, Role
+from cometmq.ha.member import OrderRefused, Refusal
 from cometmq.ha.port import Answer, RecordPort
+from cometmq.ha.role import Role
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe

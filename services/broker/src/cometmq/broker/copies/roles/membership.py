@@ -11,8 +11,9 @@ from cometmq.broker.copies.roles.member_driver import MemberDriver
 from cometmq.broker.copies.roles.saved_state import SavedState
 from cometmq.ha import member as rules
 from cometmq.ha.actions import Status
-from cometmq.ha.member import OrderRefused, Refusal, Role
+from cometmq.ha.member import OrderRefused, Refusal
 from cometmq.ha.port import Answer
+from cometmq.ha.role import Role
 from cometmq.remoting.log import Log
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries out a member's role changes in its store, for its clients and at name servers.
 
-The seven roles of a member (`cometmq.ha.member.Role`) are three for its clients (`ServedRole`), and
+The seven roles of a member (`cometmq.ha.role.Role`) are three for its clients (`ServedRole`), and
 three objects do the work (`Acting`):
 
     ========================  =============  ===========
