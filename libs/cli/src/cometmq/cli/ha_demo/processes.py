@@ -14,6 +14,8 @@ from typing import Any, Final, TypeAlias
 
 from cometmq.cli.demo.children import HOST, end, free_port
 from cometmq.cli.demo.errors import DemoFailed
+from cometmq.client.admin import AdminClient
+from cometmq.client.cluster.routes import MASTER_ID
 
 GROUP: Final = "orders"
 BROKER_COUNT: Final = 3
@@ -58,7 +60,7 @@ class Group:
         self._children: dict[str, Process] = {}
 
     async def start(self) -> None:
-        """Start all processes, and wait until the group is complete."""
+        """Start all processes; wait until the group is complete and clients find its master."""
         key = self._folder / "group.key"
         key.touch(mode=0o600)
         key.write_text(f"{secrets.token_hex(32)}\n")
@@ -72,6 +74,7 @@ class Group:
             await self.start_broker(ordinal)
         await self._run("elector", "elector", "-c", str(elector))
         await self.until_complete()
+        await self._until_routed()
 
     async def start_broker(self, ordinal: int) -> None:
         """Start a broker on its store."""
@@ -114,6 +117,15 @@ class Group:
             if monotonic() > deadline:
                 raise DemoFailed(f"no {what} within {SETTLE_TIMEOUT_S} s")
         return status
+
+    async def _until_routed(self) -> None:
+        """Wait until the name server lists the master, which registers after its promotion."""
+        async with AdminClient(namesrv=self.namesrv) as admin:
+            deadline = monotonic() + SETTLE_TIMEOUT_S
+            while MASTER_ID not in (await admin.broker_groups()).get(GROUP, {}):
+                if monotonic() > deadline:
+                    raise DemoFailed(f"no master in the routes within {SETTLE_TIMEOUT_S} s")
+                await asyncio.sleep(POLL_S)
 
     async def stop(self) -> None:
         """End all processes."""
