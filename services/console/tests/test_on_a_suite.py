@@ -298,11 +298,11 @@ async def test_wrong_accounts_are_refused(desk, account):
 @pytest.mark.parametrize(
     ("who", "what", "name", "answer"),
     [
-        ("chief-key", "send", "orders", "administrators may do everything"),
-        ("reader-key", "send", "orders", "its right to orders is DENY"),
-        ("reader-key", "read", "else", "the default right to else is SUB"),
-        ("reader-key", "send", "else", "the default right to else is SUB"),
-        ("reader-key", "join", "team", "the default right to team is SUB"),
+        ("chief-key", "send", "orders", "admin: true"),
+        ("reader-key", "send", "orders", "topicPerms: orders=DENY"),
+        ("reader-key", "read", "else", "defaultTopicPerm: SUB"),
+        ("reader-key", "send", "else", "defaultTopicPerm: SUB"),
+        ("reader-key", "join", "team", "defaultGroupPerm: SUB"),
         ("nobody", "send", "orders", "does not know the account"),
     ],
 )
@@ -315,6 +315,14 @@ async def test_may_x_do_y(desk, who, what, name, answer):
     assert is_yes == ((who, what) in {("chief-key", "send"), ("reader-key", "read"),
                                       ("reader-key", "join")})  # fmt: skip
     assert "chief-secret" not in page.text
+    assert f"cometmq account may {who} {what} {name}" in page.text
+
+
+async def test_a_wrong_question_about_rights_is_refused(desk):
+    await log_in(desk)
+    page = await desk.web.get("/accounts?who=chief-key&may=fly&subject=orders")
+    assert page.status_code == 400
+    assert "may must be send, read, join" in page.text
 
 
 async def test_rights_of_an_account_change(desk):

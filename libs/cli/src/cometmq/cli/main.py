@@ -100,6 +100,12 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         CLUSTER,
     ),
     "lag": CommandInfo("cometmq.cli.consuming.lag", "Show the lag of consumer groups.", CLUSTER),
+    "account": CommandInfo(
+        "cometmq.cli.operation.accounts",
+        "Show who may do what.",
+        CLUSTER,
+        is_joined=True,
+    ),
     "definitions": CommandInfo(
         "cometmq.cli.verbs.definitions", "Export and import topics, groups and rights.", CLUSTER
     ),
@@ -107,12 +113,13 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         "cometmq.cli.verbs.brokers", "Show the brokers with their rates and disk usage.", CLUSTER
     ),
     "top": CommandInfo("cometmq.cli.verbs.top", "Watch topics, groups and connections.", CLUSTER),
-    "ha": CommandInfo("cometmq.cli.ha", "Show and control a broker group with failover.", CLUSTER),
+    "ha": CommandInfo("cometmq.cli.ha", "Control failover groups.", CLUSTER),
     "k8s": CommandInfo(
         "cometmq.cli.k8s",
         "Control a Kubernetes BrokerGroup.",
         CLUSTER,
         takes_global_options=False,
+        is_joined=True,
     ),
     "store": CommandInfo(
         "cometmq.cli.verbs.store", "Inspect, verify and dump a store offline.", CLUSTER
@@ -134,6 +141,21 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     ),
     "bench": CommandInfo(
         "cometmq.cli.operation.bench", "Measure sends, reads and latencies.", OPERATION
+    ),
+    "audit": CommandInfo(
+        "cometmq.cli.operation.kept",
+        "List changes made with a console.",
+        OPERATION,
+        True,
+        takes_global_options=False,
+    ),
+    "notes": CommandInfo(
+        "cometmq.cli.operation.kept",
+        "List its notes.",
+        OPERATION,
+        True,
+        takes_global_options=False,
+        is_joined=True,
     ),
     "mcp": CommandInfo(
         "cometmq.cli.mcp.command", "Serve tools to an assistant that speaks MCP.", OPERATION

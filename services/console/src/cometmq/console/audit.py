@@ -62,6 +62,24 @@ class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     after: Any = None
 
 
+class Change(msgspec.Struct, frozen=True):
+    """One change: its begin and, once it has ended, its outcome."""
+
+    begun: AuditEntry
+    outcome: str
+    text: str
+
+
+def changes_of(entries: list[AuditEntry]) -> list[Change]:
+    """Join the two entries of each change; the newest is first."""
+    ends = {it.id: it for it in entries if it.outcome != "begun"}
+    return [
+        Change(it, end.outcome if (end := ends.get(it.id)) else "begun", end.text if end else "")
+        for it in entries
+        if it.outcome == "begun"
+    ]
+
+
 class Audit:
     """Writes the audit log, and reads its newest entries."""
 

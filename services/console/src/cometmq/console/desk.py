@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.admin import AdminClient
@@ -57,6 +58,11 @@ class Desk:
         """Samples of topics that are read at the same time."""
         self.clock = clock
         self.log = log
+
+    @property
+    def folder(self) -> str:
+        """The folder of the history, the notes and the audit log, for commands to copy."""
+        return str(Path(self.settings.store_path_root_dir).absolute())
 
     @property
     def prefix(self) -> str:

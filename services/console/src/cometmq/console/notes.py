@@ -6,6 +6,7 @@ All notes are in memory too, so that lists show them. Everything on disk happens
 
 import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,9 @@ CREATE TABLE IF NOT EXISTS notes (
 """
 
 
+_QUERY: Final = "SELECT kind, name, text, user, at_ms FROM notes"
+
+
 class NoteRefused(CometError):
     """A note cannot be stored; nothing was changed."""
 
@@ -47,6 +51,22 @@ class Note(msgspec.Struct, frozen=True):
         """Return the beginning, for lists."""
         words = " ".join(self.text.split())
         return words if len(words) <= 80 else f"{words[:79]}…"
+
+
+def read_notes(folder: Path) -> list[Note]:
+    """Return the notes of a console that may be running; raise StoreError if they cannot be read.
+
+    Nothing is created or changed.
+    """
+    path = folder / "notes.db"
+    is_running = path.with_name("notes.db-wal").exists()  # otherwise SQLite would create it
+    mode = "mode=ro" if is_running else "immutable=1"
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)) as database:
+            database.text_factory = lambda text: text.decode("utf-8", "replace")
+            return [Note(*row) for row in database.execute(f"{_QUERY} ORDER BY kind, name")]
+    except sqlite3.Error as error:
+        raise StoreError(f"{path} cannot be read: {error}") from error
 
 
 class Notes:
@@ -109,7 +129,7 @@ class Notes:
         self._database, rows = opened(
             self._path,
             schema=_SCHEMA,
-            query="SELECT kind, name, text, user, at_ms FROM notes",
+            query=_QUERY,
             damaged=self._damaged,
         )
         return [Note(*row) for row in rows]

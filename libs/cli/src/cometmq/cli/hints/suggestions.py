@@ -7,7 +7,9 @@ Similar spellings are suggested without this table.
 from collections.abc import Mapping
 from typing import Final
 
-_ACCOUNTS: Final = ("getAclConfig", "updateAclConfig", "deleteAclConfig", "updateGlobalWhiteAddr")
+_ACCOUNTS: Final = (
+    "account", "getAclConfig", "updateAclConfig", "deleteAclConfig", "updateGlobalWhiteAddr",
+)  # fmt: skip
 _CONFIG: Final = (
     "config check",
     "getBrokerConfig",
@@ -26,7 +28,7 @@ _OFFSETS: Final = ("group describe", "group reset", "group clone")
 _TRACES: Final = ("message trace", "queryMsgTraceById")
 
 SUGGESTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    **dict.fromkeys(("acl", "account", "accounts", "user", "users", "permission"), _ACCOUNTS),
+    **dict.fromkeys(("acl", "accounts", "user", "users", "permission"), _ACCOUNTS),
     **dict.fromkeys(("configs", "settings", "setting"), _CONFIG),
     **dict.fromkeys(("messages", "msg", "browse", "query", "find"), _MESSAGES),
     **dict.fromkeys(("offset", "offsets", "reset"), _OFFSETS),

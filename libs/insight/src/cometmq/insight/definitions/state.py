@@ -120,7 +120,7 @@ async def read_state(admin: AdminClient) -> State:
         raise BrokerMissing("no broker is registered at the name servers")
     topics = await admin.ask_all(masters.values(), lambda it: it.topics())
     groups = await admin.ask_all(masters.values(), lambda it: it.groups())
-    rights = await admin.ask_all(masters.values(), _rights)
+    rights = await admin.ask_all(masters.values(), rights_of)
     told = {it.name: config for it, config in rights if isinstance(config, AclConfig)}
     state = State(
         namesrv=";".join(admin.namesrv.addresses),
@@ -161,7 +161,7 @@ async def read_state(admin: AdminClient) -> State:
     return state
 
 
-async def _rights(broker: BrokerAdmin) -> AclConfig | str:
+async def rights_of(broker: BrokerAdmin) -> AclConfig | str:
     """Return the rights, or why there are none; a RocketMQ broker without access control does not
     answer the question.
     """

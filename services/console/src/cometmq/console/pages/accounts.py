@@ -1,80 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accounts: their rights, and the answer to "may X send to Y?"."""
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from cometmq.client.admin import AdminClient
 from cometmq.console.login.roles import Role
+from cometmq.console.rights import AccountRow, told_rights
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import Page, Shown, View
 from cometmq.console.web.problems import bad, missing
 from cometmq.console.web.tables import Column
 from cometmq.insight.words import command, listed
-from cometmq.remoting.bodies.acl import AclAccount, AclConfig
-from cometmq.remoting.errors import CometError
-from cometmq.remoting.names import retry_topic
-from cometmq.runtime.acl.accounts import Account
+from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.runtime.acl.errors import AclError
-from cometmq.runtime.acl.permissions import Right, check_resources
+from cometmq.runtime.acl.permissions import check_resources
+from cometmq.runtime.acl.verdict import Deed
 
 PATH: Final = "/accounts"
 RIGHTS: Final = ("DENY", "PUB", "SUB", "PUB|SUB")
-
-
-class AccountRow(NamedTuple):
-    """One account, and the brokers that know it. Its secret never leaves this module."""
-
-    name: str
-    is_admin: bool
-    topic_default: str
-    group_default: str
-    topics: Sequence[str]
-    groups: Sequence[str]
-    addresses: str
-    brokers: Sequence[str]
-    differs: bool
-    """Whether brokers have different rights for it."""
-
-
-class Found(NamedTuple):
-    """The accounts of all brokers that tell them."""
-
-    configs: dict[str, AclConfig]
-    refusals: dict[str, str]
-
-    def rows(self) -> list[AccountRow]:
-        """Return each account once."""
-        homes: dict[str, dict[str, AclAccount]] = {}
-        for broker, config in self.configs.items():
-            for it in config.plain_access_configs:
-                homes.setdefault(it.access_key, {})[broker] = it
-        return [_row(name, its) for name, its in sorted(homes.items())]
-
-    @property
-    def white(self) -> dict[str, list[str]]:
-        """The addresses that need no account, by broker."""
-        return {it: config.global_white_addrs for it, config in self.configs.items()}
-
-
-def _row(name: str, homes: dict[str, AclAccount]) -> AccountRow:
-    one = next(iter(homes.values()))
-    return AccountRow(
-        name, one.admin, one.default_topic_perm or "DENY", one.default_group_perm or "DENY",
-        sorted(one.topic_perms or ()), sorted(one.group_perms or ()),
-        one.white_remote_address or "", sorted(homes), any(it != one for it in homes.values()),
-    )  # fmt: skip
-
-
-async def accounts_of(view: View) -> Found:
-    """Ask all masters."""
-    found = Found({}, {})
-    for name, master in (await view.admin().masters()).items():
-        try:
-            found.configs[name] = await master.acl_config()
-        except CometError as error:
-            found.refusals[name] = str(error)
-    return found
 
 
 def columns(view: View) -> list[Column[AccountRow]]:
@@ -100,11 +43,11 @@ def columns(view: View) -> list[Column[AccountRow]]:
 
 async def accounts(view: View) -> Shown:
     """List accounts and answer the question, if there is one."""
-    found = await accounts_of(view)
+    found = await told_rights(view.admin())
     rows = found.rows()
-    who, what, name = view.text("who"), view.text("may", "send"), view.text("subject")
-    answers = may(found, who, what, name) if who and name else []
-    cluster = next((it.cluster for it in (await view.snapshot()).brokers), "CLUSTER")
+    who, name, deed = view.text("who"), view.text("subject"), _deed(view.text("may", Deed.SEND))
+    answers = found.answers(who, deed, name) if who and name else []
+    shown = command("account may", who, deed, name) if answers else command("account list")
     table = view.table(
         rows, columns(view), default="name", keep=("who", "may", "subject"),
         search=lambda it: f"{it.name} {' '.join(it.topics)} {' '.join(it.groups)}",
@@ -115,61 +58,27 @@ async def accounts(view: View) -> Shown:
             "white_addresses": found.white,
             "answers": [it._asdict() for it in answers],
         },
-        command("mqadmin getAccessConfigSubCommand", options=("-c", cluster)),
+        shown,
         view.desk.clock.now_ms(),
         found.refusals if found.configs else {},
         extra={
             "table": table,
             "refusals": found.refusals,
             "is_off": not found.configs,
+            "exempt": found.exempt(who),
             "white": found.white,
-            "question": {"who": who, "may": what, "subject": name},
+            "question": {"who": who, "may": deed, "subject": name},
             "answers": answers,
             "names": [row.name for row in rows],
         },
     )
 
 
-class Answer(NamedTuple):
-    """Whether an account may do something at one broker, and why."""
-
-    broker: str
-    is_allowed: bool
-    reason: str
-
-
-def may(found: Found, who: str, what: str, name: str) -> list[Answer]:
-    """Return whether an account may `send` to a topic, `read` it, or `join` a group."""
-    if what not in {"send", "read", "join"}:
-        raise bad("may must be send, read or join")
-    return [Answer(it, *_decision(config, who, what, name)) for it, config in found.configs.items()]
-
-
-def _decision(config: AclConfig, who: str, what: str, name: str) -> tuple[bool, str]:
-    account = next((it for it in config.plain_access_configs if it.access_key == who), None)
-    if account is None:
-        return False, "this broker does not know the account"
+def _deed(text: str) -> Deed:
     try:
-        own = Account(AclAccount(**{**_fields(account), "secret_key": "x" * 8}))
-    except AclError as error:
-        return False, f"the account cannot be used: {error}"
-    resource = retry_topic(name) if what == "join" else name
-    needed = Right.PUB if what == "send" else Right.SUB
-    right = own.right_to(resource)
-    source = "its right" if resource in own.rights else "the default right"
-    if own.is_admin:
-        return True, "administrators may do everything"
-    return bool(right & needed), f"{source} to {name} is {_word(right)}"
-
-
-def _fields(account: AclAccount) -> dict[str, Any]:
-    return {name: getattr(account, name) for name in account.__struct_fields__}
-
-
-def _word(right: Right) -> str:
-    if right & Right.PUB and right & Right.SUB:
-        return "PUB|SUB"
-    return "PUB" if right & Right.PUB else "SUB" if right & Right.SUB else "DENY"
+        return Deed(text)
+    except ValueError:
+        raise bad(f"may must be {', '.join(Deed)}") from None
 
 
 # -- changes --------------------------------------------------------------------------------------
@@ -182,7 +91,7 @@ def _lines(text: str) -> list[str]:
 async def prepare_alter(view: View) -> Form:
     """Plan an account, new or changed, on all brokers."""
     name = view.text("name")
-    found = await accounts_of(view)
+    found = await told_rights(view.admin())
     row = next((it for it in found.rows() if it.name == name), None)
     wanted = _wanted(view, row or AccountRow(name, False, "DENY", "DENY", (), (), "", (), False))
     options = [(it, it) for it in RIGHTS]
@@ -236,8 +145,8 @@ def _wanted(view: View, row: AccountRow) -> AccountRow:
         is_admin=view.text("admin", "yes" if row.is_admin else "no") == "yes",
         topic_default=view.text("topic_default", row.topic_default),
         group_default=view.text("group_default", row.group_default),
-        topics=_lines(view.raw("topics")) or row.topics,
-        groups=_lines(view.raw("groups")) or row.groups,
+        topics=tuple(_lines(view.raw("topics"))) or row.topics,
+        groups=tuple(_lines(view.raw("groups"))) or row.groups,
     )
 
 
@@ -269,7 +178,7 @@ def _settings(row: AccountRow) -> dict[str, Any]:
 async def prepare_delete(view: View) -> Form:
     """Plan the end of an account."""
     name = view.needed("name")
-    row = next((it for it in (await accounts_of(view)).rows() if it.name == name), None)
+    row = next((it for it in (await told_rights(view.admin())).rows() if it.name == name), None)
     if row is None:
         raise missing(f"no broker that answers knows the account {name}")
 

@@ -3,34 +3,15 @@
 
 from typing import Final
 
-import msgspec
-
-from cometmq.console.audit import AuditEntry
+from cometmq.console.audit import Change, changes_of
 from cometmq.console.login.roles import Role
 from cometmq.console.web.page import Page, Shown, View
 from cometmq.console.web.tables import Column
+from cometmq.insight.words import command
 
 PATH: Final = "/audit"
 ENTRIES_MAX: Final = 4_000
 _OUTCOMES: Final = {"done": "good", "failed": "bad", "begun": "warn"}
-
-
-class Change(msgspec.Struct, frozen=True):
-    """One change: its begin and, once it has ended, its outcome."""
-
-    begun: AuditEntry
-    outcome: str
-    text: str
-
-
-def changes_of(entries: list[AuditEntry]) -> list[Change]:
-    """Join the two entries of each change; the newest is first."""
-    ends = {it.id: it for it in entries if it.outcome != "begun"}
-    return [
-        Change(it, end.outcome if (end := ends.get(it.id)) else "begun", end.text if end else "")
-        for it in entries
-        if it.outcome == "begun"
-    ]
 
 
 COLUMNS: Final[list[Column[Change]]] = [
@@ -60,7 +41,7 @@ async def audit(view: View) -> Shown:
     )  # fmt: skip
     return Shown(
         changes,
-        f"tail -f {view.desk.settings.store_path_root_dir}/audit.log",
+        command("audit", view.desk.folder),
         view.desk.clock.now_ms(),
         extra={"table": table},
     )

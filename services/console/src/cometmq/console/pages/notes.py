@@ -10,6 +10,7 @@ from cometmq.console.web.action import Action, Field, Form, Plan, Risk
 from cometmq.console.web.page import Page, Shown, View
 from cometmq.console.web.problems import bad, missing
 from cometmq.console.web.tables import Column
+from cometmq.insight.words import command
 
 PATH: Final = "/notes"
 
@@ -34,7 +35,7 @@ async def notes(view: View) -> Shown:
     )
     return Shown(
         found,
-        f"sqlite3 {view.desk.settings.store_path_root_dir}/notes.db .dump",
+        command("notes", view.desk.folder),
         view.desk.clock.now_ms(),
         extra={"table": table},
     )
