@@ -265,6 +265,7 @@ FILLS: Mapping[str, Only] = {
     "batch_bytes": Only(begin(lambda broker: broker.pending.large_batches, 32 << 20)),
     "questions": Only(begin(lambda broker: broker.pending.questions, 20_000)),
     "reply_bytes": Only(begin(lambda broker: broker.pending.replies, 32 << 20)),
+    "copy_bytes": Only(begin(lambda broker: broker.pending.copies, 32 << 20)),
     "held_pulls": Only(hold),
     "recalled": Only(recall),
     "journal_bytes": Only(alter),

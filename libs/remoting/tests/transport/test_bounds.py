@@ -468,10 +468,16 @@ async def test_hostile_frames_leave_the_server_whole(
     assert server.stats().protocol_errors > 0
 
 
+@pytest.mark.parametrize(("count_max", "more_bytes"), [(2, 0), (22, 40 << 10)])
 async def test_slow_handlers_of_closed_connections_count_until_they_end(
-    start_server: Any, new_client: Any, connect_raw: Any, eventually: Any
+    start_server: Any,
+    new_client: Any,
+    connect_raw: Any,
+    eventually: Any,
+    count_max: int,
+    more_bytes: int,
 ) -> None:
-    """Otherwise a peer could pile up tasks by reconnecting."""
+    """Otherwise a peer could pile up tasks by reconnecting; large requests count as several."""
     release = asyncio.Event()
     started: list[Call[Any]] = []
 
@@ -480,10 +486,11 @@ async def test_slow_handlers_of_closed_connections_count_until_they_end(
         await release.wait()
         return QueryConsumerOffsetReply(offset=1)
 
-    server, port = await start_server({QUERY: slow}, ServerSettings(in_flight_max=2))
+    request = encode_frame(RawCommand(code=QUERY, ext={**EXT, "more": "x" * more_bytes}))
+    server, port = await start_server({QUERY: slow}, ServerSettings(in_flight_max=count_max))
     for count in (1, 2):
         _, writer = await connect_raw(port)
-        writer.write(REQUEST)
+        writer.write(request)
         await eventually(lambda count=count: len(started) == count)
         writer.transport.abort()
     await eventually(lambda: not server.peers)
@@ -492,7 +499,9 @@ async def test_slow_handlers_of_closed_connections_count_until_they_end(
     address = f"127.0.0.1:{port}"
 
     with pytest.raises(SystemBusy):
-        await client.invoke(address, QUERY, HEADER, timeout_ms=60_000)
+        await client.invoke(
+            address, QUERY, HEADER, timeout_ms=60_000, ext={"more": "x" * more_bytes}
+        )
     assert len(started) == 2
     assert server.stats().in_flight == 0
 

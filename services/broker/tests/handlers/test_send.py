@@ -2,6 +2,7 @@
 
 import re
 import struct
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -326,6 +327,34 @@ async def test_sync_flush_answers_after_the_flush(tmp_path: Path) -> None:
             answer = last_answer(call)
             assert answer is not None
             assert answer.code == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [(310, ""), (310, "DELAY\x013"), (310, "TRAN_MSG\x01true\x02PGROUP\x01P"), (320, "")],
+)
+async def test_a_send_that_waits_for_the_flush_keeps_no_message(
+    tmp_path: Path, code: int, text: str
+) -> None:
+    """Its connection may be closed, so what a connection has in flight bounds none of them."""
+    async with stored_broker(tmp_path, flushDiskType="SYNC_FLUSH") as broker:
+        body, producer = b"x" * 65_536, "P" * 65_536
+        if code == RequestCode.SEND_BATCH_MESSAGE:
+            body = join_batch([BatchItem(0, body)])
+        counts = sys.getrefcount(body), sys.getrefcount(producer)
+        header = msgspec.structs.replace(HEADER, properties=text, producer_group=producer)
+        call = call_with(code, header, body, head=b"h" * 65_536)
+        del header
+
+        assert ask(broker, call) is None
+        assert len(broker.store.upkeep.pending) == 1
+        assert (sys.getrefcount(body), sys.getrefcount(producer)) == counts
+        assert not call.head
+
+        broker.store.upkeep.pending.fail()
+        assert last_answer(call).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        (refused,) = broker.admission.refused.newest()
+        assert refused.subject == "T"
 
 
 async def test_too_many_pending_sends_are_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.limits import COPY_BYTES
 from cometmq.broker.testing import expected_answer
 from cometmq.broker.testing.replay import call_of
 from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
@@ -80,6 +81,26 @@ async def test_the_answer_waits_for_the_flush_like_a_send(tmp_path: Path) -> Non
         assert len(broker.store.upkeep.pending) == 1
         await broker.driver.drain()
         assert last_answer(call) == Reply()
+
+
+async def test_copies_that_wait_for_the_flush_are_bounded(tmp_path: Path) -> None:
+    """A request of 100 bytes makes the broker hold a message of any size."""
+    async with stored_broker(tmp_path, flushDiskType="SYNC_FLUSH") as broker:
+        store(broker)
+        await broker.driver.drain()
+        under_way = broker.pending.copies
+        calls = [call_with(Code.CONSUMER_SEND_MSG_BACK, BACK, version=401) for _ in range(2)]
+        assert ask(broker, calls[0]) is None
+        size = under_way.size
+        assert size > len(b"body")
+
+        under_way.size = COPY_BYTES.fixed
+        assert ask(broker, calls[1]).code == ResponseCode.SYSTEM_BUSY
+        under_way.size = size
+
+        await broker.driver.drain()
+        assert last_answer(calls[0]) == Reply()
+        assert under_way.size == 0
 
 
 def test_the_copy_is_delivered_to_the_retry_topic_when_due(broker: Broker) -> None:

@@ -11,6 +11,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.transactions import forget_ended, recall_transactions
+from cometmq.broker.limits import COPY_BYTES
 from cometmq.broker.role import ServedRole
 from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
 from cometmq.remoting.codes import RequestCode as Code
@@ -100,6 +101,30 @@ def test_a_commit_and_its_op_message_are_contiguous(broker: Broker) -> None:
     assert (op.body, op.tags) == (b"0", "d")
     assert op.physical_offset == message.physical_offset + message.size
     assert broker.deferred.transactions.committed_count == 1
+
+
+async def test_ends_that_wait_for_the_flush_are_bounded(tmp_path: Path) -> None:
+    """They are oneway, so they do not count as in flight, and nothing else bounds them."""
+    async with stored_broker(tmp_path, flushDiskType="SYNC_FLUSH") as broker:
+        sending = call_with(Code.SEND_MESSAGE_V2, SEND, b"body")
+        ask(broker, sending)
+        await broker.driver.drain()
+        (half,) = records(broker, HALF)
+        header = EndTransaction("P", half.queue_offset, half.physical_offset, COMMIT, "U")
+        under_way = broker.pending.copies
+
+        under_way.size = COPY_BYTES.fixed
+        refused = ask(broker, call_with(Code.END_TRANSACTION, header))
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        under_way.size = 0
+        call = call_with(Code.END_TRANSACTION, header)
+        assert ask(broker, call) is None
+        assert under_way.size > len(b"body")
+
+        await broker.driver.drain()
+        assert last_answer(call) == Reply()
+        assert under_way.size == 0
+        assert len(records(broker, "T", 1)) == 1
 
 
 def test_cached_and_read_half_messages_commit_alike(broker: Broker) -> None:

@@ -30,6 +30,7 @@ from cometmq.broker.filters.tags import TagFilter
 from cometmq.broker.hold import HoldTable
 from cometmq.broker.limits import (
     BATCH_BYTES,
+    COPY_BYTES,
     FILTER_CHARS,
     FILTERS,
     GROUPS,
@@ -228,6 +229,7 @@ class Pending:
     large_batches: LargeBatches = field(default_factory=LargeBatches)
     questions: UnderWay = field(default_factory=lambda: UnderWay(QUESTIONS))
     replies: UnderWay = field(default_factory=lambda: UnderWay(REPLY_BYTES))
+    copies: UnderWay = field(default_factory=lambda: UnderWay(COPY_BYTES))
     heartbeats: UnderWay = field(default_factory=lambda: UnderWay(HEARTBEAT_ITEMS))
 
 
@@ -326,6 +328,7 @@ class Broker:
             BATCH_BYTES.name: lambda: self.pending.large_batches.size,
             QUESTIONS.name: lambda: self.pending.questions.size,
             REPLY_BYTES.name: lambda: self.pending.replies.size,
+            COPY_BYTES.name: lambda: self.pending.copies.size,
             HEARTBEAT_ITEMS.name: lambda: self.pending.heartbeats.size,
             FILTER_CHARS.name: lambda: filters.chars,
             HELD_PULLS.name: lambda: self.pending.hold.count,

@@ -138,6 +138,11 @@ REPLY_BYTES: Final = Limit(
     "reply_bytes", "Bytes of the replies that are being handed over", Scope.TOTAL, REFUSED,
     fixed=128 << 20, answer=ResponseCode.SYSTEM_BUSY,
 )  # fmt: skip
+COPY_BYTES: Final = Limit(
+    "copy_bytes", "Bytes of messages that are sent back, or whose transactions end, until their"
+    " copies are stored", Scope.TOTAL, REFUSED,
+    fixed=128 << 20, answer=ResponseCode.SYSTEM_BUSY,
+)  # fmt: skip
 SAME_QUEUE_MAX: Final = 256
 """Pulls of one queue that one connection holds: a client has one for each of its groups."""
 HELD_BYTES_MAX: Final = 256 << 20
@@ -191,6 +196,7 @@ LIMITS: Final[tuple[Limit, ...]] = (
     BATCH_BYTES,
     QUESTIONS,
     REPLY_BYTES,
+    COPY_BYTES,
     HELD_PULLS,
     RECALLED,
     JOURNAL_BYTES,

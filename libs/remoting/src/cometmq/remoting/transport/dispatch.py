@@ -110,6 +110,7 @@ class Dispatcher(Generic[ContextT]):
         self._stats = stats
         self._log = log
         self._starts = Starts()
+        self._task_weight = 0  # as `weight_of` counts the requests that tasks serve
 
     def serve(  # noqa: C901, PLR0912  # a call for each step would cost a tenth of the loop
         self, peer: Connected, calls: Sequence[Call[Any]]
@@ -197,20 +198,27 @@ class Dispatcher(Generic[ContextT]):
         Return whether the connection may serve nothing else meanwhile.
 
         Handlers of closed connections and of oneway requests are not in flight, but they count as
-        tasks until they end. Otherwise a peer could pile up tasks by reconnecting.
+        tasks, with the weight of their requests, until they end. Otherwise a peer could pile up
+        tasks by reconnecting.
         """
-        is_in_order = isinstance(work, InOrder)
-        if len(self._tasks) < self.in_flight.total_max:
+        is_in_order, weight = isinstance(work, InOrder), weight_of(call)
+        total_max = self.in_flight.total_max
+        if len(self._tasks) < total_max and self._task_weight + weight <= total_max:
             finish = self._finish(call, work)
             if is_in_order:
                 peer.intake.wait_for_work()
                 finish = self._finish_in_order(peer, finish)
-            self._tasks.spawn(finish, name=f"remoting-{call.code}")
+            task = self._tasks.spawn(finish, name=f"remoting-{call.code}")
+            self._task_weight += weight
+            task.add_done_callback(lambda _: self._subtract(weight))
             return is_in_order
         if isinstance(work, (Coroutine, InOrder)):
             work.close()  # not started yet
         call.answer(self._refusal(peer, call))
         return False
+
+    def _subtract(self, weight: int) -> None:
+        self._task_weight -= weight
 
     async def _finish_in_order(self, peer: Connected, finish: Coroutine[Any, Any, None]) -> None:
         try:

@@ -3,6 +3,8 @@
 
 from typing import Any, Final
 
+from msgspec import Struct
+
 from cometmq.broker import refusals
 from cometmq.broker.broker import Broker
 from cometmq.remoting import remarks
@@ -10,12 +12,23 @@ from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.send import SendMessageReply
 from cometmq.remoting.errors import ServerError
+from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.writing.write_state import Refusal
 
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _PUT_OK: Final = PutStatus.PUT_OK  # the attribute of an enum takes 40 ns
+
+
+HEAD_BYTES_KEPT: Final = 4_096
+COPY_BYTES_MIN: Final = 2_048
+
+
+class _Subject(Struct, frozen=True):
+    """What refusals of sends are counted by."""
+
+    topic: str
 
 
 STORED_CODES: Final = {
@@ -94,6 +107,23 @@ def answer_back(
         stats.count_delayed(level_id, 1, result.size)
     stats.count_send_backs(*origin, 1)
     call.answer(OK)
+
+
+def forget_message(call: Call[Any]) -> None:
+    """Forget what the answer to a send does not need; it may wait for the disk or other copies.
+
+    The message is staged, and most of the requests that wait are as large as their messages. What
+    a connection has in flight does not bound those of closed connections.
+    """
+    call.body = b""
+    if len(call.head) > HEAD_BYTES_KEPT:
+        call.head, call.header = b"", _Subject(call.header.topic)
+
+
+def copy_bytes(call: Call[Any], message: NewMessage | None) -> int:
+    """Return the approximate memory of a request until the copy of a message is stored."""
+    size = COPY_BYTES_MIN + len(call.head)
+    return size if message is None else size + len(message.body) + len(message.properties)
 
 
 def group_refusal(broker: Broker) -> str | None:

@@ -16,12 +16,17 @@ from cometmq.broker import refusals
 from cometmq.broker.broker import Broker
 from cometmq.broker.delays import retries, timed
 from cometmq.broker.delays.parking import is_storable_again
-from cometmq.broker.handlers.put_answers import answer_delayed, answer_put, group_refusal
+from cometmq.broker.handlers.put_answers import (
+    answer_delayed,
+    answer_put,
+    forget_message,
+    group_refusal,
+)
 from cometmq.broker.limits import BATCH_KEYS, BATCH_MESSAGES, BATCH_PROPERTY_CHARS, Room, add_topic
 from cometmq.broker.messages import SentProperties, batch_text, delay, read_sent, without_delay
 from cometmq.broker.names import check_topic
 from cometmq.broker.statistics.detours import SlowReason
-from cometmq.broker.transactions.recent_half_messages import RecentHalf
+from cometmq.broker.transactions.recent_half_messages import RecentHalf, is_kept
 from cometmq.broker.transactions.transactions import QUEUE_COUNT, prepare
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import TopicConfig
@@ -141,6 +146,7 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
         )
     else:
         broker.driver.put(message, partial(answer_put, broker, call, topic, answered_id, 1))
+    forget_message(call)
 
 
 def _due_ms(broker: Broker, message: NewMessage, sent: SentProperties) -> int | None:
@@ -191,14 +197,16 @@ def _put_half(
     prepare(message, wait=wait)
     # Copied, so that the cache does not keep the whole receive buffer alive.
     message.body = bytes(message.body)
+    kept = message if is_kept(message) else None  # others would wait here with their bodies
 
     def prepared(result: PutResult) -> None:
         if result.status.is_stored:
             broker.deferred.transactions.prepared_count += 1
+        if result.status.is_stored and kept is not None:
             broker.deferred.transactions.recent.add(
                 RecentHalf(
-                    group, place, message.queue_id, result.queue_offset, result.physical_offset,
-                    result.size, message,
+                    group, place, kept.queue_id, result.queue_offset, result.physical_offset,
+                    result.size, kept,
                 )
             )  # fmt: skip
         answer_put(broker, call, HALF_TOPIC, queue_id, 1, result)
@@ -234,6 +242,7 @@ def _send_batch(broker: Broker, call: Call[SendHeader]) -> InOrder | None:
         return InOrder(_send_large(broker, call, queue_id, messages, parts))
     done = partial(answer_put, broker, call, topic, queue_id, len(messages))
     broker.driver.put_batch(messages, done)
+    forget_message(call)
     return None
 
 
@@ -296,6 +305,7 @@ def _large_steps(
     admit(broker, call)  # again: the topic may have been deleted meanwhile
     done = partial(answer_put, broker, call, call.header.topic, queue_id, len(messages))
     yield from broker.driver.put_large(messages, done)
+    forget_message(call)
 
 
 def _batch_message(

@@ -16,7 +16,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.delays import retries
 from cometmq.broker.delays.parking import REFUSED_FOR_GOOD, Case, Origin, Reason, is_storable_again
 from cometmq.broker.handlers.deferred_answers import look_up
-from cometmq.broker.handlers.put_answers import answer_back
+from cometmq.broker.handlers.put_answers import answer_back, copy_bytes
 from cometmq.broker.handlers.stored_topics import readable
 from cometmq.broker.limits import Room, add_topic
 from cometmq.broker.messages import delay, sent_back
@@ -117,19 +117,29 @@ def _store_copy(
     )
     origin = record.properties.get(PropertyKey.RETRY_TOPIC, record.topic), header.group
     case = Case(message, Origin.SEND_BACK, Reason.TOO_LARGE, record.physical_offset)
+    level_id: int | None = None
+
+    def answer(result: PutResult) -> None:
+        answer_back(broker, call, origin, level_id, result)
+
+    # The client has not sent these bytes, so what it has in flight does not bound them.
+    size = copy_bytes(call, message)
+    done = broker.pending.copies.counted(size, broker.admission.room(call), answer)
     file_bytes = broker.settings.mapped_file_size_commit_log
     if not is_storable_again(message, file_bytes=file_bytes):
-        broker.deferred.parking.park(case, partial(answer_back, broker, call, origin, None))
+        broker.deferred.parking.park(case, done)
         return
     if level > 0:
         message = structs.replace(message)  # the message to park keeps its topic
         delay(message, level)
-    level_id = message.queue_id if level > 0 else None
+        level_id = message.queue_id
 
     def stored(result: PutResult) -> None:
+        nonlocal level_id
         if result.status in REFUSED_FOR_GOOD:
-            broker.deferred.parking.park(case, partial(answer_back, broker, call, origin, None))
+            level_id = None
+            broker.deferred.parking.park(case, done)
         else:
-            answer_back(broker, call, origin, level_id, result)
+            done(result)
 
     broker.driver.put(message, stored)

@@ -16,7 +16,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.delays import timed
 from cometmq.broker.delays.parking import REFUSED_FOR_GOOD, Case, Origin, Reason
 from cometmq.broker.handlers.deferred_answers import look_up
-from cometmq.broker.handlers.put_answers import STORED_CODES, refusal
+from cometmq.broker.handlers.put_answers import STORED_CODES, copy_bytes, refusal
 from cometmq.broker.handlers.stored_topics import check_half, check_writer
 from cometmq.broker.messages import delay
 from cometmq.broker.statistics.detours import SlowReason
@@ -173,12 +173,22 @@ def _store_end(
     For a `reason`, or if the store will never accept it, the copy is parked: otherwise the half
     message would be checked and committed again and again.
     """
-    transactions = broker.deferred.transactions
+    transactions, copies = broker.deferred.transactions, broker.pending.copies
+
+    def answer(result: PutResult) -> None:
+        ended = outcome if result.status.is_stored else None
+        for waiting in transactions.finish_end(half.queue_offset, ended):
+            answer_end(broker, waiting, result)
+
+    size = copy_bytes(call, message)
+    room = broker.admission.room(call)
+    copies.check(size, room)
     state = transactions.begin_end(half.queue_offset, call)
     if state is EndState.ENDED:
         return OK
     if state is EndState.IN_FLIGHT:
         return None
+    finish = copies.counted(size, room, answer)
     end = op(half, host=broker.process.store_host, now_ms=broker.clock.now_ms())
 
     def park(why: Reason) -> None:
@@ -193,11 +203,6 @@ def _store_end(
         if outcome is Outcome.COMMITTED and message is not None and result.status.is_stored:
             _count_committed(broker, message, half.size)
         finish(result)
-
-    def finish(result: PutResult) -> None:
-        ended = outcome if result.status.is_stored else None
-        for waiting in transactions.finish_end(half.queue_offset, ended):
-            answer_end(broker, waiting, result)
 
     broker.tables.topics.create(OP_HALF_TOPIC, queue_nums=QUEUE_COUNT)
     if reason is not None:

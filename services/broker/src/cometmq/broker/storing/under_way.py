@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from cometmq.broker.limits import BATCH_BYTES, Room
 from cometmq.runtime.incremental import IncrementalRunner
 from cometmq.runtime.limits import Limit
+from cometmq.store.results import PutDone, PutResult
 
 
 class UnderWay:
@@ -23,15 +24,32 @@ class UnderWay:
     @contextmanager
     def counting(self, size: int, room: Room) -> Iterator[None]:
         """Count a request while it is served; raise LimitReached if there is no room for it."""
-        bound = room.limits.maximum(self._limit)
-        if self.size + size > bound:
-            detail = f"{self.size} of at most {bound} are waiting; try again later"
-            raise room.limits.refusal(self._limit, detail, room.peer)
+        self.check(size, room)
         self.size += size
         try:
             yield
         finally:
             self.size -= size
+
+    def counted(self, size: int, room: Room, done: PutDone) -> PutDone:
+        """Count a request until its put is answered by the function that this returns; raise
+        LimitReached if there is no room for it.
+        """
+        self.check(size, room)
+        self.size += size
+
+        def answered(result: PutResult) -> None:
+            self.size -= size
+            done(result)
+
+        return answered
+
+    def check(self, size: int, room: Room) -> None:
+        """Raise LimitReached if there is no room for a request."""
+        bound = room.limits.maximum(self._limit)
+        if self.size + size > bound:
+            detail = f"{self.size} of at most {bound} are waiting; try again later"
+            raise room.limits.refusal(self._limit, detail, room.peer)
 
 
 class LargeBatches(UnderWay):

@@ -32,6 +32,11 @@ class RecentHalf(msgspec.Struct, gc=False):
         return self.message
 
 
+def is_kept(message: NewMessage) -> bool:
+    """Return whether a half message is small enough to be kept in memory."""
+    return len(message.body) <= BODY_BYTES_MAX
+
+
 class RecentHalves:
     def __init__(self, *, count_max: int = COUNT_MAX) -> None:
         self._count_max = count_max
@@ -44,7 +49,7 @@ class RecentHalves:
 
     def add(self, half: RecentHalf) -> None:
         """Keep a half message unless its body is large; above the limit, drop the oldest one."""
-        if len(half.message.body) > BODY_BYTES_MAX:
+        if not is_kept(half.message):
             return
         self._halves[half.physical_offset] = half
         if len(self._halves) > self._count_max:
