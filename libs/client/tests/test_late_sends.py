@@ -2,7 +2,7 @@
 """Sends to a frozen broker while another member of its group becomes master."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 
 import pytest
@@ -57,6 +57,12 @@ class Brokers:
         assert timeout_ms == late_sends.ANEW_TIMEOUT_MS
         self.anew_count += 1
         return self.answers_new
+
+    def reachable(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
+        return queues
+
+    def suspect(self, address: str, silence: Exception) -> None:
+        raise AssertionError(address, silence)
 
     def drop(self, address: str, reason: str) -> None:
         self.dropped.append((address, reason))
@@ -207,6 +213,57 @@ async def test_sends_in_flight_move_to_the_new_master(cluster: MemoryCluster) ->
             assert bodies == [b"0", b"1", b"2", b"3", b"4"]
         finally:
             await old.stop()
+
+
+def freeze(*brokers: MemoryBroker) -> None:
+    for broker in brokers:
+        for code in (SEND, RequestCode.HEART_BEAT):
+            broker.fail(code, HANG, times=1_000)
+
+
+@pytest.mark.usefixtures("fast")
+async def test_sends_to_a_frozen_broker_move_to_another_one_of_the_topic() -> None:
+    """Only those: a send to a given queue waits, because the broker may still answer."""
+    async with MemoryCluster(("broker-a", "broker-b")) as cluster:
+        old, other = cluster.brokers
+        cluster.create_topic("T", queue_count=1)
+        queue = MessageQueue("T", "broker-a", 0)
+        async with Producer("pg", cluster.namesrv, options=PATIENT) as producer:
+            await producer.send(Message("T", b"before"), queue=queue)
+            freeze(old)
+            async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+                waiting = group.create_task(producer.send(Message("T", b"waits"), queue=queue))
+                sends = [
+                    group.create_task(producer.send(Message("T", b"%d" % number)))
+                    for number in range(6)
+                ]
+                results = [await sending for sending in sends]
+                assert {result.queue.broker_name for result in results} == {"broker-b"}
+                later = [await producer.send(Message("T", b"later")) for _ in range(4)]
+                assert {result.queue.broker_name for result in later} == {"broker-b"}
+                assert not waiting.done()
+                waiting.cancel()
+            assert old.requests[SEND] == 1 + 1 + 3  # the others avoid it
+            old.clear_faults()
+            bodies = sorted(message.body for message in other.messages("T"))
+            assert bodies == [*(b"%d" % number for number in range(6)), *[b"later"] * 4]
+
+
+@pytest.mark.usefixtures("fast")
+async def test_a_cancelled_send_to_a_frozen_broker_stays_cancelled() -> None:
+    async with MemoryCluster(("broker-a", "broker-b")) as cluster:
+        cluster.create_topic("T", queue_count=1)
+        async with Producer("pg", cluster.namesrv, options=PATIENT) as producer:
+            await producer.send(Message("T", b"before"))
+            freeze(*cluster.brokers)
+            async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+                tasks = [group.create_task(producer.send(Message("T", b"x"))) for _ in range(4)]
+                await eventually(lambda: sum(it.requests[SEND] for it in cluster.brokers) > 4)
+                for task in tasks:
+                    task.cancel()
+            assert all(task.cancelled() for task in tasks)
+            for broker in cluster.brokers:
+                broker.clear_faults()
 
 
 @pytest.mark.usefixtures("fast")

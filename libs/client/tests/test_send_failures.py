@@ -355,8 +355,9 @@ async def test_the_broker_that_used_the_time_up_is_named(
     now_ms, left_ms, asked = 0, 2, []
 
     async def waits(
-        _: object, queue: MessageQueue, _prepared: object, *, timeout_ms: int
+        _: object, queue: MessageQueue, _prepared: object, *, timeout_ms: int, route: object
     ) -> SendResult:
+        del route
         nonlocal now_ms
         now_ms += timeout_ms - left_ms
         asked.append(queue.broker_name)

@@ -225,13 +225,16 @@ class ClientInstance:
         host, port = parse_address(address)
         return f"{host}:{port - 2}"
 
-    def suspect(self, address: str) -> None:
+    def suspect(self, address: str, silence: TransportError | None = None) -> None:
         """Check soon whether an unresponsive broker is alive and still in the routes.
 
-        Unreachable brokers are already checked every second.
+        Unreachable brokers are already checked every second; after a `silence`, the broker counts
+        as unreachable until it answers a heartbeat.
         """
         if address in self.outages:
             return
+        if silence is not None and self._is_probed(address):
+            self.outages.note(address, silence)
         self.log.debug("broker.suspected", peer=address)
         self.refreshes.look_soon()
         self.heartbeats.soon()

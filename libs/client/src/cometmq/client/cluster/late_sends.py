@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detects brokers that leave sends unanswered, and drops them once a new master replaces them.
+"""Detects brokers that leave sends unanswered: drops them once a new master replaces them, and
+lets the sends that other brokers can take go there.
 
 A frozen machine or a cut cable does not close connections. Sends to such a broker would wait until
 they time out, even if another member of its group is already master. The new master may have the
@@ -7,13 +8,18 @@ address of the old one: then, only a new connection leads to it.
 """
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from cometmq.client.cluster.routes import Route
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.errors import RequestTimeout, TransportError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
+
+T = TypeVar("T")
 
 TICK_MS: Final = 250
 LATE_TICKS: Final = 3
@@ -50,6 +56,12 @@ class Brokers(Protocol):
     async def answers_anew(self, address: str, *, timeout_ms: int) -> bool:
         """Return whether a broker answers a cheap request over a new connection in time."""
 
+    def reachable(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
+        """Return the queues whose masters answer heartbeats; all of them if none does."""
+
+    def suspect(self, address: str, silence: TransportError) -> None:
+        """Send to other brokers, if there are any, until a heartbeat is answered."""
+
     def drop(self, address: str, reason: str) -> None:
         """Close the connection to an address, so that its pending requests fail."""
 
@@ -72,6 +84,44 @@ class Flight(msgspec.Struct):
     is_silent: bool = False
     """Whether the last probe went unanswered."""
     is_pursued: bool = False
+    movable: dict[asyncio.Task[Any], Route | None] = msgspec.field(default_factory=dict)
+    """The tasks that wait for a send which may be retried, with its route; None if the send has
+    been given up.
+    """
+
+    def give_up(self, brokers: Brokers) -> RequestTimeout | None:
+        """Let the sends fail that other brokers can take; return the error, None without any.
+
+        A connection that ends would fail all sends to the broker.
+        """
+        moved = [task for task, route in self.movable.items() if self._has_other(route, brokers)]
+        for task in moved:
+            self.movable[task] = None
+            task.cancel()
+        return self._silence() if moved else None
+
+    def _silence(self) -> RequestTimeout:
+        return RequestTimeout(f"{self.address} answers neither sends nor heartbeats")
+
+    def _has_other(self, route: Route | None, brokers: Brokers) -> bool:
+        queues = () if route is None else brokers.reachable(route.publish_queues)
+        return any(queue.broker_name != self.broker_name for queue in queues)
+
+    async def answer(self, response: Awaitable[T], route: Route) -> T:
+        """Wait for the answer to a send which may be retried; raise RequestTimeout if the send was
+        given up.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self.movable[task] = route
+        try:
+            return await response
+        except asyncio.CancelledError as error:
+            if self.movable[task] is not None or task.uncancel():
+                raise  # by the caller
+            raise self._silence() from error
+        finally:
+            del self.movable[task]
 
     @property
     def is_late(self) -> bool:
@@ -164,6 +214,8 @@ class LateSends:
                 if flight.is_silent:
                     answers_anew = await brokers.answers_anew(address, timeout_ms=ANEW_TIMEOUT_MS)
             flight.is_silent = not probe.result()
+            if flight.is_silent and (silence := flight.give_up(brokers)):
+                brokers.suspect(address, silence)
             if answers_anew and flight.is_silent and flight.is_late:
                 self._log.info("connection.renewed", peer=address, failed_count=flight.count)
                 brokers.drop(address, "nothing comes over it, but a new connection is answered")

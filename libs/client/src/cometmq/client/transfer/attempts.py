@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The failed attempts to send one message, and the error that reports them."""
 
+import asyncio
 from collections.abc import Iterable
 from typing import Final
 
@@ -47,6 +48,7 @@ RETRY_LEFT_MS_MIN: Final = 10
 BACK_OFF_MS: Final = (50, 800)
 """The first and the longest pause between attempts that reach no broker."""
 
+_BUSY_PAUSE_MS: Final = 100  # doubled at each attempt
 _NAMED_MAX: Final = 3
 """If there were more attempts, an error names each broker once."""
 
@@ -170,3 +172,10 @@ class Attempts(msgspec.Struct, gc=False):
             may_be_stored=self.may_be_stored,
             code=failure.code if isinstance(failure, CommandError | ClientError) else None,
         )
+
+
+async def pause_if_busy(error: Exception, attempt: int, left_ms: int) -> None:
+    """Let a broker that refuses a send because it is busy recover before the next attempt."""
+    if isinstance(error, CommandError) and error.code == ResponseCode.SYSTEM_BUSY:
+        pause_ms = min(_BUSY_PAUSE_MS << (attempt - 1), left_ms // 2)
+        await asyncio.sleep(pause_ms / 1000)

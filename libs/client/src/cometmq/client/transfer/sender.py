@@ -31,7 +31,7 @@ from cometmq.client.message import Message, SendResult, SendStatus
 from cometmq.client.namespace import Namespace
 from cometmq.client.settings import ProducerOptions
 from cometmq.client.shown import shown
-from cometmq.client.transfer.attempts import PASSING, Attempts
+from cometmq.client.transfer.attempts import PASSING, Attempts, pause_if_busy
 from cometmq.client.transfer.outgoing import REPLY_CODES, Outgoing, Prepared
 from cometmq.client.transfer.queue_selection import LatencyFaults, QueueSelector, RoundRobin
 from cometmq.client.transfer.send_answers import (
@@ -75,7 +75,6 @@ transient failures.
 SUCCESSOR_MS: Final = 1_500
 """How long a send waits for the successor of a lost broker before its next attempt."""
 _FULL_PAUSE_S: Final = 0.002
-_BUSY_PAUSE_MS: Final = 100  # doubled at each attempt
 
 
 class MessageSender:
@@ -161,7 +160,8 @@ class MessageSender:
             chosen = queue or self._choose(route, tried)
             tried.brokers.append(chosen.broker_name)
             try:
-                result = await self.send_to(chosen, prepared, timeout_ms=left_ms)
+                movable = route if queue is None and tried.count < attempts else None
+                result = await self.send_to(chosen, prepared, timeout_ms=left_ms, route=movable)
             except (TransportError, ClientError, RemoteProtocolError, CommandError) as error:
                 tried.note(error, cost_ms=left_ms - limit.left_ms())
                 is_futile = tried.is_futile(one.broker_name for one in route.publish_queues)
@@ -214,7 +214,7 @@ class MessageSender:
         if not tried.may_begin(attempts, left_ms):
             return
         limit = TimeLimit.from_now(left_ms)
-        await _pause_if_busy(error, tried.count, left_ms)
+        await pause_if_busy(error, tried.count, left_ms)
         await self._outlive_master(error, route, queue, left_ms)
         await self._outlive_route(error, route, left_ms)
         brokers = {one.broker_name for one in route.publish_queues}
@@ -281,9 +281,16 @@ class MessageSender:
         raise no_queue(queue, int(found[1]), " to send to") from error
 
     async def send_to(
-        self, queue: MessageQueue, prepared: Prepared, *, timeout_ms: int
+        self,
+        queue: MessageQueue,
+        prepared: Prepared,
+        *,
+        timeout_ms: int,
+        route: Route | None = None,
     ) -> SendResult:
-        """Send once, to one queue."""
+        """Send once, to one queue. With `route`, raise RequestTimeout as soon as the broker is
+        found to hang, if another broker of the topic can be reached.
+        """
         instance = self._instance
         called_ms = monotonic_ms()
         address = await instance.find_master(queue.broker_name, prepared.topic, wait_ms=timeout_ms)
@@ -296,7 +303,8 @@ class MessageSender:
         begin_ms = monotonic_ms() if self._options.avoid_slow_brokers else 0
         flight = instance.late_sends.begin(address, queue.broker_name, queue.topic)
         try:
-            response = await self._invoke(address, prepared.code, header, prepared.body, timeout_ms)
+            sending = self._invoke(address, prepared.code, header, prepared.body, timeout_ms)
+            response = await (sending if route is None else flight.answer(sending, route))
             if response.code == ResponseCode.SYSTEM_ERROR:  # the answer to a reply
                 raise unpushed(response, queue.broker_name, address)
         except CometError as error:
@@ -491,9 +499,3 @@ class MessageSender:
         if self._options.avoid_slow_brokers:
             now_ms = monotonic_ms()
             self._faults.note(broker_name, now_ms - begin_ms, now_ms=now_ms, failed=failed)
-
-
-async def _pause_if_busy(error: Exception, attempt: int, left_ms: int) -> None:
-    if isinstance(error, CommandError) and error.code == ResponseCode.SYSTEM_BUSY:
-        pause_ms = min(_BUSY_PAUSE_MS << (attempt - 1), left_ms // 2)
-        await asyncio.sleep(pause_ms / 1000)
