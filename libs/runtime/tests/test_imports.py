@@ -25,12 +25,15 @@ def test_a_loaded_module_stays_visible():
 def test_the_log_loads_without_rich_and_does_not_break_it():
     code = (
         "import sys, cometmq.runtime.logging as log\n"
-        "assert 'rich' not in sys.modules\n"
+        "print('rich' in sys.modules)\n"
         "log.configure(json=False)\n"
         "log.get('x').info('a.done', error='b')\n"
         "import rich.console\n"
+        "print(rich.console.__name__)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["False", "rich.console"]
+    assert "a.done" in done.stderr
 
 
 def test_a_module_is_replaced_only_inside_the_block():

@@ -34,7 +34,9 @@ def test_few_new_queues_are_synced_one_by_one(monkeypatch):
     rig = StoreRig(disk, small_settings(mapped_file_size_commit_log=1 << 20))
     for number in range(10):
         rig.put(make_message(f"t{number}"))
+    before = disk.sync_count
     rig.store.close()
+    assert disk.sync_count - before >= 10
 
 
 def test_queues_are_synced_one_by_one_where_a_whole_sync_is_not_possible(monkeypatch):

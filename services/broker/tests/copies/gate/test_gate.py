@@ -374,10 +374,12 @@ async def test_lingering_ends_when_the_broker_is_master_again(monkeypatch: pytes
     rig = Rig()
     rig.diversion.hold()
     rig.diversion.forward("a:1", 2)
+    end_ms = rig.now_ms + 10**12
     lingering = asyncio.get_running_loop().create_task(rig.diversion.linger(10**12))
     await asyncio.sleep(0)
     rig.diversion.serve_here()
     await lingering
+    assert rig.now_ms < end_ms
 
 
 async def test_a_new_master_that_is_not_open_yet_is_asked_again():
