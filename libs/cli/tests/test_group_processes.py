@@ -64,6 +64,17 @@ class Processes:
         config.write_text(ELECTOR.format(folder=self.folder, members=members))
         self.start(f"elector-{number}", "elector", "-c", config, ready="elector.ready")
 
+    def start_group(self, electors):
+        """Start a whole group; return its status once clients find its master."""
+        self.start("namesrv", "namesrv", "--listen-port", self.namesrv_port, ready="ready")
+        for ordinal in range(2):
+            self.start_broker(ordinal)
+        for number in range(electors):
+            self.start_elector(number)
+        status = self.until_complete()
+        self.until_listed("ok", status=0)  # the master registers after its election
+        return status
+
     def run(self, *words, status=0):
         done = subprocess.run(
             [str(PROGRAM), *map(str, words)],
@@ -132,12 +143,7 @@ def processes(tmp_path):
 
 
 def test_a_group_survives_a_kill_and_a_switchover_without_losing_a_message(processes):
-    processes.start("namesrv", "namesrv", "--listen-port", processes.namesrv_port, ready="ready")
-    for ordinal in range(2):
-        processes.start_broker(ordinal)
-    for number in range(2):
-        processes.start_elector(number)
-    first = processes.until_complete()
+    first = processes.start_group(electors=2)
     processes.send("one", "two")
 
     master = first["master"]
@@ -165,11 +171,7 @@ def test_a_group_survives_a_kill_and_a_switchover_without_losing_a_message(proce
 
 
 def test_a_deleted_record_is_not_restored_without_the_only_copy_in_sync(processes):
-    processes.start("namesrv", "namesrv", "--listen-port", processes.namesrv_port, ready="ready")
-    for ordinal in range(2):
-        processes.start_broker(ordinal)
-    processes.start_elector(0)
-    master = processes.until_complete()["master"]
+    master = processes.start_group(electors=1)["master"]
     other = 1 - master
     processes.children[f"broker-{other}"].kill()
     processes.until(lambda it: it["in_sync"] == [master], "left by the killed broker")

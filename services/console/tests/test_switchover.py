@@ -236,6 +236,7 @@ async def test_a_real_group_switches_over_without_a_failed_send(tmp_path):
         group = RealGroup(tmp_path)
         stack.push_async_callback(group.stop)
         await group.start()
+        before = (await group.status())["master"]
         suite = Suite(group.namesrv, "", ClientOptions(namesrv=group.namesrv))
         given: Any = {
             "accessKey": "",
@@ -253,5 +254,5 @@ async def test_a_real_group_switches_over_without_a_failed_send(tmp_path):
         answer = await desk.web.post(PATH, data=form, headers=headers)
         assert answer.status_code == 200, answer.text
         await producer.send(Message("Switched", b"after"))
-        after = await group.until_master_is_not(0)
+        after = await group.until_master_is_not(before)
         assert f"Broker {after['master']} is the master of orders now" in answer.json()["text"]
