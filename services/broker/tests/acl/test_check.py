@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from cometmq.broker.acl.check import (
     Rules,
 )
 from cometmq.broker.testing.replay import call_of, expected_answer
+from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Request
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec, Connection
@@ -155,6 +158,20 @@ def test_the_order_of_checks_and_their_remarks() -> None:
         f"{ACL}Need admin permission for request code=25, but accessKey=userKey1 is not, "
         f"{PLACE}checkPerm(PlainPermissionManager.java:580)"
     )
+
+
+@pytest.mark.parametrize("signature", [b'"\xed\xa0\x80"', b'"\xff"'])
+async def test_a_signature_that_is_no_text_is_refused(signature: bytes) -> None:
+    """It is not among the fields of the command, so the typed header has left it out."""
+    scripted = ScriptedBroker(accounts=control().accounts)
+    peer, wire = scripted.connect()
+    head = b'{"code":36,"opaque":1,"extFields":{"offset":"0","group":"G","delayLevel":"0",'
+    head += b'"AccessKey":"userKey1","Signature":' + signature + b"}}"
+    peer.data_received(struct.pack(">II", 4 + len(head), len(head)) + head)
+    await scripted.settle()
+    ((_, answer, _),) = frames_of(bytes(wire.sent))
+    assert msgspec.json.decode(answer)["code"] == ResponseCode.SYSTEM_ERROR
+    assert not scripted.hub.stats.handler_failures
 
 
 def test_a_modified_body_is_refused() -> None:

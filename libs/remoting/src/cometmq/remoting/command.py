@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from cometmq.remoting.errors import CommandError
+from cometmq.remoting.errors import CommandError, RemoteProtocolError, ServerError
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.raw import FLAG_ONEWAY, Body
 from cometmq.remoting.raw import RawCommand as RawCommand  # noqa: PLC0414  # re-exported
@@ -170,8 +170,15 @@ class Call(msgspec.Struct, Generic[HeaderT], gc=False, rename={"header": "extFie
 
     @property
     def ext(self) -> dict[str, str]:
-        """All ext fields as strings, for hooks and unusual clients; decoded on every access."""
-        return decode_header(self.serialization, self.head).ext
+        """All ext fields as strings, for hooks and unusual clients; decoded on every access.
+
+        Raise ServerError for a field that cannot be decoded: the typed header skips those that the
+        command does not have.
+        """
+        try:
+            return decode_header(self.serialization, self.head).ext
+        except RemoteProtocolError as error:
+            raise ServerError(str(error)) from error
 
     def answer(self, reply: Reply | msgspec.Struct) -> None:
         """Answer now; a plain header struct means success."""
