@@ -16,7 +16,7 @@ from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
-from cometmq.remoting.names import dead_letter_topic
+from cometmq.remoting.names import dead_letter_topic, retry_topic
 
 from .browser import Browser
 
@@ -52,7 +52,8 @@ def place(tmp_path_factory):
 async def _fill(namesrv):
     async with AdminClient(namesrv) as admin:
         await admin.create_topic("orders", queue_count=4)
-        await admin.create_topic(dead_letter_topic("billing"), queue_count=1)
+        for name in (dead_letter_topic("billing"), retry_topic("billing")):
+            await admin.create_topic(name, queue_count=1)
         await admin.create_group(SubscriptionGroupConfig(group_name="billing"))
         options = ProducerOptions(namesrv=namesrv)
         async with Producer("shop", options=options) as producer:
@@ -61,6 +62,8 @@ async def _fill(namesrv):
                 await producer.send(
                     Message("orders", body, tag="<b>t", keys=[f"<img/src=x>{number}"])
                 )
+            for body in (b"<b>dead</b>", b"\xff\xfe binary"):
+                await producer.send(Message(dead_letter_topic("billing"), body))
         await admin.reset_offsets("billing", "orders", 0)
 
 

@@ -35,6 +35,8 @@ DETAILS = (
     "/group/create", "/group/reset?name=billing&topic=orders&to=first", "/group/alter?name=billing",
     "/group/delete?name=billing", "/account/alter", "/definitions/import",
     "/topic/analysis?name=orders", "/topic/clone?name=orders&to=twin", "/topic/note?name=orders",
+    "/dead-letters/group?group=billing", "/dead-letters/replay?group=billing",
+    "/topic/send?name=orders&body=text", "/accounts?who=shop-web&may=send&subject=orders",
 )  # fmt: skip
 PATHS = (*(page.path for page in PAGES if page.menu), *DETAILS)
 

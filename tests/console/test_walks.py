@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a person does in the browser: themes, keys, filters, and changes from end to end."""
 
+from . import axe
+from .test_pages import RULES
+
 
 def text(tab, selector):
     return tab.run(f"document.querySelector({selector!r})?.innerText")
@@ -170,6 +173,26 @@ def test_dead_letters_are_reached_from_their_group(tab, place):
     tab.open(f"{place.url}/group?name=billing")
     tab.click("a[href*='/dead-letters/']")
     assert text(tab, "h1") == "Dead letters of billing"
+
+
+def test_ticked_dead_letters_are_sent_again_and_bytes_are_edited(tab, place):
+    tab.open(f"{place.url}/dead-letters/group?group=billing")
+    tab.run("document.querySelector('input[data-all]').click(); 1")
+    assert tab.run("document.querySelectorAll('input[name=ids]:checked').length") == 2
+    tab.click("form[method=post][action$='/replay'] button.primary")
+    assert text(tab, "#plan") == "Send 2 dead letters of billing to the group billing"
+    assert "%" not in tab.run("location.search")
+    tab.run(axe.source() + ";1")
+    assert tab.run(RULES) == []
+    tab.click(".plan form[method=post] button.primary")
+    assert "Sent 2 messages of billing" in text(tab, ".notice")
+    tab.click("tbody tr:nth-child(2) a[href*='/dead-letters/edit']")
+    assert tab.run("document.querySelector('textarea').value") == "ff fe 20 62 69 6e 61 72 79"
+    tab.submit("textarea", {"textarea": "ff"})
+    assert text(tab, "#plan").startswith("Send a corrected copy of")
+    tab.run(axe.source() + ";1")
+    assert tab.run(RULES) == []
+    assert tab.complaints == []
 
 
 def test_a_phone_shows_the_values_beside_long_names(tab, place):

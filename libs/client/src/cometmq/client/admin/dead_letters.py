@@ -128,12 +128,17 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
                 yield message
 
     async def check_replay(self, group: str, *, topic: str | None = None) -> None:
-        """Raise ClientError if brokers would turn replayed messages into dead letters again.
-
-        As in RocketMQ, a broker that allows a group no retries moves messages sent to its retry
-        topic to the dead-letter topic.
+        """Raise NoRoute if no broker has the topic to which dead letters are sent, and ClientError
+        if brokers would turn them into dead letters again.
         """
         target = _replay_target(group, topic)
+        await self.route(target)
+        await self._check_retries(target)
+
+    async def _check_retries(self, target: str) -> None:
+        """As in RocketMQ, a broker that allows a group no retries moves messages sent to its retry
+        topic to the dead-letter topic.
+        """
         if not target.startswith(RETRY_PREFIX):
             return
         receiver = target.removeprefix(RETRY_PREFIX)
@@ -162,7 +167,7 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
             kept[PropertyKey.RETRY_TOPIC] = origin_topic(message)
         target = _replay_target(group, topic)
         if target not in self._replay_targets:  # once per target, not per message
-            await self.check_replay(group, topic=topic)
+            await self._check_retries(target)
             self._replay_targets |= {target}
         return await self._send_anew(message, target, kept)
 

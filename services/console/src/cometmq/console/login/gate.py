@@ -10,12 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cometmq.console.login.attempts import Attempts
+from cometmq.console.login.drafts import Drafts
 from cometmq.console.login.roles import Role, User, role_of
 from cometmq.console.login.sessions import Session, Sessions
 from cometmq.console.login.tokens import Tokens
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.web.guard import check_origin, is_secure
-from cometmq.console.web.problems import Problem
+from cometmq.console.web.problems import FormExpired, Problem
 from cometmq.remoting.log import Log
 from cometmq.remoting.signature import SessionCredentials
 from cometmq.runtime.clock import Clock
@@ -36,6 +37,7 @@ class Gate:
         self.sessions = Sessions(
             clock, idle_ms=settings.session_idle, life_ms=settings.session_life
         )
+        self.drafts = Drafts(clock)
         role = settings.anonymous_role or ("none" if settings.access_key else "viewer")
         self._anonymous = User("", role_of(role, "anonymousRole"), "")
         name = f"cometmq_console_{settings.listen_port}"  # cookies do not distinguish ports
@@ -65,10 +67,23 @@ class Gate:
         wanted = session.csrf if session is not None else self._form_token(request)
         given = (form.get("csrf") or [""])[-1]
         if not wanted or not hmac.compare_digest(given.encode(), wanted.encode()):
-            raise Problem(
-                HTTPStatus.FORBIDDEN,
-                "the form has expired: go back, reload the page and try again",
-            )
+            raise FormExpired
+
+    def has_ended(self, request: Request) -> bool:
+        """Return whether the session of a request has expired, as far as is remembered."""
+        return self.sessions.ended(request.cookies.get(self._cookie, "")) is not None
+
+    def keep_draft(self, request: Request, form: dict[str, list[str]]) -> str:
+        """Keep what a user typed into a form whose session has expired; return the draft's id.
+
+        Raise Problem unless it is a form of that session.
+        """
+        check_origin(request, self._settings)
+        ended = self.sessions.ended(request.cookies.get(self._cookie, ""))
+        given = (form.get("csrf") or [""])[-1]
+        if ended is None or not hmac.compare_digest(given.encode(), ended.csrf.encode()):
+            raise FormExpired
+        return self.drafts.keep(ended.user, request.url.path, form)
 
     def begin(
         self,

@@ -7,7 +7,7 @@ A browser holds a random token; the console keeps only its digest. A restart end
 import hashlib
 import hmac
 import secrets
-from typing import Final
+from typing import Final, NamedTuple
 
 from cometmq.console.login.roles import User
 from cometmq.remoting.signature import SessionCredentials
@@ -16,6 +16,14 @@ from cometmq.runtime.clock import Clock
 SESSIONS_MAX: Final = 1_000
 SESSIONS_PER_USER_MAX: Final = 20
 """One user cannot push the sessions of others out."""
+ENDED_MAX: Final = 1_000
+
+
+class Ended(NamedTuple):
+    """What is remembered of a session that has expired."""
+
+    user: User
+    csrf: str
 
 
 class Session:
@@ -42,6 +50,7 @@ class Sessions:
         self._idle_ms = idle_ms
         self._life_ms = life_ms
         self._sessions: dict[bytes, Session] = {}
+        self._ended: dict[bytes, Ended] = {}
         self._key = secrets.token_bytes(32)
 
     def __len__(self) -> int:
@@ -71,6 +80,7 @@ class Sessions:
             return None
         del self._sessions[key]
         if self._has_expired(session, now_ms):
+            self._remember(key, session)
             return None
         session.seen_ms = now_ms
         self._sessions[key] = session  # now the most recently used
@@ -80,6 +90,10 @@ class Sessions:
         """End the session of a token, if there is one."""
         self._sessions.pop(_digest(token), None)
 
+    def ended(self, token: str) -> Ended | None:
+        """Return what is remembered of a session that has expired; only of the newest ones."""
+        return self._ended.get(_digest(token)) if token else None
+
     def form_token(self, cookie: str) -> str:
         """Return the token of a form for a browser without a session, bound to its cookie."""
         return hmac.new(self._key, cookie.encode(), hashlib.sha256).hexdigest()
@@ -88,7 +102,12 @@ class Sessions:
         now_ms = self._clock.monotonic_ms()
         expired = [key for key, it in self._sessions.items() if self._has_expired(it, now_ms)]
         for key in expired:
-            del self._sessions[key]
+            self._remember(key, self._sessions.pop(key))
+
+    def _remember(self, key: bytes, session: Session) -> None:
+        self._ended[key] = Ended(session.user, session.csrf)
+        if len(self._ended) > ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
 
     def _has_expired(self, session: Session, now_ms: int) -> bool:
         is_idle = now_ms - session.seen_ms >= self._idle_ms

@@ -209,7 +209,7 @@ PAGES: Final = (
 )
 ACTIONS: Final = (
     Action("account.alter", "/account/alter", "Change the account", Role.ADMIN, Risk.MEDIUM,
-           prepare_alter, section=PATH),
+           prepare_alter, section=PATH, by_post=True),
     Action("account.delete", "/account/delete", "Delete the account", Role.ADMIN, Risk.HIGH,
            prepare_delete, section=PATH),
 )  # fmt: skip

@@ -17,11 +17,6 @@ class Body(NamedTuple):
     decoded: Decoded
     wanted: Format
 
-    @property
-    def is_text(self) -> bool:
-        """Whether a person can edit the body."""
-        return self.decoded.format in {Format.TEXT, Format.JSON} and not self.decoded.layers
-
 
 def format_of(view: View) -> Format:
     """Return the wanted form; raise Problem for an unknown one."""

@@ -12,27 +12,24 @@ from cometmq.client.admin.dead_letters import origin_topic
 from cometmq.client.clock import wall_ms
 from cometmq.client.message import MessageExt
 from cometmq.console.login.roles import Role
-from cometmq.console.pages.bodies import Body, body_of
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
-from cometmq.console.web.problems import bad, missing
 from cometmq.console.web.tables import Column
 from cometmq.insight import times
-from cometmq.insight.decode import Format, decode
+from cometmq.insight.decode import decode
 from cometmq.insight.model import Group, Unknown, known
 from cometmq.insight.replays import Choice, Pace, Replay, Replayed, as_object
 from cometmq.insight.words import command, counted, lasting
-from cometmq.remoting.errors import CometError, QueryNotFound
+from cometmq.remoting.errors import CometError
 from cometmq.remoting.integers import whole
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.names import dead_letter_topic
 
 SHOWN_MAX: Final = 500
-REPLAYED_MAX: Final = 1_000
+REPLAYED_MAX: Final = 10_000
 """Dead letters that one action sends; the command line sends any number."""
+TICKED_MAX: Final = SHOWN_MAX
 SECONDS_MAX: Final = 60
-EDITED_BYTES_MAX: Final = 8_000
-"""Larger bodies do not fit in the address of the page that shows the plan."""
 PREVIEW_CHARS: Final = 120
 TIMES_MAX: Final = 50
 """Groups of which the list tells when their newest dead letter was stored."""
@@ -187,7 +184,7 @@ def _attempts(message: MessageExt) -> str:
 async def replay(view: View) -> Form:
     """Plan to send dead letters again: the ticked ones, or those that the selection names."""
     group = view.needed("group")
-    ids = view.many("ids", count_max=REPLAYED_MAX)
+    ids = view.many("ids", count_max=TICKED_MAX)
     topic = view.text("topic") or None
     if topic is not None or any(view.text(name) for name, _ in _SELECTION):
         # without the right to read them, a user must not move them, nor learn their keys by counts
@@ -297,88 +294,10 @@ def _command(view: View, group: str, topic: str | None, rate: int, *, from_start
     for name, _ in _SELECTION:
         if text := view.text(name):
             options += [f"--{name}", text]
-    ids = view.many("ids", count_max=REPLAYED_MAX)
+    ids = view.many("ids", count_max=TICKED_MAX)
     options += [word for it in ids for word in ("--id", it)]
     options += ["--from-start"] if from_start else []
     return command("dlq replay", group, options=options)
-
-
-# -- sending one after a correction ---------------------------------------------------------------
-
-
-async def edit(view: View) -> Form:
-    """Plan to send one dead letter with a corrected body, tag or keys."""
-    group, message_id = view.needed("group"), view.needed("id")
-    await view.check_readable(dead_letter_topic(group))
-    message = await _dead_letter(view.admin(), group, message_id)
-    body: Body = body_of(message.body, Format.TEXT, None)
-    hidden = [Field("group", "Group", "hidden", group), Field("id", "Id", "hidden", message_id)]
-    if not body.is_text or len(message.body) > EDITED_BYTES_MAX:
-        raise bad(
-            f"the body is no text of at most {EDITED_BYTES_MAX:,} bytes: export it"
-            f" ({command('dlq export', group)}), edit the file, and send it with cometmq produce"
-            " --json-lines"
-        )
-    text = message.body.decode()
-    own = " ".join(key for key in message.keys if key != message.message_id)
-    is_filled = view.is_set("edited")
-    new = {
-        "body": view.raw("body").replace("\r\n", "\n") if is_filled else text,
-        "tag": view.text("tag") if is_filled else message.tag or "",
-        "keys": view.text("keys", length_max=4_000) if is_filled else own,
-    }
-    topic = view.text("topic") or None
-    fields = [
-        *hidden,
-        Field("edited", "", "hidden", "1"),
-        Field("body", "Body", "area", new["body"]),
-        Field("tag", "Tag", value=new["tag"]),
-        Field("keys", "Keys, separated by spaces", value=new["keys"]),
-        Field("topic", "Send to this topic instead", value=topic or ""),
-    ]
-    if not is_filled:
-        return Form(
-            fields, intro=f"The dead letter stays as it is; a corrected copy is sent to {group}."
-        )
-
-    async def perform(client: AdminClient) -> str:
-        properties = {**message.properties}
-        for key, value in ((PropertyKey.TAGS, new["tag"]), (PropertyKey.KEYS, new["keys"])):
-            properties.pop(key, None)
-            properties |= {key.value: value} if value else {}
-        changed = msgspec.structs.replace(message, body=new["body"].encode(), properties=properties)
-        await client.replay(changed, group, topic=topic)
-        return f"A corrected copy of {message.message_id} was sent to {topic or group}."
-
-    before = {"body": text, "tag": message.tag or "", "keys": own}
-    return Form(
-        fields,
-        Plan(
-            what=f"Send a corrected copy of {message.message_id} to {topic or group}",
-            subject=message.message_id,
-            before=before,
-            after=new,
-            consequences=[
-                Consequence("The dead letter itself stays as it is."),
-                *([] if new != before else [Consequence("Nothing was changed.", "warn")]),
-            ],
-            command=command("dlq export", group, options=("--id", message_id)),
-            perform=perform,
-            leads_to=view.href("/dead-letters/group", group=group),
-        ),
-    )
-
-
-async def _dead_letter(admin: AdminClient, group: str, message_id: str) -> MessageExt:
-    """Return a dead letter by its offset message id."""
-    topic = dead_letter_topic(group)
-    try:
-        message = await admin.view_message(message_id, topic)
-    except QueryNotFound as error:
-        raise missing(f"{group} has no dead letter {message_id}") from error
-    if message.topic != topic:
-        raise bad(f"{message_id} is a message of {message.topic}, not a dead letter of {group}")
-    return message
 
 
 PAGES: Final = (
@@ -388,10 +307,6 @@ PAGES: Final = (
 ACTIONS: Final = (
     Action(
         "dead-letters.replay", "/dead-letters/replay", "Send again", Role.OPERATOR, Risk.MEDIUM,
-        replay, _SECTION,
-    ),
-    Action(
-        "dead-letters.edit", "/dead-letters/edit", "Correct and send", Role.OPERATOR, Risk.MEDIUM,
-        edit, _SECTION,
+        replay, _SECTION, by_post=True,
     ),
 )  # fmt: skip

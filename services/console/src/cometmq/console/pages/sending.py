@@ -74,6 +74,6 @@ async def prepare(view: View) -> Form:
 ACTIONS: Final = (
     Action(
         "message.send", "/topic/send", "Send the message", Role.OPERATOR, Risk.MEDIUM, prepare,
-        section=PATH,
+        section=PATH, by_post=True,
     ),
 )  # fmt: skip

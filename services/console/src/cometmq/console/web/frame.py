@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
@@ -19,15 +19,17 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from cometmq.console.desk import Desk
+from cometmq.console.login.drafts import UNKEPT, kept
 from cometmq.console.login.gate import Gate, address_of, may
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.routes import LoginPages
+from cometmq.console.login.sessions import Session
 from cometmq.console.web.action import Action, Plan
 from cometmq.console.web.assets import Assets
 from cometmq.console.web.carrying import carry_out
 from cometmq.console.web.guard import Guard, form_of
-from cometmq.console.web.page import Page, View
-from cometmq.console.web.problems import Problem, of_cluster
+from cometmq.console.web.page import Page, View, address
+from cometmq.console.web.problems import FormExpired, Problem, missing, of_cluster
 from cometmq.console.web.rendering import Renderer, json_answer, wants_json
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.tasks import describe
@@ -35,6 +37,20 @@ from cometmq.remoting.transport.tasks import describe
 _STATIC: Final = Path(__file__).with_name("static")
 ASKING_S_MAX: Final = 60.0
 """How long one page may ask the cluster, also a broker that answers without an end."""
+OTHER_SESSION: Final = (
+    "The form is of a session that has ended: nothing was done. This is what you typed; look at it,"
+    " and confirm it again."
+)
+DRAFT_BACK: Final = (
+    "Your session had ended: nothing was done. This is what you typed; look at it, and confirm it."
+)
+DRAFT_CUT: Final = "What was too long to be kept is missing."
+DRAFT_GONE: Final = (
+    "what you typed is not here any more: it is kept for half an hour, for the user who typed it"
+)
+UNSENT: Final = (
+    ": nothing was done; log in in another tab, then reload this page to see what you typed"
+)
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -51,6 +67,16 @@ async def _in_time() -> AsyncIterator[None]:
         raise Problem(
             HTTPStatus.GATEWAY_TIMEOUT, text, title="The cluster answers too slowly"
         ) from error
+
+
+class _Sent(NamedTuple):
+    """The arguments with which an action is asked for."""
+
+    args: Mapping[str, list[str]]
+    warning: str = ""
+    status: HTTPStatus = HTTPStatus.OK
+    is_preview: bool = False
+    """Whether nothing may be done, although it is a POST."""
 
 
 class Frame:
@@ -149,17 +175,17 @@ class Frame:
     async def _action(self, action: Action, request: Request) -> Response:
         user, session = self._gate.who(request)
         if not may(user, action.role):
+            is_sent = request.method == "POST" and not wants_json(request)
+            if is_sent and user.is_anonymous and self._gate.has_ended(request):
+                return await self._log_in_again(request)
             return self._forbidden(request, user, action.role)
-        if request.method == "POST":
-            args: Mapping[str, list[str]] = await form_of(request)
-            self._gate.check_form(request, session, dict(args))
-        else:
-            args = _arguments(request)
-        view = View(self._desk, request, user, session, args)
+        sent = await self._sent(request, user, session)
+        view = View(self._desk, request, user, session, sent.args)
         async with _in_time():
             form = await action.prepare(view)
         plan = form.plan
-        if request.method == "POST" and not (action.by_post and not view.raw("mark")):
+        is_preview = sent.is_preview or (action.by_post and not view.raw("mark"))
+        if request.method == "POST" and not is_preview:
             if plan is None:
                 raise Problem(HTTPStatus.BAD_REQUEST, "the form is not filled in")
             return await carry_out(self._desk, action, plan, view, address_of(request))
@@ -176,15 +202,44 @@ class Frame:
             action.template,
             user=user,
             session=session,
+            status=sent.status,
             action=action,
             form=form,
             plan=plan,
             mark="" if plan is None else self._mark(plan),
-            args=view.pairs(),
+            args=[pair for pair in view.pairs() if pair[0] not in UNKEPT],
+            warning=sent.warning,
             title=action.title,
             section=action.section,
             command=plan.command if plan is not None else "",
             here=_here(request),
+        )
+
+    async def _sent(self, request: Request, user: User, session: Session | None) -> _Sent:
+        """Return the arguments of a form: as sent, or as typed before the session expired."""
+        if request.method == "POST":
+            args: Mapping[str, list[str]] = await form_of(request)
+            try:
+                self._gate.check_form(request, session, dict(args))
+            except FormExpired:
+                if session is None or wants_json(request):
+                    raise
+                return _Sent(kept(args), OTHER_SESSION, HTTPStatus.FORBIDDEN, is_preview=True)
+            return _Sent(args)
+        args = _arguments(request)
+        if "draft" not in args:
+            return _Sent(args)
+        draft = self._gate.drafts.find(args["draft"][-1], user, request.url.path)
+        if draft is None:
+            raise missing(DRAFT_GONE)
+        return _Sent(draft.args, DRAFT_BACK if draft.is_whole else f"{DRAFT_BACK} {DRAFT_CUT}")
+
+    async def _log_in_again(self, request: Request) -> Response:
+        """Keep what was typed into a form whose session has expired, and lead to the login."""
+        draft = self._gate.keep_draft(request, await form_of(request))
+        there = address("", request.url.path, {"draft": draft})
+        return RedirectResponse(
+            address(self._desk.prefix, "/login", {"next": there}), HTTPStatus.SEE_OTHER
         )
 
     def _mark(self, plan: Plan) -> str:
@@ -197,7 +252,8 @@ class Frame:
             return RedirectResponse(there, HTTPStatus.SEE_OTHER)
         status = HTTPStatus.UNAUTHORIZED if user.is_anonymous else HTTPStatus.FORBIDDEN
         text = f"this needs the role {needed}; {user.name or 'an anonymous user'} is"
-        return self._problem(request, Problem(status, f"{text} {user.role.name.lower()}"))
+        hint = UNSENT if user.is_anonymous and request.method == "POST" else ""
+        return self._problem(request, Problem(status, f"{text} {user.role.name.lower()}{hint}"))
 
     def _problem(self, request: Request, problem: Problem) -> Response:
         if problem.status == HTTPStatus.UNAUTHORIZED:

@@ -19,6 +19,14 @@ class Problem(Exception):
         self.headers: dict[str, str] = {}
 
 
+class FormExpired(Problem):
+    """A form does not have the token of the session; nothing was done."""
+
+    def __init__(self) -> None:
+        text = "the form has expired: go back, reload the page and try again"
+        super().__init__(HTTPStatus.FORBIDDEN, text)
+
+
 def bad(text: str) -> Problem:
     """Return the problem of a request with a wrong argument."""
     return Problem(HTTPStatus.BAD_REQUEST, text)
