@@ -10,7 +10,7 @@ import pytest
 from cometmq.client import Message, Producer, ProducerOptions, SendFailed
 from cometmq.client.cluster import instance, late_sends
 from cometmq.client.cluster.late_sends import LATE_TICKS, Flight, LateSends
-from cometmq.client.cluster.routes import MASTER_ID
+from cometmq.client.cluster.routes import MASTER_ID, Route
 from cometmq.client.testing import HANG, MemoryBroker, MemoryCluster, eventually
 from cometmq.client.testing.handlers import BROKER_HANDLERS
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -247,6 +247,30 @@ async def test_sends_to_a_frozen_broker_move_to_another_one_of_the_topic() -> No
             old.clear_faults()
             bodies = sorted(message.body for message in other.messages("T"))
             assert bodies == [*(b"%d" % number for number in range(6)), *[b"later"] * 4]
+
+
+async def test_each_route_is_searched_once_for_another_broker(late: LateSends) -> None:
+    class Counting(Brokers):
+        count = 0
+
+        def reachable(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
+            self.count += 1
+            return queues
+
+    queues = tuple(MessageQueue("T", "broker-a", number) for number in range(1_000))
+    brokers, route, flight = (
+        Counting(),
+        Route("T", queues, (), {}),
+        late.begin(OLD, "broker-a", "T"),
+    )
+    async with asyncio.TaskGroup() as group:
+        never = asyncio.Event()
+        tasks = [group.create_task(flight.answer(never.wait(), route)) for _ in range(100)]
+        await eventually(lambda: len(flight.movable) == len(tasks))
+        assert flight.give_up(brokers) is None
+        never.set()
+    assert brokers.count == 1
+    flight.end()
 
 
 @pytest.mark.usefixtures("fast")

@@ -94,7 +94,10 @@ class Flight(msgspec.Struct):
 
         A connection that ends would fail all sends to the broker.
         """
-        moved = [task for task, route in self.movable.items() if self._has_other(route, brokers)]
+        # Thousands of sends share a few routes, each of which may have thousands of queues.
+        routes = {id(route): route for route in self.movable.values() if route is not None}
+        others = {key for key, route in routes.items() if self._has_other(route, brokers)}
+        moved = [task for task, route in self.movable.items() if id(route) in others]
         for task in moved:
             self.movable[task] = None
             task.cancel()
@@ -103,8 +106,8 @@ class Flight(msgspec.Struct):
     def _silence(self) -> RequestTimeout:
         return RequestTimeout(f"{self.address} answers neither sends nor heartbeats")
 
-    def _has_other(self, route: Route | None, brokers: Brokers) -> bool:
-        queues = () if route is None else brokers.reachable(route.publish_queues)
+    def _has_other(self, route: Route, brokers: Brokers) -> bool:
+        queues = brokers.reachable(route.publish_queues)
         return any(queue.broker_name != self.broker_name for queue in queues)
 
     async def answer(self, response: Awaitable[T], route: Route) -> T:
