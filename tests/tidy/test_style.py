@@ -18,6 +18,17 @@ def test_style_guide_is_short() -> None:
     assert len(TEXT.encode()) <= 8_192
 
 
+def test_no_module_is_longer_than_the_style_guide_allows() -> None:
+    assert "none has more than 500" in TEXT
+    listed = subprocess.run(
+        ["git", "ls-files", "*/src/*.py"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    written = [ROOT / file for file in listed if not file.endswith("_pb2.py")]
+    lengths = {path: path.read_bytes().count(b"\n") for path in written if path.exists()}
+    assert len(lengths) > 1000
+    assert {path: count for path, count in lengths.items() if count > 500} == {}
+
+
 def test_style_guide_names_existing_make_targets() -> None:
     targets = set(
         re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)

@@ -123,9 +123,10 @@ class CommandAdmin(AdminClient):
         change: Callable[[BrokerAdmin], Awaitable[T]],
         what: str,
     ) -> list[T]:
-        """Change brokers in turn; an error lists the brokers already changed, and the remedy.
+        """Change brokers in turn; if one fails after others have changed, or does not answer, the
+        error lists both, and the remedy.
 
-        Every change of a command goes through this method, or calls `check_dry_run` before it.
+        A command changes brokers only by this method, or after `check_dry_run`.
         """
         rest = list(brokers)
         self.check_dry_run(what, rest)

@@ -129,7 +129,9 @@ def decide(
     is_master_lost: bool,
     removing: Collection[int] = (),
 ) -> Actions:
-    """Return the actions for a group with a record: elect, or complete the last election."""
+    """Return the actions for a group with a record: elect a master, renew the epoch, change the
+    members, or complete the last election.
+    """
     if is_master_lost:
         return elect(found, statuses, removing=removing)
     record = found.record

@@ -43,7 +43,7 @@ class Delayed(NamedTuple):
 
     @property
     def order(self) -> float:
-        """What sorts messages by due time; those without a known one are last."""
+        """The sort key by due time; messages without a known one are last."""
         return math.inf if isinstance(self.due_ms, Unknown) else self.due_ms
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frame of every pass: read the object, keep its finalizer, reconcile, let it go.
+"""The frame of every pass: read the object, keep its finalizer, reconcile, remove the finalizer.
 
 A pass may be interrupted anywhere, and the next one starts from the beginning: it reads the current
 state, and every write is idempotent or names the version or uid that it was based on.
@@ -98,7 +98,7 @@ class Pass(ABC, Generic[M]):
         return await self.context.is_ending(one.namespace)
 
     def view(self) -> object:
-        """Return the state, besides objects, whose change starts a pass; None if there is none."""
+        """Return state outside of Kubernetes whose change starts a pass; None if there is none."""
         return None
 
     async def attend(self) -> None:

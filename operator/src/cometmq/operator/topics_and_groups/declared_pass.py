@@ -85,7 +85,7 @@ class DeclaredPass(Pass[Declared]):
         return item.is_to_delete
 
     async def is_released(self, item: Declared) -> bool:
-        """Return whether a deleted object leaves its entry as it is."""
+        """Return whether the deletion of an object leaves its entry on the brokers."""
         if not item.is_to_delete or self._rivals.competing(self.claim_of(item)):
             return True
         return await super().is_released(item)

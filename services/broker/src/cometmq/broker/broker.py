@@ -102,7 +102,7 @@ class LearningLane(Protocol):
 
     def learn(self, config: TopicConfig) -> bool:
         """Let the lane serve later sends to this topic, now that a handler has admitted a send;
-        return whether it did not know the topic.
+        return whether it will, and did not before.
         """
 
     def learn_pull(

@@ -3,7 +3,6 @@
 
 import asyncio
 import contextlib
-import time
 import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -27,7 +26,7 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.admin_http import AdminHttp
-from cometmq.runtime.clock import Clock
+from cometmq.runtime.clock import Clock, boottime_ms
 from cometmq.runtime.metrics import StatsCollector
 from cometmq.runtime.places import prepare_folder
 from cometmq.runtime.settings import Loaded
@@ -227,8 +226,3 @@ class ElectorApp:
         self._http.registry.add(StatsCollector(FAMILIES, lambda: [((), self.elector.stats)]))
         self._http.add_ready_check("elector", self.fault)
         self._http.add_settings("elector", self._loaded.as_table)
-
-
-def boottime_ms() -> int:
-    """Return the time since boot, including time asleep."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

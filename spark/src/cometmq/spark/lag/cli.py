@@ -174,7 +174,7 @@ def report(
         int, typer.Option(min=60, help="How far back to look up arrival times, in seconds.")
     ] = 86_400,
     risk_hours: Annotated[
-        float, typer.Option(help="AT_RISK below this many hours to data loss.")
+        float, typer.Option(min=0, help="AT_RISK below this many hours to data loss.")
     ] = 12.0,
     allowed_lag: AllowedLag = 0,
     allowed_age: AllowedAge = 30.0,
@@ -209,17 +209,18 @@ def report(
     from cometmq.spark.lag.job import Outputs, SparkOptions, run_report  # noqa: PLC0415  # Spark
 
     try:
-        rules = Rules(
-            window_s=window,
-            long_window_s=max(long_window, window),
-            history_s=max(history, window),
-            risk_hours=risk_hours,
-            allowed_lag=allowed_lag,
-            allowed_age_s=allowed_age,
-            timezone=ZoneInfo(broker_timezone).key,
-        )
+        timezone = ZoneInfo(broker_timezone).key
     except (KeyError, ValueError, OSError) as error:
         raise typer.BadParameter(f"unknown time zone {broker_timezone}") from error
+    rules = Rules(
+        window_s=window,
+        long_window_s=max(long_window, window),
+        history_s=max(history, window),
+        risk_hours=risk_hours,
+        allowed_lag=allowed_lag,
+        allowed_age_s=allowed_age,
+        timezone=timezone,
+    )
     outputs = Outputs(folder=out, forms=form, textfile=textfile, pushgateway=pushgateway)
     members_of = link_settings(namesrv, credentials, tls, tls_ca) if deep else None
     where = SparkOptions(master, spark_settings(conf))

@@ -26,7 +26,7 @@ C = TypeVar("C")
 
 
 class Change(msgspec.Struct, frozen=True):
-    """The topic settings to change; None leaves a setting unchanged."""
+    """The topic settings to change; None leaves a setting unchanged, and so do 0 queues."""
 
     read_queues: int | None = None
     write_queues: int | None = None

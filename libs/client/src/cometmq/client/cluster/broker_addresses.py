@@ -8,25 +8,25 @@ from cometmq.client.errors import broker_missing, master_missing
 
 
 class BrokerAddresses:
-    """The members of each replica group, by broker name and broker id."""
+    """The brokers of each broker group, by broker name and broker id."""
 
     def __init__(self) -> None:
         self._brokers: dict[str, Mapping[int, str]] = {}
 
     def get(self, broker_name: str) -> Mapping[int, str]:
-        """Return the addresses of a replica group by id; empty if it is unknown."""
+        """Return the addresses of a broker group by id; empty if it is unknown."""
         return self._brokers.get(broker_name, {})
 
     def update(self, brokers: Mapping[str, Mapping[int, str]]) -> None:
-        """Add or replace replica groups."""
+        """Add or replace broker groups."""
         self._brokers.update(brokers)
 
     def clear(self) -> None:
-        """Forget all replica groups."""
+        """Forget all broker groups."""
         self._brokers.clear()
 
     def all(self, *, with_slaves: bool) -> Iterator[str]:
-        """Yield the addresses of all brokers in a route."""
+        """Yield the addresses of all known masters, and on request of their slaves."""
         for broker in self._brokers.values():
             for broker_id, address in broker.items():
                 if with_slaves or broker_id == MASTER_ID:
@@ -44,7 +44,7 @@ class BrokerAddresses:
         return address
 
     def any_of(self, broker_name: str, *, preferred_id: int = MASTER_ID) -> tuple[int, str]:
-        """Return the id and address of the preferred broker of a replica group, or of any other
+        """Return the id and address of the preferred broker of a broker group, or of any other
         member.
         """
         addresses = self._ids(broker_name)

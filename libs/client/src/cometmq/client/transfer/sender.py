@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sending: choose a queue, send the message, and retry at another broker.
 
-Hot path
-    `MessageSender.send` runs once per sent message; its budget is 25 us, including the transport
-    (bench/micro/bench_client.py). It awaits nothing but the answer.
+`MessageSender.send` runs once per message; its budget is 25 us, including the transport
+(bench/micro/bench_client.py). It awaits nothing but the answer.
 """
 
 import asyncio

@@ -163,7 +163,7 @@ def _no_number(name: str) -> Any:
 _ANY: Final = msgspec.json.Decoder()
 _STRICT: Final = json.JSONDecoder(strict=False, parse_constant=_no_number)
 # Both patterns may match inside a string, which then ends early and is followed by no separator:
-# such a text is no JSON any more, and `parse_dialect` reads it as it was.
+# such a text is no longer JSON, and `parse_dialect` reads the original.
 _NUMBER_KEY: Final = re.compile(r"([{,][ \t\r\n]*+)(-?[0-9]{1,20}+)(?=[ \t\r\n]*+:)")
 _OBJECT_KEY: Final = re.compile(r"(?<=[{,])\{[^{}\\]*+\}(?=:)")
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")

@@ -115,13 +115,13 @@ class RequestCode(IntEnum):
     # fmt: off
     # The broker: sending
     SEND_MESSAGE = to_broker(10, SEND, Kind.PUT, send.SendMessage, send.SendMessageReply,
-        body=BYTES, is_native=True)
+        body=BYTES, notes_detour=True)
     SEND_MESSAGE_V2 = to_broker(310, SEND, Kind.PUT, send.SendMessageV2, send.SendMessageReply,
-        body=BYTES, handler="send_message", is_native=True)
+        body=BYTES, handler="send_message", notes_detour=True)
     SEND_BATCH_MESSAGE = to_broker(320, SEND, Kind.PUT, send.SendMessageV2, send.SendMessageReply,
-        body=BATCH, is_native=True)
+        body=BATCH, notes_detour=True)
     CONSUMER_SEND_MSG_BACK = to_broker(36, consume("group"), Kind.PUT, send.ConsumerSendMsgBack,
-        is_native=True)
+        notes_detour=True)
     SEND_REPLY_MESSAGE = to_broker(324, REPLY, Kind.ANY_ROLE, request_reply.SendReplyMessage,
         request_reply.SendReplyMessageReply, body=BYTES)
     SEND_REPLY_MESSAGE_V2 = to_broker(325, REPLY, Kind.ANY_ROLE, request_reply.SendReplyMessageV2,
@@ -131,10 +131,10 @@ class RequestCode(IntEnum):
 
     # The broker: pulling and queries
     PULL_MESSAGE = to_broker(11, consume("topic", "consumer_group"), Kind.READ, pull.PullMessage,
-        pull.PullMessageReply, reply_body=RECORDS, has_second_port=False, is_native=True)
+        pull.PullMessageReply, reply_body=RECORDS, has_second_port=False, notes_detour=True)
     LITE_PULL_MESSAGE = to_broker(361, consume("topic", "consumer_group"), Kind.READ,
         pull.PullMessage, pull.PullMessageReply, reply_body=RECORDS, handler="pull_message",
-        has_second_port=False, is_native=True)
+        has_second_port=False, notes_detour=True)
     QUERY_MESSAGE = to_broker(12, consume("topic"), Kind.ANY_ROLE, queries.QueryMessage,
         queries.QueryMessageReply, reply_body=RECORDS)
     VIEW_MESSAGE_BY_ID = to_broker(33, SIGNED, Kind.ANY_ROLE, queries.ViewMessageById,
@@ -170,7 +170,7 @@ class RequestCode(IntEnum):
         clients.GetConsumerListByGroup, reply_body=json_body(ConsumerIdList))
     CHECK_CLIENT_CONFIG = to_broker(46, SIGNED, Kind.ANY_ROLE, body=json_body(ClientConfigCheck))
     LOCK_BATCH_MQ = to_broker(41, LOCKS, Kind.UNLOGGED, body=json_body(LockBatch),
-        reply_body=json_body(LockBatchReply), is_native=True, is_small=True)
+        reply_body=json_body(LockBatchReply), notes_detour=True, is_small=True)
     UNLOCK_BATCH_MQ = to_broker(42, LOCKS, Kind.UNLOGGED, body=json_body(LockBatch))
     # Tools send these two to a broker, which sends them to the client
     GET_CONSUMER_RUNNING_INFO = to_broker(307, consume("consumer_group", is_of_5=True),
@@ -182,7 +182,7 @@ class RequestCode(IntEnum):
 
     # The broker: transactions
     END_TRANSACTION = to_broker(37, STORED, Kind.PUT, transactions.EndTransaction, oneway=True,
-        is_native=True)
+        notes_detour=True)
     RESUME_CHECK_HALF_MESSAGE = to_broker(323, ADMIN, Kind.PUT, transactions.ResumeCheckHalfMessage)
     ASK_TRANSACTION_STATE = to_broker(30001, ADMIN, Kind.ANY_ROLE, transactions.AskTransactionState,
         transactions.AskTransactionStateReply)

@@ -120,8 +120,10 @@ class Command(msgspec.Struct, frozen=True):
     handler: str = ""
     has_second_port: bool = True
     """Whether the port for urgent requests (`listenPort` - 2) serves it, too."""
-    is_native: bool = False
-    """Whether a native lane serves its usual form; its handler notes why it served a request."""
+    notes_detour: bool = False
+    """Whether its handler notes why no native lane has served a request; `broker.handlers` notes
+    for all others that they have no native form.
+    """
     is_small: bool = False
     """Whether the answer is no larger than the request, although it has a body."""
     may_miss: bool = False

@@ -45,7 +45,7 @@ def parse_address(address: str) -> tuple[str, int]:
 
 def _can_be_looked_up(host: str) -> bool:
     """Return whether a name has only parts that DNS allows; for others, Python's resolver raises
-    UnicodeError, which is no OSError.
+    UnicodeError, which is not an OSError.
     """
     try:
         host.encode("idna")

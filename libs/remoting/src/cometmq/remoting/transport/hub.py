@@ -133,7 +133,7 @@ class Hub(Generic[PeerT]):
 
 
 def _net_bytes(bytes_max: int | None) -> int | None:
-    """Return how much output may use a limited amount of memory: free gaps between buffers take the
-    rest.
+    """Return how much output may use a limited amount of memory; a quarter is left for free gaps
+    between buffers.
     """
     return None if bytes_max is None else bytes_max - bytes_max // 4

@@ -85,7 +85,7 @@ def wrong_resource(resource: str) -> str:
 
 
 def wrong_permission(resource: str) -> str:
-    """Return the text about a word that is no right."""
+    """Return the text about an unknown permission."""
     return (
         f"Parse resource permission error for {resource}.\n"
         "The expected permissions are 'SUB' or 'PUB' or 'SUB|PUB' or 'PUB|SUB'."

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server's answer means, and what to do about it: by response code and by remark."""
+"""What a server's answer means, and what to do about it, for the console and the command line: by
+response code and by remark.
+"""
 
 import re
 from collections.abc import Mapping

@@ -307,7 +307,7 @@ class ConsumeQueue:
                 ((offset, size, _),) = entries_from(self, queue_offset, 1)
                 return bool(size != FILLER_SIZE and offset >= floor.place)
 
-            # Usually the last one precedes the mark, and so do all.
+            # If the last one precedes the mark, as usual, all do.
             if is_behind(end - 1):
                 end = first + bisect_left(range(first, end), True, key=is_behind)
             self.min_offset = end

@@ -225,7 +225,7 @@ def _select_some(rows: Iterable[QueueRow], plan: ReadPlan) -> _Selection:
         scanned += 1
         if not log_first <= offset <= log_end - size or size < RECORD_BYTES_MIN:
             status = GetStatus.MESSAGE_WAS_REMOVING
-            # The record of an intact entry is in the log, or has expired, as all before it.
+            # The record of an intact entry is in the log, or has expired, like all before it.
             is_expired = 0 <= offset < log_first and size >= RECORD_BYTES_MIN and not wanted
             damaged += size != FILLER_SIZE and not is_expired
             continue

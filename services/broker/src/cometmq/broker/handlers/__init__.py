@@ -41,8 +41,8 @@ _MODULES: Final = (
 
 
 def _noted(code: int, handler: Handler[Broker]) -> Handler[Broker]:
-    """Count the requests of a code that no lane takes; other handlers know the reason better."""
-    if COMMANDS[code].is_native:
+    """Count the requests of a code that no lane takes; the other handlers note the reason."""
+    if COMMANDS[code].notes_detour:
         return handler
 
     @wraps(handler)

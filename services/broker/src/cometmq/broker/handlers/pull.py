@@ -223,7 +223,7 @@ def _conclude(broker: Broker, pull: AdmittedPull, result: GetResult) -> Reply | 
     else:
         broker.stats.miss_count += 1
         if code == _NOT_FOUND and pull.may_hold and header.sys_flag & _SUSPEND:
-            if not pull.call.is_oneway:  # nobody waits for it, and it does not count as in flight
+            if not pull.call.is_oneway:  # nobody waits for the answer of a oneway pull
                 _hold(broker, pull)
             return None
         if code == _MOVED and broker.role.is_master:
@@ -342,7 +342,7 @@ def _note(broker: Broker, pull: AdmittedPull, result: GetResult | None) -> None:
 
 
 def _is_told(broker: Broker, call: Call[PullMessage]) -> bool:
-    """Return whether the filter holds for this connection only (`clients/told.py`)."""
+    """Return whether the only subscription is one that this connection told in earlier pulls."""
     header = call.header
     has_own = header.sys_flag & PullSysFlag.SUBSCRIPTION
     return not has_own and broker.clients.consumers.group(header.consumer_group) is None

@@ -376,7 +376,9 @@ def _admit_unusual(
     settings = broker.settings
     topic = call.header.topic
     if broker.lane is not None:
-        _note(broker, call, SlowReason.BUSY if config is not None else SlowReason.FIRST)
+        is_forbidden = topic in SEND_FORBIDDEN_TOPICS
+        known = SlowReason.UNUSUAL if is_forbidden else SlowReason.BUSY
+        _note(broker, call, SlowReason.FIRST if config is None else known)
     if settings.start_accept_send_request_time_stamp:
         _check_start(broker)
     if not settings.broker_permission & _WRITE and config is not None and config.order:

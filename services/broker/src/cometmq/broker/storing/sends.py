@@ -23,7 +23,7 @@ from cometmq.store.writing.append import Batch
 class Sends:
     """Counts the sends that wait, and starts the syncs that answer them."""
 
-    def __init__(  # what the syncs need, by name
+    def __init__(
         self,
         store: MessageStore,
         *,
@@ -115,7 +115,7 @@ class Sends:
             self.put_seconds.observe(elapsed_ms / 1000, count)
 
     def forget(self) -> None:
-        """All pending sends have been refused."""
+        """Forget the pending sends, which have been refused."""
         self.waiting_count, self._since_ms = 0, None
         self._count_waited(*self._pending.take_answered())
 

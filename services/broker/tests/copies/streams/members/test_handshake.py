@@ -12,8 +12,8 @@ from cometmq.broker.copies.streams.handshake import (
     Digest,
     Hello,
     Identity,
-    Leading,
     LogExtent,
+    Offer,
     Refused,
     Welcome,
     check_hello,
@@ -30,7 +30,7 @@ MASTER = Identity("c", "broker-a", Copy(0, "m"))
 SLAVE = Identity("c", "broker-a", Copy(1, "x"))
 LOG = LogExtent(0, 500, 4096, (Entry(1, 0), Entry(3, 300)))
 HELLO = Hello(SLAVE, 3, 3, 0, replace(LOG, end=400))
-LEADING = Leading(MASTER, 3, LOG)
+LEADING = Offer(MASTER, 3, LOG)
 WELCOME = Welcome(MASTER, 3, LOG, 400, Digest(0), 350)
 
 

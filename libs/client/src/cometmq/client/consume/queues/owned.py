@@ -118,7 +118,7 @@ class OwnedQueues:
             for topic, mine in shares.items()
         }
         await self.drop([queue for queues in lost.values() for queue in queues])
-        # By task: the opening of a queue may have been interrupted before its reader ran.
+        # Not by reader: the opening of a queue may have been interrupted before its reader ran.
         fresh = [queue for mine in shares.values() for queue in mine if queue not in self._tasks]
         if not fresh:
             return True

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gate of a member: when (`permission.py`) and where (`diversion.py`) it serves a request.
 
-A request's row says what it needs (`Kind`). Most are served as outside a broker group.
+A request's row says what it needs (`Kind`). Most are served as if there were no broker group.
 """
 
 from collections.abc import Mapping

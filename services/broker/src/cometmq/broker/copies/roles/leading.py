@@ -19,7 +19,7 @@ from cometmq.store.writing.write_state import Refusal
 
 
 class Leading(Acting):
-    """The role of the master in one epoch (`Reign`)."""
+    """The role of the master in one epoch; implements `Reign`."""
 
     def __init__(  # noqa: PLR0913  # the collaborators, each by name
         self,

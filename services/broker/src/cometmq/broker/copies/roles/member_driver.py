@@ -35,8 +35,6 @@ from cometmq.remoting.transport.tasks import describe
 
 FULL_RETRY_MS: Final = 1_000
 """Interval at which a member whose disk was full tries to save its state."""
-_SAVES: Final = frozenset({"SavePromise", "SaveInSync"})
-"""The steps that only save the state file."""
 
 
 class _StepFailed(OrderRefused):
@@ -94,7 +92,7 @@ class MemberDriver:
         if isinstance(event, Seen):
             if self._inbox.member.role is not Role.FAILED:
                 seen = states.saw(self._saved.state, event.record)
-                await self._perform_step("SaveInSync", self._saved.save(seen))
+                await self._perform_step("SaveInSync", self._saved.save(seen), is_save=True)
             return
         if isinstance(event, Read):
             if event.began is not self._inbox.member:
@@ -109,17 +107,21 @@ class MemberDriver:
                 epoch=self._inbox.member.epoch, cause=type(event).__name__,
             )  # fmt: skip
         for action in actions:
-            await self._perform_step(type(action).__name__, self._perform(action))
+            is_save = isinstance(action, rules.SavePromise)
+            step = type(action).__name__
+            await self._perform_step(step, self._perform(action), is_save=is_save)
 
-    async def _perform_step(self, step: str, work: Awaitable[None]) -> None:
+    async def _perform_step(
+        self, step: str, work: Awaitable[None], *, is_save: bool = False
+    ) -> None:
         """Perform a step; if it fails, end the membership, because later steps would break a
-        promise.
+        promise. A step that only saves the state file can be repeated once there is space.
         """
         try:
             await work
         except (CometError, OSError) as error:
             is_full = isinstance(error, HistoryUnsaved) or (
-                step in _SAVES and isinstance(error, OSError) and error.errno in DISK_FULL
+                is_save and isinstance(error, OSError) and error.errno in DISK_FULL
             )
             action = FREE_SPACE if is_full else "repair the disk, then restart this broker"
             self._log.error("member.failed", step=step, error=describe(error), action=action)

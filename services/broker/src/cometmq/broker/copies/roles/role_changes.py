@@ -27,7 +27,7 @@ positions of delay levels, known ends of transactions, locks. A promotion rebuil
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, assert_never
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.gate.gate import Gate
@@ -144,6 +144,8 @@ class RoleChanges:
                 self._serve_here()
             case rules.ForwardHeld(target=target):
                 self._forward_held(target)
+            case _:
+                assert_never(action)
 
     def _start_following(self, master: int, epoch: int) -> None:
         self._broker.role.take(ServedRole.SLAVE, epoch)
@@ -164,7 +166,7 @@ class RoleChanges:
 
     async def _begin_epoch(self, epoch: int) -> None:
         store = self._broker.store
-        store.publisher.confirm(None)  # dispatches everything; the gate hides it until then
+        store.publisher.confirm(None)  # dispatches everything; the gate hides it meanwhile
         store.publisher.confirm(store.commit_log.end)
         end = store.commit_log.end
         await self._epochs.save(epochs.begun(self._epochs.history, epoch, end))

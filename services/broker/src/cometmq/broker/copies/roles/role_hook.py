@@ -39,7 +39,7 @@ class RoleHook:
     """Tells a program the current role, again and again until it succeeds."""
 
     def __init__(self, program: str, broker_name: str, first: RoleState, *, log: Log) -> None:
-        """`first` is the role at the start, which the program is told as well: an earlier process
+        """`first` is the role at the start, which is also passed to the program: an earlier process
         may have left the address here.
         """
         self._program = program

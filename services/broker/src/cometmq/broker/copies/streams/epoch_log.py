@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history of this broker's log in memory and in its file, which a worker writes."""
+"""The history of this broker's log, which handshakes compare: in memory, and in a file that a
+worker writes.
+"""
 
 from functools import partial
 

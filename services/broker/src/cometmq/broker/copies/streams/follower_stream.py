@@ -18,7 +18,7 @@ from cometmq.broker.copies.streams.handshake import (
     Digest,
     Hello,
     Identity,
-    Leading,
+    Offer,
     Refused,
     Welcome,
     check_hello,
@@ -167,20 +167,20 @@ class FollowerStream(ServedStream):
         self._check_proven(hello.identity)
         if hello.promised > sender.epoch:
             sender.replica.events.epoch_seen(hello.promised)
-        leading = sender.leading()
-        check_hello(hello, leading)
-        point = meeting_point(hello.log, leading.log)
+        offer = sender.offer()
+        check_hello(hello, offer)
+        point = meeting_point(hello.log, offer.log)
         sender.replace(self, hello.identity.copy)
         sender.admission.establish(self.transport, self.address, self.proven)
         self.copy = hello.identity.copy
-        self._epoch, self._history = leading.epoch, leading.log.history
+        self._epoch, self._history = offer.epoch, offer.log.history
         if hello.tables <= sender.replica.tables.position.changes:
             self._tables.sent = hello.tables
-        start = digest_start(point.offset, leading.log, hello.log)
+        start = digest_start(point.offset, offer.log, hello.log)
         start = intact_start(
             start, point.offset, self._commit_log.damage, hello.damage[-DAMAGE_COUNT_MAX:]
         )
-        welcome = partial(self._send_welcome, leading, point.offset, start)
+        welcome = partial(self._send_welcome, offer, point.offset, start)
         if start < point.offset:
             self._pump.read(start, point.offset - start, welcome)
         else:
@@ -194,15 +194,15 @@ class FollowerStream(ServedStream):
                 f"{name_of(identity)} speaks on a connection that is proven for {self.proven.name}",
             )
 
-    def _send_welcome(self, leading: Leading, point: int, start: int, data: Buffer) -> None:
+    def _send_welcome(self, offer: Offer, point: int, start: int, data: Buffer) -> None:
         sender = self._sender
         self._welcome = welcome = Welcome(
             sender.identity,
-            leading.epoch,
-            leading.log,
+            offer.epoch,
+            offer.log,
             point,
             Digest(start, digest(data)),
-            min(sender.confirmed, leading.log.end),
+            min(sender.confirmed, offer.log.end),
         )
         body = msgspec.json.encode(welcome)
         self._transport.write(frames.encode_body(Kind.WELCOME, body))

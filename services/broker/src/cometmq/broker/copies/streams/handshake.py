@@ -92,7 +92,7 @@ class Refused(msgspec.Struct, frozen=True):
     """The highest epoch that the sender knows."""
 
 
-class Leading(msgspec.Struct, frozen=True):
+class Offer(msgspec.Struct, frozen=True):
     """A master's offer to its followers."""
 
     identity: Identity
@@ -127,28 +127,28 @@ def _fault(log: LogExtent) -> str:
     return ""
 
 
-def check_hello(hello: Hello, leading: Leading) -> None:
+def check_hello(hello: Hello, offer: Offer) -> None:
     """Raise UnfitLog if this master cannot serve the follower."""
-    mine, theirs = leading.identity, hello.identity
+    mine, theirs = offer.identity, hello.identity
     _check_place(mine, theirs)
     if theirs.copy.ordinal == mine.copy.ordinal:
         raise UnfitLog(
             Unfit.DUPLICATE,
             f"a broker with the id {mine.copy.ordinal} wants to follow the master, whose id it is",
         )
-    if hello.promised > leading.epoch:
+    if hello.promised > offer.epoch:
         raise UnfitLog(
             Unfit.STALE_EPOCH,
             f"broker {theirs.copy.ordinal} has promised epoch {hello.promised}; this master's is"
-            f" {leading.epoch}",
+            f" {offer.epoch}",
         )
-    if (hello.epoch, hello.master) != (leading.epoch, mine.copy.ordinal):
+    if (hello.epoch, hello.master) != (offer.epoch, mine.copy.ordinal):
         raise UnfitLog(
             Unfit.NOT_MASTER,
             f"broker {theirs.copy.ordinal} wants broker {hello.master} in epoch {hello.epoch};"
-            f" this is broker {mine.copy.ordinal}, the master of epoch {leading.epoch}",
+            f" this is broker {mine.copy.ordinal}, the master of epoch {offer.epoch}",
         )
-    _check_file_size(leading.log, hello.log)
+    _check_file_size(offer.log, hello.log)
 
 
 def check_welcome(welcome: Welcome, hello: Hello) -> CommonPoint:

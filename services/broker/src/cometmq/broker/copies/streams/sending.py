@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.broker.copies.streams.admission import Admission
 from cometmq.broker.copies.streams.block_exchange import Turn
 from cometmq.broker.copies.streams.follower_stream import FollowerStream
-from cometmq.broker.copies.streams.handshake import Leading
+from cometmq.broker.copies.streams.handshake import Offer
 from cometmq.broker.copies.streams.proving import Proven, Proving
 from cometmq.broker.copies.streams.replica import Replica
 from cometmq.broker.copies.streams.reports import FollowerView, ReportBatch, Reports
@@ -128,11 +128,11 @@ class LogSender:
                     stream.confirms.send()
                 stream.ask()
 
-    def leading(self) -> Leading:
+    def offer(self) -> Offer:
         """Return what this master offers; raise UnfitLog if this broker is not a master."""
         if not self.epoch:
             raise UnfitLog(Unfit.NOT_MASTER, "this broker is not the master now")
-        return Leading(self.identity, self.epoch, self.replica.epochs.extent())
+        return Offer(self.identity, self.epoch, self.replica.epochs.extent())
 
     def replace(self, newcomer: FollowerStream, copy: Copy) -> None:
         """Close the same broker's earlier connection; raise UnfitLog if two stores claim one id."""
