@@ -8,7 +8,7 @@ import pytest
 from cometmq.broker.filters.tags import TagFilter
 from cometmq.broker.hold import HELD_BYTES, WOKEN_MAX, HeldPull, HoldTable
 from cometmq.broker.limits import HELD_BYTES_MAX, SAME_QUEUE_MAX
-from cometmq.broker.testing.holds import HOLD_S_MAX, slowness
+from cometmq.broker.testing.holds import HOLD_S_MAX, adjusted
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
 
@@ -237,7 +237,7 @@ def test_a_connection_with_many_pulls_ends_quickly(table: HoldTable) -> None:
             table.hold(held, count_max=100_000)
         began_s = thread_time()
         table.drop(mine)
-        holds.append((thread_time() - began_s) / slowness())
+        holds.append(adjusted(thread_time() - began_s))
         assert (table.count, table.queue_count, table.size_bytes) == (1, 1, other.size_bytes)
         table.drop(other.call.peer)
         assert (table.count, table.queue_count, table._due) == (0, 0, {})

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cometmq.broker.testing.holds import HOLD_S_MAX, longest_hold, slowness
+from cometmq.broker.testing.holds import HOLD_S_MAX, adjusted, longest_hold
 from cometmq.broker.testing.scripted import Wire, frames_of
 from cometmq.broker.testing.scripts import frame
 from cometmq.namesrv.app import expire
@@ -160,7 +160,7 @@ async def test_registrations_hold_the_loop_for_a_bounded_time(namesrv: Namesrv, 
         assert answer.code in (0, 1)
         if answer.code == 0:
             assert finish(namesrv.routes.topics.selecting())
-        holds.append(held.longest_s / slowness())
+        holds.append(adjusted(held.longest_s))
         for known in finish(namesrv.routes.topics.selecting()):  # quickly, while it is not measured
             namesrv.routes.delete_topic(known)
         peer.connection_lost(None)
@@ -266,7 +266,7 @@ async def test_no_request_holds_the_loop_whatever_the_tables_contain(namesrv: Na
                     await asyncio.sleep(0)
             (answer,) = await answers(wire, 1)
             assert answer.code == 0, (code, answer.remark)
-            holds.append(held.longest_s / slowness())
+            holds.append(adjusted(held.longest_s))
             if code == Code.UNREGISTER_BROKER:
                 assert namesrv.routes.topics.count_of("b1") == 0
     assert {code: holds for code, holds in longest.items() if min(holds) >= HOLD_S_MAX} == {}
@@ -316,7 +316,7 @@ async def test_key_values_at_their_limit_hold_the_loop_for_a_bounded_time(
                 held.measure(partial(peer.data_received, data))
                 (answer,) = await answers(wire, 1)
             assert answer.code == 0, answer.remark
-            holds.append(held.longest_s / slowness())
+            holds.append(adjusted(held.longest_s))
 
 
 def fill_clusters(namesrv: Namesrv, connection: Any, count: int, first: int = 0) -> None:
@@ -346,7 +346,7 @@ async def test_a_connection_that_ends_with_many_brokers_holds_the_loop_briefly(
             held.measure(partial(peer.connection_lost, None))
             while namesrv.routes.topics.is_removed("b1"):  # noqa: ASYNC110  # no event
                 await asyncio.sleep(0)
-        holds.append(held.longest_s / slowness())
+        holds.append(adjusted(held.longest_s))
         assert len(namesrv.routes.live_brokers()) == 4_901
 
 
@@ -364,5 +364,5 @@ async def test_brokers_that_expire_together_hold_the_loop_briefly(namesrv: Names
             held.measure(partial(expire, namesrv))
             while namesrv.routes.live_brokers():  # noqa: ASYNC110  # no event
                 await asyncio.sleep(0)
-        holds.append(held.longest_s / slowness())
+        holds.append(adjusted(held.longest_s))
     assert namesrv.routes.groups.cluster_count == 0

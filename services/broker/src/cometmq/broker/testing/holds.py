@@ -11,18 +11,20 @@ from typing import Any
 import msgspec
 
 HOLD_S_MAX = 0.02
-"""No request may hold the loop for longer, divided by `slowness`."""
+"""No request may hold the loop for longer, `adjusted` to the speed of the machine."""
 SAMPLE_S = 0.0045
 """CPU time of the sample on the machine on which the bounds of requests were chosen."""
 
 
-def slowness() -> float:
-    """Return how much longer this machine needs now than that one; at least 1.
+def adjusted(hold_s: float) -> float:
+    """Return how long a hold takes on that machine, if it is too long on this one.
 
     Shared machines change by a factor of two within seconds in the CPU time of the same work, so
-    call this beside each measurement.
+    call this beside each measurement. A hold that is short enough here is not adjusted.
     """
-    return max(1.0, min(_sample_s() for _ in range(3)) / SAMPLE_S)
+    if hold_s < HOLD_S_MAX:
+        return hold_s
+    return hold_s / max(1.0, min(_sample_s() for _ in range(3)) / SAMPLE_S)
 
 
 def _sample_s() -> float:
