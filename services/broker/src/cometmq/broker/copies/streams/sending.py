@@ -52,6 +52,7 @@ class LogSender:
         self.replica = replica
         self.store = replica.driver.store
         self.worker = worker
+        self.send_turns = port.send_turns
         self.settings = replica.settings
         self.now_ms = replica.now_ms
         self.epoch = 0

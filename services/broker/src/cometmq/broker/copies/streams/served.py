@@ -37,6 +37,7 @@ class ServedStream(ABC, asyncio.Protocol):
             place=self._place,
             send=self._send,
             failed=self._failed,
+            turns=owner.send_turns,
             worker=owner.worker,
             bytes_per_s=lambda: owner.settings().max_ha_transfer_byte_in_second,
             now_ms=self._now_ms,

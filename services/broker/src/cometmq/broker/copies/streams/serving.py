@@ -22,6 +22,7 @@ from typing import Final
 from cometmq.broker.copies.state import Slaves
 from cometmq.broker.copies.streams.frames import VERSION
 from cometmq.broker.copies.streams.openings import FirstBytes, Openings
+from cometmq.broker.copies.streams.pump import SendTurns
 from cometmq.broker.copies.streams.rocketmq.slave_addresses import WAIT_MS, SlaveAddresses
 from cometmq.broker.copies.streams.rocketmq.slave_stream import SlaveStream
 from cometmq.broker.copies.streams.sending import LogSender
@@ -64,6 +65,7 @@ class LogServer:
         self.store = driver.store
         self.slaves = slaves
         self.worker = worker
+        self.send_turns = SendTurns()
         self.settings = settings
         self.clock = clock
         self.acked = OncePerTurn(self._answer_senders)

@@ -61,9 +61,8 @@ class ReportReader:
         end = len(data) - len(data) % REPORT_BYTES
         self._rest = data[end:]
         reports = [offset for (offset,) in _REPORT.iter_unpack(data[:end])]
-        for offset in reports:
-            if offset < 0:
-                raise RemoteProtocolError(f"the report of a slave is negative: {offset}")
+        if reports and (least := min(reports)) < 0:
+            raise RemoteProtocolError(f"the report of a slave is negative: {least}")
         return reports
 
 

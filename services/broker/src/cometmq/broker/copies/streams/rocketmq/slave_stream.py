@@ -3,7 +3,7 @@
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.copies.state import Slave
 from cometmq.broker.copies.streams.pump import SLICE_BYTES
@@ -19,6 +19,11 @@ from cometmq.remoting.types import Buffer
 
 if TYPE_CHECKING:
     from cometmq.broker.copies.streams.serving import LogServer
+
+PARTS_MAX: Final = 400
+"""Headers and bodies that are written in one turn of the loop, which takes up to 4 ms; they are
+fewer unless haTransferBatchSize is low.
+"""
 
 
 class SlaveStream(ServedStream):
@@ -36,7 +41,9 @@ class SlaveStream(ServedStream):
         self._sent_ms = self.heard_ms
 
     def _take(self, data: bytes) -> None:
-        for offset in self._reports.feed(data):
+        reports = self._reports.feed(data)
+        # As in RocketMQ, the newest one counts; the first one may be the request.
+        for offset in reports[:1] + reports[1:][-1:]:
             self._take_report(offset)
 
     def _ended(self) -> None:
@@ -143,7 +150,7 @@ class SlaveStream(ServedStream):
         frames: list[Buffer] = []
         batch_bytes = min(self._server.settings().ha_transfer_batch_size, BODY_BYTES_MAX)
         cursor = 0
-        while cursor < len(data):
+        while cursor < len(data) and len(frames) < PARTS_MAX:
             rest = data[cursor:]
             count = self._frame_bytes(rest, start + cursor, batch_bytes)
             if not count:

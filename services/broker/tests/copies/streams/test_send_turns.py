@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All receivers of the log together take a limited part of each turn of the loop."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from cometmq.broker.copies.streams.pump import (
+    SENT_BYTES_MIN,
+    SLICE_BYTES,
+    TURN_BYTES,
+    LogPump,
+    SendTurns,
+)
+from cometmq.broker.copies.streams.rocketmq.frames import TransferReader, encode_report
+from cometmq.broker.copies.streams.rocketmq.slave_stream import PARTS_MAX, SlaveStream
+from cometmq.broker.testing.replicas import Node
+from cometmq.remoting.types import Buffer
+from cometmq.store.testing.builders import make_message
+
+END = 5 * SLICE_BYTES
+
+
+class Log:
+    """A log of zeros; as a worker, it completes all reads together."""
+
+    first, file_size, end = 0, 1 << 30, END
+
+    def __init__(self) -> None:
+        self.is_cold = False
+        self.reads: list[tuple[asyncio.Future[Buffer], Callable[[], Buffer]]] = []
+
+    def read(self, _offset: int, count: int, *, may_block: bool) -> Buffer | None:
+        return bytes(count) if may_block or not self.is_cold else None
+
+    def submit(self, job: Callable[[], Buffer]) -> "asyncio.Future[Buffer]":
+        future = asyncio.get_running_loop().create_future()
+        self.reads.append((future, job))
+        return future
+
+    def complete(self) -> None:
+        reads, self.reads = self.reads, []
+        for future, job in reads:
+            future.set_result(job())
+
+
+class Transport:
+    """Records what is written."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self.writes: list[list[bytes]] = []
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+
+    def writelines(self, parts: Iterable[Buffer]) -> None:
+        self.writes.append([bytes(part) for part in parts])
+
+    def write(self, data: Buffer) -> None:
+        self.writes.append([bytes(data)])
+
+
+class Receiver:
+    """A receiver of the log."""
+
+    def __init__(self, log: Any, turns: SendTurns, part_bytes: int = SLICE_BYTES) -> None:
+        self.offset = 0
+        transport: Any = Transport()
+        self.transport = transport
+        self._part_bytes = part_bytes
+        self.fails = False
+        self.pump = LogPump(
+            transport, view=lambda: log, place=self._place, send=self._send,
+            failed=self._failed, turns=turns, worker=log, bytes_per_s=int, now_ms=int,
+        )  # fmt: skip
+
+    def _place(self) -> tuple[int, int] | None:
+        return (self.offset, self._part_bytes) if self.offset < END else None
+
+    def _send(self, data: Buffer) -> int:
+        if self.fails:
+            raise ValueError
+        self.offset += len(data)
+        return len(data)
+
+    def _failed(self, error: Exception) -> None:
+        raise error
+
+
+async def sent_per_turn(receivers: list[Receiver], each_turn: Callable[[], object]) -> list[int]:
+    """Wake all; return how many bytes are sent in each turn until all have the log."""
+    sent: list[int] = []
+    for receiver in receivers:
+        receiver.pump.wake()
+    total = 0
+    async with asyncio.timeout(60):
+        while True:
+            sent.append(sum(receiver.offset for receiver in receivers) - total)
+            total += sent[-1]
+            if all(receiver.offset == END for receiver in receivers):
+                return sent
+            each_turn()
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+async def test_a_turn_sends_a_bounded_number_of_bytes_to_all(is_cold: bool) -> None:
+    log, turns = Log(), SendTurns()
+    log.is_cold = is_cold
+    receivers = [Receiver(log, turns) for _ in range(64)]
+    sent = await sent_per_turn(receivers, log.complete)
+    assert max(sent) == TURN_BYTES
+    assert sum(sent) == 64 * END
+
+
+async def test_one_receiver_sends_a_slice_in_each_turn() -> None:
+    assert await sent_per_turn([Receiver(Log(), SendTurns())], int) == [SLICE_BYTES] * 5
+
+
+async def test_small_slices_count_as_larger_ones() -> None:
+    log, turns = Log(), SendTurns()
+    receivers = [Receiver(log, turns, part_bytes=10) for _ in range(200)]
+    for receiver in receivers:
+        receiver.pump.wake()
+    assert sum(receiver.offset for receiver in receivers) == 10 * TURN_BYTES // SENT_BYTES_MIN
+
+
+async def test_all_receivers_advance_alike() -> None:
+    log, turns = Log(), SendTurns()
+    receivers = [Receiver(log, turns) for _ in range(9)]
+    for receiver in receivers:
+        receiver.pump.wake()
+    while not all(receiver.offset == END for receiver in receivers):
+        offsets = [receiver.offset for receiver in receivers]
+        assert max(offsets) - min(offsets) <= 2 * SLICE_BYTES
+        for receiver in receivers:  # the log grows
+            receiver.pump.wake()
+        await asyncio.sleep(0)
+
+
+async def test_receivers_that_are_closed_or_fail_do_not_stop_the_others() -> None:
+    faults: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(str(context)))
+    log, turns = Log(), SendTurns()
+    receivers = [Receiver(log, turns) for _ in range(9)]
+    for receiver in receivers:
+        receiver.pump.wake()
+    receivers[5].fails = True
+    receivers[6].transport.is_closed = True
+    others = [receiver for number, receiver in enumerate(receivers) if number not in {5, 6}]
+    await sent_per_turn(others, int)
+    assert (receivers[5].offset, receivers[6].offset, len(faults)) == (0, 0, 1)
+
+
+async def test_a_turn_writes_a_bounded_number_of_frames_to_a_slave() -> None:
+    settings: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 20}
+    async with Node(ha_transfer_batch_size=1, **settings) as node:
+        for number in range(1_000):
+            node.put(make_message(keys=f"k{number}"))
+        await asyncio.sleep(0)
+        transport: Any = Transport()
+        stream = SlaveStream(node.server, transport, "a:1")
+        stream.data_received(encode_report(0))
+        async with asyncio.timeout(60):
+            while stream.slave.sent_offset < node.end:  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0)
+        assert [len(parts) for parts in transport.writes] == [PARTS_MAX] * 5
+        data = b"".join(part for parts in transport.writes for part in parts)
+        transfers = TransferReader().feed(data)
+        assert b"".join(transfer.data for transfer in transfers) == node.log_bytes()
+
+
+async def test_the_newest_of_many_reports_counts() -> None:
+    async with Node() as node:
+        for _ in range(3):
+            node.put(make_message())
+        await asyncio.sleep(0)
+        transport: Any = Transport()
+        stream = SlaveStream(node.server, transport, "a:1")
+        taken: list[int] = []
+        take: Any = partial(SlaveStream._take_report, stream)
+        vars(stream)["_take_report"] = lambda offset: (taken.append(offset), take(offset))
+        stream.data_received(encode_report(0) + encode_report(0) * 30_000 + encode_report(node.end))
+        assert taken == [0, node.end]
+        assert stream.slave.acked_offset == node.end
