@@ -14,6 +14,8 @@ BYTE_ORDER_MARK = "\ufeff"
 _BLANK = " \t\f"
 _UNESCAPE = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPE = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
+_IN_VALUES = str.maketrans(_ESCAPE)
+_IN_KEYS = str.maketrans(_ESCAPE | {character: f"\\{character}" for character in " =:#!"})
 
 
 class Property(NamedTuple):
@@ -49,7 +51,9 @@ def parse_lines(text: str) -> Iterator[Property]:
 
 def render(values: Mapping[str, str]) -> str:
     """Return one escaped `key=value` line per pair, in a form that Java reads back unchanged."""
-    return "".join(f"{_escape_key(key)}={_escape_value(value)}\n" for key, value in values.items())
+    return "".join(
+        f"{key.translate(_IN_KEYS)}={_escape_value(value)}\n" for key, value in values.items()
+    )
 
 
 def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
@@ -133,13 +137,6 @@ def _join_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _escape_key(key: str) -> str:
-    return "".join(
-        "\\" + character if character in " =:#!" else _ESCAPE.get(character, character)
-        for character in key
-    )
-
-
 def _escape_value(value: str) -> str:
-    escaped = "".join(_ESCAPE.get(character, character) for character in value)
+    escaped = value.translate(_IN_VALUES)
     return "\\" + escaped if escaped[:1] == " " else escaped

@@ -142,11 +142,15 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
 
     def changed_since(self, old: "Loaded[S]") -> set[str]:
         """Return the keys, known or not, whose values differ from those in `old`."""
-        before, after = (properties.parse(loaded.as_properties()) for loaded in (old, self))
+        before, after = old.as_shown(), self.as_shown()
         return {name for name, value in after.items() if before.get(name) != value}
 
     def as_properties(self) -> str:
-        """Render known and unknown keys as `.properties` text, without unset keys and secrets.
+        """Render what `as_shown` returns as `.properties` text."""
+        return properties.render(self.as_shown())
+
+    def as_shown(self) -> dict[str, str]:
+        """Return known and unknown keys with their values, without unset keys and secrets.
 
         An unknown key counts as a secret if its name is like that of one.
         """
@@ -155,7 +159,7 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         set_values = {name: text for name, text in known.items() if text is not None}
         shown = {name: text for name, text in self.unknown.items() if not looks_secret(name)}
         shown = {name: SECRET_IN_URL.sub(HIDDEN, text) for name, text in shown.items()}
-        return properties.render({**shown, **set_values})
+        return {**shown, **set_values}
 
     def as_saved_properties(self) -> str:
         """Render the settings to save: those from the file, and those changed at run time.
