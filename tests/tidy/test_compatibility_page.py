@@ -2,6 +2,7 @@
 """The page of proofs lists every code and command; the tests that it names exist."""
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from generators import proofs
 from generators.codes import receivers
 
+from cometmq.broker.acl.check import ADMIN_CODES
 from cometmq.cli.mqadmin import COMMANDS as OUR_COMMANDS
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.testing.golden import load_exchanges
@@ -44,6 +46,12 @@ def functions(file: str) -> dict[str, str]:
             begin = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             found[node.name] = "\n".join(lines[begin - 1 : node.end_lineno])
     return found
+
+
+def test_the_page_lists_all_codes_that_need_an_administrator() -> None:
+    page = (ROOT / "docs/compatibility.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.splitlines() if "need an administrator |" in line)
+    assert {int(number) for number in re.findall(r"[0-9]+", row)} == ADMIN_CODES
 
 
 def test_every_code_of_494_is_listed(captured: dict[int, set[str]]) -> None:
