@@ -3,6 +3,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,19 @@ async def test_a_follower_far_behind_reads_no_faster_than_checkpoints_save(
         for _ in range(100):
             await asyncio.sleep(0)
         assert slave.end == end
+
+        stream: Any = slave.member_follower._stream
+        resume = stream.resume
+
+        def resume_late() -> None:
+            """Let time pass before the stream is read again, and look at once who is silent."""
+            if stream.is_waiting_for_disk:
+                slave.clock.advance(60_000)
+                resume()
+                if not stream.is_waiting_for_disk:
+                    stream.tick()
+
+        monkeypatch.setattr(stream, "resume", resume_late)
 
         def saves_and_is_equal() -> bool:
             slave.driver.tick()

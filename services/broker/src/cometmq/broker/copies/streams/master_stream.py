@@ -211,8 +211,7 @@ class MasterStream(MasterConnection):
         except (CometError, OSError) as error:
             self._break_off(error)
             return
-        if not self._is_saving and not self.is_waiting_for_disk:
-            self._transport.resume_reading()
+        self._read_on()
 
     def _pause_if_crowded(self) -> None:
         """Stop reading if checkpoints cannot keep up with the master, because entries take memory
@@ -228,8 +227,14 @@ class MasterStream(MasterConnection):
         """Continue reading once the store has saved enough of the received entries."""
         if self.is_waiting_for_disk and not self._replica.driver.store.upkeep.catch_up.is_crowded:
             self.is_waiting_for_disk = False
-            if self._transport is not None and not self._is_saving and not self.ended.done():
-                self._transport.resume_reading()
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Read again unless a reason to wait is left; the pause was no silence of the master."""
+        is_waiting = self._is_saving or self.is_waiting_for_disk
+        if self._transport is not None and not is_waiting and not self.ended.done():
+            self._heard_ms = self._now_ms()
+            self._transport.resume_reading()
 
     # Reports
 
