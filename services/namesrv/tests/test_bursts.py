@@ -56,7 +56,9 @@ def memory_mb(pid: int, field: str) -> int:
 
 async def test_20_000_puts_from_8_connections_are_answered_in_bounded_memory(tmp_path):
     clients = [
-        RemotingClient(ClientSettings(), clock_ms=SystemClock().monotonic_ms)
+        RemotingClient(
+            ClientSettings(connect_timeout_ms=TIMEOUT_MS), clock_ms=SystemClock().monotonic_ms
+        )
         for _ in range(CONNECTIONS)
     ]
 

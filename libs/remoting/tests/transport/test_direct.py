@@ -6,7 +6,7 @@ import contextlib
 import random
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from cometmq.remoting import Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header, encode_frame
+from cometmq.remoting.testing.endless_turns import endless_turns
 from cometmq.remoting.transport import Server, ServerSettings
 from cometmq.remoting.transport.direct import EVENTS_MAX, READ_ON_MAX, SKIPPED_REREADS
 from cometmq.remoting.transport.lane import Answered, Part
@@ -23,6 +24,13 @@ from .plain_lane import PLAIN, PlainLane, PythonSockets, plain
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
 EXT = {"consumerGroup": "g", "topic": "t", "queueId": "3"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _endless_turns() -> Iterator[None]:
+    """Let the lane get each request that it may take: late ones wait for a handler instead."""
+    with endless_turns():
+        yield
 
 
 def echo(_: None, call: Call[Any]) -> Reply:
