@@ -11,7 +11,6 @@ import msgspec
 from cometmq.runtime.settings.fields import split_hint
 from cometmq.spark.collect.exposition import COLLECTOR_FAMILIES
 from cometmq.spark.lag import columns as lag_columns
-from cometmq.spark.lag.output.html import MEANINGS
 from cometmq.spark.lag.output.prometheus import catalogue
 from cometmq.spark.options.definitions import FIELDS, Options
 from cometmq.spark.tables import columns as table_columns
@@ -81,6 +80,9 @@ def _default(value: Any) -> str:
 
 
 def columns_page() -> str:
+    # It imports matplotlib, for more than a second, and tests import this module.
+    from cometmq.spark.lag.output.html import MEANINGS  # noqa: PLC0415
+
     lines = ["# Columns of the Spark tables and of lag reports", "", notice("spark-columns"), ""]
     lines += [
         "A type with `!` is never null. Times are UTC. The schema version of snapshots and reports",

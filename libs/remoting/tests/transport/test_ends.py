@@ -37,8 +37,10 @@ def no_collections() -> Iterator[None]:
 
 def living() -> Counter[str]:
     """Count the objects that connections consist of, by type."""
-    names = (f"{type(it).__module__}.{type(it).__qualname__}" for it in gc.get_objects())
-    return Counter(name for name in names if name.startswith(PARTS))
+    found: Counter[str] = Counter()
+    for kind, count in Counter(map(type, gc.get_objects())).items():
+        found[f"{kind.__module__}.{kind.__qualname__}"] += count
+    return Counter({name: count for name, count in found.items() if name.startswith(PARTS)})
 
 
 async def later(_: None, call: Call[Any]) -> Reply:
