@@ -5,6 +5,8 @@ import struct
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
+from random import Random
 
 import pytest
 
@@ -14,6 +16,7 @@ from cometmq.remoting.bodies.registrations import (
     decode_registered_topics,
     decode_registration,
     decode_version,
+    registration_steps,
 )
 from cometmq.remoting.bodies.topic_config import (
     DataVersion,
@@ -145,3 +148,33 @@ def test_a_data_version_is_short() -> None:
     assert decode_version(VERSION) == DataVersion(3, 1700000000000)
     with pytest.raises(RemoteProtocolError, match="5000 bytes is longer than 4096"):
         decode_version(b" " * 5_000)
+
+
+BEGIN = packed(VERSION, 0, b"[]")
+ENDLESS = zlib.compressobj(0)
+STORED = ENDLESS.compress(BEGIN) + ENDLESS.flush(zlib.Z_SYNC_FLUSH)
+
+
+LINES = [Random(number).randbytes(1_900).hex().encode() + b" 4 4 6 S" for number in range(999)]
+
+
+@pytest.mark.parametrize(
+    ("data", "steps"),
+    [
+        (zlib.compress(BEGIN + bytes(64 << 20)), 4),
+        (STORED + b"\0\0\0\xff\xff" * (1 << 20), 5),  # empty blocks
+        (zlib.compress(packed(VERSION, 999, *LINES, b"[]")), 3),
+    ],
+)
+def test_a_step_inflates_one_mebibyte(data: bytes, steps: int) -> None:
+    work, count = registration_steps(data, compressed=True), 0
+    with suppress(RemoteProtocolError):
+        for _ in work:
+            count += 1
+    assert count in (steps, steps + 1)  # pieces of the input give short ones
+
+
+def test_long_lines_of_topics_are_refused() -> None:
+    data = zlib.compress(packed(VERSION, 1, b"t" * 5_000 + b" 4 4 6 S", b"[]"))
+    with pytest.raises(RemoteProtocolError, match="a part of 5008 bytes"):
+        decode_registration(data, compressed=True)

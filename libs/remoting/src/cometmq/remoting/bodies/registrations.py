@@ -52,7 +52,11 @@ _SMALL_COMPRESSED_BYTES: Final = 1_024  # up to 6,500 topics
 _NOT_STRICT: Final = (msgspec.DecodeError, RecursionError, ValueError)
 _COUNT_BYTES: Final = 1024 * 1024
 _PIECE_BYTES: Final = 64 * 1024
+_STEP_PIECES: Final = 16
+"""Pieces that are inflated in one step: up to 5 ms."""
 _PART_BYTES_MAX: Final = 256 * 1024
+_LINE_BYTES_MAX: Final = 4 * 1024
+"""Maximum length of a topic's line; names have at most 255 characters."""
 _LENGTH_BYTES: Final = 4
 
 
@@ -263,14 +267,15 @@ def _compressed(data: Buffer) -> _Steps[Registered]:
             " are accepted"
         )
     for number in range(count):
-        _topic_of_line(parts.take())
-        if number % STEP_TOPICS == STEP_TOPICS - 1:
+        _topic_of_line(parts.take(_LINE_BYTES_MAX))
+        if number % STEP_TOPICS == STEP_TOPICS - 1 or parts.is_long:
+            parts.pieces = 0
             yield
     try:
         servers = _filter_servers(parts.take())
     except msgspec.DecodeError as error:
         raise RemoteProtocolError(f"the filter servers are no list of texts: {error}") from error
-    parts.end()
+    yield from parts.ending()
     return Registered(version, _CompressedTopics(body), servers)
 
 
@@ -281,7 +286,11 @@ class _Parts:
         self.inflated_bytes_max = min(INFLATED_MAX * len(data) + SMALL_BYTES, INFLATED_BYTES_MAX)
         self._left = self.inflated_bytes_max
         self._stream = zlib.decompressobj()
-        self._tail = data
+        self._data = data
+        self._fed = 0
+        self._tail = b""
+        self.pieces = 0
+        """The number of pieces that have been inflated; the caller may reset it."""
         self._piece = b""
         self._position = 0
 
@@ -292,17 +301,26 @@ class _Parts:
             raise RemoteProtocolError(f"a registration claims {value} parts")
         return value
 
-    def take(self) -> bytes:
+    @property
+    def is_long(self) -> bool:
+        """Whether so much has been inflated since `pieces` was reset that a step should end."""
+        return self.pieces >= _STEP_PIECES
+
+    def take(self, bytes_max: int = _PART_BYTES_MAX) -> bytes:
         """Read a part with its length."""
         length = self.count()
-        if length > _PART_BYTES_MAX:
+        if length > bytes_max:
             raise RemoteProtocolError(f"a registration claims a part of {length} bytes")
         return self._read(length)
 
-    def end(self) -> None:
+    def ending(self) -> _Steps[None]:
         """Raise RemoteProtocolError unless the stream ends within its limits."""
         while not self._stream.eof:
+            self._position = len(self._piece)
             self._inflate()
+            if self.is_long:
+                self.pieces = 0
+                yield
 
     def _read(self, count: int) -> bytes:
         while len(self._piece) - self._position < count:
@@ -313,13 +331,18 @@ class _Parts:
         return self._piece[start : self._position]
 
     def _inflate(self) -> None:
+        self.pieces += 1
+        if not self._tail:  # in pieces, because zlib copies what it has not consumed yet
+            self._tail = self._data[self._fed : self._fed + _PIECE_BYTES]
+            self._fed += len(self._tail)
         try:
             more = self._stream.decompress(self._tail, _PIECE_BYTES)
         except zlib.error as error:
             raise RemoteProtocolError(f"a registration is not a zlib stream: {error}") from error
         self._tail = self._stream.unconsumed_tail
         self._left -= len(more)
-        if self._left < 0 or not (more or self._tail or self._stream.eof):
+        is_over = not self._tail and self._fed == len(self._data)
+        if self._left < 0 or (is_over and not (more or self._stream.eof)):
             raise RemoteProtocolError("a registration ends early or is too large")
         self._piece, self._position = self._piece[self._position :] + more, 0
 
