@@ -33,6 +33,19 @@ def test_encoded_table_is_read_back(tmp_path):
     assert load_kv_config(tmp_path / "kvConfig.json").namespace("N") == {"k": "v"}
 
 
+def test_a_namespace_is_encoded_once_per_change():
+    kv_config = KvConfig({"N": {"k": "v"}, "M": {"l": "w"}})
+    first = kv_config.encode_namespace("N")
+    assert json.loads(first) == {"table": {"k": "v"}}
+    kv_config.put("M", "m", "x")
+    assert kv_config.encode_namespace("N") is first
+    kv_config.put("N", "k", "changed")
+    assert json.loads(kv_config.encode_namespace("N")) == {"table": {"k": "changed"}}
+    kv_config.delete("N", "k")
+    assert kv_config.encode_namespace("N") == b""
+    assert json.loads(kv_config.encode_namespace("M")) == {"table": {"l": "w", "m": "x"}}
+
+
 @pytest.mark.parametrize("damaged", [b"", b"{", b"\xff\xfe", b'{"configTable":7}'])
 def test_backup_replaces_a_damaged_or_missing_file(tmp_path, damaged):
     path = tmp_path / "kvConfig.json"

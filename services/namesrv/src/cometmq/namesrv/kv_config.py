@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
-from cometmq.remoting.bodies.kv import KVConfigTable
+from cometmq.remoting.bodies.kv import KVConfigTable, KVTable
 from cometmq.remoting.errors import RemoteProtocolError, SettingsError
 
 EMPTY_MAX: Final = 16
@@ -32,12 +32,14 @@ class KvConfig:
         """The bytes of all key-values as JSON, with their namespaces and keys: escapes make an
         answer, and the time to encode it, six times as large as its texts.
         """
+        self._encoded: dict[str, bytes] = {}
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
 
     def put(self, namespace: str, key: str, value: str) -> None:
         self.size += self.growth(namespace, key, value)
+        self._encoded.pop(namespace, None)
         values = self._table.setdefault(namespace, {})
         self.count += key not in values
         values[key] = value
@@ -52,6 +54,7 @@ class KvConfig:
         old = values.pop(key, None)
         if old is None:
             return
+        self._encoded.pop(namespace, None)
         self.count -= 1
         self.size -= _size(namespace, key, old)
         if not values:
@@ -69,6 +72,20 @@ class KvConfig:
 
     def namespace(self, namespace: str) -> Mapping[str, str]:
         return self._table.get(namespace, {})
+
+    def encode_namespace(self, namespace: str) -> bytes:
+        """Return a namespace as a body; it is empty if there are no key-values.
+
+        Each registration is answered with one, so it is encoded once per change, which takes up to
+        15 ms.
+        """
+        values = self._table.get(namespace)
+        if not values:
+            return b""
+        found = self._encoded.get(namespace)
+        if found is None:
+            found = self._encoded[namespace] = msgspec.json.encode(KVTable(values))
+        return found
 
     def encode(self) -> bytes:
         return msgspec.json.encode(KVConfigTable(self._table))

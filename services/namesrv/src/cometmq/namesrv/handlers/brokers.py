@@ -16,7 +16,6 @@ from cometmq.namesrv.namesrv import Namesrv
 from cometmq.namesrv.route_table import Registration
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
-from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.registrations import (
     Registered,
     decode_version,
@@ -113,7 +112,8 @@ def _register(namesrv: Namesrv, call: Call[RegisterBroker]) -> Steps[Reply]:
     reply = RegisterBrokerReply()
     if master is not None:
         reply = RegisterBrokerReply(master.ha_address, master.address)
-    return Reply(header=reply, body=_order_topics(namesrv))
+    # The queue counts of ordered topics
+    return Reply(header=reply, body=namesrv.kv_config.encode_namespace(ORDER_NAMESPACE))
 
 
 def _claims(namesrv: Namesrv, broker_name: str) -> tuple[int | None, bool]:
@@ -248,9 +248,3 @@ def _registered(call: Call[RegisterBroker]) -> Steps[Registered]:
         return (yield from registration_steps(call.body, compressed=call.header.compressed))
     except RemoteProtocolError as error:
         raise CommandError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-
-
-def _order_topics(namesrv: Namesrv) -> bytes:
-    """Return the queue counts of ordered topics, which every registration's answer includes."""
-    values = namesrv.kv_config.namespace(ORDER_NAMESPACE)
-    return encode_json(KVTable(dict(values))) if values else b""

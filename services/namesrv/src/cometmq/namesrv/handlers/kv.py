@@ -4,8 +4,6 @@
 from cometmq.namesrv.admission import admit_kv
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.remoting import remarks
-from cometmq.remoting.bodies.dialect import encode_json
-from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.namesrv import (
@@ -44,8 +42,8 @@ async def delete_kv_config(namesrv: Namesrv, call: Call[DeleteKvConfig]) -> Repl
 
 
 def get_kvlist_by_namespace(namesrv: Namesrv, call: Call[GetKvlistByNamespace]) -> Reply:
-    values = namesrv.kv_config.namespace(call.header.namespace)
-    if not values:
+    body = namesrv.kv_config.encode_namespace(call.header.namespace)
+    if not body:
         remark = remarks.kv_namespace_not_found(call.header.namespace)
         return Reply(ResponseCode.QUERY_NOT_FOUND, remark=remark)
-    return Reply(body=encode_json(KVTable(dict(values))))
+    return Reply(body=body)
