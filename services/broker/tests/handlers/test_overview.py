@@ -7,16 +7,22 @@ from typing import Any
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import admin, overview
 from cometmq.broker.testing import FakePeer, MemoryStore, memory_broker
-from cometmq.remoting.bodies.connections import ConsumerConnections
-from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.connections import Connection, ConsumerConnections
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
-from cometmq.remoting.bodies.overview import BrokerOverview
+from cometmq.remoting.bodies.overview import (
+    BrokerOverview,
+    GroupClients,
+    QueueEnds,
+    RefusedRequests,
+)
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.admin import GetConsumerConnectionList
 from cometmq.remoting.commands.table import NoHeader
+from cometmq.runtime.incremental import finish
 
 
 def asked(code=Code.GET_BROKER_OVERVIEW, header: Any = None) -> Any:
@@ -85,3 +91,19 @@ async def test_refusals_and_ages_are_told_once_somebody_looks():
     assert broker.measured.is_observed
     assert seen.oldest_unread_ms == {"T@G": 77}
     assert [(it.subject, it.remark, it.count) for it in seen.refused] == [("T", "later", 1)]
+
+
+def test_a_large_overview_is_encoded_in_steps():
+    members = [Connection(f"10.0.0.{number}:1", f"c{number}") for number in range(20)]
+    wanted = [SubscriptionData(topic=f"T{number}", sub_string="*") for number in range(5)]
+    whole = BrokerOverview(
+        {f"T{number}": [QueueEnds(queue, 1, 2) for queue in range(16)] for number in range(2_000)},
+        {f"G{number}": GroupClients(members, "a", "b", wanted) for number in range(500)},
+        {f"T@{number}": number for number in range(2_000)},
+        [RefusedRequests(1, 2, "a", "b", "c", 3, 4, 5)],
+    )
+    assert finish(overview.encode_overview(whole)) == encode_json(whole)
+    steps = len(list(overview.encode_overview(whole)))
+    assert steps > 2_000 * 16 * 3 // 4_096 + 500 * 26 * 8 // 4_096
+    empty = BrokerOverview()
+    assert finish(overview.encode_overview(empty)) == encode_json(empty)

@@ -27,6 +27,13 @@ def encode_with_table(
     during the encoding may or may not appear in the result.
     """
     begin, _, end = encode_json(around).rpartition(b"{}")
+    return b"".join((begin, (yield from encode_table(table, weigh)), end))
+
+
+def encode_table(
+    table: Mapping[K, V], weigh: Callable[[V], int] = lambda _: 8
+) -> Generator[None, None, bytes]:
+    """Return the JSON of a table; see `encode_with_table`."""
     pieces: list[bytes] = []
     part: dict[K, V] = {}
     weight = 0
@@ -42,7 +49,7 @@ def encode_with_table(
             yield
     if part:
         pieces.append(encode_json(part)[1:-1])
-    return b"%b{%b}%b" % (begin, b",".join(pieces), end)
+    return b"{%b}" % b",".join(pieces)
 
 
 def encode_with_lists(

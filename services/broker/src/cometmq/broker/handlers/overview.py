@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GET_BROKER_OVERVIEW (30003): all queues, all members and recent refusals, for consoles."""
 
+from itertools import islice
 from typing import Final
 
 from cometmq.broker.broker import Broker
@@ -8,6 +9,7 @@ from cometmq.broker.clients.consumers import ConsumerGroup
 from cometmq.broker.handlers.admin import connection_of
 from cometmq.broker.tables.topics import QUEUE_NUMS_MAX
 from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.large import encode_table
 from cometmq.remoting.bodies.overview import BrokerOverview, GroupClients, QueueEnds
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.table import NoHeader
@@ -23,8 +25,23 @@ async def get_broker_overview(broker: Broker, call: Call[NoHeader]) -> Reply:
     From now on, the broker measures these ages, which costs some reads per second.
     """
     broker.measured.is_observed = True
-    found = await broker.pending.incremental.run(_overview(broker), call.peer)
-    return Reply(body=encode_json(found))
+    return Reply(body=await broker.pending.incremental.run(_answer(broker), call.peer))
+
+
+def _answer(broker: Broker) -> Steps[bytes]:
+    return (yield from encode_overview((yield from _overview(broker))))
+
+
+def encode_overview(found: BrokerOverview) -> Steps[bytes]:
+    """Return its JSON, which has several MB if there are thousands of topics."""
+    queues = yield from encode_table(found.queues, lambda ends: 3 * len(ends))
+    groups = yield from encode_table(
+        found.groups, lambda group: 8 * (1 + len(group.members) + len(group.subscriptions))
+    )
+    oldest = yield from encode_table(found.oldest_unread_ms)
+    return b'{"queues":%b,"groups":%b,"oldestUnreadMs":%b,"refused":%b}' % (
+        queues, groups, oldest, encode_json(found.refused),
+    )  # fmt: skip
 
 
 def _overview(broker: Broker) -> Steps[BrokerOverview]:
@@ -37,13 +54,12 @@ def _overview(broker: Broker) -> Steps[BrokerOverview]:
         if left <= 0:
             left = STEP_ITEMS
             yield
-    ages = broker.measured.lag_times.oldest_ms.items()
-    return BrokerOverview(
-        queues,
-        groups,
-        {f"{topic}@{group}": oldest_ms for (topic, group), oldest_ms in ages},
-        broker.admission.refused.newest(),
-    )
+    oldest: dict[str, int] = {}
+    ages = iter(list(broker.measured.lag_times.oldest_ms.items()))
+    while part := list(islice(ages, STEP_ITEMS)):
+        oldest.update((f"{topic}@{group}", oldest_ms) for (topic, group), oldest_ms in part)
+        yield
+    return BrokerOverview(queues, groups, oldest, broker.admission.refused.newest())
 
 
 def _queues(broker: Broker) -> Steps[dict[str, list[QueueEnds]]]:
