@@ -11,9 +11,10 @@ import pytest
 
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.testing.holds import HOLD_S_MAX, adjusted
-from cometmq.broker.testing.scripted import ScriptedBroker
+from cometmq.broker.testing.scripted import Connected, ScriptedBroker
 
 ATTEMPTS = 8
+CHUNK_BYTES = 256 << 10
 lanes = pytest.mark.parametrize(
     "lane",
     [False, pytest.param(True, marks=pytest.mark.skipif(not IS_BUILT, reason="no native path"))],
@@ -26,6 +27,12 @@ async def check(measure: Callable[[], Awaitable[float]]) -> None:
     while holds[-1] >= HOLD_S_MAX:
         assert len(holds) < ATTEMPTS, holds
         holds.append(adjusted(await measure()))
+
+
+async def answered_later(connected: Connected, holds: Any, chunk: bytes) -> None:
+    """Pass a chunk to a connection, and measure that."""
+    holds.measure(lambda: connected.peer.data_received(chunk))
+    await asyncio.sleep(0)
 
 
 def run_broker(lane: bool, work: Any) -> None:
