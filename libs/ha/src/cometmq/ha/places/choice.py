@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Select the backend of a record from `groupRecord`, a setting of brokers and electors."""
+"""Select the backend of a record from `groupRecord`, a setting of brokers and electors.
+
+Only the selected one is imported: a single broker would load 15 modules, with h11, for nothing.
+"""
 
 from pathlib import Path
 from typing import Final, NoReturn
 
-from cometmq.ha.places.etcd import EtcdRecord
 from cometmq.ha.places.file import FileRecord
-from cometmq.ha.places.kube_api import in_cluster
-from cometmq.ha.places.kubernetes import KubernetesRecord, parse_place
 from cometmq.ha.port import RecordPort
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsSettings
@@ -42,6 +42,8 @@ def open_record(
     if (separator and scheme not in {"http", "https"}) or not (endpoints and slash and key):
         _refuse(place)
     context = client_context(tls or TlsSettings(auth_server=True)) if scheme == "https" else None
+    from cometmq.ha.places.etcd import EtcdRecord  # noqa: PLC0415
+
     try:
         return EtcdRecord(endpoints.split(","), key, tls=context, login=login)
     except SettingsError as error:
@@ -49,6 +51,9 @@ def open_record(
 
 
 def _in_kubernetes(place: str, rest: str) -> RecordPort:
+    from cometmq.ha.places.kube_api import in_cluster  # noqa: PLC0415
+    from cometmq.ha.places.kubernetes import KubernetesRecord, parse_place  # noqa: PLC0415
+
     try:
         namespace, name = parse_place(rest)
     except ValueError:
