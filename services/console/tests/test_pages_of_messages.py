@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages about messages, dead letters, transactions, delays and clients, of a running suite."""
+"""Pages about messages, delays and clients, of a running suite."""
 
 import asyncio
 import gzip
@@ -13,13 +13,10 @@ import pytest
 from cometmq.client import (
     AdminClient,
     ConsumeFrom,
-    ConsumeResult,
     Message,
     Producer,
     PushConsumer,
     PushOptions,
-    TransactionProducer,
-    TransactionState,
 )
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.settings import ClientOptions
@@ -28,15 +25,13 @@ from cometmq.client.transfer.pulled import Pulled, PullStatus
 from cometmq.insight.model import DelayLevel, Refusal
 from cometmq.insight.model import Producer as ShownProducer
 from cometmq.peers.fakes import Fakes, body, hang
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.names import HALF_TOPIC
 from cometmq.runtime.acl.errors import no_permission
 
 from .conftest import FaultLog
-from .desks import JSON, OPERATOR, VIEWER, hidden, snapshot
+from .desks import JSON, OPERATOR, VIEWER, snapshot
+from .message_pages import NASTY, TOPIC, carry_out, data, page
 
-NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7777*7777}}\u202e"
-TOPIC = "Paged"
 BAD = (
     "pull_message", "get_min_offset", "get_max_offset", "query_message", "view_message_by_id",
     "get_all_delay_offset", "query_consumer_offset", "get_broker_config",
@@ -55,30 +50,6 @@ async def send(plain_suite, plain_admin):
             return (await producer.send(Message(topic, body, **more))).message_id
 
         yield send
-
-
-async def data(site, path, **params):
-    answer = await site.web.get(path, params=params, headers={**JSON, **VIEWER})
-    assert answer.status_code == 200, answer.text
-    return answer.json()["data"]
-
-
-async def page(site, path, **params):
-    answer = await site.web.get(path, params=params, headers={"accept": "text/html", **VIEWER})
-    assert answer.status_code == 200, answer.text
-    return answer.text
-
-
-async def carry_out(site, path, form, **more):
-    """Confirm an action as a browser does."""
-    shown = await site.web.get(path, params=form)
-    assert shown.status_code == 200, shown.text
-    fields = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', shown.text)
-    sent = [(key, value) for key, value in fields if key != "csrf"]
-    body = {"csrf": hidden(shown, "csrf"), **more}
-    for key, value in sent:
-        body.setdefault(key, value)
-    return await site.web.post(path, data=body)
 
 
 # -- messages -------------------------------------------------------------------------------------
@@ -193,192 +164,6 @@ async def test_protobuf_needs_the_setting(live, send):
     params = {"topic": TOPIC, "id": message_id, "type": "shop.Order"}
     answer = await live.web.get("/message", params=params, headers=JSON)
     assert (answer.status_code, "descriptorSet" in answer.json()["text"]) == (400, True)
-
-
-# -- dead letters ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def dead(plain_suite, plain_admin, send):
-    """Return a group with three dead letters."""
-    group = "paged-dead"
-    if not await plain_admin.namesrv.route(f"%DLQ%{group}"):
-        await plain_admin.create_topic("Dying", queue_count=1)
-        for at in range(3):
-            await send(b"letter %d" % at, topic="Dying", keys=(f"k{at}",))
-
-        async def give_up(_messages):
-            return ConsumeResult.DEAD_LETTER
-
-        options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, max_reconsume_times=0)
-        consumer = PushConsumer(group, plain_suite.namesrv, listener=give_up, options=options)
-        consumer.subscribe("Dying")
-        async with consumer:
-
-            async def buried():
-                return len([it async for it in plain_admin.dead_letters(group)]) == 3
-
-            await eventually(buried)
-    return group
-
-
-async def test_dead_letters_are_listed_with_their_groups(live, plain_admin, dead):
-    groups = {it["group"]: it for it in await data(live, "/dead-letters")}
-    assert groups[dead]["dead_letters"] == 3
-    letters = await data(live, "/dead-letters/group", group=dead)
-    assert groups[dead]["last_ms"] == max(it["store_timestamp"] for it in letters)
-    assert f'href="/dead-letters/group?group={dead}"' in await page(live, "/groups")
-    assert {it["origin_topic"] for it in letters} == {"Dying"}
-    some = await data(live, "/dead-letters/group", group=dead, key="k1")
-    assert [it["body"] for it in some] == ["letter 1"]
-    text = await page(live, "/dead-letters/group", group=dead)
-    assert "protocol carries no error" in text
-    assert "as an operator to correct them or to send them again" in text
-    assert re.findall(r"<td>Dying</td><td>(.*?)</td>", text) == ["1"] * 3  # deliveries
-    none = await page(live, "/dead-letters/group", group=dead, key="nobody")
-    await plain_admin.create_group(SubscriptionGroupConfig(group_name="paged-alive"))
-    alive = await page(live, "/dead-letters/group", group="paged-alive")
-    assert "paged-alive has no dead letters" in alive
-    assert "No dead letter" in none
-
-
-async def test_a_dead_letter_and_its_original_link_to_each_other(live, dead):
-    letter = (await data(live, "/dead-letters/group", group=dead, key="k0"))[0]
-    (sent,) = await data(live, "/messages", topic="Dying", key="k0")
-    ids = sent["offset_message_id"], letter["offset_message_id"]
-    topics = "Dying", f"%25DLQ%25{dead}"
-    for own, other in ((0, 1), (1, 0)):
-        shown = await live.web.get(f"/message?topic={topics[own]}&id={ids[own]}", headers=VIEWER)
-        assert f'href="/message?topic={topics[other]}&amp;id={ids[other]}"' in shown.text
-
-
-async def test_only_the_ticked_dead_letters_are_sent_again(live, plain_admin, dead):
-    await live.log_in("operator")
-    letters = await data(live, "/dead-letters/group", group=dead)
-    ids = [it["offset_message_id"] for it in letters[:2]]
-    await plain_admin.create_topic("Replayed", queue_count=1)
-    form = {"group": dead, "ids": ids, "topic": "Replayed", "rate": "1000"}
-    shown = await live.web.get("/dead-letters/replay", params=form)
-    assert "Send 2 dead letters of paged-dead to Replayed" in shown.text
-    given = " ".join(f"--id {it}" for it in ids)
-    options = f"--rate 1000 --topic Replayed {given} --from-start"
-    assert f"cometmq dlq replay {dead} {options}" in shown.text
-    assert not await _count(plain_admin, "Replayed")  # a dry run
-    body = [
-        ("csrf", hidden(shown, "csrf")),
-        ("mark", hidden(shown, "mark")),
-        *((key, it) for key, it in form.items() if key != "ids"),
-        *(("ids", it) for it in ids),
-    ]
-    done = await live.web.post(
-        "/dead-letters/replay",
-        content="&".join(f"{key}={value}" for key, value in body),
-        headers={"content-type": "application/x-www-form-urlencoded"},
-    )
-    assert done.status_code == 303, done.text
-    assert await _count(plain_admin, "Replayed") == 2
-    entries = await live.audit.newest(2)
-    assert [(it.action, it.outcome) for it in entries] == [
-        ("dead-letters.replay", "done"), ("dead-letters.replay", "begun"),
-    ]  # fmt: skip
-
-
-async def _count(plain_admin, topic):
-    stats = await plain_admin.topic_stats(topic)
-    return sum(it.max_offset for it in stats.values())
-
-
-async def test_a_replay_that_is_too_large_names_the_command(live, dead):
-    form = {"group": dead, "rate": "1", "from_start": "1"}
-    plan = await live.web.get("/dead-letters/replay", params=form, headers={**JSON, **OPERATOR})
-    assert plan.json()["plan"]["refusal"] == ""
-    nothing = {"group": dead, "key": "nobody"}
-    one = await data(live, "/dead-letters/group", group=dead, key="k0")
-    wanted = {"group": dead, "id": one[0]["message_id"], "from_start": "1"}
-    planned = await live.web.get("/dead-letters/replay", params=wanted, headers=OPERATOR)
-    assert "Send 1 dead letter of" in planned.text
-    assert f'name="id" value="{wanted["id"]}"' in planned.text.partition("<section")[0]
-    none = await live.web.get("/dead-letters/replay", params=nothing, headers={**JSON, **OPERATOR})
-    assert "No dead letter is selected" in none.json()["plan"]["refusal"]
-
-
-async def test_a_dead_letter_is_corrected_and_sent(live, plain_admin, dead):
-    await live.log_in("operator")
-    letter = (await data(live, "/dead-letters/group", group=dead, key="k2"))[0]
-    await plain_admin.create_topic("Corrected", queue_count=1)
-    form = {
-        "group": dead, "id": letter["offset_message_id"], "edited": "1",
-        "body": "corrected\r\nbody", "tag": "new", "keys": "k9", "topic": "Corrected",
-    }  # fmt: skip
-    done = await carry_out(live, "/dead-letters/edit", form, **form)
-    assert done.status_code == 303, done.text
-    (sent,) = await data(live, "/messages", topic="Corrected")
-    assert (sent["body"], sent["tag"], sent["keys"]) == ("corrected\nbody", "new", ["k9"])
-    assert len(await data(live, "/dead-letters/group", group=dead)) == 3
-
-
-async def test_viewers_send_nothing(live, dead):
-    params = {"group": dead}
-    answer = await live.web.get("/dead-letters/replay", params=params, headers={**JSON, **VIEWER})
-    assert answer.status_code == 403
-
-
-# -- transactions ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def half(plain_suite, plain_admin):
-    """Return the place of an open transaction."""
-    await plain_admin.create_topic("Halves", queue_count=1)
-
-    async def execute(_message, _arg):
-        return TransactionState.UNKNOWN
-
-    async def check(_message):
-        return TransactionState.UNKNOWN
-
-    async with TransactionProducer(
-        "half-producers", plain_suite.namesrv, execute=execute, check=check
-    ) as producer:
-        await producer.send_in_transaction(Message("Halves", b"half a <b>", keys=("h",)))
-    masters = await plain_admin.masters()
-    (master,) = masters.values()
-    *_, last = [it async for it in master.open_transactions()]
-    return f"{last.broker}:{last.offset}"
-
-
-async def test_an_open_transaction_is_shown_and_resolved_once(live, half):
-    await live.log_in("operator")
-    listed = await data(live, "/transactions")
-    assert half in {it["half"] for it in listed}
-    assert "half-producers" in await page(live, "/transactions")
-    assert "half a &lt;b&gt;" in await page(live, "/transactions/one", id=half)
-    form = {"id": half, "outcome": "commit"}
-    refused = await carry_out(live, "/transactions/resolve", form, confirm="something else")
-    assert refused.status_code == 400
-    done = await carry_out(live, "/transactions/resolve", form, confirm=half)
-    assert done.status_code == 303, done.text
-    (sent,) = [it for it in await data(live, "/messages", topic="Halves") if it["keys"] == ["h"]][
-        -1:
-    ]
-    assert sent["body"] == "half a <b>"
-    again = await live.web.get("/transactions/resolve", params=form, headers={**JSON, **OPERATOR})
-    assert again.json()["plan"]["refusal"] == "The transaction has already ended."
-
-
-async def test_a_producer_that_is_gone_is_not_asked(live, half):
-    await live.log_in("operator")
-    done = await carry_out(live, "/transactions/check", {"id": half})
-    assert done.status_code == 303
-    there = await live.web.get(done.headers["location"])
-    assert "No producer of the group half-producers is connected" in there.text
-
-
-@pytest.mark.parametrize("place", ["nobody:1", "x", ":", "vm:99999999", NASTY])
-async def test_an_unknown_transaction_is_named(live, half, place):
-    answer = await live.web.get("/transactions/one", params={"id": place}, headers=JSON)
-    assert answer.status_code in {400, 404, 502, 503}
-    assert answer.json()["text"]
 
 
 # -- delays, push-back, clients -------------------------------------------------------------------
