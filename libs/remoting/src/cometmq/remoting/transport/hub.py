@@ -65,6 +65,7 @@ class Hub(Generic[PeerT]):
         self.room = Room(self.budget, self.loop)
         self.memory = MemoryLimit(
             None if server is None else server.buffered_bytes_max,
+            loop=self.loop,
             peers=self.peers,
             budget=self.budget,
             stats=self.stats,

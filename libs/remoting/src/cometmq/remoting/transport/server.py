@@ -25,6 +25,7 @@ from cometmq.remoting.transport.dispatch import (
 )
 from cometmq.remoting.transport.flow.in_flight import InFlight
 from cometmq.remoting.transport.flow.reading import LEAVING
+from cometmq.remoting.transport.flow.walk import Walk
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
 from cometmq.remoting.transport.lane_peer import LanePeer
@@ -108,6 +109,9 @@ class Server(Generic[ContextT]):
         self._listeners: list[asyncio.Server] = []
         self._addresses: list[tuple[str, int]] = []
         self._certificates = CertificateWatch(self._tasks, log)
+        self._checks = Walk(
+            self._hub.loop, self._hub.peers, lambda peer: peer.check(self._hub.now_ms())
+        )
         self._check_timer: asyncio.Handle | None = None
         self._in_flight = InFlight(
             settings.in_flight_per_connection_max, settings.in_flight_max, self._hub.stats
@@ -218,9 +222,9 @@ class Server(Generic[ContextT]):
 
     def stats(self) -> TransportStats:
         """Return a copy of the counters."""
-        stats = msgspec.structs.replace(self._hub.stats)
-        stats.unsent_bytes = sum(peer.outlet.unsent_bytes for peer in self._hub.peers)
-        stats.buffered_bytes = sum(peer.buffered_bytes for peer in self._hub.peers)
+        stats, hub = msgspec.structs.replace(self._hub.stats), self._hub
+        stats.unsent_bytes = sum(peer.outlet.unsent_bytes for peer in hub.budget.holders)
+        stats.buffered_bytes = hub.memory.total_bytes()
         return stats
 
     @property
@@ -257,8 +261,7 @@ class Server(Generic[ContextT]):
     def _check(self) -> None:
         self._check_timer, _ = self._hub.later(self._check)
         now_ms = self._hub.now_ms()
-        for peer in tuple(self._hub.peers):
-            peer.check(now_ms)
+        self._checks.begin()
         self._hub.budget.check(now_ms)
         self._hub.frames.check(now_ms)
         self._release_freed(now_ms)

@@ -39,6 +39,10 @@ class Output(Protocol):
     """What a connection writes; see `Outlet`."""
 
     @property
+    def unsent_bytes(self) -> int:
+        """Output that the kernel has not accepted yet."""
+
+    @property
     def held_bytes(self) -> int:
         """The memory used by output that the kernel has not taken yet."""
 

@@ -1,34 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds the memory that all connections of a server use for input and output."""
 
+import asyncio
 from collections.abc import Collection
 from typing import Any, Final
 
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.flow.budget import UnsentBudget
+from cometmq.remoting.transport.flow.next_turn import NextTurn
+from cometmq.remoting.transport.flow.walk import VISITS_PER_TURN, Walk
 from cometmq.remoting.transport.stats import TransportStats
 
+CLOSED_PER_TURN: Final = 200
+"""Number of connections that are closed in one turn of the loop: 5 ms."""
 _MEASUREMENTS: Final = 16  # at most, while the limit arrives in incomplete frames
 
 
-class MemoryLimit:
+class MemoryLimit(NextTurn):
     """The memory of all connections."""
 
-    def __init__(
+    def __init__(  # each by name
         self,
         bytes_max: int | None,
         *,
+        loop: asyncio.AbstractEventLoop,
         peers: Collection[Any],
         budget: UnsentBudget,
         stats: TransportStats,
         log: Log,
     ) -> None:
         """A ``bytes_max`` of None means no limit."""
+        super().__init__(loop)
         self._bytes_max = bytes_max
         self._peers = peers
         self._budget = budget
         self._stats = stats
         self._log = log
+        self._walk: Walk[Any] = Walk(loop, peers, self._measure, self._enforce)
+        self._sizes: list[tuple[int, Any]] = []
+        self._largest: list[tuple[int, Any]] = []  # to be closed, the last one first
+        self._excess_bytes = 0
         self._last_bytes = 0
         self._received_bytes = 0
 
@@ -37,25 +48,48 @@ class MemoryLimit:
         self._received_bytes += size
         if self._bytes_max is not None and self._received_bytes > self._bytes_max // _MEASUREMENTS:
             self._received_bytes = 0
-            self._enforce(self._bytes_max)
+            self._walk.begin()
 
     def check(self) -> None:
         """Keep the limit, if there is one; called by a timer."""
         if self._bytes_max is not None:
-            self._enforce(self._bytes_max)
+            self._walk.begin()
 
-    def _enforce(self, bytes_max: int) -> None:
+    def total_bytes(self) -> int:
+        """Return how much memory the connections use; if they are many, when measured last."""
+        if self._bytes_max is not None and len(self._peers) > VISITS_PER_TURN:
+            return self._last_bytes
+        return sum(peer.buffered_bytes for peer in self._peers)
+
+    def _measure(self, peer: Any) -> None:
+        if peer.is_open and (size := peer.buffered_bytes):
+            self._sizes.append((size, peer))
+
+    def _enforce(self) -> None:
         """Close the connections that hold the most memory until the total is within its limit."""
-        peers = [peer for peer in self._peers if peer.is_open]
-        total = sum(peer.buffered_bytes for peer in peers)
+        assert self._bytes_max is not None
+        sizes, self._sizes = self._sizes, []
+        total = sum(size for size, _ in sizes)
         self._budget.freed_bytes += max(0, self._last_bytes - total)
         self._last_bytes = total
-        if total <= bytes_max:
-            return
-        sizes = sorted((peer.buffered_bytes, id(peer), peer) for peer in peers)
-        while sizes and total > bytes_max:
-            size, _, peer = sizes.pop()
-            total -= size
-            self._stats.overflow_closed += 1
-            self._log.warning("connection.overflowed", peer=peer.address, bytes=size)
-            peer.abort()
+        self._excess_bytes = total - self._bytes_max
+        if self._excess_bytes > 0:
+            self._largest = sorted(sizes, key=_size)
+            self._run()
+
+    def _run(self) -> None:
+        for _ in range(CLOSED_PER_TURN):
+            if self._excess_bytes <= 0 or not self._largest:
+                self._largest = []
+                return
+            size, peer = self._largest.pop()
+            self._excess_bytes -= size
+            if peer.is_open:
+                self._stats.overflow_closed += 1
+                self._log.warning("connection.overflowed", peer=peer.address, bytes=size)
+                peer.abort()
+        self._schedule()
+
+
+def _size(row: tuple[int, Any]) -> int:
+    return row[0]
