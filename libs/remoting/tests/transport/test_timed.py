@@ -2,16 +2,23 @@
 """What slow handlers do later, in steps, is charged to their connections."""
 
 import asyncio
+import inspect
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.header import encode_frame
+from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InOrder
 from cometmq.remoting.transport.flow import timed
+from cometmq.remoting.transport.flow.in_flight import InFlight
 from cometmq.remoting.transport.flow.timed import Timed
 from cometmq.remoting.transport.flow.turns import SLOW
+from cometmq.remoting.transport.stats import TransportStats
+from cometmq.remoting.transport.tasks import TaskSet
 
 CODE = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 STEP_S = 0.0004
@@ -84,3 +91,23 @@ async def test_a_connection_with_long_work_is_slow(
     frame = encode_frame(RawCommand(code=CODE, ext={"consumerGroup": "g"}))
     writer.write(frame * 10)
     await eventually(lambda: peers and next(iter(peers)).intake.pace.rank == SLOW)
+
+
+@pytest.mark.parametrize("is_in_order", [False, True])
+async def test_work_whose_task_is_cancelled_before_it_begins_is_closed(is_in_order: bool) -> None:
+    """A port that closes cancels tasks which this turn of the loop has created."""
+    tasks, stats = TaskSet(NO_LOG), TransportStats()
+    dispatcher: Dispatcher[None] = Dispatcher(
+        {}, None, Hooks(), in_flight=InFlight(9, 9, stats), tasks=tasks, stats=stats, log=NO_LOG
+    )
+    peer: Any = SimpleNamespace(intake=SimpleNamespace(wait_for_work=list))
+    peer.intake.work_ended = peer.intake.charge = list
+
+    async def answer() -> Reply:
+        return OK
+
+    work = answer()
+    call = Call(CODE, None, peer=peer)
+    assert dispatcher._start(peer, call, InOrder(work) if is_in_order else work) is is_in_order
+    await tasks.close()
+    assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED

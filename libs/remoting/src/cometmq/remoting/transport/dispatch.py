@@ -12,7 +12,6 @@ Hot path
     itself (bench/micro/bench_transport.py).
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from time import monotonic
 from typing import Any, Generic, TypeVar
@@ -204,43 +203,38 @@ class Dispatcher(Generic[ContextT]):
         is_in_order, weight = isinstance(work, InOrder), weight_of(call)
         total_max = self.in_flight.total_max
         if len(self._tasks) < total_max and self._task_weight + weight <= total_max:
-            finish = self._finish(call, work)
             if is_in_order:
                 peer.intake.wait_for_work()
-                finish = self._finish_in_order(peer, finish)
+            finish = self._finish(call, work, peer.intake.work_ended if is_in_order else None)
             task = self._tasks.spawn(finish, name=f"remoting-{call.code}")
             self._task_weight += weight
-            task.add_done_callback(lambda _: self._subtract(weight))
+            task.add_done_callback(lambda _: self._ended(work, weight))
             return is_in_order
-        if isinstance(work, (Coroutine, InOrder)):
-            work.close()  # not started yet
+        _close(work)
         call.answer(self._refusal(peer, call))
         return False
 
-    def _subtract(self, weight: int) -> None:
+    def _ended(self, work: Awaitable[Answer | None], weight: int) -> None:
         self._task_weight -= weight
+        _close(work)  # the task may have been cancelled before it began
 
-    async def _finish_in_order(self, peer: Connected, finish: Coroutine[Any, Any, None]) -> None:
-        try:
-            await finish
-        finally:
-            peer.intake.work_ended()
-
-    async def _finish(self, call: Call[Any], work: Awaitable[Answer | None]) -> None:
+    async def _finish(
+        self, call: Call[Any], work: Awaitable[Answer | None], done: Callable[[], None] | None
+    ) -> None:
+        """Answer with the result of the work, then call `done`."""
         try:
             await self._starts.admitted()
-        except asyncio.CancelledError:
-            if isinstance(work, (Coroutine, InOrder)):
-                work.close()
-            raise
-        try:
-            answer = await Timed(work, call.peer.intake.charge)
-        except CommandError as error:
-            answer = self._error(call, error)
-        except Exception as error:  # noqa: BLE001  # see the module's head
-            answer = self.failure(call, error)
-        if answer is not None:
-            call.answer(answer)
+            try:
+                answer = await Timed(work, call.peer.intake.charge)
+            except CommandError as error:
+                answer = self._error(call, error)
+            except Exception as error:  # noqa: BLE001  # see the module's head
+                answer = self.failure(call, error)
+            if answer is not None:
+                call.answer(answer)
+        finally:
+            if done is not None:
+                done()
 
     def failure(self, call: Call[Any], error: Exception) -> Reply:
         """Log and count a bug in a handler; return the answer that reports it."""
@@ -266,6 +260,12 @@ class Dispatcher(Generic[ContextT]):
         if self._refused is not None:
             self._refused(self._context, call, error.code, error.remark)
         return Reply(code=error.code, remark=error.remark)
+
+
+def _close(work: Awaitable[Answer | None]) -> None:
+    """Give up work that has not begun; nothing happens if it has ended."""
+    if isinstance(work, (Coroutine, InOrder)):
+        work.close()
 
 
 def _guarded(handler: Handler[ContextT], before: tuple[Before[ContextT], ...]) -> Handler[ContextT]:
