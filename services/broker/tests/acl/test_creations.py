@@ -12,7 +12,7 @@ from cometmq.broker.acl.check import AccessControl
 from cometmq.broker.broker import Broker
 from cometmq.broker.testing.stored import ask, stored_broker
 from cometmq.remoting.bodies.acl import AclAccount
-from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.dialect import decode_bounded, encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
 from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig
 from cometmq.remoting.codes import RequestCode as Code
@@ -22,6 +22,7 @@ from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.signature import SessionCredentials, signing
 from cometmq.remoting.testing.peer import FakePeer
+from cometmq.remoting.transport import bodies
 from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.runtime.acl.addresses import Addresses
 
@@ -121,3 +122,23 @@ async def test_the_peer_of_a_signed_request_is_its_account(broker: Broker) -> No
     broker.apply(broker.config.loaded.updated(bounds))
     reply = serve(broker, Code.HEART_BEAT, {}, beat("Own"))
     assert "the account readerKey has 0" in reply.remark
+
+
+async def test_a_body_is_decoded_once_for_the_check_and_the_handler(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decoding one may take as long as a request may hold the loop."""
+    decoded: list[str] = []
+
+    def decode(type_: type[Any], data: bytes) -> Any:
+        decoded.append(type_.__name__)
+        return decode_bounded(type_, data)
+
+    monkeypatch.setattr(bodies, "decode_bounded", decode)
+    assert serve(broker, Code.HEART_BEAT, {}, beat("Own")).code == 0
+    locks = b'{"consumerGroup":"Own","clientId":"c","mqSet":[]}'
+    serve(broker, Code.LOCK_BATCH_MQ, {}, locks)
+    assert decoded == ["Heartbeat", "LockBatch"]
+    assert isinstance(serve(broker, Code.HEART_BEAT, {}, beat("Other")), CommandError)
+    assert serve(broker, Code.HEART_BEAT, {}, beat("Own")).code == 0
+    assert decoded == ["Heartbeat", "LockBatch", "Heartbeat", "Heartbeat"]

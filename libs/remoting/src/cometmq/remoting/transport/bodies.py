@@ -11,12 +11,14 @@ from functools import wraps
 from typing import Any, Final, TypeVar
 
 from cometmq.remoting.bodies.codec import PROPERTIES_TEXT
+from cometmq.remoting.bodies.dialect import decode_bounded
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.frame import REQUEST_HEADER_BYTES_MAX
 
+T = TypeVar("T")
 ContextT = TypeVar("ContextT")
 AnyHandler = Callable[[ContextT, Call[Any]], Any]
 
@@ -92,6 +94,39 @@ def _bounded(code: int, handler: AnyHandler[ContextT]) -> AnyHandler[ContextT]:
         return handler(context, call)
 
     return bounded
+
+
+class _Decoded:
+    """The body that a hook has decoded last."""
+
+    call: Call[Any] | None = None
+    body: object = None
+
+
+_decoded: Final = _Decoded()
+
+
+def decoded_by_hook(type_: type[T], call: Call[Any]) -> T:
+    """Decode a JSON body for a hook, which runs just before the handler of the same request.
+
+    The value is kept for `decoded_body`, because decoding may take as long as a request may hold
+    the loop. Raise ServerError or RemoteProtocolError.
+    """
+    if _decoded.call is call and isinstance(_decoded.body, type_):
+        return _decoded.body
+    check_bytes(call, BODY_BYTES_MAX)
+    body = decode_bounded(type_, call.body)
+    _decoded.call, _decoded.body = call, body
+    return body
+
+
+def decoded_body(type_: type[T], call: Call[Any]) -> T:
+    """Decode a JSON body for a handler, unless a hook has done so; raise RemoteProtocolError."""
+    call_of_hook, body = _decoded.call, _decoded.body
+    _decoded.call = _decoded.body = None
+    if call_of_hook is call and isinstance(body, type_):
+        return body
+    return decode_bounded(type_, call.body)
 
 
 def check_bytes(call: Call[Any], most: int) -> None:

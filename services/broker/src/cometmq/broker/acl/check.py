@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from cometmq.remoting.bodies.dialect import decode_bounded
 from cometmq.remoting.bodies.heartbeat import Heartbeat
 from cometmq.remoting.bodies.locks import LockBatch
 from cometmq.remoting.codes import RequestCode as Code
@@ -44,7 +43,7 @@ from cometmq.remoting.names import (
     retry_topic,
 )
 from cometmq.remoting.signature import ACCESS_KEY, FORWARDED, SIGNATURE
-from cometmq.remoting.transport.bodies import BODY_BYTES_MAX, check_bytes
+from cometmq.remoting.transport.bodies import decoded_by_hook
 from cometmq.runtime.acl import errors
 from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.runtime.acl.permissions import Right, resource_text
@@ -66,9 +65,8 @@ def _replying(call: Call[SendMessage | SendMessageV2]) -> Iterator[Need]:
 
 
 def _decoded(type_: type[T], call: Call[Any]) -> T:
-    check_bytes(call, BODY_BYTES_MAX)
     try:
-        return decode_bounded(type_, call.body)
+        return decoded_by_hook(type_, call)
     except RemoteProtocolError as error:
         raise ServerError(str(error)) from error
 

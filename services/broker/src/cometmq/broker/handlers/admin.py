@@ -22,7 +22,7 @@ from cometmq.remoting.bodies.connections import (
     ProducerInfo,
     ProducerTable,
 )
-from cometmq.remoting.bodies.dialect import decode_bounded, encode_json
+from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.large import encode_with_lists, encode_with_table
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -41,6 +41,7 @@ from cometmq.remoting.errors import (
     SettingsError,
 )
 from cometmq.remoting.message.record import MessageRecord
+from cometmq.remoting.transport.bodies import decoded_body
 from cometmq.remoting.types import language_of
 from cometmq.runtime import properties
 from cometmq.runtime.incremental import Steps
@@ -61,7 +62,7 @@ def json_body(call: Call[Any], type_: type[T]) -> T:
     That is the sender's error, so it gets an error answer and no log line.
     """
     try:
-        return decode_bounded(type_, call.body)
+        return decoded_body(type_, call)
     except RemoteProtocolError as error:
         raise ServerError(f"the body is not a valid {type_.__name__}: {error}") from error
 
