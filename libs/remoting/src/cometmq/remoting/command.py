@@ -2,11 +2,11 @@
 """Commands in memory: received calls with typed headers, replies, requests and responses.
 
 Invariant: a call is answered at most once, by the return value of its handler, or later by
-``answer`` or ``fail``. An answer is dropped if the call is oneway, if it has already been answered,
+`answer` or `fail`. An answer is dropped if the call is oneway, if it has already been answered,
 or if the connection has ended.
 
-Hot path: one ``Call`` is created per request. The garbage collector does not track it, and its JSON
-form is the header itself, so the decoder fills it in one step (see ``header.py``).
+Hot path: one `Call` is created per request. The garbage collector does not track it, and its JSON
+form is the header itself, so the decoder fills it in one step (see `header.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ class ConstantExt(dict[str, str]):
 
 
 class Reply(msgspec.Struct, gc=False):
-    """An answer as returned by a handler; ``ext`` adds fields to those of the header."""
+    """An answer as returned by a handler; `ext` adds fields to those of the header."""
 
     code: int = int(ResponseCode.SUCCESS)
     header: msgspec.Struct | None = None
@@ -49,7 +49,7 @@ OK: Final = Reply()
 
 
 class Request(msgspec.Struct, gc=False):
-    """A request as passed by its sender; ``ext`` adds fields to those of the header."""
+    """A request as passed by its sender; `ext` adds fields to those of the header."""
 
     code: int
     header: msgspec.Struct | None = None
@@ -75,7 +75,7 @@ class Peer(Protocol):
 
     @property
     def address(self) -> str:
-        """The remote address as ``ip:port``."""
+        """The remote address as `ip:port`."""
 
     @property
     def host(self) -> bytes:
@@ -105,7 +105,7 @@ class Peer(Protocol):
         """Whether a large answer would have to wait now; any thread may ask."""
 
     def when_room(self, work: Callable[[], None]) -> None:
-        """Call ``work`` on the loop once ``has_room``, unless the connection ends before."""
+        """Call `work` on the loop once `has_room`, unless the connection ends before."""
 
     @property
     def state(self) -> dict[str, object]:
@@ -131,7 +131,7 @@ class Peer(Protocol):
         """Send a request and wait for its answer."""
 
     def reply(self, call: "Call[Any]", reply: Reply | msgspec.Struct) -> None:
-        """Answer a call that arrived on this connection; handlers use ``Call.answer``."""
+        """Answer a call that arrived on this connection; handlers use `Call.answer`."""
 
     def close(self) -> None:
         """Close the connection after sending the queued output."""
@@ -140,8 +140,8 @@ class Peer(Protocol):
 class Call(msgspec.Struct, Generic[HeaderT], gc=False, rename={"header": "extFields"}):
     """One received request with its typed header.
 
-    The fields up to ``remark`` are members of the JSON header; the receiving connection sets the
-    others. ``body`` holds the request's bytes, independent of the connection's buffers.
+    The fields up to `remark` are members of the JSON header; the receiving connection sets the
+    others. `body` holds the request's bytes, independent of the connection's buffers.
     """
 
     code: int

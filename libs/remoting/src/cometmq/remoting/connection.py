@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One connection without its socket: turns bytes into calls, and answers and requests into bytes.
 
-The transport passes the peer's bytes to ``receive``, serves the calls that it returns, and sends
-what accumulates in ``out``. Requests to the peer are kept in a table, keyed by opaque, until their
-answer, their deadline (``expire``) or the end of the connection (``lost``).
+The transport passes the peer's bytes to `receive`, serves the calls that it returns, and sends
+what accumulates in `out`. Requests to the peer are kept in a table, keyed by opaque, until their
+answer, their deadline (`expire`) or the end of the connection (`lost`).
 
-Invariants: a request's ``done`` is called exactly once, with a ``Response`` or an error. Nothing
+Invariants: a request's `done` is called exactly once, with a `Response` or an error. Nothing
 more is read after a RemoteProtocolError.
 """
 
@@ -108,7 +108,7 @@ class Connection:
         return min((pending.deadline_ms for pending in self._pending.values()), default=None)
 
     def join(self, data: bytes) -> bytes:
-        """Return the bytes of an incomplete frame and ``data``; see ``FrameReader.join``."""
+        """Return the bytes of an incomplete frame and `data`; see `FrameReader.join`."""
         return self._reader.join(data)
 
     def take_tail(self) -> bytes:
@@ -120,9 +120,9 @@ class Connection:
         return self.receive(data, now_ms, is_whole=True)
 
     def receive(self, data: bytes, now_ms: int, *, is_whole: bool = False) -> list[Call[Any]]:
-        """Return the calls that ``data`` completes; deliver answers to their requests immediately.
+        """Return the calls that `data` completes; deliver answers to their requests immediately.
 
-        Calls whose fields do not fit their command are added to ``faults``.
+        Calls whose fields do not fit their command are added to `faults`.
         """
         frames = self._reader.split(data) if is_whole else self._reader.feed(data)
         calls: list[Call[Any]] = []
@@ -143,23 +143,23 @@ class Connection:
         return calls
 
     def take(self) -> Buffer:
-        """Return the content of ``out`` as one buffer and clear it."""
+        """Return the content of `out` as one buffer and clear it."""
         out, self.out, self.out_bytes = self.out, [], 0
         return out[0] if len(out) == 1 else b"".join(out)
 
     def send(self, request: Request) -> None:
-        """Queue a oneway request in ``out``."""
+        """Queue a oneway request in `out`."""
         self._encode(self._opaque(), request)
 
     def invoke(self, request: Request, *, deadline_ms: int, done: Done) -> int:
-        """Queue a request in ``out`` and register it; return its opaque."""
+        """Queue a request in `out` and register it; return its opaque."""
         opaque = self._opaque()
         self._encode(opaque, request)
         self._pending[opaque] = _Pending(request.code, deadline_ms, done)
         return opaque
 
     def forget(self, opaque: int) -> None:
-        """Stop waiting for an answer; ``done`` is not called."""
+        """Stop waiting for an answer; `done` is not called."""
         self._pending.pop(opaque, None)
 
     def expire(self, now_ms: int) -> None:

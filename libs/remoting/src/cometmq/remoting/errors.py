@@ -2,9 +2,9 @@
 # The classes are named after their codes, most of them without the suffix Error.
 """All errors that CometMQ raises on purpose, grouped by the party that must act.
 
-A server raises a ``CommandError`` to answer with its code; a client creates the same class from the
-code of an answer (``command_error``). Each layer translates lower-level errors in one place, always
-with ``from``.
+A server raises a `CommandError` to answer with its code; a client creates the same class from the
+code of an answer (`command_error`). Each layer translates lower-level errors in one place, always
+with `from`.
 """
 
 from typing import ClassVar, Final

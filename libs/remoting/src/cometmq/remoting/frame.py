@@ -16,7 +16,7 @@ Invariant: a reader never buffers more than the frame size limit plus one receiv
 lengths a peer claims. Only received bytes are kept, and every length is checked against the limit
 and against the enclosing frame before it is used.
 
-Hot path: ``FrameReader.feed`` runs once per received chunk, its loop once per frame; budget 0.25 us
+Hot path: `FrameReader.feed` runs once per received chunk, its loop once per frame; budget 0.25 us
 per frame (bench/micro/bench_frame.py).
 """
 
@@ -61,7 +61,7 @@ class FrameReader:
     def __init__(
         self, frame_bytes_max: int = FRAME_BYTES_MAX, header_bytes_max: int = HEADER_BYTES_MAX
     ) -> None:
-        """A header above ``header_bytes_max`` is refused before it is received as a whole; one that
+        """A header above `header_bytes_max` is refused before it is received as a whole; one that
         is received in a single chunk is not.
         """
         assert frame_bytes_max > 4
@@ -74,7 +74,7 @@ class FrameReader:
         """The number of bytes buffered for an incomplete frame."""
 
     def join(self, data: bytes) -> bytes:
-        """Return the buffered bytes and ``data`` as one buffer, and clear the reader's buffer.
+        """Return the buffered bytes and `data` as one buffer, and clear the reader's buffer.
 
         If the frame is still incomplete, keep all bytes and return none.
         """
@@ -119,7 +119,7 @@ class FrameReader:
         return max(0, self._need - self.buffered_bytes) if self.buffered_bytes else 0
 
     def split(self, data: bytes) -> list[Frame]:
-        """Return the frames of ``data``, which contains only whole frames.
+        """Return the frames of `data`, which contains only whole frames.
 
         Bytes buffered for an incomplete frame are unaffected.
         """
@@ -128,7 +128,7 @@ class FrameReader:
         return frames
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Return the frames that ``data`` completes; keep the rest for the next call."""
+        """Return the frames that `data` completes; keep the rest for the next call."""
         if self.buffered_bytes:
             data = self.join(data)
         frames: list[Frame] = []
@@ -138,7 +138,7 @@ class FrameReader:
         return frames
 
     def _split(self, data: bytes, frames: list[Frame]) -> int:
-        """Append every whole frame in ``data``; return the position of the first incomplete one."""
+        """Append every whole frame in `data`; return the position of the first incomplete one."""
         unpack_prefix, append = _unpack_prefix, frames.append
         position, last, limit = 0, len(data) - PREFIX_BYTES, self._frame_bytes_max
         while position <= last:

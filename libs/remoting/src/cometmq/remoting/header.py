@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decode and encode both header encodings, for any command, with fields as strings.
 
-This codec is complete and lenient. ``typed_decode.py`` is the fast path for known commands and
+This codec is complete and lenient. `typed_decode.py` is the fast path for known commands and
 falls back to it.
 
 Compatibility: the decoder accepts the same headers as Java. Language and version may be missing,
@@ -10,7 +10,7 @@ header an empty string means null, and the last value of a repeated field (as in
 wins. The encoder follows Java: JSON fields are sorted by name, nulls are omitted, and there are no
 spaces. A code that does not fit into the binary header's 16-bit field is sent as JSON.
 
-Hot path: ``parse_ext`` runs for every binary request; budget 0.2 us per field
+Hot path: `parse_ext` runs for every binary request; budget 0.2 us per field
 (bench/micro/bench_header.py).
 """
 
@@ -163,7 +163,7 @@ def _text(data: bytes) -> str:
 
 
 def parse_ext(head: bytes, position: int) -> dict[str, str]:
-    """Return the ext fields that fill a binary header from ``position`` to its end."""
+    """Return the ext fields that fill a binary header from `position` to its end."""
     end = len(head)
     if end > LARGE_BYTES:
         _check_count(head, position)

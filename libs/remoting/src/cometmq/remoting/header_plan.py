@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encode typed headers as ext fields: field by field, or with a template built once per type.
 
-Hot path: ``json_reply`` and ``binary_reply`` run once per answer, ``json_request`` once per request
+Hot path: `json_reply` and `binary_reply` run once per answer, `json_request` once per request
 that a client sends. Budget: 0.35 us and 0.5 us for the answer to a send, 2 us for the send itself
 (bench/micro/bench_header.py). A template is filled in one step. Headers with an unusual set of
 empty fields are encoded through a dictionary.
@@ -221,7 +221,7 @@ class PullReplyPlan(HeaderPlan):
     def json_reply(
         self, header: Any, constant: ConstantExt | None, opaque: int, reply: Reply
     ) -> bytes | None:
-        """Return the whole JSON header for the fields of ``PullMessageReply``."""
+        """Return the whole JSON header for the fields of `PullMessageReply`."""
         if constant is not None or reply.remark is None:
             return super().json_reply(header, constant, opaque, reply)
         return _PULLED % (

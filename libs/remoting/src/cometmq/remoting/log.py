@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The logging interface of the libraries, and a silent default.
 
-An event has a static name (``noun.past_participle``); all variable parts are passed as facts. The
+An event has a static name (`noun.past_participle`); all variable parts are passed as facts. The
 services pass a structlog logger, which already implements this protocol.
 """
 

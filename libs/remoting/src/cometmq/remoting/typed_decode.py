@@ -2,9 +2,9 @@
 """Decode frames of known commands into calls with typed headers, with a lenient fallback.
 
 Hot path
-    ``RequestDecoder.decode`` runs once per request; budget 0.8 us for SEND_MESSAGE_V2 in JSON
+    `RequestDecoder.decode` runs once per request; budget 0.8 us for SEND_MESSAGE_V2 in JSON
     and 2 us in binary, without the frame (bench/micro/bench_header.py). JSON is decoded
-    straight into the ``Call`` by a decoder that the header's first bytes select; all official
+    straight into the `Call` by a decoder that the header's first bytes select; all official
     clients write the code first. Headers that this decoder rejects take the slow path, which
     makes the final decision.
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encode typed headers as frames.
 
-Hot path: ``encode_reply`` runs once per answer; budget 0.6 us for the answer to a send
-(bench/micro/bench_header.py). The fast paths are in ``header_plan.py``.
+Hot path: `encode_reply` runs once per answer; budget 0.6 us for the answer to a send
+(bench/micro/bench_header.py). The fast paths are in `header_plan.py`.
 """
 
 import struct
@@ -51,7 +51,7 @@ class FrameEncoder:
     def encode_reply(
         self, out: list[Buffer], serialization: int, opaque: int, reply: Reply | msgspec.Struct
     ) -> int:
-        """Append the frame of an answer to ``out`` without copying its body; return its size."""
+        """Append the frame of an answer to `out` without copying its body; return its size."""
         if type(reply) is not Reply:
             reply = Reply(header=reply)
         header, ext, head = reply.header, reply.ext, None
@@ -70,7 +70,7 @@ class FrameEncoder:
     def encode_request(
         self, out: list[Buffer], serialization: int, opaque: int, request: Request
     ) -> int:
-        """Append the frame of a request to ``out`` without copying its body; return its size."""
+        """Append the frame of a request to `out` without copying its body; return its size."""
         if not fits_binary(request.code):
             serialization = _JSON
         flag = FLAG_ONEWAY if request.is_oneway else 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Version ordinals of RocketMQ, and the feature gates that depend on them.
 
-A version is an ordinal of Java's ``MQVersion.Version``, which has two per release (snapshot,
+A version is an ordinal of Java's `MQVersion.Version`, which has two per release (snapshot,
 release). Each gate is the first version whose peers behave differently.
 """
 

@@ -60,7 +60,7 @@ class ProducerStats(msgspec.Struct, frozen=True):
 class Producer(Client):
     """Sends messages; thousands of sends may be in flight at the same time.
 
-    ``async with Producer("group", "127.0.0.1:9876") as producer: await producer.send(message)``
+    `async with Producer("group", "127.0.0.1:9876") as producer: await producer.send(message)`
     """
 
     KIND = "producer"

@@ -25,7 +25,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 class Producer(SyncClient):
     """Sends messages; thousands of sends may be in flight at the same time.
 
-    ``with Producer("group", "127.0.0.1:9876") as producer: producer.send(message)``
+    `with Producer("group", "127.0.0.1:9876") as producer: producer.send(message)`
     """
 
     _inner: AsyncProducer

@@ -122,7 +122,7 @@ def by_random(queues: Sequence[MessageQueue], _message: Any, _argument: Any) -> 
 
 
 def java_hash_code(value: Any) -> int:
-    """Return the ``hashCode()`` of the corresponding Java value."""
+    """Return the `hashCode()` of the corresponding Java value."""
     if isinstance(value, bool):
         return 1231 if value else 1237
     if isinstance(value, str):

@@ -14,11 +14,11 @@ from cometmq.remoting.versions import CURRENT_VERSION
 
 
 class FakePeer:
-    """A ``Peer`` for tests of handlers.
+    """A `Peer` for tests of handlers.
 
-    ``answers`` maps a code to the result of ``invoke``: a Response, or an error to raise; a code
-    without an entry fails with a lost connection. ``sent`` holds oneway requests, ``asked`` all
-    other requests, and ``replies`` the answers to calls, in order.
+    `answers` maps a code to the result of `invoke`: a Response, or an error to raise; a code
+    without an entry fails with a lost connection. `sent` holds oneway requests, `asked` all
+    other requests, and `replies` the answers to calls, in order.
     """
 
     def __init__(self, address: str = "127.0.0.1:40001") -> None:
@@ -47,7 +47,7 @@ class FakePeer:
         return not self.has_room
 
     def when_room(self, work: Callable[[], None]) -> None:
-        """Record the work in ``waiting``."""
+        """Record the work in `waiting`."""
         self.waiting.append(work)
 
     def send(
@@ -72,7 +72,7 @@ class FakePeer:
         timeout_ms: int,
         ext: Mapping[str, str] | None = None,
     ) -> Response:
-        """Record a request, and answer from ``answers``."""
+        """Record a request, and answer from `answers`."""
         self.asked.append(Request(code, header, body, ext))
         answer = self.answers.get(code, ConnectionLost(f"{self.address} does not answer {code}"))
         if isinstance(answer, CometError):

@@ -17,7 +17,7 @@ _PORT_DIGITS: Final = 5
 
 
 def peer_address(name: Any) -> tuple[str, bytes]:
-    """Return the address of a socket's peer as ``ip:port`` and in the form used in records."""
+    """Return the address of a socket's peer as `ip:port` and in the form used in records."""
     if not isinstance(name, tuple) or len(name) < 2:
         return "", NO_HOST
     host, port = str(name[0]), int(name[1])
@@ -30,7 +30,7 @@ def peer_address(name: Any) -> tuple[str, bytes]:
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Split ``host:port``; an IPv6 host may be in brackets."""
+    """Split `host:port`; an IPv6 host may be in brackets."""
     host, _, port = address.strip().rpartition(":")
     host = host.strip("[]")
     if (
@@ -55,7 +55,7 @@ def _can_be_looked_up(host: str) -> bool:
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text is ``host:port``."""
+    """Return whether a text is `host:port`."""
     try:
         parse_address(text)
     except SettingsError:

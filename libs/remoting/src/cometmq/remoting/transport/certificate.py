@@ -2,7 +2,7 @@
 """Generate a self-signed certificate for the TLS test mode, without a third-party library.
 
 Compatibility: in test mode, the default, RocketMQ serves TLS with a certificate generated at
-startup, so a client with ``tls.enable`` works with an unconfigured server. No client verifies this
+startup, so a client with `tls.enable` works with an unconfigured server. No client verifies this
 certificate. Outside tests, give the server a certificate of your own.
 
 The key is an elliptic curve key (P-256), which takes a few milliseconds to generate and use here.
@@ -33,7 +33,7 @@ Point = tuple[int, int]
 
 
 def self_signed_pem(name: str) -> str:
-    """Return a private key and a certificate for ``name`` as PEM text."""
+    """Return a private key and a certificate for `name` as PEM text."""
     secret = _RANDOM.randrange(1, _N)
     public = _multiply(secret, _BASE)
     point = b"\x04" + public[0].to_bytes(32, "big") + public[1].to_bytes(32, "big")
@@ -73,7 +73,7 @@ def _sign(secret: int, message: bytes) -> bytes:
 
 
 def _multiply(factor: int, point: Point) -> Point:
-    """Return ``factor`` times ``point``; the factor is in 1 .. N-1."""
+    """Return `factor` times `point`; the factor is in 1 .. N-1."""
     result: Point | None = None
     while factor:
         if factor & 1:

@@ -128,7 +128,7 @@ class RemotingClient:
         ok: Collection[int] = (ResponseCode.SUCCESS,),
         ext: Mapping[str, str] | None = None,
     ) -> Response:
-        """Send a request to a server, and return the answer if its code is in ``ok``.
+        """Send a request to a server, and return the answer if its code is in `ok`.
 
         For any other code, raise the CommandError of that code. Raise ConnectFailed if the request
         was not sent, and ConnectionLost or RequestTimeout if the server may have served it.
@@ -167,7 +167,7 @@ class RemotingClient:
         timeout_ms: int,
         ext: Mapping[str, str] | None = None,
     ) -> None:
-        """Send a request that gets no reply; ``timeout_ms`` bounds the time to connect."""
+        """Send a request that gets no reply; `timeout_ms` bounds the time to connect."""
         try:
             peer = await self._connected(address, timeout_ms)
             header, ext = self._prepared(code, header, body, ext)
@@ -182,7 +182,7 @@ class RemotingClient:
     ) -> bool:
         """Return whether a server answers a request over a new connection in time, in whatever way.
 
-        The connection is closed afterwards; ``on_close`` does not learn of it.
+        The connection is closed afterwards; `on_close` does not learn of it.
         """
         peer: PeerProtocol | None = None
         try:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Call the handler of each request, and turn its result or exception into an answer.
 
-Every answer goes through ``Outlet.deliver`` of its connection, called here for an immediate answer
-and by ``Call.answer`` for a later one. This module is the only place that maps exceptions to
+Every answer goes through `Outlet.deliver` of its connection, called here for an immediate answer
+and by `Call.answer` for a later one. This module is the only place that maps exceptions to
 response codes, and one of three that catch any exception: a bug in a handler results in an answer
 and a log line, and never ends a connection.
 
 Hot path
-    ``Dispatcher.serve`` runs once per received chunk, its loop once per request; hooks and
+    `Dispatcher.serve` runs once per received chunk, its loop once per request; hooks and
     bounds are examined once per chunk. Budget 0.4 us per request, not counting the handler
     itself (bench/micro/bench_transport.py).
 """
@@ -91,7 +91,7 @@ class Dispatcher(Generic[ContextT]):
         log: Log,
         large: Collection[int] = (),
     ) -> None:
-        """Requests with the codes in ``large`` wait while there is no room for their answers."""
+        """Requests with the codes in `large` wait while there is no room for their answers."""
         self.is_limited = False
         """Whether this port lacks handlers that other ports have."""
         self._unlimited = {

@@ -120,7 +120,7 @@ class Hub(Generic[PeerT]):
                     await asyncio.wait_for(self._is_empty.wait(), drain_ms / 1000)
 
     def later(self, check: Callable[[], None]) -> tuple[asyncio.Handle, float]:
-        """Schedule a check of the connections after about ``check_interval_ms``.
+        """Schedule a check of the connections after about `check_interval_ms`.
 
         Return also when it is due, in seconds of the loop's time: uvloop's handle of a time that
         has just passed does not know.

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """One socket: an asyncio protocol with limits in both directions.
 
-Its parts (``peer``) have their own state: what it reads (``Reading``) and serves (``Intake``), what
-it writes (``Outlet``), the requests of this end (``OwnRequests``), and TLS (``TlsState``).
+Its parts (`peer`) have their own state: what it reads (`Reading`) and serves (`Intake`), what
+it writes (`Outlet`), the requests of this end (`OwnRequests`), and TLS (`TlsState`).
 
 Invariants
     Unsent output above the high-water mark stops reading *and* serving. A request whose answer may
     be large is not served at all while the connection, or all of them, hold too much output: it
-    waits (``server_peer.py``). The connection is closed above the hard limit, or if the peer reads
+    waits (`server_peer.py`). The connection is closed above the hard limit, or if the peer reads
     nothing for a while. Only a limited number of a connection's requests, and only for a limited
-    time, are served in a row. While the others wait for a later turn of the loop (``turns.py``),
+    time, are served in a row. While the others wait for a later turn of the loop (`turns.py`),
     nothing more is read from that connection. All
     answers to one chunk, and all answers given in one turn of the loop, are sent in one write.
 """
@@ -51,7 +51,7 @@ PARTS: Final = Parts()
 
 
 class PeerProtocol(asyncio.Protocol):
-    """One connection, which handlers see as a ``Peer``."""
+    """One connection, which handlers see as a `Peer`."""
 
     def __init__(
         self, hub: "Hub[PeerProtocol]", dispatcher: Dispatcher[Any], parts: Parts = PARTS
@@ -173,7 +173,7 @@ class PeerProtocol(asyncio.Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether a large answer may be built now; see ``ServerPeer``."""
+        """Whether a large answer may be built now; see `ServerPeer`."""
         return self.is_writable
 
     @property
@@ -187,7 +187,7 @@ class PeerProtocol(asyncio.Protocol):
         return not self.is_writable
 
     def when_room(self, work: Callable[[], None]) -> None:
-        """Call ``work`` now, because only a server's connections wait for room."""
+        """Call `work` now, because only a server's connections wait for room."""
         work()
 
     @property
@@ -310,5 +310,5 @@ class PeerProtocol(asyncio.Protocol):
         return self.outlet.held_bytes + self.intake.buffered_bytes
 
     def info(self, name: str) -> Any:
-        """Return what the transport knows about its socket; see asyncio's ``get_extra_info``."""
+        """Return what the transport knows about its socket; see asyncio's `get_extra_info`."""
         return self._transport.get_extra_info(name)

@@ -75,11 +75,11 @@ class Server(Generic[ContextT]):
     ) -> None:
         """Prepare the server on the running loop; it does not listen yet.
 
-        ``refused`` is called for each request that is refused with an error.
+        `refused` is called for each request that is refused with an error.
 
-        ``before_write`` is called before each write of answers to a connection. ``save`` is called
-        once, before the first write after ``gather``; it must make durable what the answers
-        promise. ``release_memory`` is called on a thread some time after much unread output has
+        `before_write` is called before each write of answers to a connection. `save` is called
+        once, before the first write after `gather`; it must make durable what the answers
+        promise. `release_memory` is called on a thread some time after much unread output has
         been freed; it may return the memory to the system.
         """
         self._handlers = handlers
@@ -128,10 +128,10 @@ class Server(Generic[ContextT]):
         return {f"tls.server.{name}": expiry_s for name, expiry_s in found.items()}
 
     def gather(self) -> None:
-        """Hold all answers until the end of this turn of the loop, and call ``save`` before sending
+        """Hold all answers until the end of this turn of the loop, and call `save` before sending
         them.
 
-        One call to ``save`` then covers the answers to all connections.
+        One call to `save` then covers the answers to all connections.
         """
         self._hub.writes.is_gathering = True
 
@@ -148,7 +148,7 @@ class Server(Generic[ContextT]):
     async def listen(self, host: str, port: int, *, excluded: Collection[int] = ()) -> int:
         """Accept connections on a port and return it; port 0 picks a free one.
 
-        Requests with an ``excluded`` code are answered with REQUEST_CODE_NOT_SUPPORTED. An empty
+        Requests with an `excluded` code are answered with REQUEST_CODE_NOT_SUPPORTED. An empty
         host means all addresses, including IPv6 where the system supports it.
         """
         handlers = {code: h for code, h in self._handlers.items() if code not in excluded}
@@ -195,9 +195,9 @@ class Server(Generic[ContextT]):
 
     def use_lane(self, lane: Lane | None, sockets: Sockets | None = None) -> None:
         """Offer the requests of all connections accepted from now on to a lane, which must leave to
-        the handlers whatever a hook in ``before`` might refuse.
+        the handlers whatever a hook in `before` might refuse.
 
-        With ``sockets``, connections accepted from now on are read and written directly, unless the
+        With `sockets`, connections accepted from now on are read and written directly, unless the
         system has no epoll; with TLS, only if native code serves them.
         """
         assert lane is None or not self._hooks.after, "hooks see all answers"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A connection to a server whose requests wait while there is no room for large answers.
 
-Handlers of requests with large answers run only while ``has_room``. Other requests are served
+Handlers of requests with large answers run only while `has_room`. Other requests are served
 meanwhile, so a client that sends and consumes on one connection keeps sending. If several requests
-wait, the server stops serving the connection (``Intake``).
+wait, the server stops serving the connection (`Intake`).
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class ServerPeer(PeerProtocol):
         return is_empty and outlet.written_bytes > _KERNEL_BYTES
 
     def when_room(self, work: Callable[[], None]) -> None:
-        """Call ``work`` once ``has_room``, unless the connection ends before."""
+        """Call `work` once `has_room`, unless the connection ends before."""
         if self.is_open:
             self._hub.stats.requests_postponed += 1
             self._hub.budget.holders.add(self)

@@ -26,7 +26,7 @@ class TlsMode(StrEnum):
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, metaclass=SpelledFields):
-    """TLS settings of a server or a client, named after RocketMQ's ``tls.*`` properties.
+    """TLS settings of a server or a client, named after RocketMQ's `tls.*` properties.
 
     Paths may also be given as strings.
     """
@@ -46,11 +46,11 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, metaclass=SpelledFi
     trust_cert_path: Path | None = None
     """The authorities trusted to issue the peer's certificate; None means the system's."""
     need_client_auth: str = "none"
-    """Server only: whether clients present a certificate (``none``, ``optional``, ``require``)."""
+    """Server only: whether clients present a certificate (`none`, `optional`, `require`)."""
     auth_server: bool = False
     """Client only: verify the server's certificate."""
     names: tuple[tuple[str, str], ...] = ()
-    """Pairs of a ``tls.*`` key and the name that error messages use for it: the option, the
+    """Pairs of a `tls.*` key and the name that error messages use for it: the option, the
     variable, or the key with its place in a file."""
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
     calls_per_turn_max: int = 128
     """Requests of one connection that are served in a row before other connections get a turn. The
-    number falls while many connections have a backlog: see ``Turns.fell_behind``.
+    number falls while many connections have a backlog: see `Turns.fell_behind`.
     """
     idle_timeout_ms: int = 120_000
     """How long a connection may receive nothing before it is closed; RocketMQ's value."""

@@ -37,8 +37,8 @@ def due_on_grid(now_s: float, pause_s: float) -> float:
 class TaskSet:
     """Tasks that are cancelled together when their owner closes.
 
-    An ``asyncio.TaskGroup`` must be entered and exited by the same task. Servers and clients are
-    often started by one task and closed by another, so a ``TaskGroup`` does not fit.
+    An `asyncio.TaskGroup` must be entered and exited by the same task. Servers and clients are
+    often started by one task and closed by another, so a `TaskGroup` does not fit.
     """
 
     __slots__ = ("_keepers", "_log", "_tasks")

@@ -11,14 +11,14 @@ Compatibility: these checks are stricter than in RocketMQ 4.9.4:
 - a message to a group's retry topic needs SUB on that group, not on a group that the sender names;
 - a reply (324, 325) to a topic other than a cluster's reply topic needs PUB, because it is stored;
 - an account's default rights cover neither the topics that hold messages of all topics
-  (``SHARED_TOPICS``) nor the group that checks transactions;
+  (`SHARED_TOPICS`) nor the group that checks transactions;
 - codes that show or change accounts, move groups, deliver messages, or delete need an
   administrator;
 - requests that change something, or show a consumer's stack, need a right to what they touch, as
-  in RocketMQ 5 (``NEEDS_OF_5``, and the handler of END_TRANSACTION); a producer group needs PUB on
-  some topic, and traces need any right. ``aclRocketmq4Rights=true`` restores 4.9's rules for these.
+  in RocketMQ 5 (`NEEDS_OF_5`, and the handler of END_TRANSACTION); a producer group needs PUB on
+  some topic, and traces need any right. `aclRocketmq4Rights=true` restores 4.9's rules for these.
 
-Hot path: with access control, ``AccessControl.check`` runs once per request. The budget for a
+Hot path: with access control, `AccessControl.check` runs once per request. The budget for a
 signed send is 10 us, half of which is spent on decoding the header again as text
 (bench/micro/bench_acl.py). Without access control, `check` is not called.
 """

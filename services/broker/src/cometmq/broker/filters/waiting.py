@@ -37,7 +37,7 @@ class Compiling:
             del self._groups[group]
 
     def others(self, group: str, wanted: Collection[str]) -> list[str]:
-        """Return the group's topics that are not in ``wanted``."""
+        """Return the group's topics that are not in `wanted`."""
         return [topic for topic in self._groups.get(group, ()) if topic not in wanted]
 
 

@@ -34,7 +34,7 @@ class AllocateStrategy(Protocol):
 
 
 class AllocateAveragely:
-    """Assigns n queues to c members in contiguous blocks; the first ``n mod c`` get one more
+    """Assigns n queues to c members in contiguous blocks; the first `n mod c` get one more
     queue.
     """
 
@@ -53,7 +53,7 @@ class AllocateAveragely:
 
 
 class AllocateByCircle:
-    """Assigns queues to c members in turn: queue i belongs to member ``i mod c``."""
+    """Assigns queues to c members in turn: queue i belongs to member `i mod c`."""
 
     name: Final = "AVG_BY_CIRCLE"
 
@@ -82,7 +82,7 @@ class AllocateByConfig:
 
 
 class AllocateByMachineRoom:
-    """Divides the queues of brokers named ``room@name`` in the given rooms; ignores all others.
+    """Divides the queues of brokers named `room@name` in the given rooms; ignores all others.
 
     Queues that are left over after an even division go, one each, to the first members.
     """

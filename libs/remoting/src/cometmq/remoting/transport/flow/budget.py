@@ -4,7 +4,7 @@
 Limits per connection do not protect a server from many peers: fifty peers that send requests but
 read no answers may each hold output up to the high-water mark. The budget therefore counts output
 *before* it exists: a request whose answer may be large is served only while `admits` allows it, and
-otherwise waits (``room.py``).
+otherwise waits (`room.py`).
 
 Rules
     A connection may hold an eighth of what is left for all, so many slow readers get small shares.
@@ -18,8 +18,8 @@ Rules
     are closed, largest first; they have little time while other requests wait for room.
 
 Hot path
-    The bytes of each write are subtracted from ``left``. The connections are measured only when
-    ``left`` is used up, so at most once per sixteenth of the budget, and while requests wait.
+    The bytes of each write are subtracted from `left`. The connections are measured only when
+    `left` is used up, so at most once per sixteenth of the budget, and while requests wait.
 """
 
 from collections.abc import Iterable
@@ -66,7 +66,7 @@ class UnsentBudget:
         stats: TransportStats,
         log: Log,
     ) -> None:
-        """A ``bytes_max`` of None means no limit."""
+        """A `bytes_max` of None means no limit."""
         self.holders: set[Connected] = set()
         """The connections that may hold output or requests; each adds itself before it does."""
         self._bytes_max = _UNLIMITED if bytes_max is None else bytes_max
@@ -81,9 +81,9 @@ class UnsentBudget:
         """How much the total has fallen, in all its falls so far; the owner may reset it."""
         self.left = self._bytes_max
         self.floor = 0
-        """The value of ``left`` below which the connections are measured again."""
+        """The value of `left` below which the connections are measured again."""
         self.plenty = self._bytes_max - self._bytes_max // _TIGHT_SHARE
-        """The value of ``left`` above which every answer may be built."""
+        """The value of `left` above which every answer may be built."""
         self.turn_left = TURN_BYTES
         """The number of bytes that may still be built in this turn of the loop."""
         self.is_tight = False
@@ -98,9 +98,9 @@ class UnsentBudget:
         return self._bytes_max - self.left
 
     def admits(self, held_bytes: int, *, reads_well: bool) -> bool:
-        """Return whether another answer may be built for a connection that holds ``held_bytes``.
+        """Return whether another answer may be built for a connection that holds `held_bytes`.
 
-        ``reads_well`` means that the connection has been sent answers, and has taken all of them.
+        `reads_well` means that the connection has been sent answers, and has taken all of them.
         """
         open_bytes = self.left - self.reserved_bytes
         if held_bytes > max(open_bytes, 0) // _PEER_SHARE:

@@ -104,7 +104,7 @@ class Connected(Protocol):
         """Whether a large answer may be built now, regardless of the requests that wait."""
 
     def when_room(self, work: Callable[[], None]) -> None:
-        """Call ``work`` once a large answer may be built."""
+        """Call `work` once a large answer may be built."""
 
     def data_received(self, data: bytes) -> None:
         """Serve received bytes."""

@@ -39,7 +39,7 @@ class UnfinishedFrames:
     """The long frames that one server has received only in part."""
 
     def __init__(self, bytes_max: int | None, *, stats: TransportStats, log: Log) -> None:
-        """A ``bytes_max`` of None means no limit."""
+        """A `bytes_max` of None means no limit."""
         self._bytes_max = bytes_max
         self._open_bytes = (bytes_max or 0) // _OPEN_SHARE
         self._turn_bytes = (bytes_max or 0) // _TURN_SHARE

@@ -19,7 +19,7 @@ class InFlight:
     """The requests in flight of all connections of a server or client."""
 
     def __init__(self, one_max: int, total_max: int, stats: TransportStats) -> None:
-        """A connection may have ``one_max``, all together ``total_max``."""
+        """A connection may have `one_max`, all together `total_max`."""
         self.one_max = one_max
         self.total_max = total_max
         self._stats = stats

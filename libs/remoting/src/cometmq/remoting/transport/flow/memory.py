@@ -29,7 +29,7 @@ class MemoryLimit(NextTurn):
         stats: TransportStats,
         log: Log,
     ) -> None:
-        """A ``bytes_max`` of None means no limit."""
+        """A `bytes_max` of None means no limit."""
         super().__init__(loop)
         self._bytes_max = bytes_max
         self._peers = peers

@@ -24,7 +24,7 @@ class Outbox:
         self._progress = _NONE
 
     def note(self, whole_bytes: int) -> None:
-        """Note a write, already counted in ``sent_bytes``, that keeps ``whole_bytes`` of memory."""
+        """Note a write, already counted in `sent_bytes`, that keeps `whole_bytes` of memory."""
         if whole_bytes > LARGE_BYTES:
             self._writes.append((self.sent_bytes, whole_bytes))
 

@@ -5,7 +5,7 @@ The connections take turns, one request each, so a connection with many waiting 
 others by one answer. A turn of the loop serves a bounded number of bytes and takes a bounded time,
 so sends do not wait for all answers that have become possible. Each connection may have a few
 requests here; its further requests wait as received bytes, which take less memory
-(``Intake``).
+(`Intake`).
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class Room:
         return len(self._waiting.get(peer, ()))
 
     def wait(self, peer: Connected, work: Work) -> None:
-        """Call ``work`` once there is room for an answer, unless the connection ends before."""
+        """Call `work` once there is room for an answer, unless the connection ends before."""
         works = self._waiting.get(peer)
         if works is None:
             works = self._waiting[peer] = deque()

@@ -102,7 +102,7 @@ class Turns(NextTurn):
         """Whether this turn of the loop has already spent too much time on long requests."""
 
     def fell_behind(self, count: int) -> None:
-        """Add ``count``, 1 or -1, to the number of connections that have a backlog.
+        """Add `count`, 1 or -1, to the number of connections that have a backlog.
 
         The number determines how many requests of a connection are served in the next turn of the
         loop. A few connections with a backlog may take long turns. Many of them share the same

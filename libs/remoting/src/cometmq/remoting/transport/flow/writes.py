@@ -36,7 +36,7 @@ class Writes:
         self.direct: DirectAnswers | None = None
         """The answers of a lane, which are written first."""
         self.is_gathering = False
-        """Whether answers wait for the end of the turn of the loop, and then for ``save``."""
+        """Whether answers wait for the end of the turn of the loop, and then for `save`."""
 
     def add(self, outlet: Output) -> None:
         """Write an outlet's output at the end of this turn of the loop."""

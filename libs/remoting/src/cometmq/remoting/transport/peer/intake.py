@@ -2,9 +2,9 @@
 """The input of one connection: serves requests in their order, a limited number of them and for a
 limited time in each turn of the loop.
 
-While requests wait for a later turn (``turns.py``), for room for their answers (``room.py``), or
+While requests wait for a later turn (`turns.py`), for room for their answers (`room.py`), or
 for the work of an earlier one, nothing more is read from the connection, and they wait as bytes
-(``backlog.py``).
+(`backlog.py`).
 """
 
 import functools

@@ -101,7 +101,7 @@ class Outlet:
         self._box.sent_bytes += size
 
     def _write(self, data: Buffer, whole_bytes: int) -> None:
-        """Write output, which keeps ``whole_bytes`` of memory until the kernel has taken all."""
+        """Write output, which keeps `whole_bytes` of memory until the kernel has taken all."""
         hub = self._hub
         self._transport.write(data)
         hub.budget.left -= whole_bytes
