@@ -17,12 +17,13 @@ from cometmq.insight.finding import Condition
 from cometmq.insight.findings import RULES, Severity, findings
 from cometmq.insight.history import History, Place
 from cometmq.insight.model import Certificate, Refusal, Since, Snapshot, Trouble
+from cometmq.insight.rules.clients import SIGNATURE_PROBE, advice_for
 from cometmq.peers.paths import ROOT
 from cometmq.remoting.bodies.overview import RefusedRequests
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.names import HALF_TOPIC
-from cometmq.runtime.acl.errors import no_permission
+from cometmq.runtime.acl.errors import no_permission, wrong_signature
 
 from .answers import NOW_MS, master, members, seen, silent, slave
 
@@ -330,6 +331,37 @@ def test_each_account_that_is_refused_is_a_finding():
     ]
     found = findings(seen(telling(master(), refused=refusals)))
     assert len([it for it in found if it.rule == "push-back"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "resource", "question"),
+    [
+        (310, "topic:T", "send T"),
+        (37, "topic:T", "send T"),
+        (11, "topic:T", "read T"),
+        (34, "group:G", "join G"),
+        (999, "topic:T", "read T"),
+    ],
+)
+def test_a_refused_right_comes_with_the_command_that_names_its_rule(code, resource, question):
+    remark = f"{no_permission(resource, is_default=True).remark} (account guest)"
+    assert f"cometmq account may guest {question} names the rule" in advice_for(code, 1, remark)
+
+
+def test_a_refusal_of_a_broker_that_names_no_account_asks_in_general():
+    remark = no_permission("topic:T", is_default=True).remark
+    assert "; cometmq account may names the rule" in advice_for(310, 1, remark)
+
+
+def test_the_wrong_signature_by_which_a_login_probes_is_no_finding():
+    remark = wrong_signature("guest").remark
+    probe, other = (
+        RefusedRequests(code, 1, "", remark, "c:7", 1, NOW_MS, NOW_MS)
+        for code in (SIGNATURE_PROBE, RequestCode.GET_BROKER_RUNTIME_INFO)
+    )
+    for refusals, count in (([probe], 0), ([probe, other], 1)):
+        found = findings(seen(telling(master(), refused=refusals)))
+        assert len([it for it in found if it.rule == "push-back"]) == count
 
 
 # -- certificates -------------------------------------------------------------------------------

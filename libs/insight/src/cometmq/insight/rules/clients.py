@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules about producers: open transactions, refused requests, topics without consumers."""
 
+import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from cometmq.insight.finding import Condition, Severity
 from cometmq.insight.history import History
 from cometmq.insight.model import Refusal, Since, Snapshot, TopicKind, Unknown, known
 from cometmq.insight.words import command, counted, lasting
 from cometmq.remoting.codes import RequestCode, ResponseCode, request_name
+from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.commands.table import Need
 from cometmq.remoting.names import is_system_topic
 from cometmq.remoting.refusals import is_access_refusal, plain_remark
 from cometmq.remoting.remarks import consumers_offline
@@ -29,6 +32,13 @@ _ACCOUNT_READS: Final = frozenset(
 _BEFORE_HEARTBEAT: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
+_LACKING: Final = re.compile(r"No default permission for (topic|group):(\S+) \(account (.+)\)")
+_PUBLISHING: Final = frozenset({Need.SEND, Need.REPLY, Need.STORED})
+SIGNATURE_PROBE: Final = RequestCode.GET_ALL_DELAY_OFFSET
+"""The request that the console's login sends with a wrong signature, to learn whether a broker
+checks any. A client with a wrong secret is refused other requests, too.
+"""
+_WRONG_SIGNATURE: Final = "Check signature failed"
 _ACL_IS_OFF: Final = "access control is off"
 _ADVICE: Final = {
     ResponseCode.SYSTEM_BUSY: (
@@ -102,7 +112,7 @@ def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
                 f"{it.broker} refused {counted(it.count, 'time')} {name}{about}, the last one"
                 f" {lasting(ago_ms / 1_000)} ago of {it.peer}: {plain_remark(it.remark)}"
             ),
-            remedy=advice_for(it.response, it.remark),
+            remedy=advice_for(it.code, it.response, it.remark),
             runbook=_RUNBOOKS.get(ResponseCode(it.response), "writes-refused.md")
             if it.response in ResponseCode._value2member_map_
             else "writes-refused.md",
@@ -140,12 +150,36 @@ def _is_companion(refusal: Refusal, other: Refusal) -> bool:
     )
 
 
-def advice_for(response: int, remark: str) -> str:
+class Question(NamedTuple):
+    """Whether an account may do what was refused, as `cometmq account may` asks it."""
+
+    account: str
+    deed: str
+    name: str
+
+
+def question_of(code: int, remark: str) -> Question | None:
+    """Return the question about a right that an account lacked; None for another refusal, and if
+    the broker does not name the account, as RocketMQ's do not.
+    """
+    found = _LACKING.fullmatch(plain_remark(remark)) if is_access_refusal(remark) else None
+    if found is None:
+        return None
+    kind, name, account = found.groups()
+    row = COMMANDS.get(code)
+    is_sent = row is not None and row.access.need in _PUBLISHING
+    deed = "join" if kind == "group" else "send" if is_sent else "read"
+    return Question(account, deed, name)
+
+
+def advice_for(code: int, response: int, remark: str) -> str:
     """Return what helps against a refusal."""
     if is_access_refusal(remark):
+        question = question_of(code, remark)
+        asked = "cometmq account may" if question is None else command("account may", *question)
         return (
             "give the client an account with this right (cometmq updateAclConfig, or the account"
-            " file); the console's page Accounts answers what an account may do"
+            f" file); {asked} names the rule that decides, as the console's page Accounts does"
         )
     known_codes = ResponseCode._value2member_map_
     found = _ADVICE.get(ResponseCode(response)) if response in known_codes else None
@@ -160,11 +194,13 @@ def unexpected_refusals(snapshot: Snapshot) -> Sequence[Refusal] | Unknown:
 
 
 def _is_expected(refusal: Refusal) -> bool:
-    """Return whether a server has asked for what exists only once it is used.
+    """Return whether a server has asked for what exists only once it is used, or as a probe.
 
     A txn-checker asks for transactions before the first one, the console for the accounts of a
     broker without access control.
     """
+    if refusal.code == SIGNATURE_PROBE and _WRONG_SIGNATURE in refusal.remark:
+        return True
     is_missing = refusal.response == ResponseCode.TOPIC_NOT_EXIST
     if is_missing and is_system_topic(refusal.subject):
         return True

@@ -160,7 +160,8 @@ REMARKS: Final = (
         r"[Nn]eed admin permission|No default permission|[Nn]o permission for|topic.*acl",
         Answer(
             "the account does not have the right to do this",
-            "An administrator grants it: `cometmq updateAclConfig`, or the account file.",
+            "An administrator grants it: `cometmq updateAclConfig`, or the account file;"
+            " `cometmq account may` names the rule that decides.",
         ),
     ),
     (

@@ -7,6 +7,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.settings import ClientOptions
 from cometmq.console.login.roles import Role, User
+from cometmq.insight.rules.clients import SIGNATURE_PROBE
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.errors import AccessDenied, CometError
 from cometmq.remoting.log import Log
@@ -29,7 +30,7 @@ async def account_user(
     if not credentials.access_key or not credentials.secret_key:
         raise Refused("give an access key and a secret key")
     wrong = SessionCredentials(credentials.access_key, credentials.secret_key + "-")
-    taken = await _answers(options, wrong, Code.GET_BROKER_RUNTIME_INFO, log)
+    taken = await _answers(options, wrong, SIGNATURE_PROBE, log)
     checking = {address for address, is_accepted in taken.items() if not is_accepted}
     if taken and not checking:
         raise Refused(
@@ -56,8 +57,8 @@ async def _answers(
 ) -> dict[str, bool]:
     """Return whether brokers accept a request without content, by address; only those that answer.
 
-    GET_BROKER_RUNTIME_INFO needs a valid signature only. UPDATE_BROKER_CONFIG, which changes
-    nothing here, is a request that also RocketMQ grants to administrators only.
+    SIGNATURE_PROBE and GET_BROKER_RUNTIME_INFO need a valid signature only. UPDATE_BROKER_CONFIG,
+    which changes nothing here, is a request that also RocketMQ grants to administrators only.
     """
     found: dict[str, bool] = {}
     async with AdminClient(options=with_account(options, credentials), log=log) as admin:

@@ -6,7 +6,7 @@ from typing import Any, Final
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import BrokerState, Refusal, Snapshot, Unknown, known
-from cometmq.insight.rules.clients import advice_for, unexpected_refusals
+from cometmq.insight.rules.clients import advice_for, question_of, unexpected_refusals
 from cometmq.remoting.codes import ResponseCode, request_name
 from cometmq.remoting.integers import whole
 from cometmq.remoting.refusals import is_access_refusal, plain_remark
@@ -31,9 +31,9 @@ async def overview(view: View) -> Shown:
         Column(
             "advice",
             "What helps",
-            lambda it: advice_for(it.response, it.remark),
+            lambda it: advice_for(it.code, it.response, it.remark),
             "prose",
-            link=lambda it: view.href("/accounts") if is_access_refusal(it.remark) else "",
+            link=lambda it: _accounts(view, it) if is_access_refusal(it.remark) else "",
         ),
         Column("peer", "Of whom", lambda it: it.peer),
         Column("count", "Times", lambda it: it.count, "number"),
@@ -62,6 +62,14 @@ async def overview(view: View) -> Shown:
             "reason": refusals if isinstance(refusals, Unknown) else None,
         },
     )
+
+
+def _accounts(view: View, refusal: Refusal) -> str:
+    """Return the page that answers whether the client may do what was refused."""
+    asked = question_of(refusal.code, refusal.remark)
+    if asked is None:
+        return view.href("/accounts")
+    return view.href("/accounts", who=asked.account, may=asked.deed, subject=asked.name)
 
 
 def _states(snapshot: Snapshot) -> list[dict[str, Any]]:
