@@ -41,7 +41,7 @@ PROGRAMS_ONLY = (
     "yaml",
 )
 """Modules that no JSON-printing client command may import."""
-MODULES_MAX = 462
+MODULES_MAX = 463
 """Measured: 450 modules. The test counts modules because times vary between machines."""
 
 
