@@ -76,8 +76,8 @@ class KvConfig:
     def encode_namespace(self, namespace: str) -> bytes:
         """Return a namespace as a body; it is empty if there are no key-values.
 
-        Each registration is answered with one, so it is encoded once per change, which takes up to
-        15 ms.
+        Each registration is answered with one, so it is encoded only once per change: a large
+        namespace takes milliseconds.
         """
         values = self._table.get(namespace)
         if not values:

@@ -30,7 +30,7 @@ TURN_BYTES: Final = 2 * SLICE_BYTES
 """Bytes sent to all receivers in one turn of the loop; the last slice may exceed them."""
 
 SENT_BYTES_MIN: Final = 8 << 10
-"""A smaller slice takes as long as one of this size: about 0.05 ms."""
+"""A smaller slice counts as one of this size, because the call itself takes that long."""
 
 LINGER_S: Final = 1.0
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from cometmq.broker.copies.streams.serving import LogServer
 
 PARTS_MAX: Final = 400
-"""Headers and bodies that are written in one turn of the loop, which takes up to 4 ms; they are
-fewer unless haTransferBatchSize is low.
+"""Headers and bodies that are written in one turn of the loop; they are fewer unless
+haTransferBatchSize is low.
 """
 
 
