@@ -180,6 +180,12 @@ async def test_a_group_from_its_creation_to_its_end(desk, suite):
         return not data["group"]["members"]
 
     await eventually(is_left)
+    # It also reads its retry topic, which is rarely meant.
+    topics = (await desk.web.get("/group?name=steppers", headers=JSON)).json()["data"]["group"]
+    assert {it["topic"] for it in topics["topics"]} == {"%RETRY%steppers", "stepped"}
+    page = await desk.web.get("/group/reset?name=steppers")
+    assert '<option value="stepped" selected>' in page.text
+    assert page.text.index('value="stepped"') < page.text.index('value="%RETRY%steppers"')
     page, answer = await change(desk, "/group/reset", name="steppers", topic="stepped", to="first")
     assert "10 messages are delivered again." in page.text
     assert answer.status_code == 303

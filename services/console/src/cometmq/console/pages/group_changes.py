@@ -20,6 +20,7 @@ from cometmq.insight.queue_states import QueueState, queue_states
 from cometmq.insight.times import parsed, shown
 from cometmq.insight.words import command, counted
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.names import retry_topic
 
 FIRST: Final = "first"
 LAST: Final = "last"
@@ -58,8 +59,10 @@ async def _group(view: View) -> Group:
 async def prepare_reset(view: View) -> Form:
     """Plan other offsets of a group in one topic."""
     group = await _group(view)
-    topics = [it.topic for it in group.topics]
-    topic = view.text("topic", topics[0] if len(topics) == 1 else "")
+    retries = retry_topic(group.name)  # rarely meant, so it is offered last
+    topics = sorted((it.topic for it in group.topics), key=lambda it: (it == retries, it))
+    own = [it for it in topics if it != retries] or topics
+    topic = view.text("topic", own[0] if len(own) == 1 else "")
     where = view.text("to")
     never_forward = view.is_set("backwards")
     fields = [
