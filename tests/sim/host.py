@@ -17,6 +17,7 @@ from tests.sim.tables import SimDelays, SimPositions, SimTable
 from cometmq.broker.copies.gate.gate import Gate
 from cometmq.broker.copies.joining import Joined, Surroundings, join, open_state
 from cometmq.broker.copies.state import FollowProgress
+from cometmq.broker.copies.streams.pump import SendTurns
 from cometmq.broker.copies.streams.tails import tail_path
 from cometmq.broker.role import RoleState, ServedRole
 from cometmq.broker.settings import BrokerSettings
@@ -194,6 +195,7 @@ class SimServer:
     def __init__(self) -> None:
         self.members: Any = None
         self.addresses = self
+        self.send_turns = SendTurns()
 
     def serve_members(self, members: Any) -> None:
         self.members = members
