@@ -34,6 +34,24 @@ def fork_programs(request):
         yield
 
 
+@pytest.fixture
+def start(tmp_path):
+    """Start programs, and kill all of them after the test."""
+    children = []
+
+    def start(*args, name="program", ready="ready"):
+        command = [str(PROGRAM), *map(str, args)]
+        child = Child(name, command, log_path=tmp_path / f"{name}.log", cwd=tmp_path)
+        children.append(child)
+        child.wait_for_log(ready, START_TIMEOUT_S)
+        return child
+
+    yield start
+    for child in children:
+        if child.exit_status is None:
+            child.kill()
+
+
 @pytest.fixture(autouse=True)
 def own_settings(tmp_path, monkeypatch):
     """Keep the contexts of the user who runs the tests out of them."""

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
-from cometmq.peers.processes import Child
 
 from .starting import (
     START_TIMEOUT_S,
@@ -19,23 +17,16 @@ from .starting import (
     suite_options,
 )
 
-
-@pytest.fixture
-def start(tmp_path):
-    """Start programs, and kill all of them after the test."""
-    children = []
-
-    def start(*args, name="program", ready="ready"):
-        command = [str(PROGRAM), *map(str, args)]
-        child = Child(name, command, log_path=tmp_path / f"{name}.log", cwd=tmp_path)
-        children.append(child)
-        child.wait_for_log(ready, START_TIMEOUT_S)
-        return child
-
-    yield start
-    for child in children:
-        if child.exit_status is None:
-            child.kill()
+with_folders = pytest.mark.parametrize(
+    ("program", "option"),
+    [
+        ("standalone", "--data"),
+        ("namesrv", "--kv-config-path"),
+        ("broker", "--store-path-root-dir"),
+        ("txn-checker", "--store-path-root-dir"),
+        ("elector", "--group-record"),
+    ],
+)
 
 
 def test_standalone_says_why_its_broker_needs_a_port(call, tmp_path):
@@ -114,16 +105,7 @@ def test_a_setting_of_a_file_or_variable_is_named_as_it_was_given(tmp_path, monk
     assert line.endswith("choose another folder with COMETMQ_TXN_CHECKER_STORE_PATH_ROOT_DIR")
 
 
-@pytest.mark.parametrize(
-    ("program", "option"),
-    [
-        ("standalone", "--data"),
-        ("namesrv", "--kv-config-path"),
-        ("broker", "--store-path-root-dir"),
-        ("txn-checker", "--store-path-root-dir"),
-        ("elector", "--group-record"),
-    ],
-)
+@with_folders
 @pytest.mark.parametrize("below", ["", "data"])
 def test_a_file_where_a_folder_should_be_is_one_line(tmp_path, program, option, below):
     (tmp_path / "file").write_text("")
@@ -135,16 +117,7 @@ def test_a_file_where_a_folder_should_be_is_one_line(tmp_path, program, option, 
     )
 
 
-@pytest.mark.parametrize(
-    ("program", "option"),
-    [
-        ("standalone", "--data"),
-        ("namesrv", "--kv-config-path"),
-        ("broker", "--store-path-root-dir"),
-        ("txn-checker", "--store-path-root-dir"),
-        ("elector", "--group-record"),
-    ],
-)
+@with_folders
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, program, option):
     folder = Path("/proc/data")  # not even root can create it
     line = refuse(*alone(program, folder), cwd=tmp_path)

@@ -12,7 +12,6 @@ import pytest
 
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
-from cometmq.peers.processes import Child
 from cometmq.runtime.programs import COMMANDS
 
 from .starting import (
@@ -24,24 +23,6 @@ from .starting import (
     refuse,
     suite_options,
 )
-
-
-@pytest.fixture
-def start(tmp_path):
-    """Start programs, and kill all of them after the test."""
-    children = []
-
-    def start(*args, name="program", ready="ready"):
-        command = [str(PROGRAM), *map(str, args)]
-        child = Child(name, command, log_path=tmp_path / f"{name}.log", cwd=tmp_path)
-        children.append(child)
-        child.wait_for_log(ready, START_TIMEOUT_S)
-        return child
-
-    yield start
-    for child in children:
-        if child.exit_status is None:
-            child.kill()
 
 
 def test_a_name_server_says_where_it_serves_and_stops_on_a_signal(start, tmp_path):

@@ -38,7 +38,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 def test_a_pull_that_expects_no_answer_is_not_held(broker: Broker) -> None:
-    """It is not in flight either, so that nothing would bound those of one connection."""
+    """Such pulls do not count as in flight, so nothing would bound those of one connection."""
     call = pull_call(sys_flag=SUBSCRIPTION | SUSPEND | COMMIT, commit_offset=3)
     call.flag = FLAG_ONEWAY
     assert ask(broker, call) is None

@@ -131,6 +131,6 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def turns() -> None:
-    """Let every task go on until it waits for something that has not happened."""
+    """Run all tasks until each of them waits for an event that has not happened."""
     for _ in range(100):
         await asyncio.sleep(0)

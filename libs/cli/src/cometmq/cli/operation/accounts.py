@@ -55,7 +55,7 @@ def may(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether an account may do something at each broker, and which rule decides.
+    """Show whether each broker allows an account to do something, and which rule decides.
 
     A member of a group must be allowed to join it and to read its topics. Only an administrator's
     account may ask. The exit status is 1 unless all brokers allow it.

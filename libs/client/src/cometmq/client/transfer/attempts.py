@@ -175,7 +175,7 @@ class Attempts(msgspec.Struct, gc=False):
 
 
 async def pause_if_busy(error: Exception, attempt: int, left_ms: int) -> None:
-    """Let a broker that refuses a send because it is busy recover before the next attempt."""
+    """Wait before the next attempt if the broker refused this one because it is busy."""
     if isinstance(error, CommandError) and error.code == ResponseCode.SYSTEM_BUSY:
         pause_ms = min(_BUSY_PAUSE_MS << (attempt - 1), left_ms // 2)
         await asyncio.sleep(pause_ms / 1000)

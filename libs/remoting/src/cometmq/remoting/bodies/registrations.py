@@ -303,7 +303,7 @@ class _Parts:
 
     @property
     def is_long(self) -> bool:
-        """Whether so much has been inflated since `pieces` was reset that a step should end."""
+        """Whether a step should end, because much has been inflated since `pieces` was reset."""
         return self.pieces >= _STEP_PIECES
 
     def take(self, bytes_max: int = _PART_BYTES_MAX) -> bytes:

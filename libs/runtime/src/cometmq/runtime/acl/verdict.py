@@ -18,7 +18,7 @@ from cometmq.runtime.acl.permissions import Right
 
 
 class Deed(StrEnum):
-    """What a client wants to do."""
+    """An action for which a client needs a right."""
 
     SEND = "send"
     """Send messages to a topic."""

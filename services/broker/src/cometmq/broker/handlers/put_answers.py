@@ -112,8 +112,8 @@ def answer_back(
 def forget_message(call: Call[Any]) -> None:
     """Forget what the answer to a send does not need; it may wait for the disk or other copies.
 
-    The message is staged, and most of the requests that wait are as large as their messages. What
-    a connection has in flight does not bound those of closed connections.
+    The message is staged, and most of the requests that wait are as large as their messages. The
+    limits of connections do not bound the requests of those that have closed.
     """
     call.body = b""
     if len(call.head) > HEAD_BYTES_KEPT:
