@@ -1,29 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """`produce` and `consume` against a running suite."""
 
-import asyncio
 import json
 import re
 import signal
-import subprocess
 from datetime import UTC, datetime, timedelta
-from unittest.mock import AsyncMock
 
 import pytest
 
-from cometmq.cli.verbs.lines import Line
-from cometmq.cli.verbs.patience import MaybeStored, Patience
-from cometmq.cli.verbs.produce import _send_all
-from cometmq.cli.verbs.sent import Sent, failure_notes, print_sent
 from cometmq.cli.verbs.store import RecordLine
-from cometmq.client import InvalidArgument, Message, MessageQueue, SendResult
-from cometmq.client.errors import ClientError, SendFailed
-from cometmq.client.message import SendStatus
+from cometmq.client import InvalidArgument, Message
 from cometmq.insight import message_json
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_port
 from cometmq.peers.processes import Child
-from cometmq.remoting.errors import AccessDenied, ConnectionLost, ServiceNotAvailable, SystemBusy
 
 
 def bodies(result):
@@ -288,117 +278,6 @@ def test_a_message_that_is_refused_ends_the_reading_and_the_count_is_right(ask, 
     assert (nothing.status, nothing.out) == (2, "")
 
 
-async def test_a_failed_send_ends_waiting_for_input_and_leaves_the_others_in_flight():
-    is_refused = asyncio.Event()
-
-    async def messages():
-        for number, body in enumerate((b"slow", b"bad"), 1):
-            yield Line(number, body), Message("T", body)
-        await asyncio.Event().wait()  # an open pipe
-
-    async def send_one(message):
-        if message.body == b"bad":
-            is_refused.set()
-            raise ClientError("refused")
-        await is_refused.wait()
-        await asyncio.sleep(0.05)
-        return SendResult(SendStatus.SLAVE_NOT_AVAILABLE, "id", "", MessageQueue("T", "b", 0), 0)
-
-    sent = Sent()
-    async with asyncio.timeout(60):
-        with pytest.raises(ClientError, match="refused"):
-            await _send_all(send_one, messages(), sent, Patience(0), rate=None, in_flight=8)
-    assert (sent.count, sent.unconfirmed) == (1, {"SLAVE_NOT_AVAILABLE": 1})
-
-
-class _Failing:
-    """A producer whose sends fail with these errors; the last one repeats forever."""
-
-    def __init__(self, *errors):
-        self.errors = list(errors)
-        self.admin = AsyncMock()  # the broker answers all other requests
-
-    async def queues(self, topic):
-        return [MessageQueue(topic, "b", 0)]
-
-    async def send(self, message, queue=None):
-        raise self.errors.pop(0) if len(self.errors) > 1 else self.errors[0]
-
-
-def failing(*errors):
-    return _Failing(*errors)
-
-
-def _send_failed(cause, *, may_be_stored):
-    text = "which may be stored" if may_be_stored else "was not stored"
-    failed = SendFailed(f"{text}: {cause}", brokers=("b",), may_be_stored=may_be_stored)
-    failed.__cause__ = cause
-    return failed
-
-
-MESSAGE = Message("T", b"x", message_id="1")
-LOST = _send_failed(ConnectionLost("lost"), may_be_stored=True)
-REFUSED = _send_failed(ServiceNotAvailable("too few copies"), may_be_stored=False)
-
-
-@pytest.mark.parametrize("last", [REFUSED, SystemBusy("busy"), AccessDenied("no"), LOST])
-async def test_a_message_that_an_earlier_attempt_may_have_stored_is_never_called_unstored(last):
-    with pytest.raises(MaybeStored, match="may be stored") as caught:
-        await Patience(0.2).send(failing(LOST, last), MESSAGE)
-    assert "not stored" not in str(caught.value)
-    assert ("--timeout" in str(caught.value)) == (not isinstance(last, AccessDenied))
-
-
-async def test_a_message_that_every_broker_refused_is_not_stored():
-    with pytest.raises(ClientError, match=r"was not stored: .*too few copies.* gave up") as caught:
-        await Patience(0.2).send(failing(REFUSED), MESSAGE)
-    assert not isinstance(caught.value, MaybeStored)
-
-
-async def test_a_message_that_may_be_stored_is_told_without_retries_too():
-    with pytest.raises(MaybeStored, match="which may be stored: "):
-        await Patience(0).send(failing(LOST), MESSAGE)
-
-
-async def test_messages_that_may_be_stored_are_counted():
-    all_in_flight = asyncio.Barrier(3)
-
-    async def messages():
-        for number, body in enumerate((b"refused", b"lost", b"lost too"), 1):
-            yield Line(number, body), Message("T", body)
-
-    async def send_one(message):
-        await all_in_flight.wait()
-        if message.body == b"refused":
-            raise ClientError("refused")
-        raise MaybeStored("may be stored")
-
-    sent = Sent()
-    with pytest.raises(MaybeStored):
-        await _send_all(send_one, messages(), sent, Patience(0), rate=None, in_flight=8)
-    assert (sent.count, sent.uncertain_count) == (0, 2)
-    (note,) = failure_notes(sent)
-    assert note.startswith("2 messages may be stored: the result is unknown, because a broker has")
-    assert note.endswith("; sending the whole input again would store up to 2 messages twice")
-    sent.count = 1_000
-    assert failure_notes(sent)[-1].endswith(" would store 1,000 to 1,002 messages twice")
-
-
-def test_messages_stored_without_a_confirmation_are_counted(capsys):
-    sent = Sent(count=100, unconfirmed={"SLAVE_NOT_AVAILABLE": 98, "FLUSH_SLAVE_TIMEOUT": 1})
-    print_sent(sent, as_json=True)
-    shown = capsys.readouterr()
-    assert json.loads(shown.out)["unconfirmed"] == 99
-    first, second = shown.err.splitlines()
-    assert first.startswith("cometmq: FLUSH_SLAVE_TIMEOUT: the master has stored 1 message, but no")
-    assert second.startswith(
-        "cometmq: SLAVE_NOT_AVAILABLE: the master has stored 98 messages, but no slave was close"
-    )
-    print_sent(Sent(count=100), as_json=True)
-    shown = capsys.readouterr()
-    assert ("unconfirmed" in shown.out, shown.err) == (False, "")
-
-
 @pytest.mark.parametrize(
     "kind", [message_json.JsonMessage, RecordLine], ids=["consume", "store dump"]
 )
@@ -418,26 +297,6 @@ def test_a_dead_name_server_is_one_line(call, command):
     assert "Traceback" not in result.err
 
 
-def test_a_reader_that_leaves_ends_consume(suite, ask, topic):
-    ask("produce", topic, "x" * 1000, "--count", 300)
-    command = [str(PROGRAM), "consume", topic, "--from", "first", "-n", suite.namesrv]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout
-        assert process.stderr
-        assert process.stdout.readline() == b"x" * 1000 + b"\n"
-        process.stdout.close()
-        assert process.wait(60) == -signal.SIGPIPE
-        assert b"Traceback" not in process.stderr.read()
-
-
-@pytest.mark.parametrize("options", [(), ("-g", "readers")], ids=["observer", "group"])
-def test_a_topic_that_consumers_may_not_read_is_refused(ask, topic, options):
-    assert ask("topic", "alter", topic, "--perm", "w", "--yes").status == 0
-    refused = ask("consume", topic, "--timeout", 5, *options)
-    refused.assert_refused(1, f"consumers may not read the topic {topic}: see cometmq topic route")
-    assert refused.err.endswith(f"cometmq topic alter {topic} --perm rw\n")
-
-
 def test_a_new_group_starts_where_from_says(ask, topic):
     ask("produce", topic, "old", "--count", 4)
     group = f"{topic}-late"
@@ -452,37 +311,6 @@ def test_a_new_group_starts_where_from_says(ask, topic):
     assert f"to move it: cometmq group reset {group} {topic} --to first" in again.err
 
 
-@pytest.mark.parametrize("options", [(), ("--from", "first"), ("--json", "--max", 1)])
-def test_a_disabled_group_ends_consume(ask, topic, options):
-    group = f"{topic}-off"
-    assert ask("group", "create", group, "--no-enabled").status == 0
-    refused = ask("consume", topic, "-g", group, "--timeout", 30, *options)
-    refused.assert_refused(
-        1,
-        f"the consumer group {group} is disabled: nothing is delivered to it; to enable it:"
-        f" cometmq group alter {group} --enabled\n",
-    )
-    assert ask("lag", group, "--json").json["queues"] == [], "offsets of a refused command"
-
-
-def test_a_group_that_brokers_do_not_create_ends_consume_without_offsets(ask, suite, topic):
-    group = f"{topic}-unknown"
-    change = ("updateBrokerConfig", "-b", suite.broker, "-k", "autoCreateSubscriptionGroup", "-v")
-    assert ask(*change, "false").status == 0
-    try:
-        refused = ask("consume", topic, "-g", group, "--from", "first", "--timeout", 30)
-    finally:
-        assert ask(*change, "true").status == 0
-    (member,) = ask("cluster", "--json").json
-    refused.assert_refused(
-        1,
-        f"broker {member['broker']} does not know the consumer group {group}, and does not create"
-        f" groups itself (autoCreateSubscriptionGroup): cometmq group create {group}\n",
-    )
-    assert ask("group", "create", group).status == 0
-    assert ask("lag", group, "--json").json["queues"] == []
-
-
 @pytest.mark.parametrize(
     "command", [("consume", "{topic}", "--from"), ("group", "reset", "g", "{topic}", "--to")]
 )
@@ -494,22 +322,6 @@ def test_a_misspelt_place_is_explained(ask, topic, command):
     assert "did you mean" not in ask(*words, "gestern").err
     assert ask(*words, "now").err.endswith("; did you mean last?\n")
     assert ask(*words, "earliest").err.endswith("; did you mean first?\n")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_consume_in_order(suite, ask, topic, tmp_path, number):
-    ask("produce", topic, "first")
-    args = ["consume", topic, "-g", f"{topic}-{number.name}", "--from", "first"]
-    child = Child("consume", [str(PROGRAM), *args, "-n", suite.namesrv], log_path=tmp_path / "log")
-    try:
-        child.wait_for_log("first", 60)
-        child._signal(number)
-        child.wait_until(lambda: child.exit_status is not None, 60, "end")
-        assert (child.exit_status, child.log()) == (130, "first\n")
-    finally:
-        child.kill()
-    state = ask("lag", f"{topic}-{number.name}", "-t", topic, "--json").json
-    assert state["lag"] == 0
 
 
 def test_a_signal_is_not_an_error_of_produce(suite, ask, topic, tmp_path):
@@ -537,23 +349,3 @@ def test_a_delay_level_that_does_not_exist_is_refused(ask, topic):
     refused = ask("produce", topic, "x", "--delay-level", 99)
     assert (refused.status, refused.out) == (2, "")
     assert "99 is not in the range 0<=x<=18" in refused.err
-
-
-@pytest.mark.parametrize("options", [(), ("-g", "group-{topic}")])
-def test_consume_ends_when_the_reader_is_gone_while_it_waits(suite, ask, topic, options):
-    for number in range(2):
-        ask("produce", topic, f"message-{number}")
-    words = ("consume", topic, "--from", "first", *(word.format(topic=topic) for word in options))
-    with subprocess.Popen(
-        [str(PROGRAM), *words, "-n", suite.namesrv], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout
-        assert process.stderr
-        try:
-            read = sorted(process.stdout.readline() for _ in range(2))
-            process.stdout.close()
-            assert process.wait(60) == -signal.SIGPIPE
-            assert b"Traceback" not in process.stderr.read()
-        finally:
-            process.kill()
-    assert read == [b"message-0\n", b"message-1\n"]

@@ -3,6 +3,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from cometmq.client import AdminClient, Producer
 from cometmq.client.sync.loop import loop_thread
 from cometmq.client.testing import MemoryCluster
 from cometmq.remoting.bodies.route import TopicRoute
@@ -45,3 +46,15 @@ def lookups(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> list[str
 
     monkeypatch.setattr(cluster, "route", counted)
     return found
+
+
+@pytest.fixture
+async def admin(cluster: MemoryCluster) -> AsyncIterator[AdminClient]:
+    async with AdminClient(cluster.namesrv) as admin:
+        yield admin
+
+
+@pytest.fixture
+async def producer(cluster: MemoryCluster) -> AsyncIterator[Producer]:
+    async with Producer("pg", cluster.namesrv) as producer:
+        yield producer

@@ -1,87 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resetting groups, tracking messages, and replaying dead letters."""
+"""Resetting and cloning the offsets of groups, and their connections."""
 
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from cometmq.client import (
     END,
     AdminClient,
-    ConsumeFrom,
     ConsumeResult,
     InvalidArgument,
-    Message,
     MessageExt,
-    MessageModel,
     MessageQueue,
     Producer,
-    PushConsumer,
-    PushOptions,
 )
-from cometmq.client.admin import TrackType
-from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import ClientError, NoRoute
-from cometmq.client.message import UnreadableMessage
 from cometmq.client.testing import MemoryCluster
-from cometmq.client.testing.queues import sent_back
 from cometmq.client.testing.waiting import eventually
 from cometmq.remoting import remarks
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import ConsumerNotOnline, ServerError
-from cometmq.remoting.message.flags import SysFlag
 
-QUEUE = MessageQueue("T", "broker-a", 1)
+from .admin_groups import QUEUE, member, send
+
 ADDRESS = "127.0.0.1:1"
-
-
-@pytest.fixture
-async def admin(cluster: MemoryCluster) -> AsyncIterator[AdminClient]:
-    async with AdminClient(cluster.namesrv) as admin:
-        yield admin
-
-
-@pytest.fixture
-async def producer(cluster: MemoryCluster) -> AsyncIterator[Producer]:
-    async with Producer("pg", cluster.namesrv) as producer:
-        yield producer
-
-
-@asynccontextmanager
-async def member(
-    cluster: MemoryCluster, listen: Callable[[MessageExt], ConsumeResult], expression: str = "*"
-) -> AsyncIterator[PushConsumer]:
-    async def listener(messages: list[MessageExt]) -> ConsumeResult:
-        return listen(messages[0])
-
-    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, max_reconsume_times=0)
-    consumer = PushConsumer("g", cluster.namesrv, listener=listener, options=options)
-    consumer.subscribe("T", expression)
-    async with consumer:
-        yield consumer
-
-
-async def send(producer: Producer, count: int, **properties: str) -> list[str]:
-    sent = [
-        await producer.send(
-            Message("T", b"%d" % number, tag="A", keys=f"k{number}", properties=properties),
-            queue=QUEUE,
-        )
-        for number in range(count)
-    ]
-    return [result.message_id for result in sent]
-
-
-# -- moving -----------------------------------------------------------------------------------
 
 
 async def test_a_group_off_line_is_rolled_back(admin: AdminClient, producer: Producer) -> None:
@@ -299,221 +243,4 @@ async def test_connections_of_producers_and_consumers(
         assert connection.client_id == consumer.client_id
 
 
-# -- reading ----------------------------------------------------------------------------------
-
-
-async def test_a_queue_is_read_between_two_places(admin: AdminClient, producer: Producer) -> None:
-    await send(producer, 40)
-    pulled = [found async for found in admin.read(QUEUE, 3, 38)]
-    read = [message for found in pulled for message in found.messages]
-    assert [message.queue_offset for message in read] == list(range(3, 38))
-    filtered = [
-        m async for found in admin.read(QUEUE, 0, 40, expression="B") for m in found.messages
-    ]
-    assert filtered == []
-    beyond = [m async for found in admin.read(QUEUE, 40, 99) for m in found.messages]
-    assert beyond == []
-
-
-async def test_deleted_messages_are_skipped(
-    cluster: MemoryCluster, admin: AdminClient, producer: Producer
-) -> None:
-    await send(producer, 4)
-    cluster.broker.queues.expire("T", 1, 2)
-    read = [m async for found in admin.read(QUEUE, 0, 4) for m in found.messages]
-    assert [message.queue_offset for message in read] == [2, 3]
-
-
-async def test_a_message_with_a_broken_body_hides_no_other(
-    cluster: MemoryCluster, admin: AdminClient, producer: Producer
-) -> None:
-    await send(producer, 2)
-    first = cluster.broker.queues.record_at(cluster.messages("T")[0].physical_offset)
-    assert first is not None
-    damaged = sent_back(first, "T", "")
-    damaged.queue_id, damaged.sys_flag, damaged.body = 1, int(SysFlag.COMPRESSED), b"not packed"
-    cluster.broker.store(damaged)
-
-    (pulled,) = [found async for found in admin.read(QUEUE, 0, 3)]
-    assert [type(message) for message in pulled.messages] == [
-        MessageExt,
-        MessageExt,
-        UnreadableMessage,
-    ]
-    with pytest.raises(InvalidArgument, match="is broken"):
-        await admin.replay(pulled.messages[2], "g")
-
-
-async def test_a_message_is_found_by_its_ids(admin: AdminClient, producer: Producer) -> None:
-    sent = await producer.send(Message("T", b"x"))
-    assert (await admin.stored_message(sent.offset_message_id)).message_id == sent.message_id
-    (found,) = await admin.query_by_unique_key("T", sent.message_id)
-    assert found.offset_message_id == sent.offset_message_id
-    with pytest.raises(InvalidArgument, match="32 or 56"):
-        await admin.stored_message("nonsense")
-
-
-# -- tracks -----------------------------------------------------------------------------------
-
-
-async def test_a_message_is_followed_to_its_groups(
-    cluster: MemoryCluster, admin: AdminClient, producer: Producer
-) -> None:
-    await send(producer, 2)
-    message = cluster.messages("T")[0]
-    assert await admin.message_tracks(message) == []
-    await admin.commit_offset("idle", QUEUE, 1)
-    (track,) = await admin.message_tracks(message)
-    assert (track.consumer_group, track.track_type) == ("idle", TrackType.NOT_ONLINE)
-    assert track.exception_desc == "CODE:206 DESC:the consumer group[idle] not online"
-
-    async with member(cluster, lambda _: ConsumeResult.SUCCESS):
-        await admin.commit_offset("g", QUEUE, 0)
-        assert await _track(admin, message) is TrackType.NOT_CONSUME_YET
-        await admin.commit_offset("g", QUEUE, 1)
-        assert await _track(admin, message) is TrackType.CONSUMED
-        moved = msgspec.structs.replace(message, store_host="10.9.0.1:10911")
-        assert await _track(admin, moved) is TrackType.CONSUMED
-        unnamed = msgspec.structs.replace(message, queue=MessageQueue("T", "", 1))
-        assert await _track(admin, unnamed) is TrackType.CONSUMED
-
-
-async def test_a_filter_shows_in_the_track(
-    cluster: MemoryCluster, admin: AdminClient, producer: Producer
-) -> None:
-    await send(producer, 1)
-    async with member(cluster, lambda _: ConsumeResult.SUCCESS, "B"):
-        await admin.commit_offset("g", QUEUE, 1)
-        track = await _track(admin, cluster.messages("T")[0])
-    assert track is TrackType.CONSUMED_BUT_FILTERED
-
-
-async def test_brokers_do_not_know_the_progress_of_broadcasting_members(
-    cluster: MemoryCluster, admin: AdminClient, producer: Producer, tmp_path: Path
-) -> None:
-    """RocketMQ 4.9 says NOT_CONSUME_YET, whatever the members have consumed."""
-    await send(producer, 1)
-    assert not await admin.is_broadcasting("g")
-    model = MessageModel.BROADCASTING
-    options = PushOptions(message_model=model, offsets_dir=str(tmp_path))
-    consumer = PushConsumer("g", cluster.namesrv, listener=lambda _: None, options=options)
-    consumer.subscribe("T")
-    async with consumer:
-        assert await admin.is_broadcasting("g")
-        track = await _track(admin, cluster.messages("T")[0])
-        assert track is TrackType.CONSUME_BROADCASTING
-    async with member(cluster, lambda _: ConsumeResult.SUCCESS):
-        assert not await admin.is_broadcasting("g")
-
-
-async def _track(admin: AdminClient, message: MessageExt) -> TrackType:
-    tracks = {track.consumer_group: track for track in await admin.message_tracks(message)}
-    return tracks["g"].track_type
-
-
 # -- dead letters -----------------------------------------------------------------------------
-
-
-async def bury(cluster: MemoryCluster) -> None:
-    """Make every message a dead letter of the group g."""
-    stored = len(cluster.messages("T"))
-    async with member(cluster, lambda _: ConsumeResult.RECONSUME_LATER):
-        await eventually(lambda: len(cluster.messages("%DLQ%g")) == stored)
-
-
-async def test_a_healthy_group_has_no_dead_letters(admin: AdminClient) -> None:
-    await admin.commit_offset("orders-group", QUEUE, 0)
-    assert [message async for message in admin.dead_letters("orders-group")] == []
-    with pytest.raises(InvalidArgument, match="group order-group; did you mean orders-group"):
-        _ = [message async for message in admin.dead_letters("order-group")]
-
-
-async def test_dead_letters_are_read(
-    cluster: MemoryCluster, admin: AdminClient, producer: Producer
-) -> None:
-    ids = await send(producer, 3)
-    assert await admin.dead_letter_groups() == []
-    await bury(cluster)
-
-    assert await admin.dead_letter_groups() == ["g"]
-    dead = [message async for message in admin.dead_letters("g")]
-    assert sorted(origin_message_id(message) for message in dead) == sorted(ids)
-    assert {origin_topic(message) for message in dead} == {"T"}
-    later = dead[-1].store_timestamp + 1
-    assert [m async for m in admin.dead_letters("g", begin_ms=later)] == []
-    assert [m async for m in admin.dead_letters("g", end_ms=0)] == []
-
-
-async def test_a_dead_letter_is_replayed_to_its_group(
-    cluster: MemoryCluster, admin: AdminClient, producer: Producer
-) -> None:
-    (message_id,) = await send(producer, 1, colour="red")
-    await bury(cluster)
-    (dead,) = [message async for message in admin.dead_letters("g")]
-    seen: list[MessageExt] = []
-
-    def listen(message: MessageExt) -> ConsumeResult:
-        seen.append(message)
-        return ConsumeResult.SUCCESS
-
-    await admin.replay(dead, "g")
-    async with member(cluster, listen):
-        await eventually(lambda: len(seen) == 1)
-    assert (seen[0].topic, seen[0].body, seen[0].tag) == ("T", b"0", "A")
-    assert "k0" in seen[0].keys
-    assert seen[0].properties["colour"] == "red"
-    assert origin_message_id(seen[0]) == seen[0].message_id == message_id
-    assert seen[0].reconsume_times == 0
-    assert len(cluster.messages("T")) == 1
-
-
-async def test_a_group_without_retries_gets_no_dead_letter_back(
-    cluster: MemoryCluster,
-    admin: AdminClient,
-    producer: Producer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    await send(producer, 1)
-    await bury(cluster)
-    (dead,) = [message async for message in admin.dead_letters("g")]
-
-    async def no_retries(_broker: BrokerAdmin) -> dict[str, SubscriptionGroupConfig]:
-        return {"g": SubscriptionGroupConfig(group_name="g", retry_max_times=0)}
-
-    monkeypatch.setattr(BrokerAdmin, "groups", no_retries)
-    with pytest.raises(ClientError, match="group alter g --retries 1"):
-        await admin.replay(dead, "g")
-    with pytest.raises(ClientError, match="group alter g --retries 1"):
-        await admin.replay(dead, "other", topic="%RETRY%g")
-    assert cluster.messages("%RETRY%g") == []
-    await admin.replay(dead, "g", topic="T")
-    assert len(cluster.messages("T")) == 2
-
-
-async def test_a_dead_letter_is_replayed_to_all(
-    cluster: MemoryCluster, admin: AdminClient, producer: Producer
-) -> None:
-    (message_id,) = await send(producer, 1)
-    await bury(cluster)
-    (dead,) = [message async for message in admin.dead_letters("g")]
-
-    result = await admin.replay(dead, "g", topic="T")
-    again = await admin.stored_message(result.offset_message_id)
-    assert len(cluster.messages("T")) == 2
-    assert again.properties["ORIGIN_MESSAGE_ID"] == again.message_id == message_id
-    assert "RETRY_TOPIC" not in again.properties
-    with pytest.raises(NoRoute, match="no broker has the topic Nowhere"):
-        await admin.replay(dead, "g", topic="Nowhere")
-
-
-async def test_a_stored_message_is_sent_again(
-    cluster: MemoryCluster, admin: AdminClient, producer: Producer
-) -> None:
-    sent = await producer.send(Message("T", b"x", tag="A", keys="k", properties={"a": "b"}))
-    result = await admin.resend(await admin.stored_message(sent.offset_message_id))
-
-    again = await admin.stored_message(result.offset_message_id)
-    assert (again.topic, again.body, again.tag) == ("T", b"x", "A")
-    assert (again.message_id, again.properties["a"]) == (sent.message_id, "b")
-    assert "k" in again.keys
-    assert len(cluster.messages("T")) == 2

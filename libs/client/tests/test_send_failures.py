@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends when brokers refuse them, hang, disconnect or lose their answer."""
+"""Sends when brokers are down, hang, disconnect or lose their answer."""
 
 import asyncio
 import os
@@ -18,10 +18,7 @@ from cometmq.client import (
     ProducerOptions,
     SendFailed,
     SendResult,
-    SendStatus,
     SendTimeout,
-    TransactionOptions,
-    TransactionProducer,
     sync,
 )
 from cometmq.client.errors import broker_missing
@@ -29,148 +26,17 @@ from cometmq.client.testing import DISCONNECT, HANG, LOSE_ANSWER, MemoryCluster,
 from cometmq.client.transfer import attempts, sender, time_limit
 from cometmq.client.transfer.attempts import Attempts
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import (
-    CommandError,
     ConnectFailed,
     ConnectionLost,
-    FlushDiskTimeout,
-    NoBuyerId,
-    NoPermission,
-    NotInCurrentUnit,
     RequestTimeout,
     ServerError,
-    ServiceNotAvailable,
     SystemBusy,
-    TopicNotExist,
 )
 from cometmq.remoting.message.flags import SysFlag
 
-SEND = RequestCode.SEND_MESSAGE_V2
-
-
-@pytest.mark.parametrize("error", [ServerError("x"), ServiceNotAvailable("x"), TopicNotExist("x")])
-async def test_some_refusals_are_tried_again_at_another_broker(
-    pair: MemoryCluster, error: Exception
-) -> None:
-    first, second = pair.brokers
-    async with Producer("pg", pair.namesrv) as producer:
-        for _ in range(4):
-            first.fail(SEND, error)  # type: ignore[arg-type]
-            result = await producer.send(Message("T", b"x"))
-            assert result.queue.broker_name in {first.name, second.name}
-    assert len(pair.messages("T")) == 4
-    assert second.queues.max_offset("T", 0) + second.queues.max_offset("T", 1) >= 2
-
-
-async def test_a_busy_broker_is_not_asked_again(cluster: MemoryCluster) -> None:
-    cluster.broker.fail(SEND, SystemBusy("[OVERLOAD]"))
-    async with Producer("pg", cluster.namesrv) as producer:
-        with pytest.raises(SystemBusy):
-            await producer.send(Message("T", b"x"))
-        assert producer.stats().failed_count == 1
-    assert cluster.broker.requests[SEND] == 1
-
-
-async def test_a_busy_broker_is_asked_again_if_that_is_wanted(cluster: MemoryCluster) -> None:
-    cluster.broker.fail(SEND, SystemBusy("[OVERLOAD]"), times=2)
-    options = ProducerOptions(retry_when_busy=True)
-    async with Producer("pg", cluster.namesrv, options=options) as producer:
-        await producer.send(Message("T", b"x"))
-    assert cluster.broker.requests[SEND] == 3
-
-
-@pytest.mark.parametrize("code", [1, 16])
-async def test_a_refusal_by_access_control_is_final(cluster: MemoryCluster, code: int) -> None:
-    """The Java client retries after these codes."""
-    remark = "org.apache.rocketmq.acl.common.AclException: no, a.b.C.d(C.java:663)"
-    cluster.broker.fail(SEND, CommandError(code, remark), times=3)
-    async with Producer("pg", cluster.namesrv) as producer:
-        with pytest.raises(CommandError, match="access denied: no ") as caught:
-            await producer.send(Message("T", b"x"))
-        assert cluster.broker.requests[SEND] == 1
-    assert (caught.value.remark, caught.value.address) == (remark, cluster.broker.address)
-    assert "java" not in str(caught.value)
-
-
-async def test_only_codes_that_may_pass_are_retried(cluster: MemoryCluster) -> None:
-    """The list is that of Java's DefaultMQProducer."""
-    async with Producer("pg", cluster.namesrv) as producer:
-        for code in ResponseCode:
-            if int(code) in {int(status) for status in SendStatus}:
-                continue
-            before = cluster.broker.requests[SEND]
-            cluster.broker.fail(SEND, CommandError(code, "why"), times=1)
-            if code in {17, 14, 1, 16, 204, 205}:
-                await producer.send(Message("T", b"x"))
-                assert cluster.broker.requests[SEND] == before + 2, code.name
-            else:
-                with pytest.raises(CommandError, match="why"):
-                    await producer.send(Message("T", b"x"))
-                assert cluster.broker.requests[SEND] == before + 1, code.name
-
-
-PATIENT = ProducerOptions(send_timeout_ms=60_000)
-LASTING = [NoPermission("x"), TopicNotExist("x"), NoBuyerId("x"), NotInCurrentUnit("x")]
-
-
-def raised_for(refusal: CommandError) -> type[Exception]:
-    return NoRoute if isinstance(refusal, TopicNotExist) else type(refusal)
-
-
-@pytest.mark.parametrize("form", ["send", "batch", "queue", "ordered", "request"])
-@pytest.mark.parametrize("refusal", LASTING)
-async def test_a_refusal_for_good_is_no_outage(
-    cluster: MemoryCluster, refusal: CommandError, form: str
-) -> None:
-    """The Java client retries these at other brokers."""
-    cluster.broker.fail(SEND, refusal, times=3)
-    cluster.broker.fail(RequestCode.SEND_BATCH_MESSAGE, refusal, times=3)
-    async with Producer("pg", cluster.namesrv, options=PATIENT) as producer:
-        with pytest.raises(raised_for(refusal)) as caught:
-            await _send_form(form, producer, MessageQueue("T", "broker-a", 0))
-        assert producer.stats().failed_count == 1
-    assert not isinstance(caught.value, Outage)
-    sent = cluster.broker.requests
-    attempts = 1 if form in ("queue", "ordered") else 3
-    assert sent[SEND] + sent[RequestCode.SEND_BATCH_MESSAGE] == attempts
-
-
-@pytest.mark.parametrize("refusal", LASTING)
-def test_a_refusal_for_good_is_no_outage_for_blocking_producers(refusal: CommandError) -> None:
-    with (
-        MemoryCluster() as cluster,
-        sync.Producer("pg", cluster.namesrv, options=PATIENT) as producer,
-    ):
-        cluster.create_topic("T")
-        cluster.broker.fail(SEND, refusal, times=3)
-        with pytest.raises(raised_for(refusal)):
-            producer.send(Message("T", b"x"))
-
-
-@pytest.mark.parametrize("refusal", LASTING)
-async def test_a_refused_half_message_is_no_outage(
-    cluster: MemoryCluster, refusal: CommandError
-) -> None:
-    cluster.broker.fail(SEND, refusal, times=3)
-    options = TransactionOptions(send_timeout_ms=60_000)
-    async with TransactionProducer(
-        "pg", cluster.namesrv, check=lambda _: None, options=options
-    ) as producer:
-        with pytest.raises(raised_for(refusal)):
-            await producer.begin(Message("T", b"x"))
-
-
-@pytest.mark.parametrize("other", [ServiceNotAvailable("x"), DISCONNECT])
-async def test_a_refusal_after_a_passing_failure_is_an_outage(
-    cluster: MemoryCluster, other: CommandError | str
-) -> None:
-    cluster.broker.fail(SEND, other)
-    cluster.broker.fail(SEND, NoPermission("x"), times=2)
-    async with Producer("pg", cluster.namesrv, options=PATIENT) as producer:
-        with pytest.raises(SendFailed) as caught:
-            await producer.send(Message("T", b"x"))
-    assert caught.value.code == ResponseCode.NO_PERMISSION
+from .send_forms import SEND, send_form
 
 
 async def test_the_last_failure_names_the_attempts(cluster: MemoryCluster) -> None:
@@ -186,23 +52,6 @@ async def test_the_last_failure_names_the_attempts(cluster: MemoryCluster) -> No
     assert isinstance(caught.value.__cause__, ServerError)
 
 
-async def _send_form(form: str, producer: Producer, queue: MessageQueue) -> None:
-    message = Message("T", b"x")
-    match form:
-        case "send":
-            await producer.send(message)
-        case "batch":
-            await producer.send_batch([message])
-        case "queue":
-            await producer.send(message, queue=queue)
-        case "ordered":
-            await producer.send_ordered(message, "key")
-        case "request":
-            await producer.request(message, timeout_ms=60_000)
-        case _:
-            await producer.send_oneway(message)
-
-
 @pytest.mark.parametrize("form", ["send", "batch", "queue", "ordered", "oneway"])
 async def test_every_form_of_send_raises_alike_if_the_broker_is_down(
     cluster: MemoryCluster, form: str
@@ -215,7 +64,7 @@ async def test_every_form_of_send_raises_alike_if_the_broker_is_down(
         with pytest.raises(SendFailed):  # this send may be the one that finds the connection closed
             await producer.send(Message("T", b"first"))
         with pytest.raises(SendFailed, match="the message to the topic T was not stored") as caught:
-            await _send_form(form, producer, queue)
+            await send_form(form, producer, queue)
     assert not caught.value.may_be_stored
     assert caught.value.brokers[0] == "broker-a"
 
@@ -230,7 +79,7 @@ async def test_a_message_whose_answer_is_lost_may_be_stored(
         cluster.broker.fail(SEND, LOSE_ANSWER)
         cluster.broker.fail(SEND, ServerError("disk"), times=2)
         with pytest.raises(SendFailed, match="which may be stored") as caught:
-            await _send_form(form, producer, queue)
+            await send_form(form, producer, queue)
     assert caught.value.may_be_stored
     assert len(cluster.messages("T")) == 1
 
@@ -405,19 +254,6 @@ async def test_a_broker_that_is_back_is_found_at_once(pair: MemoryCluster, is_on
     assert pair.brokers[1].messages("T")[0].body == b"z"
 
 
-async def test_less_safe_storage_is_a_result_or_a_reason_to_try_again(
-    cluster: MemoryCluster,
-) -> None:
-    cluster.broker.store_less_safely(FlushDiskTimeout.CODE, times=2)
-    async with Producer("pg", cluster.namesrv) as producer:
-        result = await producer.send(Message("T", b"x"))
-        assert result.status is SendStatus.FLUSH_DISK_TIMEOUT
-    options = ProducerOptions(retry_another_broker_when_not_stored=True)
-    async with Producer("pg", cluster.namesrv, options=options) as producer:
-        assert (await producer.send(Message("T", b"x"))).status is SendStatus.SEND_OK
-    assert cluster.broker.requests[SEND] == 3
-
-
 async def test_slow_brokers_are_left_out(
     pair: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -469,14 +305,6 @@ def test_a_blocking_send_goes_on_too_and_gives_up_in_time(
     assert len(caught.value.brokers) > 3
     assert str(caught.value).count(served.broker.name) == 1
     assert not caught.value.may_be_stored
-
-
-async def test_refusals_are_retried_a_few_times_only(cluster: MemoryCluster) -> None:
-    cluster.broker.fail(SEND, ServerError("x"), times=10)
-    async with Producer("pg", cluster.namesrv) as producer:
-        with pytest.raises(SendFailed):
-            await producer.send(Message("T", b"x"))
-    assert cluster.broker.requests[SEND] == 3
 
 
 def test_pauses_begin_when_no_broker_is_left_and_grow() -> None:

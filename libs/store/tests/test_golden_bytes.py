@@ -4,8 +4,6 @@
 import tarfile
 from pathlib import Path
 
-import pytest
-
 from cometmq.remoting.message.ids import pack_host
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import index_keys, parse_properties
@@ -48,11 +46,6 @@ def golden_message(body, properties, born_host=None):
         tag_code=2598919 if pairs.get("TAGS") == "TagA" else 0,
         keys=index_keys(pairs.get("UNIQ_KEY"), pairs.get("KEYS")),
     )
-
-
-@pytest.fixture
-def disk():
-    return MemoryDisk()
 
 
 def test_records_entries_index_and_checkpoint_are_javas(disk):

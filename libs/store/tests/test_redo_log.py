@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wherever it is cut, a redo log yields its complete records, and a torn write is not damage."""
 
-import pytest
-
 from cometmq.store.redo_log import Cut, Record, RedoLog
 from cometmq.store.testing.memory_disk import MemoryDisk
 
@@ -13,11 +11,6 @@ HEAD_BYTES = 9
 
 def path(start: int) -> str:
     return f"{FOLDER}/{start:020d}"
-
-
-@pytest.fixture
-def disk() -> MemoryDisk:
-    return MemoryDisk()
 
 
 def open_log(disk: MemoryDisk) -> RedoLog:

@@ -23,6 +23,8 @@ from cometmq.remoting.header import decode_header
 from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.settings import load
 
+from .routes import Routes
+
 
 class Link:
     address = "127.0.0.1:5"
@@ -98,3 +100,8 @@ def namesrv(clock, files):
 @pytest.fixture
 def link(namesrv):
     return Link(namesrv)
+
+
+@pytest.fixture
+def routes():
+    return Routes()

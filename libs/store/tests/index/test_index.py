@@ -9,16 +9,10 @@ from cometmq.store.index.keys import KeyedRows
 from cometmq.store.inspection.verify import verify_store
 from cometmq.store.reads import finish
 from cometmq.store.testing.builders import SteppingClock, StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
 
 SETTINGS = small_settings(
     mapped_file_size_commit_log=1 << 16, max_hash_slot_num=5 * PAGE_SLOTS + 7, max_index_num=500
 )
-
-
-@pytest.fixture
-def disk():
-    return MemoryDisk()
 
 
 @pytest.fixture(autouse=True)

@@ -6,12 +6,6 @@ import pytest
 from cometmq.store.inspection.dump import dump_log
 from cometmq.store.inspection.verify import FindingKind, StoreState, verify_store
 from cometmq.store.testing.builders import SMALL, StoreRig, make_message
-from cometmq.store.testing.memory_disk import MemoryDisk
-
-
-@pytest.fixture
-def disk():
-    return MemoryDisk()
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from cometmq.store.inspection.verify import FindingKind, StoreState, verify_stor
 from cometmq.store.message_store import MessageStore
 from cometmq.store.os_disk import OsDisk
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
 
 LOG = "/store/commitlog/"
 QUEUE = "/store/consumequeue/T/0/"
@@ -27,11 +26,6 @@ SHAPE = small_settings(max_hash_slot_num=16, max_index_num=64)
 def fill(rig, count, topic="T"):
     for number in range(count):
         rig.put(make_message(topic, number % 2, b"%d" % number, keys=f"k{number}", tags="A"))
-
-
-@pytest.fixture
-def disk():
-    return MemoryDisk()
 
 
 @pytest.fixture

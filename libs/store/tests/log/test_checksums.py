@@ -5,7 +5,6 @@ import errno
 from random import Random
 from typing import Any, Final
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,11 +41,6 @@ def checked(rig: StoreRig, disk: MemoryDisk) -> Check:
         result.damaged.extend(damaged)
         result.unknown.update({span.start // BLOCK_BYTES + at: it for at, it in unknown.items()})
     return result
-
-
-@pytest.fixture
-def disk():
-    return MemoryDisk()
 
 
 def test_a_checkpoint_covers_everything_before_it(disk):

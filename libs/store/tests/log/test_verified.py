@@ -27,11 +27,6 @@ COUNT = 120
 BODY_BYTES = BLOCK_BYTES // 15
 
 
-@pytest.fixture
-def disk():
-    return MemoryDisk()
-
-
 def opened(disk, **options):
     events = Events()
     return StoreRig(disk, SETTINGS, log=events, boot_id="boot", **options), events

@@ -12,15 +12,9 @@ from cometmq.store.queues.record_check import has_topic, topic_field
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
 from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
 
 SETTINGS = small_settings(mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=2_000)
 VICTIM = 5
-
-
-@pytest.fixture
-def disk():
-    return MemoryDisk()
 
 
 @pytest.fixture

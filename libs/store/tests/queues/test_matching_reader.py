@@ -23,11 +23,6 @@ ODD = make_message(tags="odd").tag_code
 
 
 @pytest.fixture
-def disk():
-    return MemoryDisk()
-
-
-@pytest.fixture
 def rig(disk):
     return StoreRig(disk)
 

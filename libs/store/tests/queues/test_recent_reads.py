@@ -19,11 +19,6 @@ from cometmq.store.testing.memory_disk import MemoryDisk
 
 
 @pytest.fixture
-def disk():
-    return MemoryDisk()
-
-
-@pytest.fixture
 def rig(disk):
     rig = StoreRig(disk)
     fill(rig, 40)

@@ -12,12 +12,6 @@ from cometmq.store.recovery.start import StartReason
 from cometmq.store.results import PutStatus
 from cometmq.store.settings import FlushDiskType
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
-
-
-@pytest.fixture
-def disk():
-    return MemoryDisk()
 
 
 def bodies(rig, topic="T"):

@@ -17,11 +17,6 @@ SETTINGS = small_settings(mapped_file_size_commit_log=1 << 16)
 NOTES = "/store/deletions"
 
 
-@pytest.fixture
-def disk():
-    return MemoryDisk()
-
-
 def opened(disk, *, settings=SETTINGS, **options):
     events = Events()
     return StoreRig(disk, settings, log=events, boot_id="boot", **options), events

@@ -1,79 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every row of the recovery tables, and the crashes that lead to it."""
+"""Every row of the table of starts, and the crashes that lead to it."""
 
 from typing import Any
 
 import pytest
 
-from cometmq.remoting.message.new_message import encode_record
-from cometmq.remoting.message.record import Scan, ScanStatus, decode_record
 from cometmq.store.errors import CorruptStore, DiskError
-from cometmq.store.queues.consume_queue import last_entry
-from cometmq.store.reads import finish
-from cometmq.store.recovery.log_end import StopVerdict, judge_stop
 from cometmq.store.recovery.start import StartReason
-from cometmq.store.results import GetStatus, PutStatus
+from cometmq.store.results import GetStatus
 from cometmq.store.settings import FlushDiskType
-from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
+from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
 
-LOG = "/store/commitlog/"
-
-
-@pytest.fixture
-def disk():
-    return MemoryDisk()
-
-
-def fill(rig, count, start=0, topic="T", queues=2):
-    for number in range(start, start + count):
-        message = make_message(
-            topic, number % queues, b"body-%d" % number, keys=f"k{number}", tags="A"
-        )
-        assert rig.put(message).status is PutStatus.PUT_OK
-
-
-def bodies(rig, topic="T", queues=2):
-    found = []
-    for queue_id in range(queues):
-        offset = rig.store.reader.min_offset(topic, queue_id)
-        while True:
-            result = rig.store.reader.get_messages(topic, queue_id, offset, 32)
-            if result.status is not GetStatus.FOUND:
-                break
-            for record in map(decode_record, result.records):
-                assert record.queue_offset == offset
-                offset += 1
-                found.append(record.body)
-    return sorted(found, key=lambda body: int(body.split(b"-")[1]))
-
-
-def sent(count):
-    return [b"body-%d" % number for number in range(count)]
-
-
-def found_by_key(rig, key, topic="T"):
-    return [
-        record.body for record in finish(rig.store.reader.query(topic, key, 10, 0, 1 << 62)).records
-    ]
-
-
-def stopped_store(disk, stop, rounds=3):
-    """Leave a store of 50 messages, closed or crashed after some rounds of background jobs."""
-    rig = StoreRig(disk)
-    fill(rig, 50)
-    rig.work(rounds)
-    if stop == "clean":
-        rig.store.close()
-    else:
-        disk.crash()
-
-
-def all_files(disk, folder):
-    return {path: bytes(data) for path, data in disk.contents.items() if path.startswith(folder)}
-
-
-# Start of recovery
+from .stores import LOG, bodies, fill, found_by_key, sent, stopped_store
 
 
 def test_an_empty_folder_starts_at_zero(disk):
@@ -202,209 +141,6 @@ def test_a_damaged_progress_file_is_not_believed(disk):
     assert bodies(rig) == sent(50)
 
 
-# End of the log
-
-FOLLOWS = Scan(ScanStatus.RECORD, 100, store_timestamp=5000)
-
-
-@pytest.mark.parametrize(
-    ("stop", "safe_offset", "safe_timestamp", "follows", "verdict"),
-    [
-        (100, 0, 0, None, StopVerdict.END),
-        (100, 100, 9000, None, StopVerdict.END),
-        (100, 101, 0, None, StopVerdict.MISSING),
-        (100, 100, 5000, FOLLOWS, StopVerdict.TRUNCATE),
-        (100, 101, 0, FOLLOWS, StopVerdict.REFUSE),
-        (100, 0, 5001, FOLLOWS, StopVerdict.REFUSE),
-    ],
-)
-def test_the_stop_table(stop, safe_offset, safe_timestamp, follows, verdict):
-    found = judge_stop(
-        stop=stop, safe_offset=safe_offset, safe_timestamp=safe_timestamp, follows=follows
-    )
-    assert found is verdict
-
-
-def last_record_size():
-    message = make_message("T", 0, b"body-10", keys="k10", tags="A")
-    return len(encode_record(message, 5, 0, 0))
-
-
-@pytest.mark.parametrize("lost_bytes", range(1, last_record_size() + 1))
-def test_a_torn_tail_costs_exactly_the_torn_record(lost_bytes):
-    """A crash may persist any prefix of the last record; none of it may survive."""
-    disk = MemoryDisk()
-    rig = StoreRig(disk)
-    fill(rig, 10)
-    kept = rig.store.commit_log.end
-    fill(rig, 1, start=10)
-    disk.crash(lost_bytes=lost_bytes)
-    rig = StoreRig(disk)
-    assert rig.store.commit_log.end == kept
-    assert not rig.store.upkeep.recovered.has_cut_records
-    assert bodies(rig) == sent(10)
-    assert not any(disk.contents[LOG + "0" * 20][kept:])
-    assert rig.put(make_message("T", 0, b"body-10")).queue_offset == 5
-    assert bodies(rig) == sent(11)
-
-
-def test_a_torn_tail_and_another_crash_revive_nothing(disk):
-    """A later end may coincide with an old record boundary; the cut records must not reappear."""
-    rig = StoreRig(disk)
-    fill(rig, 12)
-    queue = rig.queue("T", 1)
-    last: Any = last_entry(queue)
-    cut = rig.entry("T", 0, 4)
-    data = disk.contents[LOG + "0" * 20]
-    data[cut.physical_offset + 4 : cut.physical_offset + 8] = b"torn"
-    disk.crash()
-    rig = StoreRig(disk)
-    assert bodies(rig) == sent(8)
-    disk.crash()
-    rig = StoreRig(disk)
-    fill(rig, 1, start=8)
-    disk.crash()
-    rig = StoreRig(disk)
-    assert bodies(rig) == sent(9)
-    assert finish(rig.store.reader.read_record(last.physical_offset)) is None
-
-
-def test_entries_of_cut_off_records_are_zero_on_disk(disk):
-    rig = StoreRig(disk)
-    fill(rig, 10)
-    rig.work(2)
-    fill(rig, 10, start=10)
-    position = rig.queue("T", 0).max_offset
-    rig.queue("T", 0).write_tail()
-    first_lost = rig.entry("T", 0, 7).physical_offset
-    disk.contents[LOG + "0" * 20][first_lost : first_lost + 8] = bytes(8)
-    disk.crash()
-    rig = StoreRig(disk)
-    kept = rig.store.reader.max_offset("T", 0)
-    assert kept == 7
-    for number in range(kept, position):
-        name = f"/store/consumequeue/T/0/{number * 20 // 200 * 200:020d}"
-        data = disk.contents.get(name, bytes(200))
-        assert not any(data[number * 20 % 200 : number * 20 % 200 + 20])
-    assert bodies(rig) == sent(14)
-
-
-def damage(disk, physical_offset):
-    name = f"{physical_offset // 4096 * 4096:020d}"
-    position = physical_offset % 4096
-    disk.contents[LOG + name][position + 4 : position + 20] = bytes(16)
-
-
-def test_damage_behind_the_checkpoint_ends_the_log(disk):
-    rig = StoreRig(disk)
-    fill(rig, 20)
-    rig.work(3)
-    rig.clock.advance(10_000)
-    fill(rig, 10, start=20)
-    damage(disk, rig.entry("T", 0, 12).physical_offset)  # body-24
-    disk.crash()
-    rig = StoreRig(disk)
-    assert bodies(rig) == sent(24)
-    assert rig.store.upkeep.recovered.has_cut_records
-
-
-LOSSES = ["zeroed tail", "last file", "all files"]
-
-
-def lose_end(disk, loss, stop="crash"):
-    """Remove synced messages from the end of a log of 60 messages; return the synced end."""
-    rig = StoreRig(disk)
-    fill(rig, 60)
-    rig.work(3)
-    synced_end = rig.store.commit_log.end
-    start = rig.entry("T", 1, 27).physical_offset  # body-55
-    last_path = f"{LOG}{start // 4096 * 4096:020d}"
-    if stop == "clean":
-        rig.store.close()
-    else:
-        disk.crash()
-    if loss == "zeroed tail":
-        disk.contents[last_path][start % 4096 :] = bytes(4096 - start % 4096)
-    else:
-        for path in all_files(disk, LOG):
-            if loss == "all files" or path >= last_path:
-                del disk.contents[path]
-    return synced_end
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_copy_starts_without_its_last_messages_and_reports_it(disk, loss):
-    synced_end = lose_end(disk, loss)
-    events = Events()
-    rig = StoreRig(disk, log=events, has_copies=True)
-    end = rig.store.commit_log.end
-    assert end < synced_end
-    assert events.of("log.shortened") == [{"end": end, "synced_end": synced_end}]
-    assert rig.store.upkeep.recovered.has_cut_records
-    count = len(bodies(rig))
-    assert bodies(rig) == sent(count)
-    assert count == 0 if loss == "all files" else 30 < count < 60
-    rig.store.close()
-    assert not StoreRig(disk).store.upkeep.recovered.has_cut_records
-
-
-@pytest.mark.parametrize(
-    ("loss", "stop"), [(LOSSES[0], "crash"), *((it, "crash") for it in LOSSES[1:]),
-    *((it, "clean") for it in LOSSES[1:])],
-)  # fmt: skip
-def test_missing_synced_messages_refuse_a_start_without_copies(disk, loss, stop):
-    synced_end = lose_end(disk, loss, stop)
-    before = all_files(disk, "/store/")
-    for _ in range(2):  # the lock is released, but the refusal remains
-        with pytest.raises(CorruptStore) as caught:
-            StoreRig(disk)
-        assert f"messages up to {synced_end} were synced" in str(caught.value)
-        assert "remove /store/progress" in str(caught.value)
-    abort = "/store/abort"
-    assert {**all_files(disk, "/store/"), abort: b""} == {**before, abort: b""}
-    del disk.contents["/store/progress"]
-    rig = StoreRig(disk)
-    count = len(bodies(rig))
-    assert bodies(rig) == sent(count)
-    assert count < 60
-
-
-def test_damage_before_the_checkpoint_refuses_to_start(disk):
-    rig = StoreRig(disk)
-    fill(rig, 20)
-    rig.work(3)
-    fill(rig, 10, start=20)
-    offset = rig.entry("T", 0, 3).physical_offset
-    damage(disk, offset)
-    disk.crash()
-    with pytest.raises(CorruptStore) as caught:
-        StoreRig(disk)
-    text = str(caught.value)
-    assert LOG + "0" * 20 in text
-    assert f"byte {offset} " in text
-    assert "cometmq store verify" in text
-    with pytest.raises(CorruptStore):  # the lock is released, but the refusal remains
-        StoreRig(disk)
-
-
-def test_a_refused_start_changes_nothing_so_that_all_but_the_damage_can_still_be_served(disk):
-    rig = StoreRig(disk)
-    fill(rig, 100)
-    rig.work(3)
-    damage(disk, rig.entry("T", 0, 3).physical_offset)  # body-6
-    disk.crash()
-    before = all_files(disk, "/store/")
-    with pytest.raises(CorruptStore):
-        StoreRig(disk)
-    assert all_files(disk, "/store/") == before
-    disk.remove("/store/abort")
-    rig = StoreRig(disk)
-    assert rig.store.upkeep.recovered.start.reason is StartReason.PROGRESS
-    assert rig.store.reader.get_messages("T", 0, 0, 32).damaged_count  # the block of the damage
-    assert rig.store.reader.get_messages("T", 0, 30, 32).count == 20  # all messages of later files
-    assert rig.store.reader.max_offset("T", 1) == 50
-
-
 def test_a_short_last_file_is_padded_and_keeps_whole_records(disk):
     rig = StoreRig(disk)
     fill(rig, 10)
@@ -456,9 +192,6 @@ def test_a_spare_file_of_zeros_is_accepted(disk):
     disk.crash()
     assert int(disk.names("/store/commitlog")[-1]) > rig.store.commit_log.end
     assert bodies(StoreRig(disk)) == sent(30)
-
-
-# Power loss
 
 
 def test_what_was_acknowledged_after_a_sync_survives_a_power_loss(disk):

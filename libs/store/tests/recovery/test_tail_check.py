@@ -10,17 +10,11 @@ from cometmq.store.recovery.start import StartReason
 from cometmq.store.recovery.tail_check import is_sound
 from cometmq.store.results import GetStatus
 from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
 
 SETTINGS = small_settings(mapped_file_size_commit_log=1 << 20)
 PER_QUEUE = 12
 SAVED = 3  # messages of each queue that the last checkpoint covers
 QUEUES = [("T", 0), ("T", 1), ("U", 0)]
-
-
-@pytest.fixture
-def disk():
-    return MemoryDisk()
 
 
 def killed(disk):

@@ -10,17 +10,11 @@ from cometmq.remoting.message.record import decode_record
 from cometmq.store.log.checksums import BLOCK_BYTES
 from cometmq.store.log.damage import DamagedRange, without
 from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep.block_repairs import Offer
 
 FILE_BYTES = 2 * BLOCK_BYTES + 20_000
 SETTINGS = small_settings(mapped_file_size_commit_log=FILE_BYTES, log_scrub_hours=0)
 COUNT = 100
-
-
-@pytest.fixture
-def disk():
-    return MemoryDisk()
 
 
 @pytest.fixture

@@ -11,12 +11,6 @@ from cometmq.store.reads import finish
 from cometmq.store.results import PutStatus
 from cometmq.store.settings import FlushDiskType
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
-
-
-@pytest.fixture
-def disk():
-    return MemoryDisk()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.reads import finish
 from cometmq.store.recovery.start import StartReason
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep import checkpointer, unsaved_queues
 
 PORTION = 8
@@ -21,11 +20,6 @@ SETTINGS = small_settings(mapped_file_size_commit_log=1 << 20, max_index_num=1_0
 @pytest.fixture(autouse=True)
 def small_portions(monkeypatch):
     monkeypatch.setattr(unsaved_queues, "PORTION_QUEUES", PORTION)
-
-
-@pytest.fixture
-def disk():
-    return MemoryDisk()
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
 from cometmq.store.settings import StoreSettings
 from cometmq.store.testing.builders import START_MS, Events, StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep.retention import Decision, DiskState, decide, is_delete_hour
 
 HOUR_MS = 3_600_000
@@ -99,11 +98,6 @@ def test_several_hours_may_delete():
     hour = hour_of(NOW_MS)
     assert is_delete_hour(f"{(hour + 3) % 24};{hour}", NOW_MS)
     assert not is_delete_hour(f"{(hour + 3) % 24};{(hour + 5) % 24}", NOW_MS)
-
-
-@pytest.fixture
-def disk():
-    return MemoryDisk()
 
 
 def expire(rig, disk, count):

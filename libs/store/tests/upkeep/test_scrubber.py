@@ -11,7 +11,6 @@ from cometmq.store.log.checksums import BLOCK_BYTES
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
 from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep.scrubber import RATE_MIN
 from cometmq.store.upkeep.withheld import DamagedMessages, described
 
@@ -19,11 +18,6 @@ FILE_BYTES = 5 * BLOCK_BYTES
 SETTINGS = small_settings(mapped_file_size_commit_log=FILE_BYTES, log_scrub_rate_max=64 << 10)
 COUNT = 150
 BODY_BYTES = BLOCK_BYTES // 15
-
-
-@pytest.fixture
-def disk():
-    return MemoryDisk()
 
 
 def opened(disk, settings=SETTINGS, boot_id="this boot", clock=None):

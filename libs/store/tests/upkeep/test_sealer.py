@@ -4,20 +4,12 @@
 import errno
 from random import Random
 
-import pytest
-
 from cometmq.store.log.checksums import BLOCK_BYTES, Checksums, spans
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
 
 FILE_BYTES = 64 * BLOCK_BYTES
 SETTINGS = small_settings(mapped_file_size_commit_log=FILE_BYTES, log_scrub_rate_max=64 << 10)
 BODY_BYTES = BLOCK_BYTES // 15
-
-
-@pytest.fixture
-def disk():
-    return MemoryDisk()
 
 
 def filled(disk, size=8 * BLOCK_BYTES):

@@ -25,11 +25,6 @@ def small_spills(monkeypatch):
 
 
 @pytest.fixture
-def disk():
-    return MemoryDisk()
-
-
-@pytest.fixture
 def rig(disk):
     """A store that has just written a checkpoint."""
     rig = StoreRig(disk, SETTINGS)

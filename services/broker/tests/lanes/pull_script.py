@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random sequences of pulls, requests for queue locks, and changes that affect them, for
-`test_pull_lane.py`.
-"""
+"""Random sequences of pulls, requests for queue locks, and changes that affect them."""
 
 import json
 

@@ -38,8 +38,7 @@ from cometmq.remoting.testing.peer import FakePeer
 from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.runtime.acl.addresses import Addresses
 
-from . import pull_script, test_pull_lane, test_send_lane
-from .test_pull_lane import whole_searches  # noqa: F401  # a fixture
+from . import pull_runs, pull_script, send_runs, send_script
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
 
@@ -327,7 +326,7 @@ async def play_sends(broker: ScriptedBroker, steps: list[Step]) -> None:
             few = list(known)[: step.amount]
             broker.broker.admission.acl.control.accounts = accounts_of(one.config for one in few)
         else:
-            await test_send_lane.play(broker, [step])
+            await send_runs.play(broker, [step])
 
 
 @pytest.mark.parametrize("oddity", [0, 0.3])
@@ -335,17 +334,17 @@ async def play_sends(broker: ScriptedBroker, steps: list[Step]) -> None:
 def test_signed_sends_give_the_same_broker(
     monkeypatch: pytest.MonkeyPatch, seed: int, oddity: float
 ) -> None:
-    monkeypatch.setattr(test_send_lane, "frame", Signing(oddity).frame)
-    script = test_send_lane.Script(seed, oddity=oddity)
+    monkeypatch.setattr(send_script, "frame", Signing(oddity).frame)
+    script = send_script.Script(seed, oddity=oddity)
     steps = script.write(turns=30)
     if oddity:
         for at in script.rng.sample(range(len(steps)), 8):
             steps.insert(at, Step("accounts", amount=at % 4))
-    case = test_send_lane.Case({}, accounts=Signing.ACCOUNTS)
+    case = send_runs.Case({}, accounts=Signing.ACCOUNTS)
     options: Any = {"player": play_sends, "more": refused}
-    without, _ = test_send_lane.run(case, steps, lane=False, **options)
+    without, _ = send_runs.run(case, steps, lane=False, **options)
     for is_direct in (False, True):
-        found, count = test_send_lane.run(case, steps, lane=True, is_direct=is_direct, **options)
+        found, count = send_runs.run(case, steps, lane=True, is_direct=is_direct, **options)
         for name, value in without.items():
             if name == "answers":
                 for one, other in zip(value, found[name], strict=True):
@@ -362,7 +361,7 @@ def test_signed_pulls_give_the_same_broker(
 ) -> None:
     monkeypatch.setattr(pull_script, "frame", Signing(oddity).frame)
     script = pull_script.Script(seed, oddity=oddity)
-    count, _ = test_pull_lane.compare({}, script.write(turns=30), Signing.ACCOUNTS)
+    count, _ = pull_runs.compare({}, script.write(turns=30), Signing.ACCOUNTS)
     assert count > (0 if oddity else 0.4 * script.pull_count)
 
 

@@ -19,8 +19,8 @@ from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.header import decode_header
 
-from . import test_access, test_send_lane
-from .test_send_lane import CASES, Case
+from . import send_runs, send_script, test_access
+from .send_runs import CASES, Case
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
 
@@ -28,7 +28,7 @@ BACK = int(RequestCode.CONSUMER_SEND_MSG_BACK)
 GROUPS = ("g", "h")
 
 
-class Script(test_send_lane.Script):
+class Script(send_script.Script):
     """Sends, and requests that send their messages back."""
 
     def __init__(self, seed: int, *, oddity: float) -> None:
@@ -38,7 +38,7 @@ class Script(test_send_lane.Script):
 
     def write(self, turns: int) -> list[Step]:
         for turn in range(turns):
-            peer = self.rng.randrange(test_send_lane.PEERS)
+            peer = self.rng.randrange(send_script.PEERS)
             self.cut(peer, b"".join(self.request() for _ in range(4)), count_max=3)
             self.steps.append(Step("settle"))
             for _ in range(self.rng.randrange(5) if turn else 0):
@@ -71,7 +71,7 @@ class Script(test_send_lane.Script):
         ext = {
             "offset": "", "group": rng.choice(GROUPS), "originMsgId": "0A0B", "unitMode": "false",
             "delayLevel": rng.choice(["0", "0", "1", "3", "18", "25"]), "maxReconsumeTimes": "16",
-            "originTopic": test_send_lane.TOPIC,
+            "originTopic": send_script.TOPIC,
         }  # fmt: skip
         if self.odd(0.2):
             ext.pop(rng.choice([name for name in ext if name != "offset"]))
@@ -90,7 +90,7 @@ class Script(test_send_lane.Script):
             )
         for number, step in enumerate(steps):
             if step.action != "back":
-                await test_send_lane.play(broker, [step])
+                await send_runs.play(broker, [step])
                 continue
             ext, body, place, is_wrong, is_binary = self.backs[step.amount]
             offsets = offsets_of(broker) or [0]
@@ -98,7 +98,7 @@ class Script(test_send_lane.Script):
             data = framed(
                 BACK, {**ext, "offset": str(offset)}, body, opaque=number, is_binary=is_binary
             )
-            await test_send_lane.play(broker, [Step("receive", step.peer, data)])
+            await send_runs.play(broker, [Step("receive", step.peer, data)])
 
 
 def offsets_of(broker: ScriptedBroker) -> list[int]:
@@ -106,7 +106,7 @@ def offsets_of(broker: ScriptedBroker) -> list[int]:
     return sorted(
         row[0]
         for (topic, _), (_, rows) in broker.queue_entries().items()
-        if topic in {test_send_lane.TOPIC, "Payments"}
+        if topic in {send_script.TOPIC, "Payments"}
         for row in rows
     )
 
@@ -127,10 +127,10 @@ def compare(case: Case, script: Script, turns: int) -> tuple[int, int]:
     """
     steps = script.write(turns)
     options: Any = {"player": script.play, "more": figures}
-    without, _ = test_send_lane.run(case, steps, lane=False, **options)
+    without, _ = send_runs.run(case, steps, lane=False, **options)
     counts = []
     for is_direct in (False, True):
-        found, count = test_send_lane.run(case, steps, lane=True, is_direct=is_direct, **options)
+        found, count = send_runs.run(case, steps, lane=True, is_direct=is_direct, **options)
         for name, value in without.items():
             if name == "answers":
                 for one, other in zip(value, found[name], strict=True):
@@ -165,7 +165,7 @@ def test_odd_requests_and_disturbances_give_the_same_broker(
 def test_signed_requests_give_the_same_broker(
     monkeypatch: pytest.MonkeyPatch, oddity: float
 ) -> None:
-    monkeypatch.setattr(test_send_lane, "frame", test_access.Signing(oddity).frame)
+    monkeypatch.setattr(send_script, "frame", test_access.Signing(oddity).frame)
     script = Script(3, oddity=oddity)
     script.framing = lambda: test_access.Signing(oddity).frame
     case = Case({}, accounts=test_access.Signing.ACCOUNTS)

@@ -16,7 +16,8 @@ from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
 from cometmq.broker.testing.scripts import Step, frame
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, PARKED_TOPIC
 
-from .test_send_lane import CASES, PEERS, Case, Script, play, run
+from .send_runs import CASES, Case, play, run
+from .send_script import PEERS, Script
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
 

@@ -17,11 +17,14 @@ from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupTable, TopicConfigTable
 from cometmq.runtime.incremental import finish
 from cometmq.store.errors import DiskError
+from cometmq.store.journal import JournalContent, collect
 from cometmq.store.json_config import JsonTable, content_digest
+from cometmq.store.redo_log import RedoLog
 from cometmq.store.testing.memory_disk import MemoryDisk
 
 FOLDER: Final = "/config/journal"
 FILE_BYTES: Final = 16 << 10
+SMALL_BYTES: Final = 4 << 10
 
 
 class MemoryFiles:
@@ -113,3 +116,8 @@ class Node:
 
     def killed(self, **options: Any) -> "Node":
         return Node(self.disk, self.files, **options)
+
+
+def read_whole(disk: MemoryDisk) -> JournalContent:
+    log = RedoLog(disk, FOLDER, file_bytes=FILE_BYTES)
+    return collect(log, log.records())

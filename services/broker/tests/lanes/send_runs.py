@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Play a script of sends on a broker, with the native lane or without, and compare them."""
+
+import asyncio
+import errno
+import tempfile
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
+from cometmq.broker.testing.scripts import Step
+from cometmq.remoting.transport.settings import ServerSettings
+from cometmq.runtime.acl.accounts import Accounts
+
+from .send_script import PEERS, TOPIC
+
+
+def prepare(broker: ScriptedBroker) -> None:
+    for queue_nums, topic in ((4, TOPIC), (4, "Payments")):
+        broker.broker.tables.topics.create(topic, queue_nums=queue_nums)
+    for _ in range(PEERS):
+        broker.connect()
+
+
+async def play(broker: ScriptedBroker, steps: list[Step]) -> None:
+    for step in steps:
+        peer, wire = broker.connections[step.peer]
+        match step.action:
+            case "receive":
+                if peer.is_open and not wire.is_closing():
+                    broker.receive(peer, step.data)
+            case "settle":
+                await broker.settle()
+            case "advance":
+                broker.clock.advance(step.amount)
+            case "fail":
+                broker.disk.fault = lambda operation, path: (
+                    errno.ENOSPC if operation == "write" and "commitlog" in path else 0
+                )
+            case "heal":
+                broker.disk.fault = None
+                broker.clock.advance(5_000)
+                broker.broker.driver.tick()
+                broker.broker.driver.tick()
+                broker.broker.store.writer.note_replicated(broker.broker.store.commit_log.end)
+            case "replicate":
+                store = broker.broker.store
+                store.writer.note_replicated(store.commit_log.end - step.amount)
+            case "pause":
+                peer.pause_writing()
+            case "resume":
+                peer.resume_writing()
+            case "close":
+                if len(broker.connections) < 12:
+                    peer.connection_lost(None)
+                    broker.connections[step.peer] = broker.connect()
+                    broker.connections.pop()
+            case "tick":
+                broker.broker.driver.tick()
+            case "role":
+                broker.broker.store.write_state.role_writable = step.amount > 100
+
+
+def state_of(broker: ScriptedBroker, wires: list[Any]) -> dict[str, Any]:
+    store, stats = broker.broker.store, broker.broker.stats
+    return {
+        "log": broker.log_bytes(),
+        "queues": broker.queue_entries(),
+        "answers": [bytes(wire.sent) for wire in wires],
+        "reading": [wire.is_reading for wire in wires],
+        "closed": [wire.is_closing() for wire in wires],
+        "in flight": [peer.in_flight for peer, _ in broker.connections],
+        "transport": msgspec.to_builtins(broker.hub.stats),
+        "store": store.stats()._asdict(),
+        "topics": msgspec.json.encode(broker.broker.tables.topics.as_table()),
+        "statistics": {
+            topic: (one.put_count, one.put_bytes, one.request_count, one.is_active)
+            for topic, one in stats.topics.items()
+        },
+        "counts": (stats.put_count, stats.put_failed_count, stats.busy_count,
+                   stats.any_queue_count, stats.get_count),
+        "levels": {
+            level: (one.put_count, one.put_bytes, one.is_active)
+            for level, one in stats.levels.items()
+        },
+        "waiting": broker.broker.driver.sends.waiting_count,
+    }  # fmt: skip
+
+
+class Case(NamedTuple):
+    """The settings of both brokers."""
+
+    options: dict[str, str]
+    server: ServerSettings = ServerSettings()
+    needs_replicas: bool = False
+    accounts: Accounts | None = None
+
+
+CASES = {
+    "asynchronous": Case({}),
+    "IPv6": Case({"brokerIP1": "fd00::1"}),
+    "small files": Case({"mappedFileSizeCommitLog": "40000", "maxIndexNum": "90"}),
+    "synchronous": Case({"flushDiskType": "SYNC_FLUSH", "mappedFileSizeCommitLog": "100000"}),
+    "replicated": Case({}, needs_replicas=True),
+    "both": Case({"flushDiskType": "SYNC_FLUSH"}, needs_replicas=True),
+    "no index": Case({"messageIndexEnable": "false"}),
+    "bounded": Case(
+        {
+            "sendThreadPoolQueueCapacity": "9",
+            "flushDiskType": "SYNC_FLUSH",
+            "batchMessagesMax": "3",
+        },
+        ServerSettings(in_flight_per_connection_max=11, in_flight_max=30),
+    ),
+}
+
+
+class Panicking:
+    """Native code that panics in one of its methods."""
+
+    def __init__(self, native: Any, method: str) -> None:
+        self._native = native
+        self._method = method
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._method:
+            return self._panic
+        found = getattr(self._native, name)
+        if name in {"keep_halves", "encode"}:
+            return lambda other: found(other._native)
+        return found
+
+    def sends(self) -> None:
+        """Leave all sends to `stage`, because `Sockets` takes no other object for the lane."""
+
+    def _panic(self, *_: Any, **__: Any) -> None:
+        from cometmq import accel  # optional
+
+        raise accel.PanicException("a bug")
+
+    def place(self, *args: Any) -> Any:
+        if self._method == "place":
+            self._panic()
+        *placed, groups = self._native.place(*args)
+        return *placed, [(waits, Panicking(one, self._method)) for waits, one in groups]
+
+
+def run(
+    case: Case,
+    steps: list[Step],
+    *,
+    lane: bool,
+    is_direct: bool = False,
+    panics_in: str = "",
+    player: Callable[[ScriptedBroker, list[Step]], Awaitable[None]] = play,
+    more: Callable[[ScriptedBroker], dict[str, Any]] = lambda _: {},
+) -> tuple[dict[str, Any], int]:
+    async def main(root: str) -> tuple[dict[str, Any], int]:
+        options: Any = {
+            "storePathRootDir": root,  # for the tables; the store is in memory
+            "brokerIP1": "10.1.2.3", "maxMessageSize": "4096", "maxHashSlotNum": "2000",
+            "maxIndexNum": "100000", "mappedFileSizeConsumeQueue": "20000",
+            "mappedFileSizeCommitLog": "1000000",
+        }  # fmt: skip
+        options |= case.options | {"nativeLaneEnable": str(lane).lower()}
+        broker = ScriptedBroker(
+            server=case.server, is_direct=is_direct, accounts=case.accounts, **options
+        )
+        broker.broker.store.writer.needs_replicas = case.needs_replicas
+        assert (broker.lane is not None) is lane
+        if panics_in:
+            assert broker.lane is not None
+            if panics_in == "sends":
+                assert broker.direct is not None
+                broker.direct.sockets = FaultySockets(broker.direct.sockets)
+            else:
+                panicking = Panicking(broker.lane._native, panics_in)
+                broker.lane._native = panicking  # type: ignore[assignment]
+                broker.lane._answers._native = panicking  # type: ignore[assignment]
+                broker.lane.sends = panicking.sends  # type: ignore[method-assign]
+        wires: list[Any] = []
+        connect = broker.connect
+
+        def connect_and_keep(**options: Any) -> Any:
+            connected = connect(**options)
+            wires.append(connected.wire)
+            return connected
+
+        broker.connect = connect_and_keep  # type: ignore[method-assign]
+        prepare(broker)
+        await player(broker, steps)
+        state = state_of(broker, wires) | more(broker)
+        broker.broker.store.close()
+        state["files"] = {
+            path.removeprefix(root): bytes(data) for path, data in broker.disk.contents.items()
+        }
+        return state, broker.lane.request_count if broker.lane else 0
+
+    with tempfile.TemporaryDirectory() as root:
+        return asyncio.run(main(root))
+
+
+def compare(case: Case, steps: list[Step]) -> int:
+    """Compare a broker without the lane to one with it, and to one with direct input as well;
+    return how many requests the lane handled.
+    """
+    without, _ = run(case, steps, lane=False)
+    counts = []
+    for is_direct in (False, True):
+        with_lane, count = run(case, steps, lane=True, is_direct=is_direct)
+        for name, value in without.items():
+            if name == "answers":
+                for one, other in zip(value, with_lane[name], strict=True):
+                    assert frames_of(other) == frames_of(one)
+            assert with_lane[name] == value, name
+        counts.append(count)
+    assert counts[0] == counts[1]
+    return counts[0]
+
+
+class FaultySockets:
+    """Native sockets that report a bug in the staging of sends."""
+
+    def __init__(self, sockets: Any) -> None:
+        self._sockets = sockets
+
+    def take_rows(self, *arguments: Any) -> Any:
+        from cometmq import accel  # optional
+
+        *taken, staged = self._sockets.take_rows(*arguments)
+        if staged is not None:
+            staged = (*staged[:-1], accel.PanicException("a bug"))
+        return *taken, staged
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sockets, name)
