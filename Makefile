@@ -138,9 +138,10 @@ sim: setup ## Whole broker groups in simulated time: faults, promises, dropped r
 	$(BIN)/pytest -q tests/sim --timeout=1800
 
 .PHONY: fuzz
-fuzz: setup ## Mutated input through the decoders and to live servers; prints the slowest
+fuzz: setup ## Mutated input through the decoders and to live servers, prints the slowest; more generated cases (WORKERS=n)
 	$(BIN)/python -m tests.fuzz.run --inputs $(or $(INPUTS),5000000) --frames $(or $(FRAMES),1000000)
 	$(BIN)/python deploy/accel.py fuzz $(or $(INPUTS),100000000)
+	$(KEEP_BYTECODE) $(BIN)/pytest -q -m long --hypothesis-profile=long $(PARALLEL)
 
 .PHONY: prometheus
 prometheus: ## Install Debian's Prometheus, if there is none

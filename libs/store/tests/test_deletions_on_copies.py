@@ -7,6 +7,7 @@ from zlib import crc32
 
 import pytest
 
+from cometmq.peers.long_forms import seeds
 from cometmq.remoting.message.record import ScanStatus, decode_record, scan_record
 from cometmq.store.inspection.verify import StoreState, verify_store
 from cometmq.store.results import PutStatus
@@ -101,7 +102,7 @@ def check_quiet(events):
         assert events.of(event) == [], event
 
 
-@pytest.mark.parametrize("seed", range(60))
+@seeds(20, long=60)
 def test_a_follower_that_is_killed_at_any_moment_shows_the_topic_as_of_its_log(seed):
     random = Random(seed)
     master = Master(random)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from cometmq.peers.long_forms import seeds
 from cometmq.remoting.message.record import ScanStatus, decode_record, scan_record
 from cometmq.store.inspection.dump import dump_log, dump_queue
 from cometmq.store.inspection.inspect import inspect_store
@@ -181,7 +182,7 @@ class Broker:
             self.put()
 
 
-@pytest.mark.parametrize("seed", range(80))
+@seeds(20, long=80)
 def test_a_store_agrees_with_lists_whatever_happens_to_it(seed):
     broker = Broker(seed)
     for _ in range(120):
@@ -192,7 +193,7 @@ def test_a_store_agrees_with_lists_whatever_happens_to_it(seed):
     assert found.state is StoreState.HEALTHY, found.findings
 
 
-@pytest.mark.parametrize("seed", range(60))
+@seeds(15, long=60)
 def test_a_follower_shows_the_queues_as_of_its_log(seed):
     broker = Broker(seed)
     random, master_log, disk = broker.random, broker.store.commit_log, MemoryDisk()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.peers.long_forms import seeds
 from cometmq.store.errors import DiskError
 from cometmq.store.recovery.checkpoint import Progress
 from cometmq.store.results import PutStatus
@@ -88,7 +89,7 @@ class Run:
         assert progress is None or progress.offset <= self.lost_from
 
 
-@pytest.mark.parametrize("seed", range(150))
+@seeds(40, long=150)
 def test_nobody_vouches_for_lost_bytes(seed):
     random, run = Random(seed), Run()
     steps = [

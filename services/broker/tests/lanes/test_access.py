@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.acl.check import NO_RULES, AccessControl, Rules
@@ -19,6 +19,7 @@ from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
 from cometmq.broker.testing.scripts import Step, frame
+from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import (
     DataVersion,
@@ -244,7 +245,7 @@ def has_plain_rights(account: AclAccount, code: int, ext: dict[str, str]) -> boo
     return True
 
 
-@settings(max_examples=25, deadline=None)
+@examples(8, long=30)
 @given(seed=st.integers(0, 2**32))
 def test_the_lane_takes_only_what_the_check_allows(seed: int) -> None:
     rng = random.Random(seed)  # repeats a run, hides nothing
@@ -330,7 +331,7 @@ async def play_sends(broker: ScriptedBroker, steps: list[Step]) -> None:
 
 
 @pytest.mark.parametrize("oddity", [0, 0.3])
-@pytest.mark.parametrize("seed", range(3))
+@seeds(1, long=3)
 def test_signed_sends_give_the_same_broker(
     monkeypatch: pytest.MonkeyPatch, seed: int, oddity: float
 ) -> None:
@@ -355,7 +356,7 @@ def test_signed_sends_give_the_same_broker(
 
 @pytest.mark.usefixtures("whole_searches")
 @pytest.mark.parametrize("oddity", [0, 0.3])
-@pytest.mark.parametrize("seed", range(3))
+@seeds(1, long=3)
 def test_signed_pulls_give_the_same_broker(
     monkeypatch: pytest.MonkeyPatch, seed: int, oddity: float
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.broker import Broker
@@ -15,6 +15,7 @@ from cometmq.broker.native import IS_BUILT
 from cometmq.broker.statistics.detours import SlowReason
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
 from cometmq.broker.testing.scripts import Step, frame
+from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.header import decode_header
@@ -141,7 +142,7 @@ def compare(case: Case, script: Script, turns: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("seed", range(2))
+@seeds(1, long=3)
 def test_messages_sent_back_give_the_same_broker_through_the_lane(name: str, seed: int) -> None:
     script = Script(seed, oddity=0)
     count, back_count = compare(CASES[name], script, turns=40)
@@ -153,7 +154,7 @@ def test_messages_sent_back_give_the_same_broker_through_the_lane(name: str, see
 
 
 @pytest.mark.parametrize("name", ["asynchronous", "IPv6", "small files", "both"])
-@settings(max_examples=8, deadline=None)
+@examples(3, long=10)
 @given(seed=st.integers(0, 2**32), oddity=st.sampled_from([0.1, 0.3, 1.0]))
 def test_odd_requests_and_disturbances_give_the_same_broker(
     name: str, seed: int, oddity: float

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.broker import Broker
@@ -26,6 +26,7 @@ from cometmq.broker.delays.recalled import AlreadyDue, Delayed
 from cometmq.broker.messages import delay
 from cometmq.broker.native import IS_BUILT, accel
 from cometmq.broker.testing.scripted import ScriptedBroker
+from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import index_keys, parse_properties
@@ -269,7 +270,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("seed", range(3))
+@seeds(1, long=3)
 def test_plain_messages_are_delivered_natively_to_the_same_log(name, seed):
     steps = Script(seed, levels=3, oddity=0).write(turns=25)
     delivered, natively = compare(CASES[name], steps)
@@ -278,7 +279,7 @@ def test_plain_messages_are_delivered_natively_to_the_same_log(name, seed):
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=4, deadline=None)
+@examples(2, long=6)
 @given(seed=st.integers(0, 2**32), oddity=st.sampled_from([0.1, 0.3, 1.0]))
 def test_odd_messages_and_disturbances_give_the_same_log(name, seed, oddity):
     # One level, because other levels would come in between when an odd message splits a batch.

@@ -8,7 +8,7 @@ import tempfile
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.handlers import VIP_EXCLUDED
@@ -16,6 +16,7 @@ from cometmq.broker.lanes import pull_lane
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
 from cometmq.broker.testing.scripts import frame
+from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.transport.lane_peer import LanePeer
@@ -30,7 +31,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("seed", range(3))
+@seeds(1, long=3)
 def test_plain_pulls_give_the_same_broker_through_the_lane(name, seed):
     script = Script(seed, oddity=0)
     count, shared_count = compare(CASES[name], script.write(turns=30))
@@ -42,14 +43,14 @@ def test_plain_pulls_give_the_same_broker_through_the_lane(name, seed):
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=8, deadline=None)
+@examples(3, long=10)
 @given(seed=st.integers(0, 2**32), oddity=st.sampled_from([0.1, 0.3, 1.0]))
 def test_odd_pulls_and_disturbances_give_the_same_broker(name, seed, oddity):
     script = Script(seed, oddity=oddity)
     compare(CASES[name], script.write(turns=25))
 
 
-@settings(max_examples=20, deadline=None)
+@examples(5, long=20)
 @given(seed=st.integers(0, 2**32), oddity=st.sampled_from([0, 0.3, 1.0]))
 def test_groups_that_read_the_same_places_get_the_same_answers(seed, oddity):
     script = SharedScript(seed, oddity=oddity)

@@ -4,13 +4,14 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.storing import store_driver
 from cometmq.broker.testing.scripted import frames_of
 from cometmq.broker.testing.scripts import Step, frame
+from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.transport import dispatch, protocol
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built onl
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("seed", range(3))
+@seeds(1, long=3)
 def test_plain_sends_give_the_same_broker_through_the_lane(name, seed):
     script = Script(seed, oddity=0)
     steps = script.write(turns=30)
@@ -33,7 +34,7 @@ def test_plain_sends_give_the_same_broker_through_the_lane(name, seed):
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=8, deadline=None)
+@examples(3, long=10)
 @given(seed=st.integers(0, 2**32), oddity=st.sampled_from([0.1, 0.3, 1.0]))
 def test_odd_sends_and_disturbances_give_the_same_broker(name, seed, oddity):
     script = Script(seed, oddity=oddity)

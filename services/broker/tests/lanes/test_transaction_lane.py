@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
 from cometmq.broker.testing.scripts import Step, frame
+from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, PARKED_TOPIC
 
 from .send_runs import CASES, Case, play, run
@@ -174,7 +175,7 @@ def compare(case: Case, steps: list[Step]) -> tuple[dict[str, Any], int]:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("seed", range(2))
+@seeds(1, long=3)
 def test_transactions_give_the_same_broker_through_the_lane(name, seed):
     script = TransactionScript(seed, oddity=0)
     steps = script.write(turns=25)
@@ -187,7 +188,7 @@ def test_transactions_give_the_same_broker_through_the_lane(name, seed):
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=6, deadline=None)
+@examples(3, long=10)
 @given(seed=st.integers(0, 2**32), oddity=st.sampled_from([0.1, 0.3, 1.0]))
 def test_odd_transactions_and_disturbances_give_the_same_broker(name, seed, oddity):
     compare(CASES[name], TransactionScript(seed, oddity=oddity).write(turns=20))
