@@ -23,6 +23,8 @@ use crate::transactions::{End, Transactions};
 pub const RECORD_FIXED_BYTES: usize = 72;
 const PROPERTIES_LENGTH_BYTES: usize = 2;
 const TOPIC_BYTES_MAX: usize = 127;
+/// Indexing a key takes as long as writing this number of bytes; 16 KiB of text can hold 8,000.
+const KEY_BYTES: usize = 16;
 
 /// A topic that Python has admitted.
 pub struct Topic {
@@ -375,14 +377,17 @@ impl Stage {
         [first, first.filter(|_| !is_last).and_then(|first| self.next_frame(data, first.end))]
     }
 
-    /// Returns the total size of all staged bodies and properties.
+    /// Returns the total size of all staged bodies and properties, with `KEY_BYTES` for each key.
     #[must_use]
     pub fn staged_bytes(&self) -> usize {
         self.content_bytes(0..self.records.len())
     }
 
     pub(crate) fn content_bytes(&self, records: Range<usize>) -> usize {
-        self.records[records].iter().map(|record| record.body.len() + record.text.len()).sum()
+        let size = |record: &Record| {
+            record.body.len() + record.text.len() + KEY_BYTES * record.hashes.len()
+        };
+        self.records[records].iter().map(size).sum()
     }
 
     pub(crate) fn bytes_of(&self, records: Range<usize>) -> usize {

@@ -41,7 +41,7 @@ store time.
 UNIT_STEP_WEIGHT: Final = 2_000
 """Weight of the messages of a unit that are checked, encoded or placed in one step: 2 to 5 ms."""
 
-KEY_BYTES: Final = 128
+KEY_BYTES: Final = 256
 """Placing and indexing a key takes at least as long as writing this number of bytes."""
 
 _PUT_OK: Final = PutStatus.PUT_OK  # an enum's attribute costs 40 ns: bench_append.py

@@ -57,7 +57,7 @@ from cometmq.remoting.names import (
 )
 from cometmq.remoting.transport.dispatch import InOrder
 from cometmq.runtime.incremental import Steps
-from cometmq.store.results import PutResult
+from cometmq.store.results import PutDone, PutResult
 
 SendHeader = SendMessage | SendMessageV2
 BatchParts: TypeAlias = Iterator[tuple[list[NewMessage], bool]]
@@ -65,6 +65,10 @@ BatchParts: TypeAlias = Iterator[tuple[list[NewMessage], bool]]
 MULTI_TAG: Final = "MULTI_TAG"
 BATCH_STEP_WEIGHT: Final = 2_000
 """Weight of the messages of a batch that are decoded in one step: 2 to 5 ms."""
+KEYS_AT_ONCE: Final = 256
+"""A message with more keys is stored in steps, while its connection waits: each key takes 3 us, so
+hundreds of such messages would hold the loop for seconds.
+"""
 PROPERTIES_READ_MAX: Final = 65_536
 """Characters of the properties that are read; at most half as many can be stored."""
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
@@ -76,10 +80,9 @@ def send_message(broker: Broker, call: Call[SendHeader]) -> Reply | InOrder | No
     try:
         if call.header.batch:
             return _send_batch(broker, call)
-        _send_one(broker, call)
+        return _send_one(broker, call)
     except CommandError as error:
         return _refused(broker, call, error)
-    return None
 
 
 def send_batch_message(broker: Broker, call: Call[SendHeader]) -> Reply | InOrder | None:
@@ -100,7 +103,7 @@ def _refused(broker: Broker, call: Call[SendHeader], error: CommandError) -> Rep
     return Reply(code=error.code, remark=error.remark, ext=broker.config.send_ext)
 
 
-def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
+def _send_one(broker: Broker, call: Call[SendHeader]) -> InOrder | None:
     header = call.header
     topic = header.topic
     config = admit(broker, call)
@@ -133,20 +136,21 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
     due_ms = _due_ms(broker, message, sent) if sent.has_timer else None
     if sent.is_half or sent.delay_level > 0 or due_ms is not None:
         check_storable_again(broker, message)
+    done: PutDone = partial(answer_put, broker, call, topic, answered_id, 1)
     if sent.is_half:
-        _put_half(broker, call, message, sent.wait, answered_id)
+        done = _prepare_half(broker, call, message, sent.wait, answered_id)
     elif sent.delay_level > 0 or due_ms is not None:
         levels = broker.deferred.delays.levels
         delay(message, levels.clamp(sent.delay_level), wait=sent.wait)
         if due_ms is not None:
             timed.hop(message, levels, due_ms, broker.clock.now_ms())
-        level_id = message.queue_id
-        broker.driver.put(
-            message, partial(answer_delayed, broker, call, level_id, answered_id, due_ms)
-        )
-    else:
-        broker.driver.put(message, partial(answer_put, broker, call, topic, answered_id, 1))
+        done = partial(answer_delayed, broker, call, message.queue_id, answered_id, due_ms)
+    if len(message.keys) > KEYS_AT_ONCE:
+        size = len(message.body) + len(message.properties)
+        return InOrder(_send_large(broker, call, size, _storing(broker, call, [message], done)))
+    broker.driver.put(message, done)
     forget_message(call)
+    return None
 
 
 def _due_ms(broker: Broker, message: NewMessage, sent: SentProperties) -> int | None:
@@ -181,14 +185,16 @@ def check_storable_again(broker: Broker, message: NewMessage) -> None:
         raise MessageIllegal(remarks.message_illegal(settings.max_message_size))
 
 
-def _put_half(
+def _prepare_half(
     broker: Broker,
     call: Call[SendHeader],
     message: NewMessage,
     wait: str | None,
     queue_id: int,
-) -> None:
-    """Store a half message; consumers receive it when its transaction commits."""
+) -> PutDone:
+    """Make a message a half message, which consumers receive when its transaction commits; return
+    what is to be called when it is stored.
+    """
     if broker.settings.reject_transaction_message:
         raise NoPermission(refusals.transaction_forbidden(broker.process.host))
     broker.tables.topics.create(HALF_TOPIC, queue_nums=QUEUE_COUNT)
@@ -211,7 +217,7 @@ def _put_half(
             )  # fmt: skip
         answer_put(broker, call, HALF_TOPIC, queue_id, 1, result)
 
-    broker.driver.put(message, prepared)
+    return prepared
 
 
 def _send_batch(broker: Broker, call: Call[SendHeader]) -> InOrder | None:
@@ -239,7 +245,8 @@ def _send_batch(broker: Broker, call: Call[SendHeader]) -> InOrder | None:
         raise ServerError("the batch is empty")
     messages[0].wait = common.waits_for_disk  # the first message answers for all
     if is_large:
-        return InOrder(_send_large(broker, call, queue_id, messages, parts))
+        work = _batch_steps(broker, call, queue_id, messages, parts)
+        return InOrder(_send_large(broker, call, len(call.body), work))
     done = partial(answer_put, broker, call, topic, queue_id, len(messages))
     broker.driver.put_batch(messages, done)
     forget_message(call)
@@ -276,23 +283,19 @@ def batch_parts(items: Iterator[NewMessage], room: Room) -> BatchParts:
 
 
 async def _send_large(
-    broker: Broker,
-    call: Call[SendHeader],
-    queue_id: int,
-    messages: list[NewMessage],
-    parts: BatchParts,
+    broker: Broker, call: Call[SendHeader], size: int, work: Steps[None]
 ) -> Reply | None:
+    """Store messages in steps; `size` is what they count for in BATCH_BYTES until then."""
     batches = broker.pending.large_batches
     try:
-        with batches.counting(len(call.body), broker.admission.room(call)):
-            work = _large_steps(broker, call, queue_id, messages, parts)
+        with batches.counting(size, broker.admission.room(call)):
             await batches.runner.run(work, call.peer)
     except CommandError as error:
         return _refused(broker, call, error)
     return None
 
 
-def _large_steps(
+def _batch_steps(
     broker: Broker,
     call: Call[SendHeader],
     queue_id: int,
@@ -302,8 +305,14 @@ def _large_steps(
     for more, _ in parts:
         messages += more
         yield
-    admit(broker, call)  # again: the topic may have been deleted meanwhile
     done = partial(answer_put, broker, call, call.header.topic, queue_id, len(messages))
+    yield from _storing(broker, call, messages, done)
+
+
+def _storing(
+    broker: Broker, call: Call[SendHeader], messages: list[NewMessage], done: PutDone
+) -> Steps[None]:
+    admit(broker, call)  # again: the topic may have been deleted meanwhile
     yield from broker.driver.put_large(messages, done)
     forget_message(call)
 
