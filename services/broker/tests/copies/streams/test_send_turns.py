@@ -2,12 +2,13 @@
 """All receivers of the log together take a limited part of each turn of the loop."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 
+from cometmq.broker.copies.streams.follower_stream import TableStream
 from cometmq.broker.copies.streams.pump import (
     SENT_BYTES_MIN,
     SLICE_BYTES,
@@ -16,7 +17,8 @@ from cometmq.broker.copies.streams.pump import (
     SendTurns,
 )
 from cometmq.broker.copies.streams.rocketmq.frames import TransferReader, encode_report
-from cometmq.broker.copies.streams.rocketmq.slave_stream import PARTS_MAX, SlaveStream
+from cometmq.broker.copies.streams.rocketmq.slave_stream import PART_BYTES, PARTS_MAX, SlaveStream
+from cometmq.broker.copies.tables.feed import TablesPosition
 from cometmq.broker.testing.replicas import Node
 from cometmq.remoting.types import Buffer
 from cometmq.store.testing.builders import make_message
@@ -174,6 +176,65 @@ async def test_a_turn_writes_a_bounded_number_of_frames_to_a_slave() -> None:
         data = b"".join(part for parts in transport.writes for part in parts)
         transfers = TransferReader().feed(data)
         assert b"".join(transfer.data for transfer in transfers) == node.log_bytes()
+
+
+async def test_a_turn_writes_a_bounded_number_of_frames_to_all_slaves() -> None:
+    async with Node(ha_transfer_batch_size=1) as node:
+        for number in range(100):
+            node.put(make_message(keys=f"k{number}"))
+        await asyncio.sleep(0)
+        transports: list[Any] = [Transport() for _ in range(64)]
+        streams = [SlaveStream(node.server, one, f"a:{n}") for n, one in enumerate(transports)]
+        for stream in streams:
+            stream.data_received(encode_report(0))
+
+        def count() -> int:
+            return sum(len(write) for one in transports for write in one.writes)
+
+        counts = [count()]
+        async with asyncio.timeout(60):
+            while any(stream.slave.sent_offset < node.end for stream in streams):
+                await asyncio.sleep(0)
+                counts.append(count() - sum(counts))
+        assert sum(counts) >= 64 * 200
+        assert max(counts) <= TURN_BYTES // PART_BYTES + 200
+
+
+class Feed:
+    """Tables in some pieces, which never change."""
+
+    position = TablesPosition(1, 0)
+    encoded_count = 0
+
+    def whole(self) -> Iterator[tuple[str, bytes]]:
+        for number in range(3):
+            self.encoded_count += 1
+            yield "t.json", b"%d" % number
+
+    def since(self, _number: int) -> Iterable[tuple[int, bytes]]:
+        return ()
+
+
+async def test_a_turn_encodes_one_piece_of_the_tables_for_all_followers() -> None:
+    feed: Any = Feed()
+    turns, writes = SendTurns(), list[bytes]()
+    streams = [
+        TableStream(feed, writes.append, turns=turns, is_paused=lambda: False) for _ in range(9)
+    ]
+
+    def send(stream: TableStream) -> None:
+        if stream.send():
+            turns.later(partial(send, stream))
+
+    for stream in streams:
+        send(stream)
+    counts = [feed.encoded_count]
+    async with asyncio.timeout(60):
+        while any(stream.sent < 0 for stream in streams):  # no event
+            await asyncio.sleep(0)
+            counts.append(feed.encoded_count - sum(counts))
+    assert max(counts) == 1
+    assert len(writes) == 9 * 4  # with the ends
 
 
 async def test_the_newest_of_many_reports_counts() -> None:

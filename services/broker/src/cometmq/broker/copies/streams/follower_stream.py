@@ -29,7 +29,7 @@ from cometmq.broker.copies.streams.handshake import (
     meeting_point,
 )
 from cometmq.broker.copies.streams.proving import Proven, name_of, printable
-from cometmq.broker.copies.streams.pump import SLICE_BYTES, close_soon
+from cometmq.broker.copies.streams.pump import SLICE_BYTES, TURN_BYTES, SendTurns, close_soon
 from cometmq.broker.copies.streams.reports import FollowerView, Heard
 from cometmq.broker.copies.streams.served import ServedStream
 from cometmq.broker.copies.tables.feed import TableFeed
@@ -49,11 +49,17 @@ class TableStream:
     """The tables in one stream to a follower: all of them in pieces, then each change."""
 
     def __init__(
-        self, feed: TableFeed, write: Callable[[bytes], None], *, is_paused: Callable[[], bool]
+        self,
+        feed: TableFeed,
+        write: Callable[[bytes], None],
+        *,
+        turns: SendTurns,
+        is_paused: Callable[[], bool],
     ) -> None:
         """`is_paused` returns whether the connection accepts no more output for now."""
         self._feed = feed
         self._write = write
+        self._turns = turns
         self._is_paused = is_paused
         self.sent = -1
         """The last change sent to the follower, alone or within the tables; -1 if none was sent."""
@@ -63,7 +69,7 @@ class TableStream:
     def send(self) -> bool:
         """Write what the follower lacks; return whether to call again in a later turn.
 
-        A piece takes up to 5 ms to encode, so each call writes at most one.
+        A piece takes up to 5 ms to encode, so it is all that is sent to any follower in a turn.
         """
         while not self._is_paused():
             if self._pieces is None:
@@ -74,8 +80,11 @@ class TableStream:
                         self._write(frames.encode_body(Kind.CHANGES, encoded))
                     return False
                 self._pieces, self._number = self._feed.whole(), self._feed.position.changes
+            if self._turns.is_over:
+                return True
             piece = next(self._pieces, None)
             if piece is not None:
+                self._turns.spend(TURN_BYTES)
                 self._write(frames.encode_tables(Kind.TABLES, self._number, [piece]))
                 return True
             self._pieces, self.sent = None, self._number
@@ -104,8 +113,10 @@ class FollowerStream(ServedStream):
         self._sent_offset = 0
         self._epoch_of_bytes = self._epoch_end = 0  # of the bytes at `_sent_offset`, and its end
         self._tables = TableStream(
-            sender.replica.tables, transport.write, is_paused=lambda: self._pump.is_paused
-        )
+            sender.replica.tables, transport.write, turns=sender.send_turns,
+            is_paused=lambda: self._pump.is_paused,
+        )  # fmt: skip
+        self._is_sent_later = False
         self.confirms = Confirms(sender, transport, self._pump)
         self.copy: Copy | None = None
         self.is_following = False
@@ -277,9 +288,14 @@ class FollowerStream(ServedStream):
     def wake(self) -> None:
         """Send the data that the follower lacks, until its connection accepts no more."""
         if self.is_following and not self._transport.is_closing():
-            if self._tables.send():  # senders are served before the next piece
-                asyncio.get_running_loop().call_soon(self.wake)
+            if not self._is_sent_later and self._tables.send():
+                self._is_sent_later = True  # senders are served before the next piece
+                self._sender.send_turns.later(self._go_on)
             super().wake()
+
+    def _go_on(self) -> None:
+        self._is_sent_later = False
+        self.wake()
 
     def _place(self) -> tuple[int, int] | None:
         """Return the next slice, which lies within one epoch and contains no damaged bytes."""

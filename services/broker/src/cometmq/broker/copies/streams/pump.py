@@ -27,7 +27,10 @@ are read to find where to cut.
 """
 
 TURN_BYTES: Final = 2 * SLICE_BYTES
-"""Bytes sent to all receivers in one turn of the loop; the last slice may exceed them."""
+"""Bytes sent to all receivers in one turn of the loop; the last slice may exceed them.
+
+A piece of a table counts as this many, because encoding one takes up to 5 ms.
+"""
 
 SENT_BYTES_MIN: Final = 8 << 10
 """A smaller slice counts as one of this size, because the call itself takes that long."""
