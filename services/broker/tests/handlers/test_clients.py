@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -115,6 +117,28 @@ async def test_captured_filter_checks_by_a_broker_without_sql(
 
     assert answer.code == 1
     assert answer.remark == "The broker does not support consumer to filter message by SQL92"
+
+
+@pytest.mark.parametrize("is_filtering", [False, True])
+def test_heartbeats_compile_filters_only_for_brokers_that_filter(is_filtering: bool) -> None:
+    code = """if True:
+        import sys
+        from cometmq.broker.handlers import clients
+        from cometmq.broker.testing import FakePeer, memory_broker
+        from cometmq.remoting.command import Call
+        from cometmq.remoting.commands.table import NoHeader
+        broker = memory_broker(enablePropertyFilter=sys.argv[1])
+        beat = (
+            b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":['
+            b'{"topic":"T","subString":"a > 5","expressionType":"SQL92","subVersion":1}]}]}'
+        )
+        clients.heart_beat(broker, Call(34, NoHeader(), body=beat, peer=FakePeer()))
+        assert broker.clients.consumers.group("g").subscriptions["T"].sub_string == "a > 5"
+        print("cometmq.broker.filters.sql.parser" in sys.modules, broker.tables.filters.count)
+    """
+    command = [sys.executable, "-c", code, str(is_filtering).lower()]
+    found = subprocess.run(command, check=True, timeout=180, capture_output=True, text=True)
+    assert found.stdout.split() == [str(is_filtering), str(int(is_filtering))]
 
 
 @pytest.mark.parametrize("exchange", exchanges("046-*"), ids=name_of)
