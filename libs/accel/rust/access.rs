@@ -26,9 +26,9 @@ const SIGNATURE_BYTES: usize = 28;
 /// The fields that a client adds when it signs a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Proof<'a> {
-    access_key: Option<&'a [u8]>,
-    security_token: Option<&'a [u8]>,
-    signature: Option<&'a [u8]>,
+    pub(crate) access_key: Option<&'a [u8]>,
+    pub(crate) security_token: Option<&'a [u8]>,
+    pub(crate) signature: Option<&'a [u8]>,
 }
 
 impl<'a> Proof<'a> {
@@ -164,38 +164,34 @@ impl Access {
         found.ok().map(|index| &self.accounts[index].1)
     }
 
-    /// Returns the claim of a request, and sets the message that its client should have signed.
-    fn claim<const N: usize>(
-        &self,
-        request: &Signed<'_, N>,
-        message: &mut Message,
-    ) -> Option<Claim<'_>> {
-        let account = self.account(request.proof.access_key?)?;
-        let text = request.proof.signature?.try_into().ok()?;
-        request.write(message);
+    /// Returns the claim of a request.
+    fn claim(&self, proof: &Proof) -> Option<Claim<'_>> {
+        let account = self.account(proof.access_key?)?;
+        let text = proof.signature?.try_into().ok()?;
         Some(Claim { account, text })
     }
 
-    /// Returns the account that has signed a request, or `None` if the signature is not valid.
+    /// Returns the account that has signed a request, or `None` if the signature is not valid. Sets
+    /// the message that the client should have signed.
     #[must_use]
     pub fn signer<const N: usize>(
         &self,
         request: &Signed<'_, N>,
         message: &mut Message,
     ) -> Option<&Account> {
-        self.claim(request, message)?.check(message)
+        let claim = self.claim(&request.proof)?;
+        request.write(message);
+        claim.check(message)
     }
 
-    /// Does the same for two requests, in less time than one after the other.
+    /// Returns the accounts that have signed two messages, in less time than one after the other.
     #[must_use]
-    pub fn signers<const N: usize>(
+    pub fn signers(
         &self,
-        requests: &[Option<Signed<'_, N>>; 2],
-        [message, other_message]: &mut [Message; 2],
+        proofs: [Option<Proof>; 2],
+        [message, other_message]: &[Message; 2],
     ) -> [Option<&Account>; 2] {
-        let [request, other_request] = requests;
-        let claim = request.as_ref().and_then(|request| self.claim(request, message));
-        let other = other_request.as_ref().and_then(|request| self.claim(request, other_message));
+        let [claim, other] = proofs.map(|proof| self.claim(&proof?));
         let (Some(one), Some(two)) = (&claim, &other) else {
             let one = claim.and_then(|claim| claim.check(message));
             return [one, other.and_then(|claim| claim.check(other_message))];
@@ -278,7 +274,14 @@ mod tests {
             |body: Option<&'static [u8]>| body.map(|body| signed(b"userKey1", SIGNATURE, body));
         let mut messages = <[Message; 2]>::default();
         for (body, other) in bodies.iter().flat_map(|&body| bodies.map(|other| (body, other))) {
-            let found = access.signers(&[request(body), request(other)], &mut messages);
+            let requests = [request(body), request(other)];
+            for (request, message) in requests.iter().zip(&mut messages) {
+                if let Some(request) = request {
+                    request.write(message);
+                }
+            }
+            let proofs = requests.map(|request| Some(request?.proof));
+            let found = access.signers(proofs, &messages);
             let wanted = [body, other].map(|body| body == Some(b"body"));
             assert_eq!(found.map(|signer| signer.is_some()), wanted);
         }

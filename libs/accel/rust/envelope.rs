@@ -18,6 +18,8 @@ pub struct Envelope {
     pub opaque: i32,
     /// Version of the client; 0 if it names none.
     pub version: i32,
+    /// In a JSON header, where the opaque begins and ends; both are 0 if it has none.
+    pub opaque_at: (u32, u32),
 }
 
 /// Reads the members of a JSON header after the code. Each member may occur at most once.
@@ -39,7 +41,9 @@ pub fn read_json<'a>(
                 1 << 1
             }
             b"opaque" => {
+                let start = scan.position();
                 envelope.opaque = i32::try_from(scan.number()?).ok()?;
+                envelope.opaque_at = (start as u32, scan.position() as u32);
                 1 << 2
             }
             b"serializeTypeCurrentRPC" => {
@@ -80,7 +84,8 @@ pub fn read_binary(head: &[u8], flag: u32) -> Option<(Envelope, &[u8])> {
         return None;
     }
     let version = i32::from(i16::from_be_bytes([head[3], head[4]]));
-    let envelope = Envelope { opaque: be32(head, 5).cast_signed(), version };
+    let opaque = be32(head, 5).cast_signed();
+    let envelope = Envelope { opaque, version, opaque_at: (0, 0) };
     Some((envelope, &head[BINARY_FIXED_BYTES..]))
 }
 

@@ -6,15 +6,14 @@
 //! are plain decimals, texts are printable ASCII, and properties are any UTF-8. A client may have
 //! signed it.
 
-use crate::access::{Proof, Signed};
+use crate::access::Proof;
 use crate::envelope::{self, ANSWERED};
 use crate::scan::{Scan, decimal, decimal32};
 
-/// The fields of a plain send that its record and its answer need.
+/// The fields of a plain send that its record, its answer and its signature need. Texts are ranges
+/// of the header's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Header<'a> {
-    /// Topic; never empty, never with the system prefix `%`.
-    pub topic: &'a [u8],
+pub struct Header {
     /// Queue id; never negative.
     pub queue_id: i32,
     /// System flags.
@@ -29,85 +28,146 @@ pub struct Header<'a> {
     pub opaque: i32,
     /// Whether the body is a batch.
     pub is_batch: bool,
-    /// The fields with which the client proves who it is.
-    proof: Proof<'a>,
-    head: &'a [u8],
-    /// Where the fields from a to m begin and end in the head, except the properties. Slices would
-    /// take a tenth of the time that is needed to read a header.
-    values: [(u32, u32); FIELDS],
+    /// In a JSON header, where the opaque is.
+    pub(crate) opaque_at: Span,
+    /// Where the fields are, in the order of their names, which is the order in which they are
+    /// signed; the signature is the last. In a JSON header, the properties are still escaped.
+    spans: [Span; FIELDS],
     seen: u32,
 }
+
+/// Where a text begins and ends.
+pub(crate) type Span = (u32, u32);
 
 const JSON_SEND: &[u8] = b"{\"code\":310,";
 const JSON_BATCH: &[u8] = b"{\"code\":320,";
 const BINARY_SEND: [u8; 2] = 310u16.to_be_bytes();
 const BINARY_BATCH: [u8; 2] = 320u16.to_be_bytes();
-const REQUIRED: u32 = 0xFF; // the fields a to h
-const PROPERTIES: u8 = b'i';
-const FIELDS: usize = 13;
+const ACCESS_KEY: usize = 0;
+const SECURITY_TOKEN: usize = 1;
+const REQUIRED: u32 = 0xFF << field(b'a'); // the fields a to h
+pub(crate) const TOPIC: usize = field(b'b');
+pub(crate) const QUEUE_ID: usize = field(b'e');
+pub(crate) const BORN_TIMESTAMP: usize = field(b'g');
+pub(crate) const PROPERTIES: usize = field(b'i');
+/// All fields except the signature are signed.
+pub(crate) const SIGNATURE: usize = field(b'm') + 1;
+const FIELDS: usize = SIGNATURE + 1;
 
-impl<'a> Header<'a> {
-    fn note(&mut self, name: u8) -> Option<()> {
-        let bit = 1u32 << (name - b'a');
+/// Returns the number of a field that has one letter as its name.
+const fn field(name: u8) -> usize {
+    SECURITY_TOKEN + 1 + (name - b'a') as usize
+}
+
+/// Returns the number of a field of plain sends.
+fn number_of(name: &[u8]) -> Option<usize> {
+    match name {
+        &[name @ b'a'..=b'm'] => Some(field(name)),
+        b"AccessKey" => Some(ACCESS_KEY),
+        b"SecurityToken" => Some(SECURITY_TOKEN),
+        b"Signature" => Some(SIGNATURE),
+        _ => None,
+    }
+}
+
+impl Header {
+    fn note(&mut self, number: usize, (start, end): (usize, usize)) -> Option<()> {
+        let bit = 1u32 << number;
         let is_new = self.seen & bit == 0;
         self.seen |= bit;
+        self.spans[number] = (start as u32, end as u32);
         is_new.then_some(())
     }
 
-    /// Stores any field except the properties.
+    /// Stores the value, which ends at a position of the header, of any field except the properties.
     #[inline]
-    fn set(&mut self, name: u8, value: &'a [u8]) -> Option<()> {
-        self.note(name)?;
-        let start = value.as_ptr().addr().wrapping_sub(self.head.as_ptr().addr());
-        self.values[usize::from(name - b'a')] = (start as u32, (start + value.len()) as u32);
-        match name {
-            b'a' | b'c' => {}
-            b'b' => {
+    fn set(&mut self, number: usize, value: &[u8], end: usize) -> Option<()> {
+        const A: usize = field(b'a');
+        const C: usize = field(b'c');
+        const D: usize = field(b'd');
+        const F: usize = field(b'f');
+        const H: usize = field(b'h');
+        const J: usize = field(b'j');
+        const K: usize = field(b'k');
+        const L: usize = field(b'l');
+        const M: usize = field(b'm');
+        self.note(number, (end - value.len(), end))?;
+        match number {
+            ACCESS_KEY | SECURITY_TOKEN | SIGNATURE | A | C => {}
+            TOPIC => {
                 if *value.first()? == b'%' {
                     return None;
                 }
-                self.topic = value;
             }
-            b'd' | b'l' => {
+            D | L => {
                 decimal32(value)?;
             }
-            b'e' => self.queue_id = decimal32(value)?,
-            b'f' => self.sys_flag = decimal32(value)?,
-            b'g' => self.born_timestamp = decimal(value)?,
-            b'h' => self.flag = decimal32(value)?,
-            b'j' => self.reconsume_times = decimal32(value)?,
-            b'k' => {
+            QUEUE_ID => self.queue_id = decimal32(value)?,
+            F => self.sys_flag = decimal32(value)?,
+            BORN_TIMESTAMP => self.born_timestamp = decimal(value)?,
+            H => self.flag = decimal32(value)?,
+            J => self.reconsume_times = decimal32(value)?,
+            K => {
                 truth(value)?;
             }
-            b'm' => self.is_batch |= truth(value)?,
+            M => self.is_batch |= truth(value)?,
             _ => return None,
         }
         Some(())
     }
 
-    /// Returns the value of a field that has occurred.
-    fn known<'b>(&'b self, name: u8, properties: &'b [u8]) -> Option<&'b [u8]> {
-        let value = if name == PROPERTIES { properties } else { self.value(name - b'a') };
-        (self.seen & 1 << (name - b'a') != 0).then_some(value)
+    fn has(&self, number: usize) -> bool {
+        self.seen & 1 << number != 0
     }
 
-    /// Returns the value of a field, except the properties; an empty one if it has not occurred.
-    fn value(&self, number: u8) -> &'a [u8] {
-        let (start, end) = self.values[usize::from(number)];
-        self.head.get(start as usize..end as usize).unwrap_or_default()
+    pub(crate) fn span(&self, number: usize) -> Span {
+        self.spans[number]
+    }
+
+    /// Returns the value of a field as it is in the header; an empty one if it has not occurred.
+    fn value<'a>(&self, number: usize, head: &'a [u8]) -> &'a [u8] {
+        slice(head, self.spans[number])
+    }
+
+    /// Returns the topic, which is never empty and never has the system prefix `%`.
+    #[must_use]
+    pub fn topic<'a>(&self, head: &'a [u8]) -> &'a [u8] {
+        self.value(TOPIC, head)
+    }
+
+    /// Returns the fields with which the client proves who it is.
+    #[must_use]
+    pub(crate) fn proof<'a>(&self, head: &'a [u8]) -> Proof<'a> {
+        let value = |number| self.has(number).then(|| self.value(number, head));
+        Proof {
+            access_key: value(ACCESS_KEY),
+            security_token: value(SECURITY_TOKEN),
+            signature: value(SIGNATURE),
+        }
     }
 
     /// Returns what the client signed, if it did. `properties` are decoded.
-    #[must_use]
-    pub fn signed(&self, properties: &'a [u8], body: &'a [u8]) -> Signed<'a, FIELDS> {
-        let mut values = std::array::from_fn(|number| self.value(number as u8));
-        values[usize::from(PROPERTIES - b'a')] = properties;
-        Signed { proof: self.proof, values, body }
+    #[inline]
+    pub(crate) fn signed<'a>(
+        &self,
+        head: &'a [u8],
+        properties: &'a [u8],
+        body: &'a [u8],
+    ) -> [&'a [u8]; FIELDS] {
+        let mut parts = self.spans.map(|span| slice(head, span));
+        parts[PROPERTIES] = properties;
+        parts[SIGNATURE] = body;
+        parts
     }
 
     fn is_complete(&self) -> bool {
         self.seen & REQUIRED == REQUIRED
     }
+}
+
+/// Returns the text of a header at a span.
+pub(crate) fn slice(head: &[u8], (start, end): Span) -> &[u8] {
+    head.get(start as usize..end as usize).unwrap_or_default()
 }
 
 fn truth(value: &[u8]) -> Option<bool> {
@@ -121,14 +181,13 @@ fn truth(value: &[u8]) -> Option<bool> {
 /// Reads a header into a new one, because copies of it would take a tenth of the time; stores the
 /// properties in `text`, which is cleared first.
 #[inline]
-pub fn read_header<'a>(
-    header: &mut Header<'a>,
+pub fn read_header(
+    header: &mut Header,
     serialization: u8,
-    head: &'a [u8],
+    head: &[u8],
     text: &mut Vec<u8>,
 ) -> Option<()> {
     text.clear();
-    header.head = head;
     match serialization {
         0 => read_json(header, head, text),
         1 => read_binary(header, head, text),
@@ -136,7 +195,7 @@ pub fn read_header<'a>(
     }
 }
 
-fn read_json<'a>(header: &mut Header<'a>, head: &'a [u8], text: &mut Vec<u8>) -> Option<()> {
+fn read_json(header: &mut Header, head: &[u8], text: &mut Vec<u8>) -> Option<()> {
     header.is_batch = head.starts_with(JSON_BATCH);
     if !header.is_batch && !head.starts_with(JSON_SEND) {
         return None;
@@ -145,28 +204,25 @@ fn read_json<'a>(header: &mut Header<'a>, head: &'a [u8], text: &mut Vec<u8>) ->
         read_json_fields(scan, header, text)
     })?;
     header.opaque = envelope.opaque;
+    header.opaque_at = envelope.opaque_at;
     header.is_complete().then_some(())
 }
 
-fn read_json_fields<'a>(
-    scan: &mut Scan<'a>,
-    header: &mut Header<'a>,
-    text: &mut Vec<u8>,
-) -> Option<()> {
+fn read_json_fields(scan: &mut Scan<'_>, header: &mut Header, text: &mut Vec<u8>) -> Option<()> {
     scan.members(|scan, name| {
-        let &[name @ b'a'..=b'm'] = name else {
-            return header.proof.set(name, scan.plain()?);
-        };
-        if name == PROPERTIES {
-            header.note(name)?;
-            scan.text(text)
+        let number = number_of(name)?;
+        if number == PROPERTIES {
+            let start = scan.position() + 1;
+            scan.text(text)?;
+            header.note(number, (start, scan.position() - 1))
         } else {
-            header.set(name, scan.plain()?)
+            let value = scan.plain()?;
+            header.set(number, value, scan.position() - 1)
         }
     })
 }
 
-fn read_binary<'a>(header: &mut Header<'a>, head: &'a [u8], text: &mut Vec<u8>) -> Option<()> {
+fn read_binary(header: &mut Header, head: &[u8], text: &mut Vec<u8>) -> Option<()> {
     header.is_batch = head.starts_with(&BINARY_BATCH);
     if !header.is_batch && !head.starts_with(&BINARY_SEND) {
         return None;
@@ -179,19 +235,16 @@ fn read_binary<'a>(header: &mut Header<'a>, head: &'a [u8], text: &mut Vec<u8>) 
         if value.is_empty() {
             return None;
         }
-        let &[name @ b'a'..=b'm'] = name else {
-            header.proof.set(name, value.is_ascii().then_some(value)?)?;
-            continue;
-        };
-        if let Some(known) = header.known(name, text) {
+        let (number, end) = (number_of(name)?, head.len() - tail.len());
+        if name.len() == 1 && header.has(number) {
             // In signed binary requests of Java's client, most fields occur twice.
-            (known == value).then_some(())?;
-        } else if name == PROPERTIES {
-            header.note(name)?;
+            (header.value(number, head) == value).then_some(())?;
+        } else if number == PROPERTIES {
+            header.note(number, (end - value.len(), end))?;
             std::str::from_utf8(value).ok()?;
             text.extend_from_slice(value);
         } else if value.is_ascii() {
-            header.set(name, value)?;
+            header.set(number, value, end)?;
         } else {
             return None;
         }
@@ -209,15 +262,15 @@ mod tests {
         format!(r#"{{"code":310,"extFields":{{{fields}}},"flag":0,"opaque":9}}"#)
     }
 
-    fn read(head: &[u8], serialization: u8) -> Option<(Header<'_>, Vec<u8>)> {
+    fn read(head: &[u8], serialization: u8) -> Option<(Header, Vec<u8>)> {
         let (mut header, mut text) = (Header::default(), vec![]);
         read_header(&mut header, serialization, head, &mut text)?;
         Some((header, text))
     }
 
     /// The fields of a header except the properties, as texts.
-    fn values<'a>(header: &Header<'a>) -> Vec<&'a [u8]> {
-        (0..FIELDS as u8).map(|number| header.value(number)).collect()
+    fn values<'a>(header: &Header, head: &'a [u8]) -> [&'a [u8]; FIELDS] {
+        header.signed(head, b"", header.value(SIGNATURE, head))
     }
 
     /// The binary form of the fields a to i, with these more at its end.
@@ -240,11 +293,12 @@ mod tests {
         let (head, other) = (json(GIVEN), binary(&[("j", "2"), ("m", "false")]));
         let (one, text) = read(head.as_bytes(), 0).unwrap();
         let (two, same) = read(&other, 1).unwrap();
-        assert_eq!((one.topic, one.queue_id, one.flag), (b"t".as_slice(), 3, 7));
+        assert_eq!((one.topic(head.as_bytes()), one.queue_id, one.flag), (&b"t"[..], 3, 7));
         assert_eq!((one.opaque, one.reconsume_times, one.is_batch), (9, 2, false));
         assert_eq!((one.born_timestamp, text.as_slice()), (1_700_000_000_000, &b"k\x01v"[..]));
-        let known = |header: &Header<'_>| (header.sys_flag, header.born_timestamp, header.seen);
-        assert_eq!((values(&two), known(&two), same), (values(&one), known(&one), text));
+        let known = |header: &Header| (header.sys_flag, header.born_timestamp, header.seen);
+        assert_eq!(values(&two, &other), values(&one, head.as_bytes()));
+        assert_eq!((known(&two), same), (known(&one), text));
         assert_eq!((two.queue_id, two.opaque, two.is_batch), (3, 9, false));
     }
 

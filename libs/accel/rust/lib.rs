@@ -21,6 +21,7 @@ pub mod scan;
 pub mod send_back;
 pub mod send_back_header;
 mod sends;
+pub mod shapes;
 pub mod signatures;
 pub mod stage;
 pub mod tls;

@@ -14,6 +14,12 @@ impl<'a> Scan<'a> {
         Self { bytes, at }
     }
 
+    /// Returns where the next byte is.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
     /// Returns whether the whole text has been read.
     #[must_use]
     pub fn is_at_end(&self) -> bool {

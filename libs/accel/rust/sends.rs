@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From the headers of plain sends to staged records.
 
-use crate::access::{Account, PUB};
+use crate::access::PUB;
 use crate::batch::{Items, common_text};
 use crate::frames::Frame;
-use crate::header::{Header, read_header};
+use crate::header::Header;
 use crate::properties::{PAIR_SEPARATOR, Sent, TopicHashes, read_item, read_sent};
+use crate::shapes::Shapes;
 use crate::signatures::Message;
 use crate::stage::{DELAY_TOPIC, Origin, Record, Request, Stage, Topic};
 use crate::transactions::TRANSACTION_MASK;
@@ -23,9 +24,11 @@ const PLAIN_SYS_FLAGS: i32 = 0x1 | 0x2 | 0x700;
 /// Buffers for two sends.
 #[derive(Default)]
 pub(crate) struct Room {
+    pub(crate) headers: [Header; 2],
     /// Properties.
     pub(crate) texts: [Vec<u8>; 2],
     messages: [Message; 2],
+    shapes: Shapes,
 }
 
 impl Room {
@@ -35,51 +38,39 @@ impl Room {
 }
 
 impl Stage {
-    /// Reads the header of a frame into a new one, and sets the text to its properties, if it is a
-    /// plain send.
+    /// Reads the headers of one or two frames into the room; returns which are plain sends by
+    /// senders who have the right.
     #[inline]
-    pub(crate) fn read_send<'a>(
+    pub(crate) fn read_sends(
         &self,
-        data: &'a [u8],
-        frame: &Frame,
-        header: &mut Header<'a>,
-        text: &mut Vec<u8>,
-    ) -> Option<()> {
-        if frame.end - frame.body > self.limits.body_bytes_max {
-            return None;
-        }
-        read_header(header, frame.serialization, frame.head(data), text)
-    }
-
-    /// Reads the headers of two frames and sets the texts of `room`; returns the headers of those
-    /// that are plain sends by senders who have the right.
-    #[inline]
-    pub(crate) fn read_sends<'a>(
-        &self,
-        data: &'a [u8],
+        data: &[u8],
         frames: &[Option<Frame>; 2],
         room: &mut Room,
-    ) -> [Option<Header<'a>>; 2] {
-        let [text, other_text] = &mut room.texts;
-        let read = |frame: Option<Frame>, text: &mut Vec<u8>| {
-            let mut header = Header::default();
-            self.read_send(data, &frame?, &mut header, text).map(|()| header)
-        };
-        let headers = [read(frames[0], text), read(frames[1], other_text)];
+    ) -> [bool; 2] {
+        let Room { headers, texts, messages, shapes } = room;
+        let mut is_send = [false; 2];
+        for (half, frame) in frames.iter().flatten().enumerate() {
+            is_send[half] = frame.end - frame.body <= self.limits.body_bytes_max
+                && shapes.read(&mut headers[half], frame, data, &mut texts[half]).is_some();
+        }
         let Some(access) = &self.access else {
-            return headers;
+            return is_send;
         };
-        let request = |index: usize, text| {
-            let (header, frame) = (headers[index].as_ref()?, frames[index]?);
-            Some(header.signed(text, &data[frame.body..frame.end]))
-        };
-        let requests = [request(0, text), request(1, other_text)];
-        let [signer, other_signer] = access.signers(&requests, &mut room.messages);
-        let may_send = |header: Option<Header<'a>>, signer: Option<&Account>| {
-            header.filter(|header| signer.is_some_and(|account| account.may(PUB, header.topic)))
-        };
-        let [header, other] = headers;
-        [may_send(header, signer), may_send(other, other_signer)]
+        let mut proofs = [None; 2];
+        for (half, frame) in frames.iter().flatten().enumerate() {
+            if is_send[half] {
+                let (header, head) = (&headers[half], frame.head(data));
+                let body = &data[frame.body..frame.end];
+                messages[half].set(&[&header.signed(head, &texts[half], body)]);
+                proofs[half] = Some(header.proof(head));
+            }
+        }
+        let signers = access.signers(proofs, messages);
+        for (half, frame) in frames.iter().flatten().enumerate() {
+            let topic = headers[half].topic(frame.head(data));
+            is_send[half] = signers[half].is_some_and(|account| account.may(PUB, topic));
+        }
+        is_send
     }
 
     /// Stages a send; returns the size of its bodies and properties, or `None` if it is unusual.
@@ -126,7 +117,7 @@ impl Stage {
         properties: &[u8],
         origin: Origin,
     ) -> Option<bool> {
-        let &topic = self.by_name.get(header.topic)?;
+        let &topic = self.by_name.get(header.topic(frame.head(data)))?;
         let Topic { hash, queue_count, .. } = self.topics[topic as usize];
         let body = frame.body..frame.end;
         if header.queue_id >= queue_count

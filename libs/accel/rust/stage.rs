@@ -308,30 +308,24 @@ impl Stage {
         let mut takers = Takers { origin, pulls, backs };
         let (mut at, mut left) = (0, count_max);
         let mut room = std::mem::take(&mut self.room);
-        let reads_pairs = self.access.is_some(); // for two signatures at a time
+        let group = if self.access.is_some() { 2 } else { 1 }; // for two signatures at a time
         while left > 0 {
-            if reads_pairs {
-                let frames = self.next_frames(data, at, left);
-                let sends =
-                    origin.map_or([None, None], |_| self.read_sends(data, &frames, &mut room));
-                left = if frames[1].is_some() { left - 2 } else { 0 };
-                for ((frame, send), text) in frames.iter().flatten().zip(&sends).zip(&room.texts) {
-                    at = frame.end;
-                    let (kind, bytes) =
-                        self.take_frame(data, frame, (send.as_ref(), text), &mut takers);
-                    push_part(&mut parts, kind, bytes, frame);
-                }
-            } else if let Some(frame) = self.next_frame(data, at) {
-                (left, at) = (left - 1, frame.end);
-                let text = &mut room.texts[0];
-                let mut header = Header::default();
-                let is_send =
-                    origin.is_some() && self.read_send(data, &frame, &mut header, text).is_some();
-                let send = is_send.then_some(&header);
-                let (kind, bytes) = self.take_frame(data, &frame, (send, text), &mut takers);
-                push_part(&mut parts, kind, bytes, &frame);
-            } else {
+            let (mut frames, start) = ([None; 2], at);
+            for slot in frames.iter_mut().take(group.min(left)) {
+                let Some(frame) = self.next_frame(data, at) else { break };
+                (*slot, at, left) = (Some(frame), frame.end, left - 1);
+            }
+            if at == start {
                 break;
+            }
+            let are_sends = match origin {
+                Some(_) => self.read_sends(data, &frames, &mut room),
+                None => [false; 2],
+            };
+            for (half, frame) in frames.iter().flatten().enumerate() {
+                let send = are_sends[half].then_some((&room.headers[half], &room.texts[half][..]));
+                let (kind, bytes) = self.take_frame(data, frame, send, &mut takers);
+                push_part(&mut parts, kind, bytes, frame);
             }
         }
         room.shrink();
@@ -339,16 +333,16 @@ impl Stage {
         parts
     }
 
-    /// Stages a frame, whose header and properties are those of a plain send if there is a header.
+    /// Stages a frame, whose header and properties are given if they are those of a plain send.
     fn take_frame(
         &mut self,
         data: &[u8],
         frame: &Frame,
-        (send, text): (Option<&Header>, &[u8]),
+        send: Option<(&Header, &[u8])>,
         takers: &mut Takers,
     ) -> (Kind, usize) {
         let staged = takers.origin.and_then(|origin| {
-            send.and_then(|send| self.stage_send(data, frame, send, text, origin))
+            send.and_then(|(header, text)| self.stage_send(data, frame, header, text, origin))
                 .or_else(|| self.stage_end(data, frame, origin))
                 .or_else(|| self.stage_back(data, frame, origin, takers.backs.as_mut()?))
         });
@@ -367,14 +361,6 @@ impl Stage {
             Next::Whole(frame) => Some(frame),
             Next::Incomplete | Next::Illegal => None,
         }
-    }
-
-    /// Returns the next two frames of a chunk, as far as they are whole and among the first
-    /// `count_max`.
-    fn next_frames(&self, data: &[u8], start: usize, count_max: usize) -> [Option<Frame>; 2] {
-        let first = self.next_frame(data, start);
-        let is_last = count_max == 1;
-        [first, first.filter(|_| !is_last).and_then(|first| self.next_frame(data, first.end))]
     }
 
     /// Returns the total size of all staged bodies and properties, with `KEY_BYTES` for each key.

@@ -4,10 +4,13 @@
 
 use cometmq_accel::answers::Template;
 use cometmq_accel::commit::Place;
+use cometmq_accel::frames::{Next, frame_at};
+use cometmq_accel::header::{Header, read_header};
 use cometmq_accel::host::Host;
 use cometmq_accel::pull::answer::PlainTemplate;
 use cometmq_accel::scan::be32;
 use cometmq_accel::send_back::{BackGroup, Backs};
+use cometmq_accel::shapes::Shapes;
 use cometmq_accel::stage::{Limits, Origin, Stage};
 use cometmq_accel::transactions::Transactions;
 
@@ -51,7 +54,7 @@ pub fn run(seed: u64, frames: u64) -> Seen {
     transactions.takes_halves = true;
     stage.transactions = Some(transactions);
     let (mut halves, mut log) = (vec![], vec![]);
-    let mut so_far = Seen::default();
+    let (mut so_far, mut shapes) = (Seen::default(), Shapes::default());
     let mut chunk = vec![];
     while so_far.frames < frames {
         if random.below(64) == 0 {
@@ -71,6 +74,7 @@ pub fn run(seed: u64, frames: u64) -> Seen {
             }
         }
         mutate(&mut chunk, &mut random);
+        check_shapes(&mut shapes, &chunk);
         let peer = PEERS[random.below(2) as usize];
         if !log.is_empty() {
             let at = random.below(log.len() as u32) as usize;
@@ -83,6 +87,20 @@ pub fn run(seed: u64, frames: u64) -> Seen {
         so_far.sent_back += sent_back;
     }
     so_far
+}
+
+/// Checks that headers are read by their shapes as they are without.
+fn check_shapes(shapes: &mut Shapes, chunk: &[u8]) {
+    let (mut header, mut text, mut at) = (Header::default(), vec![], 0);
+    while let Next::Whole(frame) = frame_at(chunk, at, 1 << 16) {
+        at = frame.end;
+        let is_read = shapes.read(&mut header, &frame, chunk, &mut text).is_some();
+        let (mut wanted, mut wanted_text) = (Header::default(), vec![]);
+        let (head, serialization) = (frame.head(chunk), frame.serialization);
+        let is_plain = read_header(&mut wanted, serialization, head, &mut wanted_text).is_some();
+        assert_eq!(is_read, is_plain, "{}", String::from_utf8_lossy(head));
+        assert!(!is_read || (header, &text) == (wanted, &wanted_text), "{header:?} {wanted:?}");
+    }
 }
 
 /// Returns the number of staged requests, and how many of them end a half message or send one back. `halves` receives

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Headers of plain sends that resemble an earlier one.
+//!
+//! A client writes its headers alike: only the values of a few fields differ, and mostly not their
+//! sizes. Such a header is compared with an earlier one, in a loop without branches, instead of
+//! being read. The result is the same.
+
+use crate::frames::Frame;
+use crate::header::{
+    BORN_TIMESTAMP, Header, PROPERTIES, QUEUE_ID, SIGNATURE, Span, TOPIC, read_header, slice,
+};
+use crate::scan::{decimal, decimal32};
+
+/// Number of shapes; a shape is found by the size of the header.
+const SHAPES: usize = 32;
+/// Larger headers are always read.
+const HEAD_BYTES_MAX: usize = 4096;
+/// Number of headers in a row that do not have the shape until it is replaced.
+const MISSES: u32 = 2;
+const JSON: u8 = 0;
+/// In `Shape::masks`: the byte is that of the example.
+const FIXED: u8 = 0;
+/// The byte is any character that a text contains without an escape.
+const ANY: u8 = 0xFF;
+
+/// A header, and which of its bytes may differ.
+#[derive(Default)]
+struct Shape {
+    example: Vec<u8>,
+    masks: Vec<u8>,
+    header: Header,
+    /// The properties of the example.
+    text: Vec<u8>,
+    /// Parts of the header that contain properties without escapes, and where these are in `text`.
+    pieces: Vec<(Span, u32)>,
+    misses: u32,
+}
+
+impl Shape {
+    /// Returns whether a header differs from the example only where it may.
+    fn fits(&self, head: &[u8]) -> bool {
+        let mask_if = |condition| if condition { 0xFF } else { 0u8 };
+        let mut wrong = 0;
+        for ((&byte, &example), &mask) in head.iter().zip(&self.example).zip(&self.masks) {
+            let special = mask_if(byte.wrapping_sub(b' ') > b'~' - b' ')
+                | mask_if(byte == b'"')
+                | mask_if(byte == b'\\');
+            wrong |= ((byte ^ example) & !mask) | (special & mask);
+        }
+        head.len() == self.example.len() && wrong == 0
+    }
+
+    /// Reads a header that has the shape.
+    fn read(&self, header: &mut Header, head: &[u8], text: &mut Vec<u8>) -> Option<()> {
+        if !self.fits(head) {
+            return None;
+        }
+        header.clone_from(&self.header);
+        header.queue_id = decimal32(slice(head, header.span(QUEUE_ID)))?;
+        header.born_timestamp = decimal(slice(head, header.span(BORN_TIMESTAMP)))?;
+        header.opaque = decimal32(slice(head, header.opaque_at))?;
+        if header.topic(head).starts_with(b"%") {
+            return None;
+        }
+        text.clone_from(&self.text);
+        for &(span, at) in &self.pieces {
+            let piece = slice(head, span);
+            text[at as usize..at as usize + piece.len()].copy_from_slice(piece);
+        }
+        Some(())
+    }
+
+    /// Takes the shape of a header.
+    fn learn(&mut self, header: &Header, head: &[u8], text: &[u8]) {
+        self.example.clear();
+        if head.len() > HEAD_BYTES_MAX || header.opaque_at == (0, 0) || !text.is_ascii() {
+            return;
+        }
+        self.example.extend_from_slice(head);
+        self.masks.clear();
+        self.masks.resize(head.len(), FIXED);
+        let (topic, signature) = (header.span(TOPIC), header.span(SIGNATURE));
+        let numbers = [header.span(QUEUE_ID), header.span(BORN_TIMESTAMP), header.opaque_at];
+        for (start, end) in [topic, signature].into_iter().chain(numbers) {
+            self.masks[start as usize..end as usize].fill(ANY);
+        }
+        self.header = *header;
+        text.clone_into(&mut self.text);
+        self.learn_pieces(head);
+    }
+
+    fn learn_pieces(&mut self, head: &[u8]) {
+        self.pieces.clear();
+        let (start, end) = self.header.span(PROPERTIES);
+        let (mut at, mut text_at) = (start, 0);
+        while at < end {
+            let rest = slice(head, (at, end));
+            let size = rest.iter().position(|&byte| byte == b'\\').unwrap_or(rest.len()) as u32;
+            if size > 0 {
+                self.pieces.push(((at, at + size), text_at));
+                self.masks[at as usize..(at + size) as usize].fill(ANY);
+            }
+            let escape = if rest.get(size as usize + 1) == Some(&b'u') { 6 } else { 2 };
+            (at, text_at) = (at + size + escape, text_at + size + 1);
+        }
+    }
+}
+
+/// The shapes of recent headers.
+#[derive(Default)]
+pub struct Shapes {
+    shapes: Vec<Shape>,
+}
+
+impl Shapes {
+    /// Reads the header of a frame as `read_header` does.
+    #[inline]
+    pub fn read(
+        &mut self,
+        header: &mut Header,
+        frame: &Frame,
+        data: &[u8],
+        text: &mut Vec<u8>,
+    ) -> Option<()> {
+        let head = frame.head(data);
+        if frame.serialization != JSON {
+            *header = Header::default();
+            return read_header(header, frame.serialization, head, text);
+        }
+        if self.shapes.is_empty() {
+            self.shapes.resize_with(SHAPES, Shape::default);
+        }
+        let shape = &mut self.shapes[head.len() % SHAPES];
+        if head.len() == shape.example.len() && shape.read(header, head, text).is_some() {
+            shape.misses = 0;
+            return Some(());
+        }
+        *header = Header::default();
+        read_header(header, frame.serialization, head, text)?;
+        shape.misses += 1;
+        if shape.misses >= MISSES {
+            shape.misses = 0;
+            shape.learn(header, head, text);
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = r#"{"code":310,"extFields":{"a":"g","b":"topic","c":"TBW102","d":"4","e":"3","f":"0","g":"1700000000000","h":"7","i":"KEYS\u0001k\n\\1\u0002TAGS\u0001t","j":"2","k":"false","m":"false","AccessKey":"key","Signature":"jg7mfm="},"flag":0,"language":"JAVA","opaque":19,"serializeTypeCurrentRPC":"JSON","version":401}"#;
+
+    fn frame(head: &[u8], serialization: u8) -> (Frame, Vec<u8>) {
+        let data = [&[0; 8], head].concat();
+        (Frame { start: 0, serialization, body: data.len(), end: data.len() }, data)
+    }
+
+    fn read(shapes: &mut Shapes, head: &[u8]) -> Option<(Header, Vec<u8>)> {
+        let (mut header, _) = read_plainly(HEAD.as_bytes()).unwrap(); // of an earlier frame
+        let mut text = b"old".to_vec();
+        let (frame, data) = frame(head, JSON);
+        shapes.read(&mut header, &frame, &data, &mut text).map(|()| (header, text))
+    }
+
+    fn read_plainly(head: &[u8]) -> Option<(Header, Vec<u8>)> {
+        let (mut header, mut text) = (Header::default(), vec![]);
+        read_header(&mut header, JSON, head, &mut text).map(|()| (header, text))
+    }
+
+    /// Shapes that know a header, and the number of headers that they can have read by it.
+    fn shapes_of(head: &[u8]) -> Shapes {
+        let mut shapes = Shapes::default();
+        for _ in 0..MISSES {
+            assert!(read(&mut shapes, head).is_some());
+        }
+        assert_eq!(shapes.shapes[head.len() % SHAPES].example, head);
+        shapes
+    }
+
+    fn is_read_by_shape(shapes: &Shapes, head: &[u8]) -> bool {
+        shapes.shapes[head.len() % SHAPES].fits(head)
+    }
+
+    #[test]
+    fn a_header_of_the_shape_is_read_without_the_reader() {
+        let mut shapes = shapes_of(HEAD.as_bytes());
+        for (from, to) in [
+            (r#""b":"topic""#, r#""b":"other""#),
+            (r#""e":"3""#, r#""e":"0""#),
+            ("1700000000000", "1800000000001"),
+            (r"KEYS\u0001k\n\\1", r"KEYT\u0001l\n\\2"),
+            ("jg7mfm=", "AAAAAA="),
+            (r#""opaque":19"#, r#""opaque":90"#),
+        ] {
+            let head = HEAD.replace(from, to);
+            assert_ne!(head, HEAD);
+            assert!(is_read_by_shape(&shapes, head.as_bytes()), "{to}");
+            let (found, wanted) =
+                (read(&mut shapes, head.as_bytes()), read_plainly(head.as_bytes()));
+            assert!(wanted.is_some() && found == wanted, "{to}");
+        }
+    }
+
+    #[test]
+    fn every_changed_byte_gives_what_the_reader_gives() {
+        let mut shapes = shapes_of(HEAD.as_bytes());
+        let mut head = HEAD.as_bytes().to_vec();
+        for at in 0..head.len() {
+            for byte in [0, 1, b'"', b'\\', b'%', b' ', b'0', b'9', b'{', b'}', b'~', 0x7F, 0xC3] {
+                let own = std::mem::replace(&mut head[at], byte);
+                let found = read(&mut shapes, &head);
+                assert_eq!(found, read_plainly(&head), "{}", String::from_utf8_lossy(&head));
+                head[at] = own;
+                assert!(read(&mut shapes, &head).is_some()); // before the shape is replaced
+            }
+        }
+        assert_eq!(shapes.shapes[head.len() % SHAPES].example, HEAD.as_bytes());
+    }
+
+    #[test]
+    fn a_shape_is_replaced_after_headers_of_another() {
+        let other = HEAD.replace(r#""c":"TBW102""#, r#""c":"TBW103""#);
+        let mut shapes = shapes_of(HEAD.as_bytes());
+        assert!(!is_read_by_shape(&shapes, other.as_bytes()));
+        for _ in 0..MISSES {
+            assert_eq!(read(&mut shapes, other.as_bytes()), read_plainly(other.as_bytes()));
+        }
+        assert!(is_read_by_shape(&shapes, other.as_bytes()));
+        assert_eq!(read(&mut shapes, HEAD.as_bytes()), read_plainly(HEAD.as_bytes()));
+    }
+
+    #[test]
+    fn unusual_headers_have_no_shape() {
+        let long = HEAD.replace("KEYS", &"K".repeat(HEAD_BYTES_MAX));
+        for head in [HEAD.replace(r#""opaque":19,"#, ""), HEAD.replace("KEYS", "K\u{e9}YS"), long] {
+            let mut shapes = Shapes::default();
+            for _ in 0..=MISSES {
+                assert_eq!(read(&mut shapes, head.as_bytes()), read_plainly(head.as_bytes()));
+            }
+            assert!(shapes.shapes[head.len() % SHAPES].example.is_empty());
+        }
+    }
+}
