@@ -14,6 +14,7 @@ from cometmq.broker.handlers.transactions import forget_ended, recall_transactio
 from cometmq.broker.limits import COPY_BYTES
 from cometmq.broker.role import ServedRole
 from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
+from cometmq.broker.transactions.transactions import ENDS_WAITING_MAX
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Reply
@@ -192,6 +193,23 @@ def test_concurrent_ends_store_once_and_share_the_answer(broker: Broker) -> None
     counts = broker.deferred.transactions
     assert (counts.committed_count, counts.rolled_back_count, counts.repeated_count) == (1, 0, 3)
     assert counts.in_flight_count == 0
+
+
+def test_few_requests_wait_for_one_end_and_without_their_bodies(broker: Broker) -> None:
+    half = prepared(broker)
+    header = EndTransaction("P", 0, half.physical_offset, COMMIT, "U")
+    calls = [call_with(Code.END_TRANSACTION, header) for _ in range(ENDS_WAITING_MAX + 1)]
+    for call in calls:
+        call.body = bytes(1_000)
+    for call in calls:
+        assert HANDLERS[call.code](broker, call) is None
+    *waiting, refused = (last_answer(call) for call in calls)
+    assert waiting == [None] * ENDS_WAITING_MAX
+    assert refused is not None
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    assert not any(call.body for call in calls)
+    broker.driver.commit()
+    assert [last_answer(call) for call in calls[:-1]] == [Reply()] * ENDS_WAITING_MAX
 
 
 def test_a_failed_write_is_answered_to_all_concurrent_ends(broker: Broker) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from cometmq.broker.messages import without_delay
 from cometmq.broker.transactions.recent_half_messages import RecentHalves
 from cometmq.remoting.command import Call
+from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.integers import whole
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, tag_code
 from cometmq.remoting.message.new_message import NewMessage
@@ -206,6 +207,13 @@ class Outcome(Enum):
     SET_ASIDE = "set aside"
 
 
+ENDS_WAITING_MAX: Final = 16
+"""Requests that wait for the end of one half message: a producer and a few repetitions.
+
+The first request counts in the limit of copies that wait, the others do not.
+"""
+
+
 class EndState(Enum):
     """The state of a half message when a request to end it arrives."""
 
@@ -252,7 +260,10 @@ class Transactions:
         return len(self._in_flight)
 
     def begin_end(self, half_offset: int, call: Call[Any]) -> EndState:
-        """Register a request to end the half message at an offset; return the state found."""
+        """Register a request to end the half message at an offset; return the state found.
+
+        Raise SystemBusy if too many requests wait for this end.
+        """
         pending = self._in_flight.get(half_offset)
         if pending is None and half_offset not in self.ended:
             self._in_flight[half_offset] = [call]
@@ -260,8 +271,13 @@ class Transactions:
         self.repeated_count += 1
         if pending is None:
             return EndState.ENDED
-        if not call.is_oneway:
-            pending.append(call)
+        if call.is_oneway:
+            return EndState.IN_FLIGHT
+        if len(pending) >= ENDS_WAITING_MAX:
+            raise SystemBusy(
+                "[TOO_MANY_ENDS]too many requests to end this half message are waiting"
+            )
+        pending.append(call)
         return EndState.IN_FLIGHT
 
     def finish_end(self, half_offset: int, outcome: Outcome | None) -> list[Call[Any]]:
