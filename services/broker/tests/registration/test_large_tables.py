@@ -22,6 +22,7 @@ from cometmq.remoting.bodies.topic_config import (
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.errors import CommandError, ConnectionLost
+from cometmq.runtime.incremental import finish
 
 TOPIC_COUNT = 12_000
 
@@ -74,7 +75,7 @@ def table() -> TopicConfigTable:
 @pytest.fixture
 def large(table: TopicConfigTable) -> Topics:
     topics = Topics(clock_ms=lambda: 1_005)
-    topics.replace(table)
+    finish(topics.becoming([table.topic_config_table], table.data_version))
     return topics
 
 

@@ -9,7 +9,7 @@ import pytest
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import READ_WRITE, Topics, topic_file
 from cometmq.broker.testing.saves import Saves
-from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
+from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.runtime.incremental import finish
 
 SETTINGS = BrokerSettings(broker_name="broker-a", broker_cluster_name="C")
@@ -271,7 +271,7 @@ def test_the_queues_of_all_topics_are_counted(topics: Topics) -> None:
     assert topics.queue_count == expected()
     topics.remove("A")
     assert topics.queue_count == expected()
-    topics.replace(TopicConfigTable(topics.version, {"B": config("B", queues=7)}))
+    finish(topics.becoming([{"B": config("B", queues=7)}], topics.version))
     assert topics.queue_count == 7
     topics.apply_changes(msgspec.Raw(b'{"dataVersion":{},"changed":{},"removed":["B"]}'))
     assert topics.queue_count == 0

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A slave's copies of its master's tables."""
 
+import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -11,6 +13,7 @@ from cometmq.broker.copies.tables.from_master import Copied, MasterCopies
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.broker.delays.level import DelayFile
 from cometmq.broker.testing.brokers import memory_broker
+from cometmq.broker.testing.holds import HOLD_S_MAX, adjusted, longest_hold
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.kv import KVTable
@@ -186,6 +189,80 @@ async def test_offsets_overwrite_the_slaves_even_backwards(rig: Rig) -> None:
     assert rig.broker.tables.offsets.committed("Other", "T", 0) == 7
     assert rig.saver.requested == [rig.broker.tables.offsets]
     assert rig.broker.tables.offsets.index.groups_of("T") == {"G", "Other"}
+
+
+def entries(make: Callable[[int], str], size: int = 16 << 20) -> bytes:
+    """Return the members of a table that fill a frame."""
+    count = size // len(make(1_000_000))
+    return ",".join(map(make, range(1_000_000, 1_000_000 + count))).encode()
+
+
+def topic(number: int) -> str:
+    name = f"T{number}"
+    return f'"{name}":{{"perm":6,"readQueueNums":4,"topicName":"{name}","writeQueueNums":4}}'
+
+
+def group(number: int) -> str:
+    return f'"G{number}":{{"groupName":"G{number}","retryMaxTimes":5}}'
+
+
+def offset(number: int) -> str:
+    return f'"T{number}@G{number % 100}":{{0:{number},1:{number},2:{number},3:{number}}}'
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (Code.GET_ALL_TOPIC_CONFIG, b'{"dataVersion":{"counter":%d},"topicConfigTable":{%b}}'),
+        (
+            Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            b'{"dataVersion":{"counter":%d},"subscriptionGroupTable":{%b}}',
+        ),
+        (Code.GET_ALL_CONSUMER_OFFSET, b'{"dataVersion":{"counter":%d},"offsetTable":{%b}}'),
+    ],
+)
+async def test_the_largest_tables_hold_the_loop_for_a_bounded_time(
+    rig: Rig, code: Code, body: bytes
+) -> None:
+    kinds = {43: offset, 21: topic, 201: group}
+    make = kinds[int(code)]
+    members, few = entries(make), entries(make, 1_000)
+    count, few_count = (size // len(make(1_000_000)) for size in (16 << 20, 1_000))
+    tables = rig.broker.tables
+    names: dict[int, Any] = {43: tables.offsets, 21: tables.topics, 201: tables.groups}
+    counter = iter(range(10, 1_000))
+
+    async def copy() -> float:
+        bodies = [body % (next(counter), part) for part in (members, few)]
+        counts = []
+        with longest_hold() as holds:
+            for rig.master.answers[int(code)] in bodies:
+                await rig.copies.step()
+                await asyncio.sleep(0)
+                counts.append(len(names[int(code)].table))
+        is_kept = code == Code.GET_ALL_CONSUMER_OFFSET
+        assert counts == [count, count if is_kept else few_count]
+        assert not rig.log.named("replica.copy_failed")
+        return holds.longest_s
+
+    holds = [adjusted(await copy())]
+    while holds[-1] >= HOLD_S_MAX:
+        assert len(holds) < 8, holds
+        holds.append(adjusted(await copy()))
+
+
+async def test_a_slave_that_becomes_the_master_adopts_no_more(rig: Rig) -> None:
+    rig.master.answers[Code.GET_ALL_CONSUMER_OFFSET] = b'{"offsetTable":{%b}}' % entries(
+        offset, 4 << 20
+    )
+    table = rig.broker.tables.offsets.table
+    async with asyncio.TaskGroup() as group:
+        group.create_task(rig.copies.step())
+        while not table:  # noqa: ASYNC110  # no event
+            await asyncio.sleep(0)
+        vars(rig.copies)["_is_slave"] = lambda: False
+        before = len(table)
+    assert len(table) == before
 
 
 async def test_positions_of_delay_levels_are_adopted(rig: Rig) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encodes tables and lists of hundreds of thousands of entries as JSON, in steps of a millisecond
-at most, between which a program may do other things (`cometmq.runtime.incremental`).
+at most, between which a program may do other things (`cometmq.runtime.incremental`), and decodes
+tables in steps of a few milliseconds.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -8,14 +9,19 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.json_members import decode_members
+from cometmq.remoting.errors import RemoteProtocolError
 
 K = TypeVar("K")
 V = TypeVar("V")
+S = TypeVar("S")
+T = TypeVar("T")
 
 PART_WEIGHT: Final = 4096
 PART_ENTRIES: Final = 512
 PART_ITEMS: Final = 1_000
+WITHOUT_TABLE_BYTES_MAX: Final = 64 << 10
 
 
 def encode_with_table(
@@ -67,3 +73,34 @@ def encode_with_lists(
         assert end.startswith(b"]")
         whole = b"".join((begin, found, b",".join(pieces), end))
     return whole
+
+
+def decode_around(around: type[S], member: str, data: bytes) -> tuple[S, memoryview]:
+    """Return a body whose last member is a table, as a struct without that table, and the table's
+    text for `table_parts`.
+
+    Raise RemoteProtocolError for a body of another shape.
+    """
+    data, name = data.rstrip(), b'"%b":{' % member.encode()
+    start = data.find(name)
+    if start >= 0 and data.endswith(b"}}"):
+        head = decode_json(around, data[:start] + name + b"}}")
+        return head, memoryview(data)[start + len(name) - 1 : -1]
+    if len(data) > WITHOUT_TABLE_BYTES_MAX:
+        raise RemoteProtocolError(f"a body of {len(data)} bytes does not end with {member}")
+    return decode_json(around, data), memoryview(b"{}")
+
+
+def table_parts(text: memoryview, entries: type[T]) -> Generator[None, None, list[T]]:
+    """Decode a table in steps; return parts of it, all of the type `entries`."""
+
+    def decode(part: bytes) -> T:
+        try:
+            return decode_json(entries, part)
+        except RemoteProtocolError as error:  # a wrong cut, unless all of it is wrong
+            raise msgspec.DecodeError(str(error)) from error
+
+    try:
+        return (yield from decode_members(text, decode))
+    except msgspec.DecodeError as error:
+        raise RemoteProtocolError(str(error)) from error

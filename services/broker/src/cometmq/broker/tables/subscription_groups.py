@@ -79,10 +79,6 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         self._bump()
         return True
 
-    def replace(self, table: GroupTable) -> None:
-        """Replace the table and its version with the master's."""
-        self._become(table.subscription_group_table, table.data_version)
-
     def disable(self, name: str) -> bool:
         """Stop a group from consuming until an administrator enables it again."""
         config = self.table.get(name)

@@ -231,19 +231,16 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         self._bump()
         return True
 
-    def replace(self, table: TopicConfigTable) -> None:
-        """Replace the table and its version with the master's.
+    def _adopt(self, version: DataVersion) -> None:
+        """Adopt the version of another broker, whose table this one has become.
 
         The caller then registers with all name servers again, because changes since one of our own
         earlier versions are unknown.
         """
-        self._become(table.topic_config_table, table.data_version)
-
-    def _become(self, table: Mapping[str, TopicConfig], version: DataVersion) -> None:
         self._changed_at.clear()
         self._all_changed_at = version.counter
         self._ordered_as_of = self._queue_count = None
-        super()._become(table, version)
+        super()._adopt(version)
 
     def set_ordered(self, ordered: Collection[str]) -> None:
         """Adopt the list of ordered topics from the name servers' configuration."""

@@ -6,7 +6,7 @@ journal.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -16,7 +16,7 @@ from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.large import encode_with_table
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
-from cometmq.runtime.incremental import Steps
+from cometmq.runtime.incremental import Steps, finish
 from cometmq.store.json_config import JsonTable
 
 
@@ -123,9 +123,29 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         self._become(table, found[-1].data_version)
 
     def _become(self, table: Mapping[str, ConfigT], version: DataVersion) -> None:
-        before, self.table, self.version = self.table, dict(table), version
-        names = before.keys() | self.table.keys()
-        self._note(*(name for name in names if before.get(name) != self.table.get(name)))
+        finish(self.becoming([table], version))
+
+    def becoming(self, parts: Iterable[Mapping[str, ConfigT]], version: DataVersion) -> Steps[None]:
+        """Replace the table with another broker's in steps, and then its version."""
+        kept: set[str] = set()
+        for part in parts:
+            changed = [name for name, config in part.items() if self.table.get(name) != config]
+            self.table.update(part)
+            self._note(*changed)
+            kept.update(part)
+            yield
+        names = list(self.table)
+        for start in range(0, len(names), PIECE_COUNT_MAX):
+            removed = [one for one in names[start : start + PIECE_COUNT_MAX] if one not in kept]
+            for name in removed:
+                self.table.pop(name, None)
+            self._note(*removed)
+            yield
+        self._adopt(version)
+
+    def _adopt(self, version: DataVersion) -> None:
+        self.version = version
+        self._note()
         self._changed()
 
     def _note(self, *names: str) -> None:

@@ -7,10 +7,13 @@ they go backwards. The positions of delay levels are saved for use once the slav
 Filters, locks and connected clients are not copied, and a slave sends no tables to its master.
 
 Each request may fail independently of the others; a failure is logged once, until a round succeeds.
+Tables may have hundreds of thousands of entries, so they are decoded and adopted in steps.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from itertools import islice
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -22,24 +25,41 @@ from cometmq.broker.registration.identity import Invoker
 from cometmq.broker.registration.registration import Registration
 from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.tables.offsets import OffsetFile, Offsets
+from cometmq.broker.tables.offsets import OffsetFile, Offsets, OffsetTable
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.tables.subscription_groups import Groups
 from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.kv import KVTable
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupTable, TopicConfigTable
+from cometmq.remoting.bodies.large import decode_around, table_parts
+from cometmq.remoting.bodies.topic_config import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+)
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.queries import ViewMessageById
-from cometmq.remoting.errors import CometError, CommandError, CorruptRecord, TransportError
+from cometmq.remoting.errors import (
+    CometError,
+    CommandError,
+    ConnectionLost,
+    CorruptRecord,
+    TransportError,
+)
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime import properties
 from cometmq.runtime.clock import Clock
+from cometmq.runtime.incremental import Steps
 from cometmq.store.log.commit_log import CommitLog
 
+T = TypeVar("T")
+
 REQUEST_TIMEOUT_MS: Final = 3_000
+STEP_KEYS: Final = 500
+"""Number of groups' offsets in topics that are adopted in one step: 3 ms."""
 
 
 class Copied(msgspec.Struct, frozen=True):
@@ -205,23 +225,49 @@ class MasterCopies:
                 raise UnfitLog(reason, f"{address} has {key}={theirs[key]}; {ours} is needed")
 
     async def _copy_topics(self) -> None:
-        table = decode_json(TopicConfigTable, await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG))
+        body = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+        table, text = decode_around(TopicConfigTable, "topicConfigTable", body)
         topics = self._tables.topics
         if table.data_version != topics.version:
-            topics.replace(table)
+            parts = await self._take_turns(table_parts(text, dict[str, TopicConfig]))
+            await self._take_turns(topics.becoming(parts, table.data_version))
             self._registration.register_again()
 
     async def _copy_groups(self) -> None:
         body = await self._ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        table = decode_json(SubscriptionGroupTable, body)
+        table, text = decode_around(SubscriptionGroupTable, "subscriptionGroupTable", body)
         groups = self._tables.groups
         if table.data_version != groups.version:
-            groups.replace(table)
+            parts = await self._take_turns(table_parts(text, dict[str, SubscriptionGroupConfig]))
+            await self._take_turns(groups.becoming(parts, table.data_version))
 
     async def _copy_offsets(self) -> None:
         body = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
-        self._tables.offsets.overwrite(decode_json(OffsetFile, body).offset_table)
+        _, text = decode_around(OffsetFile, "offsetTable", body)
+        parts = await self._take_turns(table_parts(text, OffsetTable))
+        await self._take_turns(self._overwriting(parts))
         self._saver.request_if_dirty(self._tables.offsets)
+
+    def _overwriting(self, parts: list[OffsetTable]) -> Steps[None]:
+        for part in parts:
+            keys = iter(part)
+            while some := {key: part[key] for key in islice(keys, STEP_KEYS)}:
+                self._tables.offsets.overwrite(some)
+                yield
+
+    async def _take_turns(self, work: Steps[T]) -> T:
+        """Run the work in steps; raise TransportError if this broker is no slave any more."""
+        try:
+            while True:
+                next(work)
+                await asyncio.sleep(0)
+                if not self._is_slave():
+                    raise ConnectionLost("this broker is no slave any more")
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            work.close()
 
     async def _copy_delay(self) -> None:
         body = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET)
