@@ -38,8 +38,10 @@ def test_a_module_begins_with_licence_and_purpose() -> None:
 
 def check_beginning(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n")
-    assert ast.get_docstring(ast.parse(text)), "the module docstring says what it is for"
+    licence, _, rest = text.partition("\n")
+    assert licence == "# SPDX-License-Identifier: Apache-2.0"
+    if not re.match(r'"""\S', rest):  # as nearly all begin; parsing takes time
+        assert ast.get_docstring(ast.parse(text)), "the module docstring says what it is for"
 
 
 def test_rooms_have_at_most_25_modules() -> None:
@@ -56,7 +58,10 @@ def test_classes_have_at_most_25_methods_and_18_attributes() -> None:
     for path in SOURCES:
         if "testing" in path.parts or "peers" in path.relative_to(ROOT).parts[:2]:
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if text.count("def ") <= 25 and len(set(re.findall(r"self\.(\w+)", text))) <= 18:
+            continue  # too short for such a class, and parsing takes time
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ClassDef):
                 methods = [it for it in node.body if isinstance(it, FUNCTIONS)]
                 own = {name for method in methods for name in attributes_set_by(method)}

@@ -143,8 +143,8 @@ class LoadedBroker:
         return suite
 
     def load(self):
-        arguments = ("Load", "x" * 200, "--count", str(10**9), "-k", "key", "-n", self.namesrv)
-        return self._spawn("produce", *arguments)
+        arguments = ("Load", "x" * 200, "--count", str(10**9), "--rate", "1000", "-k", "key")
+        return self._spawn("produce", *arguments, "-n", self.namesrv)
 
     def _spawn(self, command, *arguments):
         log_path = self.folder / f"{command}{len(self._children)}.log"

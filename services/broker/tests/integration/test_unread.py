@@ -144,8 +144,8 @@ class Witness:
 
 def memory_mb(pid: int) -> int:
     """Return the memory of a process without pages of files."""
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
-    (line,) = [line for line in text.splitlines() if line.startswith("Anonymous:")]
+    text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    (line,) = [line for line in text.splitlines() if line.startswith("RssAnon:")]
     return int(line.split()[1]) // 1024
 
 

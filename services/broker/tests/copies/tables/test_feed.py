@@ -50,7 +50,9 @@ class Member:
             self.topics, self.groups, self.offsets, self.filters, self.delay,
         ]  # fmt: skip
         self.worker = Worker("test")
-        self.journal = Journal(self.disk, "/journal", worker=self.worker, keeps_position=True)
+        self.journal = Journal(
+            self.disk, "/journal", worker=self.worker, keeps_position=True, file_bytes=1 << 20
+        )
         for table in tables:
             self.journal.attach(table)
         self.journal.begin()

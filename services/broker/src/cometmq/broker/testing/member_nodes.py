@@ -97,7 +97,7 @@ class MemberNode(Node):
         self.journal_disk = MemoryDisk()
         self.journal = Journal(
             self.journal_disk, "/journal", worker=self.workers.config, keeps_position=True,
-            turn=self.driver.turn,
+            turn=self.driver.turn, file_bytes=1 << 20,
         )  # fmt: skip
         self.topics = Topics(topic_file(self.folder / "topics.json"), clock_ms=self.clock.now_ms)
         self.offsets = Offsets(offset_file(str(self.folder / "offsets.json")))
