@@ -52,7 +52,20 @@ def preload() -> None:
     for program in programs.values():
         program.settings_type()
         program.app_type()
+    service: Any = import_module("cometmq.runtime.service")
+    service.sweep = _sweep_own
     gc.freeze()
+
+
+def _sweep_own() -> int:
+    """Collect only what the program has created; the rest is shared with all forks.
+
+    A real sweep visits all that was imported, which is more here than in any program, and copies
+    its pages for the fork: 0.15 s of processor time for each start.
+    """
+    freed_count = gc.collect()
+    gc.freeze()
+    return freed_count
 
 
 def receive(requests: socket.socket) -> Request | None:
