@@ -141,7 +141,7 @@ sim: setup ## Whole broker groups in simulated time: faults, promises, dropped r
 fuzz: setup ## Mutated input through the decoders and to live servers, prints the slowest; more generated cases (WORKERS=n)
 	$(BIN)/python -m tests.fuzz.run --inputs $(or $(INPUTS),5000000) --frames $(or $(FRAMES),1000000)
 	$(BIN)/python deploy/accel.py fuzz $(or $(INPUTS),100000000)
-	$(KEEP_BYTECODE) $(BIN)/pytest -q -m long --hypothesis-profile=long $(PARALLEL)
+	$(KEEP_BYTECODE) $(BIN)/pytest -q -m "long or hypothesis" --hypothesis-profile=long $(PARALLEL)
 
 .PHONY: prometheus
 prometheus: ## Install Debian's Prometheus, if there is none

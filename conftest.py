@@ -55,14 +55,16 @@ def pytest_collection_finish() -> None:
 
 
 # Inputs are generated slowly on a busy machine; this is not a fault of the code. They depend on the
-# code alone, so that a run can be repeated; `--hypothesis-profile=explore` draws new ones,
-# and `long` those of the long forms (cometmq.peers.long_forms).
+# code alone, so that a run can be repeated; `--hypothesis-profile=explore` draws new ones, and
+# `long` more of them, as in the long forms (cometmq.peers.long_forms).
 SLOW = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile("explore", deadline=None, suppress_health_check=SLOW)
 hypothesis.settings.register_profile(
-    "cometmq", hypothesis.settings.get_profile("explore"), derandomize=True
+    "cometmq", hypothesis.settings.get_profile("explore"), derandomize=True, max_examples=30
 )
-hypothesis.settings.register_profile("long", hypothesis.settings.get_profile("cometmq"))
+hypothesis.settings.register_profile(
+    "long", hypothesis.settings.get_profile("cometmq"), max_examples=100
+)
 hypothesis.settings.load_profile("cometmq")
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.copies.streams.records import whole_records
@@ -210,7 +210,6 @@ def recover(log, settings_, read_range):
     return contents(rig, disk)
 
 
-@settings(max_examples=100)
 @given(
     logs,
     st.lists(st.sampled_from([1, 33, 91, 400, 1000, 5000, 1 << 20]), min_size=1, max_size=4),
@@ -222,7 +221,6 @@ def test_a_follower_makes_the_same_store(log, pieces, limits):
     assert replicate(log, pieces, limits, None) == replicate(log, pieces, limits, CountingReader())
 
 
-@settings(max_examples=100)
 @given(logs, st.integers(0, 200), st.booleans(), st.booleans())
 def test_recovery_makes_the_same_store(log, cut, checks_crc, is_indexing):
     log = log[: max(1, len(log) - cut)]
@@ -231,7 +229,6 @@ def test_recovery_makes_the_same_store(log, cut, checks_crc, is_indexing):
     assert recover(log, changed, None) == recover(log, changed, CountingReader())
 
 
-@settings(max_examples=100)
 @given(logs, st.integers(0, 200), st.integers(0, 3000), st.sampled_from([0, FILE_BYTES]))
 def test_headers_are_followed_as_python_follows_them(log, cut, bytes_max, start):
     data = log[start : max(start, len(log) - cut)]

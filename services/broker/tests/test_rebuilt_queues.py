@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.native import IS_BUILT, RangeReader
 from cometmq.broker.testing.scripted import ScriptedBroker
 from cometmq.broker.testing.stored import ask, call_with
+from cometmq.peers.long_forms import examples
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands.send import ConsumerSendMsgBack, SendMessageV2
 from cometmq.remoting.commands.transactions import EndTransaction
@@ -165,7 +166,7 @@ async def fill(filler: Filler, script: list[tuple[Any, ...]]) -> None:
 
 @both_paths
 @given(st.lists(ops, min_size=1, max_size=25))
-@settings(max_examples=60, deadline=None)
+@examples(20, long=60)
 def test_recovery_makes_the_entries_of_the_first_write(
     is_native: bool, script: list[tuple[Any, ...]]
 ) -> None:

@@ -4,7 +4,7 @@
 import asyncio
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.ha.actions import Blocked
@@ -13,6 +13,7 @@ from cometmq.ha.places.memory import Fault
 from cometmq.ha.record import Copy
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
+from cometmq.peers.long_forms import examples
 
 from .conftest import FakeGroup, rounds, started
 
@@ -363,7 +364,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20, long=60)
 @given(STEPS)
 async def test_whatever_happens_a_healed_group_gets_one_master(steps):
     group = FakeGroup(3)

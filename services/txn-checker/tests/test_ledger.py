@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from cometmq.peers.long_forms import count
 from cometmq.store.errors import DiskError
 from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.txn_checker.entry import NO_HALF, Half, State
@@ -370,5 +371,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert is_open(again) == is_open(ledger)
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+LedgerMachine.TestCase.settings = settings(
+    max_examples=count(50, long=150), stateful_step_count=40, deadline=None
+)
 TestLedger = LedgerMachine.TestCase

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cometmq.peers.long_forms import examples
 from cometmq.remoting import Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
@@ -449,7 +450,7 @@ def test_a_fault_behind_a_long_chunk_ends_the_connection_in_its_turn():
 
 @pytest.mark.parametrize("calls_max", [2, 1000])
 @pytest.mark.parametrize(("has_lane", "is_direct"), [(False, False), (True, False), (True, True)])
-@settings(deadline=None, max_examples=40)
+@examples(15, long=40)
 @given(steps=series(ends_badly=False, kinds=codes_in_order))
 def test_no_request_overtakes_one_that_is_served_in_order(steps, calls_max, has_lane, is_direct):
     bounds = ServerSettings(calls_per_turn_max=calls_max)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker import refusals
@@ -17,6 +17,7 @@ from cometmq.broker.delays.recalled import OnItsWay, find_delayed
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.testing.scripted import ScriptedBroker
 from cometmq.broker.testing.stored import ask, call_with
+from cometmq.peers.long_forms import examples
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands.send import ConsumerSendMsgBack, RecallMessage, SendMessageV2
 from cometmq.remoting.commands.transactions import EndTransaction
@@ -109,7 +110,7 @@ TABLES = ("1s", "1s 5s 10s 30s", "5s 1s", "2s 3s", "10s 1m", "0s 1s 0s 4s", "3s 
     pause_ms=st.integers(1, 900),
     native=st.sampled_from(["true", "false"]),
 )
-@settings(max_examples=30, deadline=None)
+@examples(10, long=30)
 def test_each_message_is_delivered_once_in_time(
     table: str, delays_ms: list[int], pause_ms: int, native: str
 ) -> None:

@@ -4,12 +4,13 @@
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.filters.records import sql_record_filter
 from cometmq.broker.filters.sql import SqlError, SqlFilter
 from cometmq.broker.native import IS_BUILT
+from cometmq.peers.long_forms import examples
 from cometmq.remoting.message.record_layout import MAGIC_V1
 
 names = st.sampled_from(["a", "b", "ab", "level"])
@@ -58,7 +59,7 @@ def record(text: bytes) -> bytes:
 
 
 @pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
-@settings(deadline=None, max_examples=600)
+@examples(100, long=600)
 @given(expressions, st.lists(properties, min_size=1, max_size=8))
 def test_native_verdicts_are_those_of_python(expression, messages):
     from cometmq import accel  # optional

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of generated cases: some of them in `make test`, many in `make fuzz`.
 
-The marker `long` selects the tests that have a long form, the Hypothesis profile `long` its counts.
+The marker `long` selects the tests that have a long form, and `hypothesis` those whose examples are
+counted by the profile. The Hypothesis profile `long` has the counts of the long forms.
 """
 
 from collections.abc import Callable
@@ -15,15 +16,19 @@ IS_LONG: Final = settings.get_current_profile_name() == "long"
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 
-def seeds(count: int, *, long: int) -> Callable[[Test], Test]:
+def count(few: int, *, long: int) -> int:
+    """Return the number of cases: few, or `long` in a long form."""
+    assert few < long
+    return long if IS_LONG else few
+
+
+def seeds(few: int, *, long: int) -> Callable[[Test], Test]:
     """Give a test so many values of its parameter `seed`, or `long` in its long form."""
-    assert count < long
-    parametrized = pytest.mark.parametrize("seed", range(long if IS_LONG else count))
+    parametrized = pytest.mark.parametrize("seed", range(count(few, long=long)))
     return lambda test: pytest.mark.long(parametrized(test))
 
 
-def examples(count: int, *, long: int) -> Callable[[Test], Test]:
+def examples(few: int, *, long: int) -> Callable[[Test], Test]:
     """Give a test so many examples of Hypothesis, or `long` in its long form."""
-    assert count < long
-    limited = settings(max_examples=long if IS_LONG else count, deadline=None)
+    limited = settings(max_examples=count(few, long=long), deadline=None)
     return lambda test: pytest.mark.long(limited(test))
