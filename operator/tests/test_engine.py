@@ -17,7 +17,8 @@ from cometmq.operator.engine.passes import Pass
 from cometmq.operator.metrics import OperatorFigures
 from cometmq.operator.topics_and_groups.objects import Objects
 from cometmq.remoting.log import NO_LOG
-from cometmq.runtime.clock import FakeClock, SystemClock
+from cometmq.runtime.clock import SystemClock
+from cometmq.runtime.testing.clock import FakeClock
 
 KEY = ("Kind", "mq", "one")
 

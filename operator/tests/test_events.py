@@ -15,7 +15,7 @@ from cometmq.operator.broker_groups.status import Findings, status_of
 from cometmq.operator.engine.context import Context
 from cometmq.operator.testing.states import READY, STALE, group, seen
 from cometmq.remoting.log import NO_LOG
-from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.testing.clock import FakeClock
 
 NOW = "2026-01-01T00:00:00Z"
 LAGS = Wait(Reason.STATEFUL_SET_LAGS, "the StatefulSet's controller has yet to act")

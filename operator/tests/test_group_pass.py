@@ -18,7 +18,7 @@ from cometmq.operator.broker_groups.observe import REVISION
 from cometmq.operator.engine.context import Context
 from cometmq.remoting.errors import RequestTimeout
 from cometmq.remoting.log import NO_LOG
-from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.testing.clock import FakeClock
 
 QUIET_MS = 60_000
 RECORD = Record(

@@ -10,7 +10,6 @@ import pytest
 import structlog
 
 from cometmq.runtime import logging as runtime_logging
-from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.logging import (
     INFO_COUNT_MAX,
     REPEAT_COUNT_MAX,
@@ -18,6 +17,7 @@ from cometmq.runtime.logging import (
     VALUE_CHARS_MAX,
     RateLimit,
 )
+from cometmq.runtime.testing.clock import FakeClock
 
 
 @pytest.fixture

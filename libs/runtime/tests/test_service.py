@@ -70,7 +70,7 @@ def test_bugs_and_errors_after_the_start_give_status_1(capsys):
 
 IGNORES_THE_REQUEST = """
 import asyncio, os, signal
-from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.testing.clock import FakeClock
 from cometmq.runtime.service import run
 clock = FakeClock()
 async def main(stop):
@@ -91,7 +91,7 @@ def test_the_second_signal_ends_the_program_at_once():
 
 TOLD_TWICE = """
 import asyncio, os, signal
-from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.testing.clock import FakeClock
 from cometmq.runtime.service import run
 clock = FakeClock()
 async def main(stop):

@@ -40,8 +40,9 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings, TlsMode
 from cometmq.runtime.admin_http import AdminHttp
-from cometmq.runtime.clock import FakeClock, SystemClock
+from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import Loaded, load
+from cometmq.runtime.testing.clock import FakeClock
 from cometmq.store.journal import read_journal
 from cometmq.store.os_disk import OsDisk
 from cometmq.store.testing.builders import StoreRig, make_message

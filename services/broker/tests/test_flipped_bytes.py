@@ -27,8 +27,8 @@ from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.message.record import decode_record
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
-from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.settings import load
+from cometmq.runtime.testing.clock import FakeClock
 from cometmq.store.errors import CorruptStore
 from cometmq.store.message_store import MessageStore
 from cometmq.store.os_disk import OsDisk

@@ -17,8 +17,8 @@ from cometmq.console.site import site
 from cometmq.insight.history import History as Looks
 from cometmq.insight.model import Snapshot, Unknown
 from cometmq.remoting.log import NO_LOG
-from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.settings import load
+from cometmq.runtime.testing.clock import FakeClock
 
 TOKENS = """\
 boss admin admin-token-0123456789

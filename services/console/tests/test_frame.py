@@ -12,7 +12,7 @@ from cometmq.console.login.sessions import SESSIONS_PER_USER_MAX, Sessions
 from cometmq.console.web import frame
 from cometmq.console.web.guard import local_path
 from cometmq.remoting.errors import ConnectFailed
-from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.testing.clock import FakeClock
 
 from .desks import JSON, VIEWER, hidden
 from .shelf import PAGE, Shelf, action

@@ -12,7 +12,7 @@ from cometmq.console.history.store import DAY_S, HistoryStore
 from cometmq.console.web.problems import Problem
 from cometmq.remoting.errors import StoreError
 from cometmq.remoting.log import NO_LOG
-from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.testing.clock import FakeClock
 
 STEP_MS = 15_000
 DAY_MS = DAY_S * 1_000

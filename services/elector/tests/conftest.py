@@ -15,7 +15,7 @@ from cometmq.ha.places.memory import MemoryPlace
 from cometmq.ha.record import Copy
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
-from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.testing.clock import FakeClock
 
 GROUP = "orders"
 INCARNATIONS = "mxyz"

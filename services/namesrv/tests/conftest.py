@@ -20,8 +20,8 @@ from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header
-from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.settings import load
+from cometmq.runtime.testing.clock import FakeClock
 
 from .routes import Routes
 

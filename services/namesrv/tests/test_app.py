@@ -37,11 +37,12 @@ from cometmq.remoting.errors import CommandError, SettingsError
 from cometmq.remoting.signature import SessionCredentials, signing
 from cometmq.remoting.transport import ClientSettings, RemotingClient, TlsMode, TlsSettings
 from cometmq.runtime.admin_http import AdminHttp
-from cometmq.runtime.clock import FakeClock, SystemClock
+from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.program import program
 from cometmq.runtime.service import Stop
 from cometmq.runtime.settings import load
+from cometmq.runtime.testing.clock import FakeClock
 
 TIMEOUT_MS = 60_000
 BODY = encode_register_body(

@@ -30,10 +30,10 @@ from cometmq.remoting.commands.namesrv import (
     PutKvConfig,
     RegisterBroker,
 )
-from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.limits import LimitReached
 from cometmq.runtime.settings import load
+from cometmq.runtime.testing.clock import FakeClock
 
 BOUNDS = {
     "brokersMax": 12,

@@ -9,7 +9,7 @@ from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.runtime.acl.accounts import Accounts
 from cometmq.runtime.acl.permissions import Right
-from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.testing.clock import FakeClock
 
 MORE = "accounts: [{accessKey: moreKey1, secretKey: moreSecret1}]"
 OTHER = "accounts: [{accessKey: otherKey1, secretKey: otherSecret1}]"

@@ -16,10 +16,10 @@ from cometmq.broker.timers import measure_lags, watch_disk
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.transport.stats import TransportStats
-from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry
 from cometmq.runtime.metrics.text import render
+from cometmq.runtime.testing.clock import FakeClock
 
 LEFT_OUT = {
     "client_consume_fail_msg_count", "client_consume_fail_msg_tps", "client_consume_ok_msg_tps",

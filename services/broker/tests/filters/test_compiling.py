@@ -15,7 +15,7 @@ from cometmq.broker.filters.sql import CHARS_MAX, SqlError, compile_sql, is_comp
 from cometmq.broker.filters.sql.parser import PART_TOKENS
 from cometmq.broker.limits import HEARTBEAT_FILTER_CHARS
 from cometmq.remoting.errors import SystemBusy
-from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.testing.clock import FakeClock
 
 A, B = "10.0.0.1:1", "10.0.0.1:2"
 

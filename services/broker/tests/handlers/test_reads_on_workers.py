@@ -46,7 +46,7 @@ from cometmq.remoting.commands.topics import GetTopicStatsInfo
 from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.record import decode_record
-from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.testing.clock import FakeClock
 from cometmq.runtime.worker import Worker
 from cometmq.store.errors import DiskError
 from cometmq.store.os_disk import OsFile

@@ -29,7 +29,7 @@ from cometmq.broker.testing.journals import (
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
-from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.testing.clock import FakeClock
 from cometmq.store.errors import DiskError
 from cometmq.store.journal import Kind, encode_changes, encode_marks, read_journal
 from cometmq.store.json_config import JsonTable, content_digest

@@ -29,7 +29,7 @@ from cometmq.remoting.command import Response
 from cometmq.remoting.errors import ConnectFailed, ServerError
 from cometmq.remoting.message.new_message import encode_record
 from cometmq.remoting.message.record import MessageRecord, decode_record
-from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.testing.clock import FakeClock
 from cometmq.store.testing.builders import make_message
 
 MASTER = "10.0.0.1:10911"

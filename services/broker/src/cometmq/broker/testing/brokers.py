@@ -43,11 +43,11 @@ from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.command import Call, Peer, Response
 from cometmq.remoting.errors import ConnectFailed
 from cometmq.remoting.log import NO_LOG
-from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.incremental import finish as finish_steps
 from cometmq.runtime.limits import Limits
 from cometmq.runtime.settings import load
 from cometmq.runtime.tasks import Alarm
+from cometmq.runtime.testing.clock import FakeClock
 from cometmq.store.reads import Lookup, finish
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.settings import StoreSettings

@@ -20,7 +20,7 @@ from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.new_message import NewMessage
-from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.testing.clock import FakeClock
 from cometmq.store.disk import Disk
 from cometmq.store.results import PutResult
 from cometmq.store.settings import BrokerRole

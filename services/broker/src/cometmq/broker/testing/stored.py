@@ -26,8 +26,8 @@ from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.testing.peer import FakePeer
-from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.settings import load
+from cometmq.runtime.testing.clock import FakeClock
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.message_store import MessageStore
 from cometmq.store.os_disk import OsDisk

@@ -22,7 +22,7 @@ from cometmq.broker.testing.logs import RecordingLog
 from cometmq.broker.testing.member_nodes import MemberNode
 from cometmq.broker.testing.replicas import Node, RawSlave, until
 from cometmq.remoting.errors import SettingsError
-from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.testing.clock import FakeClock
 
 HERE = "192.0.2.1"
 
