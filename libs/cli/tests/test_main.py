@@ -217,7 +217,6 @@ def test_the_commands_are_imported_without_garbage_collections(monkeypatch):
 
     monkeypatch.setattr(entry, "import_module", load)
     entry.main()
-    gc.unfreeze()
     assert seen == [("cometmq.cli.main", False), ("main", True)]
 
 

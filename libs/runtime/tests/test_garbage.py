@@ -33,9 +33,10 @@ class Node:
 
 
 @pytest.fixture(autouse=True)
-def unfrozen() -> Iterator[None]:
+def frozen() -> Iterator[None]:
+    """Leave all tests frozen, as after their collection."""
     yield
-    gc.unfreeze()
+    gc.freeze()
 
 
 def test_collections_pause_inside_the_block_even_if_the_import_fails() -> None:

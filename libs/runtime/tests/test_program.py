@@ -2,7 +2,6 @@
 """A service that has started is always stopped, even if the process fails."""
 
 import asyncio
-import gc
 import socket
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG
+from cometmq.runtime import service
 from cometmq.runtime.program import configured_program, program
 from cometmq.runtime.service import Stop
 from cometmq.runtime.settings.mistakes import Mistakes
@@ -39,9 +39,9 @@ class Service:
 
 
 @pytest.fixture(autouse=True)
-def thawed():
-    yield
-    gc.unfreeze()
+def unswept(monkeypatch):
+    """Leave out the sweep after a start, which would visit all tests."""
+    monkeypatch.setattr(service, "sweep", lambda: 0)
 
 
 @pytest.fixture
