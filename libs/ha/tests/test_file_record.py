@@ -20,6 +20,7 @@ from cometmq.ha.port import Answer, Outcome, RecordUnreachable
 from cometmq.ha.record import RecordDamaged, Versioned
 from cometmq.ha.testing.failing_disk import Crash, Disk, Process
 from cometmq.ha.testing.port_contract import FIRST, SECOND, new_record
+from cometmq.peers.long_forms import case_count
 
 PATH = Path("/group/record")
 STEPS_MAX = 20
@@ -103,7 +104,8 @@ def test_a_writer_that_is_stopped_at_any_step_blocks_nobody_and_overwrites_nothi
     assert group.write() is Answer.APPLIED
 
 
-@pytest.mark.parametrize("others", [1, 2 * KEPT])
+@pytest.mark.long
+@pytest.mark.parametrize("others", [1, case_count(KEPT + 1, long=2 * KEPT)])
 @pytest.mark.parametrize("first", range(STEPS_MAX))
 def test_two_writers_stopped_at_any_step_leave_one_order_of_writes(first, others):
     for second in range(STEPS_MAX):

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cometmq.peers.long_forms import count
+from cometmq.peers.long_forms import case_count
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.index import index
 from cometmq.store.inspection.verify import verify_store
@@ -153,7 +153,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStore = StoreMachine.TestCase
 TestStore.settings = settings(
-    max_examples=count(20, long=60),
+    max_examples=case_count(20, long=60),
     stateful_step_count=25,
     deadline=None,
     derandomize=True,

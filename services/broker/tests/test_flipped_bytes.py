@@ -23,6 +23,7 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.testing.logs import RecordingLog
+from cometmq.peers.long_forms import case_count
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.message.record import decode_record
 from cometmq.remoting.transport.client import RemotingClient
@@ -63,7 +64,7 @@ FILES: Final = {
     "delay offsets": "config/delayOffset.json",
     "journal": "config/journal/*",
 }
-POSITIONS: Final = 4
+POSITIONS: Final = case_count(2, long=4)
 CASES: Final = [(stop, kind, at) for stop in STOPS for kind in FILES for at in range(POSITIONS)]
 
 
@@ -253,6 +254,7 @@ async def test_without_damage_everything_is_there(left: dict[str, Path], tmp_pat
         assert [event for event in node.log.alarms if "damaged" in event.name] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("stop", "kind", "at"), CASES, ids=lambda it: str(it).replace(" ", "-"))
 async def test_changed_bytes_are_noticed_or_harmless(
     left: dict[str, Path], tmp_path: Path, stop: str, kind: str, at: int

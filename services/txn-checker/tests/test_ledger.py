@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cometmq.peers.long_forms import count
+from cometmq.peers.long_forms import case_count
 from cometmq.store.errors import DiskError
 from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.txn_checker.entry import NO_HALF, Half, State
@@ -372,6 +372,6 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 LedgerMachine.TestCase.settings = settings(
-    max_examples=count(50, long=150), stateful_step_count=40, deadline=None
+    max_examples=case_count(50, long=150), stateful_step_count=40, deadline=None
 )
 TestLedger = LedgerMachine.TestCase

@@ -16,7 +16,7 @@ IS_LONG: Final = settings.get_current_profile_name() == "long"
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 
-def count(few: int, *, long: int) -> int:
+def case_count(few: int, *, long: int) -> int:
     """Return the number of cases: few, or `long` in a long form."""
     assert few < long
     return long if IS_LONG else few
@@ -24,11 +24,11 @@ def count(few: int, *, long: int) -> int:
 
 def seeds(few: int, *, long: int) -> Callable[[Test], Test]:
     """Give a test so many values of its parameter `seed`, or `long` in its long form."""
-    parametrized = pytest.mark.parametrize("seed", range(count(few, long=long)))
+    parametrized = pytest.mark.parametrize("seed", range(case_count(few, long=long)))
     return lambda test: pytest.mark.long(parametrized(test))
 
 
 def examples(few: int, *, long: int) -> Callable[[Test], Test]:
     """Give a test so many examples of Hypothesis, or `long` in its long form."""
-    limited = settings(max_examples=count(few, long=long), deadline=None)
+    limited = settings(max_examples=case_count(few, long=long), deadline=None)
     return lambda test: pytest.mark.long(limited(test))
