@@ -169,6 +169,23 @@ def test_an_abandoned_line_reader_ends_silently(monkeypatch):
     assert raised == []
 
 
+def test_the_time_to_read_a_line_is_proportional_to_its_length(tmp_path):
+    async def read(file):
+        began_s = time.thread_time()
+        lines = [line async for line in read_lines(file.fileno())]
+        spent_s = time.thread_time() - began_s
+        assert [len(line) for line in lines] == [size, 3]
+        return spent_s
+
+    spent_s = {}
+    for size in (2 << 20, 32 << 20):
+        path = tmp_path / str(size)
+        path.write_bytes(b"x" * size + b"\nend")
+        with path.open("rb") as file:
+            spent_s[size] = asyncio.run(read(file))
+    assert spent_s[32 << 20] < 64 * spent_s[2 << 20]  # 16 times, or 256 if it were quadratic
+
+
 class OnTerminal:
     """A command whose standard error, and optionally output, is a terminal."""
 

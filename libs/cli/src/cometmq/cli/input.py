@@ -44,12 +44,14 @@ async def read_lines(descriptor: int) -> AsyncIterator[bytes]:
                 return
 
     Thread(target=read, name="read-lines", daemon=True).start()
-    rest = b""
+    parts: list[bytes] = []  # of a line: joining them with each chunk would be quadratic
     while chunk := await chunks.get():
         if isinstance(chunk, OSError):
             raise chunk
-        *lines, rest = (rest + chunk).split(b"\n")
+        first, *lines = chunk.split(b"\n")
+        parts.append(first)
         for line in lines:
-            yield line
-    if rest:
+            yield b"".join(parts)
+            parts = [line]
+    if rest := b"".join(parts):
         yield rest
