@@ -302,7 +302,7 @@ ALL: dict[str, Mutation] = {
         forgets_position,
         PAIR,
         ("kill", "part", "delete"),
-        {"weights": {"kill": 4, "part": 3, "delete": 2}, "send_share": 0.1, "think_s": 0.02},
-        seeds=300,
+        {"weights": {"kill": 6, "part": 4, "delete": 4}, "send_share": 0.05, "think_s": 0.02},
+        seeds=200,
     ),
 }
