@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hidden and replaced modules."""
+"""Hidden modules."""
 
-import importlib
 import subprocess
 import sys
 
 import pytest
 
-from cometmq.runtime.imports import hidden_module, replaced_module
+from cometmq.runtime.imports import hidden_module
 
 
 def test_module_is_hidden_inside_the_block_only(monkeypatch):
@@ -34,11 +33,3 @@ def test_the_log_loads_without_rich_and_does_not_break_it():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["False", "rich.console"]
     assert "a.done" in done.stderr
-
-
-def test_a_module_is_replaced_only_inside_the_block():
-    with replaced_module("this", "zen"):
-        assert importlib.import_module("this").zen is None
-    assert "this" not in sys.modules
-    with replaced_module("json", "loads"):
-        assert importlib.import_module("json").loads is not None

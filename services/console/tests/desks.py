@@ -14,6 +14,7 @@ from cometmq.console.login.tokens import Tokens, read_tokens
 from cometmq.console.notes import Notes
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
+from cometmq.console.web.exchange import Request
 from cometmq.insight.history import History as Looks
 from cometmq.insight.model import Snapshot, Unknown
 from cometmq.remoting.log import NO_LOG
@@ -57,6 +58,22 @@ def snapshot(clock, **parts):
     return Snapshot(namesrv="n:9876", taken_ms=clock.now_ms(), took_ms=3, **given)
 
 
+class Direct(httpx2.AsyncBaseTransport):
+    """Hands the requests of a client to an application."""
+
+    def __init__(self, handler):
+        self._handler = handler
+
+    async def handle_async_request(self, request):
+        headers = [(name.decode().lower(), value.decode()) for name, value in request.headers.raw]
+        target = request.url.raw_path.decode()
+        answer = await self._handler(
+            Request(request.method, target, headers, request.stream, client="127.0.0.1")
+        )
+        given = [*answer.headers.items(), *(("Set-Cookie", it) for it in answer.cookies)]
+        return httpx2.Response(answer.status, headers=given, content=answer.body)
+
+
 class Site:
     """An application, and a browser with its cookies."""
 
@@ -96,8 +113,7 @@ class Site:
         if oidc is not None:
             chosen["oidc"] = oidc(loaded.value, clock=self.clock)
             stack.push_async_callback(chosen["oidc"].close)
-        self.app = site(self.desk, tokens, **chosen)
-        transport = httpx2.ASGITransport(self.app, raise_app_exceptions=False)
+        transport = Direct(site(self.desk, tokens, **chosen))
         self.web = httpx2.AsyncClient(transport=transport, base_url=BASE)
         stack.push_async_callback(self.web.aclose)
 

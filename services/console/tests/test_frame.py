@@ -279,3 +279,14 @@ async def test_pages_can_demand_a_login(sites, settings):
     assert answer.headers["location"] == "/login?next=%2Fthing%3Fname%3Da"
     assert (await site.web.get("/thing", headers=JSON)).status_code == 401
     assert (await site.web.get("/thing", headers={**VIEWER, **JSON})).status_code == 200
+
+
+async def test_addresses_with_a_slash_at_the_end_and_other_methods(sites):
+    site = sites(pages=[PAGE], prefix="/cometmq")
+    answer = await site.web.get("/cometmq/thing/")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/cometmq/thing")
+    for path in ("//evil.example/", "//"):
+        assert "evil" not in (await site.web.get(path)).headers.get("location", "")
+    refused = await site.web.delete("/cometmq/thing", headers=JSON)
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET")
+    assert (await site.web.head("/cometmq/thing?name=a")).status_code == 200

@@ -7,17 +7,17 @@ import secrets
 import socket
 import time
 from contextlib import AsyncExitStack
+from http import HTTPStatus
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import pytest
 from joserfc import jwt
 from joserfc.jwk import RSAKey
-from starlette.applications import Starlette
-from starlette.responses import JSONResponse, RedirectResponse
-from starlette.routing import Route
 
 from cometmq.console.login.oidc import Oidc
+from cometmq.console.web.exchange import redirect
+from cometmq.console.web.rendering import json_answer
 from cometmq.console.web.server import WebServer
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.tasks import TaskSet
@@ -42,20 +42,22 @@ class Provider:
     async def start(self, stack):
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        app = Starlette(
-            routes=[
-                Route("/.well-known/openid-configuration", self._metadata),
-                Route("/authorize", self._authorize),
-                Route("/token", self._token, methods=["POST"]),
-                Route("/keys", self._keys),
-            ]
-        )
-        server = WebServer(app, tls=None, trusted_proxies="", tasks=TaskSet(NO_LOG))
+        tasks = TaskSet(NO_LOG)
+        server = WebServer(self._answer, tls=None, trusted_proxies="", tasks=tasks, log=NO_LOG)
         await server.start(listener)
         stack.push_async_callback(server.stop)
 
+    async def _answer(self, request):
+        pages = {
+            "/.well-known/openid-configuration": self._metadata,
+            "/authorize": self._authorize,
+            "/token": self._token,
+            "/keys": self._keys,
+        }
+        return await pages[request.path](request)
+
     async def _metadata(self, _request):
-        return JSONResponse(
+        return json_answer(
             {
                 "issuer": self.url,
                 "authorization_endpoint": f"{self.url}/authorize",
@@ -65,17 +67,17 @@ class Provider:
         )
 
     async def _authorize(self, request):
-        asked = request.query_params
+        asked = {name: request.arg(name) for name in request.args}
         assert asked["code_challenge_method"] == "S256"
         code = secrets.token_urlsafe(8)
         self.codes[code] = asked["code_challenge"], asked["nonce"]
-        return RedirectResponse(f"{asked['redirect_uri']}?code={code}&state={asked['state']}")
+        return redirect(f"{asked['redirect_uri']}?code={code}&state={asked['state']}")
 
     async def _token(self, request):
-        form = parse_qs((await request.body()).decode())
+        form = parse_qs(b"".join([part async for part in request.body]).decode())
         found = self.codes.pop(form.get("code", [""])[0], None)
         if found is None:
-            return JSONResponse({"error": "invalid_grant"}, 400)
+            return json_answer({"error": "invalid_grant"}, HTTPStatus.BAD_REQUEST)
         challenge, nonce = found
         digest = hashlib.sha256(form["code_verifier"][0].encode()).digest()
         assert base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == challenge
@@ -86,10 +88,10 @@ class Provider:
             "nonce": self.nonce or nonce, **self.claims,
         }  # fmt: skip
         token = jwt.encode({"alg": "RS256", "kid": "one"}, claims, self.signing)
-        return JSONResponse({"access_token": "a", "token_type": "Bearer", "id_token": token})
+        return json_answer({"access_token": "a", "token_type": "Bearer", "id_token": token})
 
     async def _keys(self, _request):
-        return JSONResponse({"keys": [self.key.as_dict(private=False)]})
+        return json_answer({"keys": [self.key.as_dict(private=False)]})
 
 
 @pytest.fixture

@@ -5,15 +5,17 @@ import asyncio
 import socket
 import subprocess
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import pytest
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
 
+from cometmq.console.web.clients import Proxies, network_of
+from cometmq.console.web.exchange import plain
 from cometmq.console.web.guard import form_of
 from cometmq.console.web.problems import Problem
-from cometmq.console.web.server import WebServer, network_of
+from cometmq.console.web.server import WebServer
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.tasks import TaskSet
 
 CONNECTIONS_MAX = 8
@@ -22,14 +24,14 @@ POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
 FORM = b"Content-Type: application/x-www-form-urlencoded\r\n"
 
 
-async def app(scope, receive, send):
-    request, status = Request(scope, receive), 200
+async def app(request):
+    status = 200
     try:
         if request.method == "POST":
             await form_of(request)
     except Problem as problem:
         status = problem.status
-    await PlainTextResponse("ok", status)(scope, receive, send)
+    return plain("ok", status)
 
 
 @pytest.fixture
@@ -37,7 +39,12 @@ async def server():
     """Return the address of a server with room for few connections."""
     async with AsyncExitStack() as stack:
         web = WebServer(
-            app, tls=None, trusted_proxies="", tasks=TaskSet(), connections_max=CONNECTIONS_MAX
+            app,
+            tls=None,
+            trusted_proxies="",
+            tasks=TaskSet(),
+            log=NO_LOG,
+            connections_max=CONNECTIONS_MAX,
         )
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         await web.start(listener)
@@ -95,13 +102,111 @@ def test_the_network_of_an_address(address, network):
     assert network_of(address) == network
 
 
-def test_the_server_does_without_the_command_line_of_uvicorn():
-    code = (
-        "import sys, cometmq.console.app\n"
-        "assert 'uvicorn.server' in sys.modules\n"
-        "print([it for it in ('click', 'multiprocessing', 'uvicorn.main') if it in sys.modules])\n"
-        "import uvicorn.main\n"
-        "assert callable(uvicorn.main.run)\n"
+# -- HTTP ---------------------------------------------------------------------------------------
+
+
+async def exchanged(server, sent, *, until_end=True):
+    """Send bytes, and return everything that the server answers until it closes."""
+    reader, writer = await asyncio.open_connection(*server)
+    writer.write(sent)
+    async with asyncio.timeout(60):
+        found = await (reader.read() if until_end else reader.readuntil(b"\r\n\r\n"))
+    writer.close()
+    return found
+
+
+async def test_requests_of_one_connection_are_answered_in_turn(server):
+    last = GET + b"Connection: close\r\n\r\n"
+    chunked = (
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+        + FORM
+        + b"\r\n2\r\na=\r\n1\r\n7\r\n0\r\n\r\n"
     )
+    head = GET.replace(b"GET", b"HEAD") + b"\r\n"
+    answer = await exchanged(server, chunked + head + last)
+    assert answer.count(b"HTTP/1.1 200 OK\r\n") == 3
+    assert answer.count(b"\r\n\r\nok") == 2, "an answer to HEAD has no body"
+    assert answer.lower().count(b"content-length: 2\r\n") == 3
+    assert answer.lower().count(b"connection: close") == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"400"),
+        (POST.replace(b"1000", b"-1") + b"\r\n", b"400"),
+        (GET + b"Transfer-Encoding: gzip\r\n\r\n", b"501"),
+        (GET + b"X: " + b"x" * (70 << 10), b"431"),
+    ],
+)
+async def test_what_is_not_http_is_refused(server, sent, status):
+    answer = await exchanged(server, sent)
+    assert answer.split()[1] == status
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+async def test_a_form_that_is_refused_early_gets_its_answer(server):
+    form = b"a=" + b"x" * (9 << 20)
+    sent = POST.replace(b"1000", str(len(form)).encode()) + FORM + b"\r\n" + form
+    assert (await exchanged(server, sent)).split()[1] == b"400"
+
+
+async def test_a_client_that_asks_first_sends_its_form(server):
+    reader, writer = await asyncio.open_connection(*server)
+    writer.write(POST.replace(b"1000", b"3") + FORM + b"Expect: 100-continue\r\n\r\n")
+    async with asyncio.timeout(60):
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        writer.write(b"a=1")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    writer.close()
+
+
+async def test_a_form_that_ends_early_changes_nothing_and_ends_the_connection(server):
+    reader, writer = await asyncio.open_connection(*server)
+    writer.write(POST + FORM + b"\r\na=1")
+    writer.write_eof()
+    async with asyncio.timeout(60):
+        assert b" 200 " not in await reader.read()
+    writer.close()
+    assert await exchanged(server, GET + b"\r\n", until_end=False)
+
+
+async def test_a_connection_that_stays_silent_is_closed(server, monkeypatch):
+    monkeypatch.setattr("cometmq.console.web.server.SILENT_S", 0.05)
+    for held in (b"", GET):
+        reader, writer = await asyncio.open_connection(*server)
+        writer.write(held)
+        async with asyncio.timeout(60):
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("trusted", "peer", "forwarded", "client"),
+    [
+        ("", "10.0.0.9", "1.1.1.1", "10.0.0.9"),
+        ("10.0.0.9", "10.0.0.9", "", "10.0.0.9"),
+        ("10.0.0.9", "10.0.0.9", "6.6.6.6, 1.1.1.1", "1.1.1.1"),
+        ("10.0.0.0/8,fd00::/8", "::ffff:10.0.0.9", "1.1.1.1, fd00::7", "1.1.1.1"),
+        ("10.0.0.9", "10.0.0.8", "1.1.1.1", "10.0.0.8"),
+        ("10.0.0.9", "10.0.0.9", "unknown", "unknown"),
+        ("*", "10.0.0.9", "1.1.1.1, 2.2.2.2", "1.1.1.1"),
+    ],
+)
+def test_the_client_behind_a_trusted_proxy(trusted, peer, forwarded, client):
+    assert Proxies(trusted).client(peer, forwarded) == client
+
+
+def test_trusted_proxies_are_addresses():
+    with pytest.raises(SettingsError, match=r"trustedProxies=proxy\.example"):
+        Proxies("proxy.example")
+
+
+def test_the_server_needs_no_package_that_does_more():
+    heavy = ("starlette", "uvicorn", "anyio", "email", "http.client", "uvloop")
+    code = f"import sys, cometmq.console.app\nprint([it for it in {heavy} if it in sys.modules])\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

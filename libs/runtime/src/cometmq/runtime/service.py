@@ -26,12 +26,15 @@ from cometmq.runtime.process.open_files import raise_open_files_limit
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
-try:
-    import uvloop
 
-    new_event_loop: LoopFactory = uvloop.new_event_loop
-except ImportError:  # uvloop lacks wheels for some platforms; asyncio's loop suffices
-    new_event_loop = asyncio.new_event_loop
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return uvloop's event loop, if it is installed."""
+    try:
+        import uvloop  # noqa: PLC0415  # some programs do without it, to save memory
+    except ImportError:  # uvloop lacks wheels for some platforms; asyncio's loop suffices
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -78,6 +81,7 @@ def run(
     *,
     log: Log = NO_LOG,
     clock: Clock | None = None,
+    loop_factory: LoopFactory = new_event_loop,
 ) -> int:
     """Run a program until it ends or a signal stops it; return its exit status."""
     return_freed_memory()
@@ -96,7 +100,7 @@ def run(
             sweeps.stop()
 
     try:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
             runner.run(guarded())
     except Exception as error:  # noqa: BLE001  # the frame: every error becomes a status
         is_serving = stop is not None and stop.is_serving

@@ -25,6 +25,7 @@ from cometmq.console.programs import Program, certificates_in, check_programs, p
 from cometmq.console.reading import ReadingAdmin
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
+from cometmq.console.web.clients import Proxies
 from cometmq.console.web.problems import Problem
 from cometmq.console.web.server import WebServer
 from cometmq.insight.certificates import OURS, certificates_at
@@ -91,6 +92,7 @@ class ConsoleApp:
         faults.attempt(lambda: _options(settings, self._loaded.label))
         faults.attempt(self._server_tls)
         faults.attempt(lambda: patterns_of(settings.readable_topics))
+        faults.attempt(lambda: Proxies(settings.trusted_proxies))
         faults.attempt(lambda: groups_of(settings.elector_config))
         faults.attempt(lambda: check_programs(programs_in(settings.program_configs)))
         if settings.oidc_issuer and not settings.public_url:
@@ -195,7 +197,7 @@ class ConsoleApp:
     async def _serve(self, desk: Desk, folder: Path, stack: AsyncExitStack) -> None:
         settings = self._settings
         tokens, hint = self._tokens(folder)
-        app = site(desk, tokens, oidc=await self._oidc(stack), token_hint=hint)
+        handler = site(desk, tokens, oidc=await self._oidc(stack), token_hint=hint)
         tls = self._server_tls()
         self._tls = watched = None if tls is None else WatchedContext(tls, server_context)
         context = None if watched is None else renewing(watched)
@@ -204,7 +206,13 @@ class ConsoleApp:
             look = partial(CertificateWatch(tasks, self._log).look, watched)
             watch = every(CERTIFICATES_MS, look, name="console-certificates", log=self._log)
             tasks.spawn(watch, name="console-certificates", is_endless=True)
-        server = WebServer(app, tls=context, trusted_proxies=settings.trusted_proxies, tasks=tasks)
+        server = WebServer(
+            handler,
+            tls=context,
+            trusted_proxies=settings.trusted_proxies,
+            tasks=tasks,
+            log=self._log,
+        )
         listener = self._listener or self._listen()
         await server.start(listener)
         stack.push_async_callback(server.stop)

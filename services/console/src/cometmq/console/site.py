@@ -4,14 +4,13 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from starlette.types import ASGIApp
-
 from cometmq.console.desk import Desk
 from cometmq.console.login.gate import Gate
 from cometmq.console.login.routes import LoginPages
 from cometmq.console.login.tokens import Tokens
 from cometmq.console.pages import ACTIONS, PAGES
 from cometmq.console.web.action import Action
+from cometmq.console.web.exchange import Handler
 from cometmq.console.web.frame import Frame
 from cometmq.console.web.page import Page
 from cometmq.console.web.rendering import Renderer
@@ -29,7 +28,7 @@ def site(
     token_hint: str = "",
     pages: Sequence[Page] = PAGES,
     actions: Sequence[Action] = ACTIONS,
-) -> ASGIApp:
+) -> Handler:
     """Return the application; `token_hint` is the path of the generated token."""
     gate = Gate(desk.settings, tokens, clock=desk.clock, log=desk.log)
     renderer = Renderer(
@@ -40,4 +39,4 @@ def site(
         cluster=desk.settings.namesrv_addr,
     )
     login = LoginPages(desk, gate, tokens, renderer, oidc=oidc, token_hint=token_hint)
-    return Frame(desk, gate, renderer, pages=pages, actions=actions, login=login).app
+    return Frame(desk, gate, renderer, pages=pages, actions=actions, login=login).handler

@@ -6,15 +6,13 @@ import secrets
 from http import HTTPStatus
 from typing import Final
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from cometmq.console.login.attempts import Attempts
 from cometmq.console.login.drafts import Drafts
 from cometmq.console.login.roles import Role, User, role_of
 from cometmq.console.login.sessions import Session, Sessions
 from cometmq.console.login.tokens import Tokens
 from cometmq.console.settings import ConsoleSettings
+from cometmq.console.web.exchange import Request, Response
 from cometmq.console.web.guard import check_origin, is_secure
 from cometmq.console.web.problems import FormExpired, Problem
 from cometmq.remoting.log import Log
@@ -48,7 +46,7 @@ class Gate:
         given = request.headers.get("authorization", "")
         if given.lower().startswith(_BEARER):
             return self._bearer(given[len(_BEARER) :].strip(), request), None
-        session = self.sessions.find(request.cookies.get(self._cookie, ""))
+        session = self.sessions.find(request.cookie(self._cookie))
         return (self._anonymous, None) if session is None else (session.user, session)
 
     def known(self, request: Request) -> tuple[User, Session | None]:
@@ -71,7 +69,7 @@ class Gate:
 
     def has_ended(self, request: Request) -> bool:
         """Return whether the session of a request has expired, as far as is remembered."""
-        return self.sessions.ended(request.cookies.get(self._cookie, "")) is not None
+        return self.sessions.ended(request.cookie(self._cookie)) is not None
 
     def keep_draft(self, request: Request, form: dict[str, list[str]]) -> str:
         """Keep what a user typed into a form whose session has expired; return the draft's id.
@@ -79,11 +77,11 @@ class Gate:
         Raise Problem unless it is a form of that session.
         """
         check_origin(request, self._settings)
-        ended = self.sessions.ended(request.cookies.get(self._cookie, ""))
+        ended = self.sessions.ended(request.cookie(self._cookie))
         given = (form.get("csrf") or [""])[-1]
         if ended is None or not hmac.compare_digest(given.encode(), ended.csrf.encode()):
             raise FormExpired
-        return self.drafts.keep(ended.user, request.url.path, form)
+        return self.drafts.keep(ended.user, request.path, form)
 
     def begin(
         self,
@@ -93,24 +91,24 @@ class Gate:
         credentials: SessionCredentials | None = None,
     ) -> None:
         """Log a user in; the session that the browser had before ends."""
-        self.sessions.end(request.cookies.get(self._cookie, ""))
+        self.sessions.end(request.cookie(self._cookie))
         token = self.sessions.begin(user, credentials)
         self._set(response, self._cookie, token, self._settings.session_life // 1_000)
         self._log.info("login.accepted", user=user.name, role=user.role.name.lower(), how=user.how)
 
     def end(self, request: Request, response: Response) -> None:
         """Log a user out."""
-        self.sessions.end(request.cookies.get(self._cookie, ""))
-        response.delete_cookie(self._cookie, path=self._path)
+        self.sessions.end(request.cookie(self._cookie))
+        response.set_cookie(self._cookie, "", life_s=0, path=self._path)
 
     def begin_attempt(self, name: str, request: Request) -> None:
         """Raise Problem if there were too many failed logins; count this one until it succeeds."""
         self.check_attempts(name, request)
-        self.attempts.begin(name, address_of(request))
+        self.attempts.begin(name, request.client)
 
     def check_attempts(self, name: str, request: Request) -> None:
         """Raise Problem if there were too many failed logins."""
-        wait_s = self.attempts.wait_s(name, address_of(request))
+        wait_s = self.attempts.wait_s(name, request.client)
         if wait_s:
             problem = Problem(
                 HTTPStatus.TOO_MANY_REQUESTS, f"too many failed logins: try again in {wait_s} s"
@@ -120,11 +118,11 @@ class Gate:
 
     def refuse(self, name: str, request: Request) -> None:
         """Log a failed login."""
-        self._log.warning("login.refused", user=name[:100], address=address_of(request))
+        self._log.warning("login.refused", user=name[:100], address=request.client)
 
     def form_token(self, request: Request, response_cookies: dict[str, str]) -> str:
         """Return the token for the login form; note the cookie that the answer must set."""
-        cookie = request.cookies.get(self._form_cookie, "")
+        cookie = request.cookie(self._form_cookie)
         if not cookie:
             cookie = secrets.token_urlsafe(32)
             response_cookies[self._form_cookie] = cookie
@@ -135,7 +133,7 @@ class Gate:
         self._set(response, name, value, life_s)
 
     def _form_token(self, request: Request) -> str:
-        cookie = request.cookies.get(self._form_cookie, "")
+        cookie = request.cookie(self._form_cookie)
         return self.sessions.form_token(cookie) if cookie else ""
 
     def _bearer(self, token: str, request: Request) -> User:
@@ -144,28 +142,21 @@ class Gate:
         if user is None:
             self.refuse("", request)
             raise Problem(HTTPStatus.UNAUTHORIZED, "the token is not valid")
-        self.attempts.withdraw("", address_of(request))
+        self.attempts.withdraw("", request.client)
         return user
 
     def _set(self, response: Response, name: str, value: str, life_s: int) -> None:
         response.set_cookie(
             name,
             value,
-            max_age=life_s,
+            life_s=life_s,
             path=self._path,
-            secure=is_secure(self._settings),
-            httponly=True,
-            samesite="lax",  # a login at an OpenID provider leads back from another site
+            is_secure=is_secure(self._settings),
         )
 
     @property
     def _path(self) -> str:
         return self._settings.prefix or "/"
-
-
-def address_of(request: Request) -> str:
-    """Return the address of the client."""
-    return request.client.host if request.client is not None else ""
 
 
 def may(user: User, role: Role) -> bool:

@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages of logging in and out."""
 
-from collections.abc import Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
-
 from cometmq.console.desk import Desk
 from cometmq.console.login.accounts import Refused, account_user
-from cometmq.console.login.gate import Gate, address_of
+from cometmq.console.login.gate import Gate
 from cometmq.console.login.roles import Role, User, role_of
 from cometmq.console.login.tokens import Tokens
+from cometmq.console.web.exchange import Handler, Request, Response, redirect
 from cometmq.console.web.guard import form_of, local_path
 from cometmq.console.web.problems import Problem
 from cometmq.console.web.rendering import Renderer
@@ -48,20 +44,20 @@ class LoginPages:
         self._oidc = oidc
         self._token_hint = token_hint
 
-    def routes(self) -> Sequence[Route]:
-        """Return the routes, whose errors the frame turns into pages."""
-        found = [
-            Route("/login", self._login, methods=["GET", "POST"]),
-            Route("/logout", self._logout, methods=["POST"]),
-        ]
+    def routes(self) -> dict[str, tuple[Handler, str]]:
+        """Return the handlers by path, with their methods; the frame turns errors into pages."""
+        found: dict[str, tuple[Handler, str]] = {
+            "/login": (self._login, "GET POST"),
+            "/logout": (self._logout, "POST"),
+        }
         if self._oidc is not None:
-            found.append(Route("/login/oidc", self._oidc_begin))
-            found.append(Route("/login/oidc/callback", self._oidc_end))
+            found["/login/oidc"] = self._oidc_begin, "GET"
+            found["/login/oidc/callback"] = self._oidc_end, "GET"
         return found
 
     async def _login(self, request: Request) -> Response:
         if request.method == "GET":
-            return self._form(request, local_path(request.query_params.get("next", "/")))
+            return self._form(request, local_path(request.arg("next", "/")))
         form = await form_of(request, FORM_BYTES_MAX)
         self._gate.check_form(request, None, form)
         values = {name: items[-1][:LENGTH_MAX] for name, items in form.items() if items}
@@ -74,10 +70,10 @@ class LoginPages:
             self._gate.refuse(name, request)
             return self._form(request, there, fault=str(error))
         except CometError as error:
-            self._gate.attempts.withdraw(name, address_of(request))
+            self._gate.attempts.withdraw(name, request.client)
             return self._form(request, there, fault=str(error))
-        self._gate.attempts.succeeded(name, address_of(request))
-        response = RedirectResponse(self._desk.prefix + there, HTTPStatus.SEE_OTHER)
+        self._gate.attempts.succeeded(name, request.client)
+        response = redirect(self._desk.prefix + there)
         self._gate.begin(request, response, user, credentials)
         return response
 
@@ -125,18 +121,18 @@ class LoginPages:
     async def _logout(self, request: Request) -> Response:
         _, session = self._gate.who(request)
         self._gate.check_form(request, session, await form_of(request, FORM_BYTES_MAX))
-        response = RedirectResponse(self._desk.prefix + "/", HTTPStatus.SEE_OTHER)
+        response = redirect(self._desk.prefix + "/")
         self._gate.end(request, response)
         return response
 
     async def _oidc_begin(self, request: Request) -> Response:
         assert self._oidc is not None
-        there = local_path(request.query_params.get("next", "/"))
+        there = local_path(request.arg("next", "/"))
         try:
             url, cookie = await self._oidc.begin(there)
         except Refused as error:
             raise Problem(HTTPStatus.BAD_GATEWAY, str(error)) from error
-        response = RedirectResponse(url, HTTPStatus.SEE_OTHER)
+        response = redirect(url)
         self._gate.set_short(response, self._oidc.COOKIE, cookie, life_s=self._oidc.COOKIE_S)
         return response
 
@@ -145,13 +141,14 @@ class LoginPages:
         self._gate.check_attempts("", request)  # there is no secret to guess at the same time
         try:
             user, there = await self._oidc.end(
-                dict(request.query_params), request.cookies.get(self._oidc.COOKIE, "")
+                {name: values[-1] for name, values in request.args.items()},
+                request.cookie(self._oidc.COOKIE),
             )
         except Refused as error:
-            self._gate.attempts.begin("", address_of(request))
+            self._gate.attempts.begin("", request.client)
             self._gate.refuse("", request)
             raise Problem(HTTPStatus.FORBIDDEN, str(error), title="Login refused") from error
-        response = RedirectResponse(self._desk.prefix + local_path(there), HTTPStatus.SEE_OTHER)
-        response.delete_cookie(self._oidc.COOKIE, path=self._desk.prefix or "/")
+        response = redirect(self._desk.prefix + local_path(there))
+        response.set_cookie(self._oidc.COOKIE, "", life_s=0, path=self._desk.prefix or "/")
         self._gate.begin(request, response, user)
         return response

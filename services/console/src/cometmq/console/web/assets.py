@@ -6,9 +6,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
+from cometmq.console.web.exchange import Request, Response
+from cometmq.console.web.problems import no_page
 
 _KINDS: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
@@ -28,15 +27,15 @@ class Assets:
     def __init__(self, folder: Path) -> None:
         self._files = {path.name: _read(path) for path in folder.iterdir() if path.suffix in _KINDS}
 
-    async def serve(self, request: Request) -> Response:
+    def serve(self, name: str, request: Request) -> Response:
         """Answer with a file, or that the browser has it already."""
-        found = self._files.get(request.path_params["name"])
+        found = self._files.get(name)
         if found is None:
-            raise HTTPException(HTTPStatus.NOT_FOUND)
+            raise no_page()
         headers = {"ETag": found.tag}
         if request.headers.get("if-none-match") == found.tag:
-            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
-        return Response(found.data, headers=headers, media_type=found.kind)
+            return Response(status=HTTPStatus.NOT_MODIFIED, headers=headers)
+        return Response(found.data, headers=headers, kind=found.kind)
 
 
 def _read(path: Path) -> Asset:

@@ -6,13 +6,12 @@ from contextlib import AsyncExitStack
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-from starlette.responses import RedirectResponse, Response
-
 from cometmq.client.admin import AdminClient
 from cometmq.console.audit import AuditEntry, Unaudited
 from cometmq.console.desk import Desk
 from cometmq.console.login.accounts import with_account
 from cometmq.console.web.action import Action, Plan, Risk
+from cometmq.console.web.exchange import Response, redirect
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import Problem, of_cluster
 from cometmq.console.web.rendering import json_answer, wants_json
@@ -48,7 +47,7 @@ async def carry_out(desk: Desk, action: Action, plan: Plan, view: View, address:
     if view.session is not None:
         view.session.notice = text
     assert not urlsplit(plan.leads_to).netloc, "a change leads to a page of the console"
-    return RedirectResponse(plan.leads_to, HTTPStatus.SEE_OTHER)
+    return redirect(plan.leads_to)
 
 
 def _check(desk: Desk, action: Action, plan: Plan, view: View) -> None:

@@ -3,7 +3,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
@@ -11,25 +11,19 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp
-
 from cometmq.console.desk import Desk
 from cometmq.console.login.drafts import UNKEPT, kept
-from cometmq.console.login.gate import Gate, address_of, may
+from cometmq.console.login.gate import Gate, may
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.routes import LoginPages
 from cometmq.console.login.sessions import Session
 from cometmq.console.web.action import Action, Plan
 from cometmq.console.web.assets import Assets
 from cometmq.console.web.carrying import carry_out
+from cometmq.console.web.exchange import Handler, Request, Response, plain, redirect
 from cometmq.console.web.guard import Guard, form_of
 from cometmq.console.web.page import Page, View, address
-from cometmq.console.web.problems import FormExpired, Problem, missing, of_cluster
+from cometmq.console.web.problems import FormExpired, Problem, missing, no_page, of_cluster
 from cometmq.console.web.rendering import Renderer, json_answer, wants_json
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.tasks import describe
@@ -51,7 +45,6 @@ DRAFT_GONE: Final = (
 UNSENT: Final = (
     ": nothing was done; log in in another tab, then reload this page to see what you typed"
 )
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 @asynccontextmanager
@@ -96,24 +89,28 @@ class Frame:
         self._gate = gate
         self._renderer = renderer
         self._sections = {page.path: page.section or page.path for page in pages}
-        routes: list[BaseRoute] = [
-            *(Route(it.path, self._timed(partial(self._page, it))) for it in pages),
-            *(
-                Route(it.path, self._timed(partial(self._action, it)), methods=["GET", "POST"])
-                for it in actions
-            ),
-            *(
-                Route(it.path, self._timed(it.endpoint), methods=list(it.methods or ()))
-                for it in login.routes()
-            ),
-            Route("/healthz", _healthz),
-            Route("/static/{name}", Assets(_STATIC).serve),
-        ]
-        app = Starlette(
-            routes=routes,
-            exception_handlers={HTTPException: self._http_error},
-        )
-        self.app: ASGIApp = Guard(app, desk.settings)
+        self._assets = Assets(_STATIC)
+        self._routes: dict[str, tuple[Handler, str]] = {
+            **{it.path: (partial(self._page, it), "GET") for it in pages},
+            **{it.path: (partial(self._action, it), "GET POST") for it in actions},
+            **login.routes(),
+            "/healthz": (_healthz, "GET"),
+        }
+        self.handler: Handler = Guard(self._timed(self._route), desk.settings)
+
+    async def _route(self, request: Request) -> Response:
+        if request.path.startswith("/static/"):
+            return self._assets.serve(request.path.removeprefix("/static/"), request)
+        handler, methods = self._routes.get(request.path) or (None, "")
+        if handler is None and request.path.rstrip("/") in self._routes:
+            return redirect(self._desk.prefix + request.path.rstrip("/"))
+        if handler is None:
+            raise no_page()
+        if ("GET" if request.method == "HEAD" else request.method) not in methods.split():
+            problem = Problem(HTTPStatus.METHOD_NOT_ALLOWED, "the page does not accept this method")
+            problem.headers["Allow"] = ", ".join(methods.split())
+            raise problem
+        return await handler(request)
 
     def _timed(self, handler: Handler) -> Handler:
         async def timed(request: Request) -> Response:
@@ -137,7 +134,7 @@ class Frame:
         user, session = self._gate.who(request)
         if not may(user, page.role):
             return self._forbidden(request, user, page.role)
-        args = _arguments(request)
+        args = request.args
         view = View(self._desk, request, user, session, args)
         async with _in_time():
             shown = await page.view(view)
@@ -145,7 +142,7 @@ class Frame:
             return Response(
                 shown.download.data,
                 headers={"Content-Disposition": f'attachment; filename="{shown.download.name}"'},
-                media_type="application/octet-stream",
+                kind="application/octet-stream",
             )
         if wants_json(request):
             return json_answer(
@@ -188,7 +185,7 @@ class Frame:
         if request.method == "POST" and not is_preview:
             if plan is None:
                 raise Problem(HTTPStatus.BAD_REQUEST, "the form is not filled in")
-            return await carry_out(self._desk, action, plan, view, address_of(request))
+            return await carry_out(self._desk, action, plan, view, request.client)
         if wants_json(request):
             return json_answer(
                 {
@@ -226,10 +223,10 @@ class Frame:
                     raise
                 return _Sent(kept(args), OTHER_SESSION, HTTPStatus.FORBIDDEN, is_preview=True)
             return _Sent(args)
-        args = _arguments(request)
+        args = request.args
         if "draft" not in args:
             return _Sent(args)
-        draft = self._gate.drafts.find(args["draft"][-1], user, request.url.path)
+        draft = self._gate.drafts.find(args["draft"][-1], user, request.path)
         if draft is None:
             raise missing(DRAFT_GONE)
         return _Sent(draft.args, DRAFT_BACK if draft.is_whole else f"{DRAFT_BACK} {DRAFT_CUT}")
@@ -237,10 +234,8 @@ class Frame:
     async def _log_in_again(self, request: Request) -> Response:
         """Keep what was typed into a form whose session has expired, and lead to the login."""
         draft = self._gate.keep_draft(request, await form_of(request))
-        there = address("", request.url.path, {"draft": draft})
-        return RedirectResponse(
-            address(self._desk.prefix, "/login", {"next": there}), HTTPStatus.SEE_OTHER
-        )
+        there = address("", request.path, {"draft": draft})
+        return redirect(address(self._desk.prefix, "/login", {"next": there}))
 
     def _mark(self, plan: Plan) -> str:
         return plan.mark(self._desk.audit.version(plan.subject))
@@ -249,7 +244,7 @@ class Frame:
         needed = role.name.lower()
         if user.is_anonymous and not wants_json(request) and request.method == "GET":
             there = self._desk.prefix + "/login?" + urlencode({"next": _here(request)})
-            return RedirectResponse(there, HTTPStatus.SEE_OTHER)
+            return redirect(there)
         status = HTTPStatus.UNAUTHORIZED if user.is_anonymous else HTTPStatus.FORBIDDEN
         text = f"this needs the role {needed}; {user.name or 'an anonymous user'} is"
         hint = UNSENT if user.is_anonymous and request.method == "POST" else ""
@@ -273,19 +268,10 @@ class Frame:
             here=_here(request),
         )
 
-    async def _http_error(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        status = HTTPStatus(error.status_code)
-        texts = {
-            HTTPStatus.NOT_FOUND: "there is no page at this address",
-            HTTPStatus.METHOD_NOT_ALLOWED: "the page does not accept this method",
-        }
-        return self._problem(request, Problem(status, texts.get(status, error.detail)))
-
     def _bug(self, request: Request, error: Exception) -> Response:
         """Answer a request that a bug has ended; the details are in the log only."""
         self._desk.log.error(
-            "request.failed", path=request.url.path, error=describe(error), exc_info=error
+            "request.failed", path=request.path, error=describe(error), exc_info=error
         )
         text = "the console has a fault; its log has the details"
         return self._problem(request, Problem(HTTPStatus.INTERNAL_SERVER_ERROR, text))
@@ -300,18 +286,10 @@ def _plan_data(plan: Plan, mark: str) -> dict[str, Any]:
     }
 
 
-def _arguments(request: Request) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for name, value in request.query_params.multi_items():
-        found.setdefault(name, []).append(value)
-    return found
-
-
 def _here(request: Request) -> str:
     """Return the path and the arguments of a request, without the prefix."""
-    query = request.url.query
-    return request.url.path + (f"?{query}" if query else "")
+    return request.path + (f"?{request.query}" if request.query else "")
 
 
 async def _healthz(_request: Request) -> Response:
-    return PlainTextResponse("ok\n")
+    return plain("ok\n")

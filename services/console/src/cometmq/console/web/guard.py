@@ -3,17 +3,12 @@
 
 import ipaddress
 import re
-from collections.abc import MutableMapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qs
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
 from cometmq.console.settings import ConsoleSettings
+from cometmq.console.web.exchange import Disconnected, Handler, Request, Response, plain
 from cometmq.console.web.problems import Problem, bad
 
 BODY_BYTES_MAX: Final = 8 << 20
@@ -41,42 +36,31 @@ _LOOPBACK_NAMES: Final = frozenset({"localhost", "localhost.localdomain"})
 class Guard:
     """The outermost layer of the application."""
 
-    def __init__(self, app: ASGIApp, settings: ConsoleSettings) -> None:
-        self._app = app
+    def __init__(self, handler: Handler, settings: ConsoleSettings) -> None:
+        self._handler = handler
         self._settings = settings
         self._hosts = _allowed(settings)
         self._is_tls = is_secure(settings)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request; refuse host names that are not the console's."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        _strip_prefix(scope, self._settings.prefix)
-
-        is_static = scope["path"].startswith("/static/")
-        caching = "public, max-age=86400" if is_static else "no-store"
-
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-                headers.setdefault("Cache-Control", caching)
-                if self._is_tls:
-                    headers.setdefault(*_TLS_HEADER)
-            await send(message)
-
-        host = Headers(scope=scope).get("host", "")
-        if scope["path"] != "/healthz" and not self._is_allowed(host):
-            answer = PlainTextResponse(
+    async def __call__(self, request: Request) -> Response:
+        """Answer a request; refuse host names that are not the console's."""
+        prefix = self._settings.prefix
+        if prefix and (request.path == prefix or request.path.startswith(f"{prefix}/")):
+            request.path = request.path[len(prefix) :] or "/"  # or the proxy has removed it
+        is_static = request.path.startswith("/static/")
+        if request.path == "/healthz" or self._is_allowed(request.headers.get("host", "")):
+            response = await self._handler(request)
+        else:
+            response = plain(
                 "This console does not serve that host name; the setting allowedHosts names"
                 " those that it serves.\n",
-                421,
+                HTTPStatus.MISDIRECTED_REQUEST,
             )
-            await answer(scope, receive, with_headers)
-            return
-        await self._app(scope, receive, with_headers)
+        caching = "public, max-age=86400" if is_static else "no-store"
+        response.headers = {**HEADERS, "Cache-Control": caching, **response.headers}
+        if self._is_tls:
+            response.headers.setdefault(*_TLS_HEADER)
+        return response
 
     def _is_allowed(self, host: str) -> bool:
         name = _name_of(host)
@@ -124,13 +108,6 @@ def _name_of(host: str) -> str:
     return "" if found is None else found[1] or found[2]
 
 
-def _strip_prefix(scope: MutableMapping[str, Any], prefix: str) -> None:
-    """Remove the prefix, unless the proxy has done so."""
-    path: str = scope["path"]
-    if prefix and (path == prefix or path.startswith(f"{prefix}/")):
-        scope["path"] = path[len(prefix) :] or "/"
-
-
 async def form_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> dict[str, list[str]]:
     """Return the fields of a form; raise Problem if it is too large or something else."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -138,11 +115,11 @@ async def form_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> dict[str
         raise bad("send application/x-www-form-urlencoded")
     body = bytearray()
     try:
-        async for chunk in request.stream():
+        async for chunk in request.body:
             body += chunk
             if len(body) > bytes_max:
                 raise bad(f"the form is larger than {bytes_max >> 10} KiB")
-    except ClientDisconnect:
+    except Disconnected:
         raise bad("the form ended early") from None
     try:
         return parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=FIELDS_MAX)

@@ -37,6 +37,11 @@ def missing(text: str) -> Problem:
     return Problem(HTTPStatus.NOT_FOUND, text)
 
 
+def no_page() -> Problem:
+    """Return the problem of a request for an address without a page."""
+    return missing("there is no page at this address")
+
+
 def of_cluster(error: CometError) -> Problem:
     """Return the page for an error of the cluster."""
     text = str(error) or type(error).__name__

@@ -9,12 +9,11 @@ from urllib.parse import quote, urlencode
 
 import jinja2
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
 
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.sessions import Session
 from cometmq.console.web import cells
+from cometmq.console.web.exchange import Request, Response
 from cometmq.console.web.page import Page, address
 from cometmq.runtime.clock import Clock
 
@@ -79,7 +78,7 @@ class Renderer:
             is_stale=as_of_ms is not None and self._clock.now_ms() - as_of_ms > STALE_MS,
             **{"section": "", "command": "", "unanswered": {}, "refresh_s": 0, **values},
         )
-        return Response(body, status, headers, media_type="text/html")
+        return Response(body, status, headers, kind="text/html")
 
     def _href(self, path: str, **args: object) -> str:
         return address(self._prefix, path, args)
@@ -99,12 +98,12 @@ def json_answer(
     data: Any, status: HTTPStatus = HTTPStatus.OK, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return anything that msgspec encodes."""
-    return Response(_ENCODER.encode(data) + b"\n", status, headers, media_type="application/json")
+    return Response(_ENCODER.encode(data) + b"\n", status, headers, kind="application/json")
 
 
 def wants_json(request: Request) -> bool:
     """Return whether the client prefers JSON: it accepts it and not HTML, or asks with `json=1`."""
-    if request.query_params.get("json") == "1":
+    if request.arg("json") == "1":
         return True
     accepted = request.headers.get("accept", "")
     return "application/json" in accepted and "text/html" not in accepted

@@ -1,154 +1,247 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP server: uvicorn on a socket that is given, without its signal handlers and its log."""
+"""The HTTP server: h11 on asyncio's streams.
+
+A server with more parts, such as uvicorn with Starlette, adds 3.5 MB to a console of 30.
+"""
 
 import asyncio
-import ipaddress
 import ssl
+import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from http import HTTPStatus
 from socket import socket
 from typing import Any, Final
 
-from starlette.types import ASGIApp
+import h11
 
-from cometmq.remoting.transport.tasks import TaskSet
-from cometmq.runtime.imports import replaced_module
+from cometmq.console.web.clients import Proxies, network_of
+from cometmq.console.web.exchange import Disconnected, Handler, Request, Response, plain
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import TaskSet, describe
 
-with replaced_module("uvicorn.main", "Server", "main", "run"):  # click, multiprocessing: 1.7 MB
-    from uvicorn.config import Config
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-    from uvicorn.server import Server
-
+BACKLOG: Final = 256
 CONNECTIONS_MAX: Final = 500
+HEAD_BYTES_MAX: Final = 64 << 10
+READ_BYTES: Final = 64 << 10
 SILENT_S: Final = 15.0
-"""Connections that have not sent a whole request for this time are closed."""
+"""Connections that have not sent the head of a request for this time are closed."""
 REQUEST_S: Final = 60.0
 """Requests that take longer than this may have to make room for new connections."""
-STOP_S: Final = 5
-
-
-class _Server(Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the program."""
-        yield
-
-
-class _Protocol(H11Protocol):
-    """A connection that closes another one if there is no room for it.
-
-    A stranger who opens many connections and sends no request, half a header or half a form, or
-    does not read the answers, thus loses the oldest of them, and keeps nobody out: the address, or
-    the IPv6 network, that holds the most connections makes room.
-    """
-
-    network = ""
-    """The address of the client, or its IPv6 network."""
-    since_s = 0.0
-    """When the connection or its current request began."""
-    _begun: Any = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)  # type: ignore[arg-type]
-        self.since_s = self.loop.time()
-        self.network = network_of(self.client[0]) if self.client else ""
-        if self.limit_concurrency is None or len(self.connections) < self.limit_concurrency:
-            return
-        others: list[Any] = [it for it in self.connections if it is not self and _may_close(it)]
-        if others:
-            held = Counter(it.network for it in others)
-            gone = max(others, key=lambda it: (held[it.network], -it.since_s))
-            self.connections.discard(gone)
-            gone.transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.cycle is not self._begun:
-            self._begun = self.cycle
-            self.since_s = self.loop.time()
+STOP_S: Final = 5.0
+UNREAD_BYTES_MAX: Final = 64 << 20
+UNREAD_S: Final = 5.0
+"""How much of a form that is refused early is read, and for how long: a client that still sends
+would otherwise see a reset connection instead of the answer.
+"""
+_BODILESS: Final = frozenset({HTTPStatus.NOT_MODIFIED, HTTPStatus.NO_CONTENT})
 
 
 class WebServer:
-    """Serves an application until it is stopped."""
+    """Serves requests until it is stopped.
+
+    A stranger who opens many connections and sends no request, half a header or half a form, or
+    does not read the answers, loses the oldest of them, and keeps nobody out: the address, or the
+    IPv6 network, that holds the most connections makes room.
+    """
 
     def __init__(
         self,
-        app: ASGIApp,
+        handler: Handler,
         *,
         tls: ssl.SSLContext | None,
         trusted_proxies: str,
         tasks: TaskSet,
+        log: Log,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
-        config = Config(
-            app,
-            http=_Protocol,
-            ws="none",
-            loop="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=True,
-            proxy_headers=bool(trusted_proxies),
-            forwarded_allow_ips=trusted_proxies or None,
-            limit_concurrency=connections_max,
-            timeout_keep_alive=int(SILENT_S),
-            timeout_graceful_shutdown=STOP_S,
-        )
-        config.load()
-        config.ssl = tls
-        self._server = _Server(config)
+        self._handler = handler
+        self._tls = tls
+        self._proxies = Proxies(trusted_proxies)
         self._tasks = tasks
-        self._serving: asyncio.Task[None] | None = None
+        self._log = log
+        self._connections_max = connections_max
+        self._server: asyncio.Server | None = None
+        self._open: dict[_Connection, asyncio.Task[None]] = {}
 
     async def start(self, listener: socket) -> None:
         """Serve the connections of a listening socket."""
-        self._serving = self._tasks.spawn(
-            self._server.serve(sockets=[listener]), name="console-web"
+        self._server = await asyncio.start_server(
+            self._connected,
+            sock=listener,
+            ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else SILENT_S,
+            limit=READ_BYTES,
+            backlog=BACKLOG,
         )
-        self._tasks.spawn(self._close_silent(), name="console-silent", is_endless=True)
-        while not self._server.started and not self._serving.done():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)  # uvicorn has no event for it
 
     async def stop(self) -> None:
         """Let open requests finish for a short time, then close everything."""
-        self._server.should_exit = True
-        if self._serving is not None:
-            await asyncio.wait([self._serving], timeout=STOP_S + 1)
+        if self._server is not None:
+            self._server.close()
+        for connection in [it for it in self._open if it.is_waiting]:
+            connection.abort()
+        if self._open:
+            await asyncio.wait(self._open.values(), timeout=STOP_S)
         await self._tasks.close()
 
-    async def _close_silent(self) -> None:
-        """Close connections that send no request, because they would fill the limit of all."""
-        seen: dict[Any, int] = {}
-        while True:
-            await asyncio.sleep(SILENT_S / 3)
-            waiting = [it for it in self._server.server_state.connections if is_silent(it)]
-            seen = {it: seen.get(it, 0) + 1 for it in waiting}
-            for connection in [it for it, count in seen.items() if count > 3]:
-                connection.transport.abort()
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = _Connection(reader, writer, self._proxies)
+        is_full = len(self._open) >= self._connections_max and not self._make_room()
+        handler = _busy if is_full else self._handler
+        serving = self._serve(connection, handler)
+        self._open[connection] = self._tasks.spawn(serving, name="console-web")
 
+    async def _serve(self, connection: "_Connection", handler: Handler) -> None:
+        try:
+            while await connection.exchange(handler):
+                pass
+            connection.close()
+        except (OSError, TimeoutError, Disconnected):
+            connection.abort()
+        except Exception as error:  # noqa: BLE001  # the frame: other connections go on
+            self._log.error("request.failed", error=describe(error), exc_info=error)
+            connection.abort()
+        except asyncio.CancelledError:
+            connection.abort()
+            raise
+        finally:
+            self._open.pop(connection, None)
 
-def is_silent(connection: Any) -> bool:
-    """Return whether a connection of uvicorn has no request in progress."""
-    cycle = getattr(connection, "cycle", None)
-    return cycle is None or bool(cycle.response_complete)
-
-
-def _may_close(connection: Any) -> bool:
-    """Return whether a connection waits for its client, or for too long."""
-    if is_silent(connection) or connection.cycle.more_body:
+    def _make_room(self) -> bool:
+        """Close one connection; return False if all are being answered."""
+        others = [it for it in self._open if it.may_close]
+        if not others:
+            return False
+        held = Counter(it.network for it in others)
+        gone = max(others, key=lambda it: (held[it.network], -it.since_s))
+        del self._open[gone]
+        gone.abort()
         return True
-    return bool(connection.loop.time() - connection.since_s > REQUEST_S)
 
 
-def network_of(address: str) -> str:
-    """Return the network that one stranger may have whole: an IPv4 address, or 64 bits of IPv6."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    return str(found.ipv4_mapped or found.packed[:8].hex())
+class _Connection:
+    """One connection, whose requests are answered one after the other."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, proxies: Proxies
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._proxies = proxies
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._peer = str((writer.get_extra_info("peername") or ("",))[0])
+        self._early: Any = None
+        self.network = network_of(self._peer)
+        """The address of the client, or its IPv6 network."""
+        self.since_s = time.monotonic()
+        """When the connection or its current request began."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the client has to send something: a request, or the rest of one."""
+        return self._http.their_state in {h11.IDLE, h11.SEND_BODY}
+
+    @property
+    def may_close(self) -> bool:
+        """Whether the connection waits for its client, or has taken too long."""
+        return self.is_waiting or time.monotonic() - self.since_s > REQUEST_S
+
+    def close(self) -> None:
+        """Close the connection once everything is sent."""
+        self._writer.close()
+
+    def abort(self) -> None:
+        """Close the connection now."""
+        self._writer.transport.abort()
+
+    async def exchange(self, handler: Handler) -> bool:
+        """Answer one request; return whether another one may follow."""
+        try:
+            async with asyncio.timeout(SILENT_S):
+                head = await self._event()
+                if not isinstance(head, h11.Request):
+                    return False
+                self.since_s = time.monotonic()
+                self._early = self._http.next_event()
+        except h11.RemoteProtocolError as error:
+            await self._refuse(error)
+            return False
+        method = head.method.decode("ascii")
+        response = await handler(self._request(method, head))
+        await self._send(response, has_body=method != "HEAD")
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+            return True
+        if self.is_waiting:
+            await self._drop_rest()
+        return False
+
+    def _request(self, method: str, head: h11.Request) -> Request:
+        headers = [(name.decode("ascii"), value.decode("latin-1")) for name, value in head.headers]
+        forwarded = ",".join(value for name, value in headers if name == "x-forwarded-for")
+        target = head.target.decode("ascii")
+        client = self._proxies.client(self._peer, forwarded)
+        return Request(method, target, headers, self._body(), client=client)
+
+    async def _body(self) -> AsyncIterator[bytes]:
+        event, self._early = self._early, None
+        try:
+            while not isinstance(event, h11.EndOfMessage):
+                if isinstance(event, h11.Data):
+                    yield bytes(event.data)
+                if self._http.they_are_waiting_for_100_continue:
+                    self._write(h11.InformationalResponse(status_code=100, headers=[]))
+                event = await self._event()
+        except h11.RemoteProtocolError as error:
+            raise Disconnected from error
+
+    async def _event(self) -> Any:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._http.receive_data(await self._reader.read(READ_BYTES))
+        return event
+
+    def _write(self, event: Any) -> None:
+        data = self._http.send(event)
+        if data:
+            self._writer.write(data)
+
+    async def _send(self, response: Response, *, has_body: bool) -> None:
+        headers = [
+            ("Date", time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())),
+            *response.headers.items(),
+            *(("Set-Cookie", it) for it in response.cookies),
+        ]
+        has_body = has_body and response.status not in _BODILESS
+        if response.status not in _BODILESS:
+            headers.append(("Content-Length", str(len(response.body))))
+        if self._http.their_state is not h11.DONE:  # what is left of the request is not read
+            headers.append(("Connection", "close"))
+        status = response.status
+        self._write(h11.Response(status_code=status, reason=status.phrase, headers=headers))
+        if has_body:
+            self._write(h11.Data(data=response.body))
+        self._write(h11.EndOfMessage())
+        await self._writer.drain()
+
+    async def _refuse(self, error: h11.RemoteProtocolError) -> None:
+        """Answer something that is not HTTP, or a client that closed in the middle."""
+        if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            status = HTTPStatus(error.error_status_hint)
+            await self._send(plain(f"{status.phrase}\n", status), has_body=True)
+
+    async def _drop_rest(self) -> None:
+        """Read what the client still sends, until it has seen the answer and closes."""
+        if self._writer.can_write_eof():
+            self._writer.write_eof()
+        left = UNREAD_BYTES_MAX
+        with suppress(TimeoutError):
+            async with asyncio.timeout(UNREAD_S):
+                while left > 0 and (data := await self._reader.read(READ_BYTES)):
+                    left -= len(data)
+
+
+async def _busy(_request: Request) -> Response:
+    text = "too many requests are being answered: try again\n"
+    return plain(text, HTTPStatus.SERVICE_UNAVAILABLE)
