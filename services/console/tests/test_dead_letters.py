@@ -141,6 +141,29 @@ async def test_a_replay_that_is_too_large_names_the_command(live, dead):
     assert "No dead letter is selected" in none.json()["plan"]["refusal"]
 
 
+async def test_a_refused_replay_leads_to_the_page_that_helps(live, plain_admin, dead):
+    """The group allows no retries, and a topic may not exist: no command is named, but a page."""
+    await live.log_in("operator")
+    (letter,) = await data(live, "/dead-letters/group", group=dead, key="k1")
+    config = SubscriptionGroupConfig(group_name=dead, retry_max_times=0)
+    for broker in (await plain_admin.masters()).values():
+        await broker.create_group(config)
+    edited = {"id": letter["offset_message_id"], "edited": "1", "body": "b"}
+    for path, more in (("replay", {"from_start": "1"}), ("edit", edited)):
+        for topic, why, link in (
+            ("", f"{dead} allows 0 retries at ", f"/group/alter?name={dead}&retries=1"),
+            ("Nowhere", "No broker has the topic Nowhere", "/topic/create?name=Nowhere"),
+        ):
+            given = {"group": dead, "topic": topic, **more}
+            asked = await live.web.get(f"/dead-letters/{path}", params=given)
+            (refusal,) = re.findall(r'<p class="notice bad".*?</p>', asked.text)
+            assert why in refusal
+            assert f'href="{link.replace("&", "&amp;")}"' in refusal
+            assert "cometmq" not in refusal
+            assert "--" not in refusal
+            assert (await live.web.get(link)).status_code in {200, 403}
+
+
 async def test_a_dead_letter_is_corrected_and_sent(live, plain_admin, dead):
     await live.log_in("operator")
     letter = (await data(live, "/dead-letters/group", group=dead, key="k2"))[0]

@@ -110,6 +110,19 @@ class NoRoute(ClientError):
     code = NO_ROUTE
 
 
+class NoRetries(ClientError):
+    """A consumer group allows no retries, so brokers turn what it gets again into dead letters."""
+
+    def __init__(self, group: str, retries: int, broker_name: str) -> None:
+        self.cause = (
+            f"the consumer group {group} allows {retries} retries at {broker_name}: messages would"
+            " become dead letters again"
+        )
+        """The error without the remedy on the command line."""
+        remedy = command("group alter", group, options=("--retries", "1"))
+        super().__init__(f"{self.cause}; use {remedy} first, or send with --topic")
+
+
 def no_route(topic: str, *, refused_by: Iterable[str] = ()) -> NoRoute:
     """Return the error for a topic that no name server knows, or that the brokers in `refused_by`
     neither have nor create.

@@ -9,7 +9,7 @@ from cometmq.client.admin.known_groups import check_known
 from cometmq.client.admin.messages import MessageAdmin
 from cometmq.client.admin.topics import TopicAdmin
 from cometmq.client.arguments import timestamp
-from cometmq.client.errors import ClientError, InvalidArgument
+from cometmq.client.errors import InvalidArgument, NoRetries
 from cometmq.client.identity import unique_ids
 from cometmq.client.message import (
     DamagedMessage,
@@ -29,7 +29,6 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import TransportError
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
-from cometmq.remoting.visible import command
 
 SENDER_GROUP: Final = "ReSendMsgById"
 """The producer group that resends stored messages."""
@@ -128,7 +127,7 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
                 yield message
 
     async def check_replay(self, group: str, *, topic: str | None = None) -> None:
-        """Raise NoRoute if no broker has the topic to which dead letters are sent, and ClientError
+        """Raise NoRoute if no broker has the topic to which dead letters are sent, and NoRetries
         if brokers would turn them into dead letters again.
         """
         target = _replay_target(group, topic)
@@ -145,12 +144,7 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
         masters = (await self.masters()).values()
         for broker, groups in await self.ask_each(masters, lambda it: it.groups()):
             if receiver in groups and groups[receiver].retry_max_times <= 0:
-                raise ClientError(
-                    f"the consumer group {receiver} allows {groups[receiver].retry_max_times}"
-                    f" retries at {broker.name}: messages would become dead letters again; use"
-                    f" {command('group alter', receiver, options=('--retries', '1'))} first, or"
-                    " send with --topic"
-                )
+                raise NoRetries(receiver, groups[receiver].retry_max_times, broker.name)
 
     async def replay(
         self, message: MessageExt, group: str, *, topic: str | None = None
@@ -158,7 +152,7 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
         """Send a dead letter again with its keys, properties and original id.
 
         By default, only the group that gave up on it receives it, with the full number of attempts.
-        With `topic`, all groups that consume that topic receive it. Raise ClientError, without
+        With `topic`, all groups that consume that topic receive it. Raise NoRetries, without
         sending, if brokers would turn it into a dead letter again (`check_replay`).
         """
         check_received(message)

@@ -9,6 +9,7 @@ import msgspec
 from cometmq.client.admin import AdminClient
 from cometmq.client.message import MessageExt
 from cometmq.console.login.roles import Role
+from cometmq.console.pages.dead_letters import why_not_sent
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import bad, missing
@@ -103,6 +104,7 @@ async def edit(view: View) -> Form:
         await client.replay(changed, group, topic=topic)
         return f"A corrected copy of {message.message_id} was sent to {topic or group}."
 
+    refusal, remedy = await why_not_sent(view, group, topic)
     before = {"body": written.text, "tag": message.tag or "", "keys": own}
     is_same = body == message.body and {**new, "body": written.text} == before
     return Form(
@@ -119,6 +121,8 @@ async def edit(view: View) -> Form:
             command=command("dlq export", group, options=("--id", message_id)),
             perform=perform,
             leads_to=view.href("/dead-letters/group", group=group),
+            refusal=refusal,
+            remedy=remedy,
         ),
     )
 

@@ -10,9 +10,10 @@ import msgspec
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_topic
 from cometmq.client.clock import wall_ms
+from cometmq.client.errors import NoRetries, NoRoute
 from cometmq.client.message import MessageExt
 from cometmq.console.login.roles import Role
-from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
+from cometmq.console.web.action import Action, Consequence, Field, Form, Link, Plan, Risk
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.tables import Column
 from cometmq.insight import times
@@ -208,7 +209,9 @@ async def replay(view: View) -> Form:
     counting = Replay(group, topic, is_dry=True)
     await counting.run(admin, chosen, Replayed(admin, group, is_ignored=from_start))
     count = len(counting.sent)
-    refusal = await _refusal(admin, group, topic, count, rate)
+    refusal, remedy = _excess(count, rate), None
+    if not refusal:
+        refusal, remedy = await why_not_sent(view, group, topic)
     target = topic or f"the group {group}"
 
     async def perform(client: AdminClient) -> str:
@@ -231,6 +234,7 @@ async def replay(view: View) -> Form:
             perform=perform,
             leads_to=view.href("/dead-letters/group", group=group),
             refusal=refusal,
+            remedy=remedy,
         ),
         intro="This is a dry run: nothing is sent before you confirm.",
     )
@@ -246,7 +250,7 @@ _SELECTION: Final = (
 )
 
 
-async def _refusal(admin: AdminClient, group: str, topic: str | None, count: int, rate: int) -> str:
+def _excess(count: int, rate: int) -> str:
     if not count:
         return "No dead letter is selected that could be sent."
     if count > REPLAYED_MAX or count / rate > SECONDS_MAX:
@@ -255,11 +259,24 @@ async def _refusal(admin: AdminClient, group: str, topic: str | None, count: int
             f" {REPLAYED_MAX:,}, and {SECONDS_MAX} s): use the command below, which shows its"
             " progress, or narrow the selection."
         )
-    try:
-        await admin.check_replay(group, topic=topic)
-    except CometError as error:
-        return str(error)
     return ""
+
+
+async def why_not_sent(view: View, group: str, topic: str | None) -> tuple[str, Link | None]:
+    """Return why brokers cannot take dead letters of a group again, and the page that helps."""
+    try:
+        await view.admin().check_replay(group, topic=topic)
+    except NoRetries as error:
+        alter = Link("Give the group retries", view.href("/group/alter", name=group, retries=1))
+        return f"{error.cause}; allow the group retries first, or send to another topic.", alter
+    except NoRoute as error:
+        if topic is None:
+            return str(error), None
+        create = Link("Create the topic", view.href("/topic/create", name=topic))
+        return f"No broker has the topic {topic}: check the name, or create it.", create
+    except CometError as error:
+        return str(error), None
+    return "", None
 
 
 def _consequences(counting: Replay, group: str, topic: str | None, rate: int) -> list[Consequence]:

@@ -54,6 +54,13 @@ class Consequence(NamedTuple):
     """`good`, `warn`, `bad` or empty."""
 
 
+class Link(NamedTuple):
+    """A link to a page of the console."""
+
+    text: str
+    href: str
+
+
 class Plan(NamedTuple):
     """A change that is ready to be made."""
 
@@ -74,6 +81,8 @@ class Plan(NamedTuple):
     """The page that shows the outcome, as from `View.href`."""
     refusal: str = ""
     """Why the change cannot be made now."""
+    remedy: Link | None = None
+    """The page that helps against the refusal."""
     details: Any = None
     """More for the template and for JSON, such as offsets per queue."""
 

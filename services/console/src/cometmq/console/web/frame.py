@@ -278,7 +278,7 @@ class Frame:
 
 
 def _plan_data(plan: Plan, mark: str) -> dict[str, Any]:
-    kept = ("what", "subject", "before", "after", "command", "refusal", "details")
+    kept = ("what", "subject", "before", "after", "command", "refusal", "remedy", "details")
     return {
         **{name: getattr(plan, name) for name in kept},
         "consequences": [it.text for it in plan.consequences],
