@@ -36,9 +36,7 @@ def test_a_right_file_is_called_right_and_its_program_is_found(check):
         ("brokerName=a\nthis is prose\n", 1, "warning", "is no setting, but"),
     ],
 )
-def test_each_mistake_has_a_level_and_the_exit_status_is_that_of_the_worst(
-    check, text, status, level, words
-):
+def test_each_mistake_has_a_level(check, text, status, level, words):
     done = check(text, "--json")
     assert done.status == status
     assert f'"level": "{level}"' in done.out

@@ -64,7 +64,7 @@ def eventually(condition):
     return found
 
 
-def test_the_process_starts_with_the_first_connection_and_ends_with_the_suite(suite, tmp_path):
+def test_the_process_starts_with_the_first_connection(suite, tmp_path):
     url = url_of(suite)
     assert processes_of(suite) == []
     status, text = page(url, "brokers")

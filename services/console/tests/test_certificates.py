@@ -69,7 +69,7 @@ async def shown_expiry_s(url):
     return found
 
 
-async def test_the_home_page_names_all_certificates_that_expire(tls_suite, tmp_path, monkeypatch):
+async def test_all_certificates_that_expire(tls_suite, tmp_path, monkeypatch):
     monkeypatch.setattr("cometmq.console.app.CERTIFICATES_MS", 200)
     own = pem(tmp_path, "console", 1)
     given = {

@@ -40,7 +40,7 @@ async def line(store, clock, hours=1, key="group:lag:g"):
     return [value for _, value in found[key]]
 
 
-async def test_figures_survive_a_restart_and_gaps_are_seen(open_store):
+async def test_figures_survive_a_restart(open_store):
     clock = FakeClock()
     store = open_store(clock)
     await store.open()

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the guide says of groups and messages beside other consoles, on a real suite."""
+
+import re
+from contextlib import AsyncExitStack
+
+from cometmq.client import ConsumeFrom, ConsumeResult, Message, Producer, PushConsumer, PushOptions
+from cometmq.client.testing import eventually
+
+from .message_pages import data, page
+
+HOUR_S = 3_600
+
+
+async def test_members_that_disagree(live, plain_suite, plain_admin):
+    """Members of one group ask for different tags: each loses messages to the other."""
+    await plain_admin.create_topic("Split", queue_count=2)
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+
+    async def listen(_messages):
+        return ConsumeResult.SUCCESS
+
+    async with AsyncExitStack() as stack:
+        for tag in ("red", "blue"):
+            member = PushConsumer("split", plain_suite.namesrv, listener=listen, options=options)
+            member.subscribe("Split", tag)
+            await stack.enter_async_context(member)
+
+        async def disagreed():
+            group = (await data(live, "/group", name="split"))["group"]
+            return group["disagreements"] and len(group["members"]) == 2 and group
+
+        group = await eventually(disagreed)
+        assert "Split" in group["disagreements"][0]
+        text = await page(live, "/group", name="split")
+        assert "Members subscribe to different things" in text
+        for member in group["members"]:
+            assert member["client_id"] in text
+            assert member["version"]
+        assert "members disagree" in await page(live, "/groups", find="split")
+
+
+async def test_lag_and_loss_without_members(live, plain_suite, plain_admin):
+    await plain_admin.create_topic("Left", queue_count=1)
+    async with Producer("left-producers", namesrv=plain_suite.namesrv) as producer:
+        for number in range(3):
+            await producer.send(Message("Left", b"%d" % number))
+    await plain_admin.reset_offsets("left", "Left", 0, is_new_group=True)
+
+    async def behind():
+        group = (await data(live, "/group", name="left"))["group"]
+        return group["lag"] == 3
+
+    await eventually(behind)
+    loss_s = (await data(live, "/group", name="left"))["time_to_loss_s"]
+    kept_h = float((await (await _master(plain_admin)).config())["fileReservedTime"])
+    assert 0 < loss_s <= kept_h * HOUR_S
+    assert loss_s > (kept_h - 1) * HOUR_S
+    rows = {it["name"]: it for it in await data(live, "/topics")}
+    assert (rows["Left"]["messages"], rows["Left"]["groups"]) == (3, ["left"])
+    text = await page(live, "/topics", find="Left")
+    headings = re.findall(r'<th scope="col".*?>([^<>]+)<', text)
+    assert {"In", "Messages", "Groups", "Largest lag"} <= {it.strip() for it in headings}
+
+
+async def _master(admin):
+    return next(iter((await admin.masters()).values()))
+
+
+async def test_messages_are_found_by_tag_and_sql(live, plain_suite, plain_admin):
+    await plain_admin.create_topic("Sought", queue_count=1)
+    async with Producer("sought-producers", namesrv=plain_suite.namesrv) as producer:
+        for size in range(4):
+            tag, more = ("even", "odd")[size % 2], {"size": str(size)}
+            await producer.send(Message("Sought", b"%d" % size, tag=tag, properties=more))
+
+    async def found(**params):
+        return {it["body"] for it in await data(live, "/messages", topic="Sought", **params)}
+
+    assert await found(tag="odd") == {"1", "3"}
+    assert await found(sql="size > 1") == {"2", "3"}
+    assert await found(sql="size > 1 AND TAGS = 'odd'") == {"3"}
+    assert await found(sql="size > 9") == set()
