@@ -25,9 +25,8 @@ def place(lane, count):
 def test_a_send_is_staged_placed_and_answered(serialization):
     lane, peer = make_lane(), object()
     data = send(serialization=serialization, i="KEYS\x01k1 k2")
-    assert lane.stage(data, peer, HOST, 10) == [
-        (1, 4 + len("KEYS\x01k1 k2\x02CLUSTER\x01c"), 0, len(data))
-    ]
+    size = 4 + len("KEYS\x01k1 k2\x02CLUSTER\x01c") + 2 * 16  # each key counts as 16 bytes
+    assert lane.stage(data, peer, HOST, 10) == [(1, size, 0, len(data))]
     count, messages, records, entries, keys, groups = place(lane, 1)
     assert (count, messages, keys.count) == (1, 1, 2)
     assert len(records) == int.from_bytes(records[:4], "big")
