@@ -4,7 +4,7 @@
 //! This is the native version of `cometmq.broker.messages.read_sent`, for texts whose tags and keys
 //! are ASCII.
 
-use crate::scan::decimal32;
+use crate::scan::{decimal32, find};
 
 /// Separates the pairs of a property text.
 pub const PAIR_SEPARATOR: u8 = 2;
@@ -69,8 +69,11 @@ struct Found<'a> {
 /// Calls `keep` with each pair that must be stored.
 fn read_pairs<'a>(raw: &'a [u8], mut keep: impl FnMut(&'a [u8])) -> Found<'a> {
     let mut found = Found::default();
-    for pair in raw.split(|&byte| byte == PAIR_SEPARATOR) {
-        let Some(cut) = pair.iter().position(|&byte| byte == VALUE_SEPARATOR) else {
+    let mut rest = raw;
+    while !rest.is_empty() {
+        let pair = &rest[..find(rest, PAIR_SEPARATOR).unwrap_or(rest.len())];
+        rest = rest.get(pair.len() + 1..).unwrap_or_default();
+        let Some(cut) = find(pair, VALUE_SEPARATOR) else {
             continue;
         };
         let (name, value) = (&pair[..cut], &pair[cut + 1..]);
@@ -190,7 +193,15 @@ fn index(found: &Found, topic_hash: u32, hashes: &mut Vec<i32>) -> Option<i64> {
 /// Continues `String.hashCode()` over ASCII text.
 #[must_use]
 pub fn java_hash(start: u32, text: &[u8]) -> u32 {
-    text.iter().fold(start, |hash, &byte| hash.wrapping_mul(31).wrapping_add(u32::from(byte)))
+    let (mut hash, mut rest) = (start, text);
+    // The sum over four bytes does not wait for the hash before.
+    while let Some((&[a, b, c, d], tail)) = rest.split_first_chunk() {
+        let [a, b, c, d] = [a, b, c, d].map(u32::from);
+        let sum = 31 * (31 * (31 * a + b) + c) + d;
+        hash = hash.wrapping_mul(31 * 31 * 31 * 31).wrapping_add(sum);
+        rest = tail;
+    }
+    rest.iter().fold(hash, |hash, &byte| hash.wrapping_mul(31).wrapping_add(u32::from(byte)))
 }
 
 /// Continues `String.hashCode()` over any text, by its UTF-16 code units.
@@ -283,6 +294,13 @@ mod tests {
     #[test]
     fn hashes_are_those_of_java() {
         assert_eq!(java_hash(0, b"hello"), 99_162_322);
+        let text: Vec<u8> = (0..100).map(|at: u32| (at * 37 % 128) as u8).collect();
+        for size in 0..text.len() {
+            let wanted = text[..size]
+                .iter()
+                .fold(7, |hash: u32, &byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+            assert_eq!(java_hash(7, &text[..size]), wanted);
+        }
         assert_eq!(java_hash_text(0, "\u{1f600}"), 0xd83d * 31 + 0xde00); // two code units
         assert_eq!(index_hash(0, b"polygenelubricants"), 0); // its hash is -2**31
         assert_eq!(index_hash(java_hash(0, b"t#"), b"k"), java_hash(0, b"t#k").cast_signed());

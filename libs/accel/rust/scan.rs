@@ -158,7 +158,7 @@ pub fn decimal(text: &[u8]) -> Option<i64> {
         if !byte.is_ascii_digit() {
             return None;
         }
-        value = value * 10 + i64::from(byte - b'0');
+        value = value.wrapping_mul(10).wrapping_add(i64::from(byte - b'0'));
     }
     Some(value)
 }
@@ -184,6 +184,51 @@ pub fn be64(bytes: &[u8], at: usize) -> Option<i64> {
     Some(i64::from_be_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
+/// Returns where a byte occurs first in a text, eight bytes at a time.
+#[inline]
+pub(crate) fn find(text: &[u8], byte: u8) -> Option<usize> {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    let mut at = 0;
+    while let Some(word) = text[at..].first_chunk::<8>() {
+        let differences = u64::from_le_bytes(*word) ^ u64::from_ne_bytes([byte; 8]);
+        let zeros = differences.wrapping_sub(ONES) & !differences & ONES << 7;
+        if zeros != 0 {
+            return Some(at + zeros.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+    }
+    let found = text[at..].iter().position(|&one| one == byte)?;
+    Some(at + found)
+}
+
+/// Copies a text to one of the same size. Most texts have a few bytes, for which a call of `memcpy`
+/// takes longer.
+#[inline]
+pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
+    match from.len() {
+        0 => {}
+        length @ 1..4 => {
+            to[0] = from[0];
+            to[length / 2] = from[length / 2];
+            to[length - 1] = from[length - 1];
+        }
+        4..8 => copy_ends::<4>(from, to),
+        8..16 => copy_ends::<8>(from, to),
+        16..=32 => copy_ends::<16>(from, to),
+        _ => to.copy_from_slice(from),
+    }
+}
+
+/// Copies the first and the last `N` bytes, which may overlap.
+#[inline]
+fn copy_ends<const N: usize>(from: &[u8], to: &mut [u8]) {
+    let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>()) else {
+        return;
+    };
+    to[..N].copy_from_slice(first);
+    to[from.len() - N..from.len()].copy_from_slice(last);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,6 +247,29 @@ mod tests {
         }
         assert_eq!(decimal32(b"2147483647"), Some(i32::MAX));
         assert_eq!(decimal32(b"2147483648"), None);
+    }
+
+    #[test]
+    fn the_first_of_equal_bytes_is_found() {
+        for size in 0..40 {
+            let mut text = vec![0x80; size];
+            assert_eq!(find(&text, 0x81), None);
+            for at in (0..size).rev() {
+                text[at] = 0x81;
+                assert_eq!(find(&text, 0x81), Some(at));
+                assert_eq!(find(&text, 0x80), (at > 0).then_some(0));
+            }
+        }
+    }
+
+    #[test]
+    fn texts_of_all_sizes_are_copied() {
+        let text: Vec<u8> = (1..=100).collect();
+        for size in 0..text.len() {
+            let mut out = vec![0; size + 1];
+            copy(&text[..size], &mut out[..size]);
+            assert_eq!(out, [&text[..size], &[0]].concat());
+        }
     }
 
     #[test]

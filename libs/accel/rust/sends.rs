@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From the headers of plain sends to staged records.
 
-use crate::access::PUB;
+use crate::access::{Account, PUB};
 use crate::batch::{Items, common_text};
 use crate::frames::Frame;
-use crate::header::Header;
 use crate::properties::{PAIR_SEPARATOR, Sent, TopicHashes, read_item, read_sent};
-use crate::shapes::Shapes;
-use crate::signatures::Message;
+use crate::shapes::{ReadSend, Shapes};
 use crate::stage::{DELAY_TOPIC, Origin, Record, Request, Stage, Topic};
 use crate::transactions::TRANSACTION_MASK;
 
@@ -24,16 +22,27 @@ const PLAIN_SYS_FLAGS: i32 = 0x1 | 0x2 | 0x700;
 /// Buffers for two sends.
 #[derive(Default)]
 pub(crate) struct Room {
-    pub(crate) headers: [Header; 2],
-    /// Properties.
-    pub(crate) texts: [Vec<u8>; 2],
-    messages: [Message; 2],
+    pub(crate) sends: [ReadSend; 2],
     shapes: Shapes,
+    /// The last account that was found to have the right to send, by its address, and the topic.
+    allowed: (usize, Vec<u8>),
 }
 
 impl Room {
     pub(crate) fn shrink(&mut self) {
-        self.messages.iter_mut().for_each(Message::shrink);
+        self.sends.iter_mut().for_each(|send| send.message.shrink());
+    }
+
+    /// Returns whether an account of the stage may send to a topic.
+    fn may_send(allowed: &mut (usize, Vec<u8>), account: &Account, topic: &[u8]) -> bool {
+        let address = std::ptr::from_ref(account).addr();
+        let is_known = allowed.0 == address && allowed.1 == topic;
+        if !is_known && account.may(PUB, topic) {
+            allowed.0 = address;
+            topic.clone_into(&mut allowed.1);
+            return true;
+        }
+        is_known
     }
 }
 
@@ -47,28 +56,21 @@ impl Stage {
         frames: &[Option<Frame>; 2],
         room: &mut Room,
     ) -> [bool; 2] {
-        let Room { headers, texts, messages, shapes } = room;
-        let mut is_send = [false; 2];
+        let Room { sends, shapes, allowed } = room;
+        let (mut is_send, mut proofs) = ([false; 2], [None; 2]);
         for (half, frame) in frames.iter().flatten().enumerate() {
+            let send = &mut sends[half];
             is_send[half] = frame.end - frame.body <= self.limits.body_bytes_max
-                && shapes.read(&mut headers[half], frame, data, &mut texts[half]).is_some();
+                && shapes.read(send, frame, data, self.access.is_some()).is_some();
+            proofs[half] = is_send[half].then(|| send.header.proof(frame.head(data)));
         }
-        let Some(access) = &self.access else {
-            return is_send;
-        };
-        let mut proofs = [None; 2];
-        for (half, frame) in frames.iter().flatten().enumerate() {
-            if is_send[half] {
-                let (header, head) = (&headers[half], frame.head(data));
-                let body = &data[frame.body..frame.end];
-                messages[half].set(&[&header.signed(head, &texts[half], body)]);
-                proofs[half] = Some(header.proof(head));
+        if let Some(access) = &self.access {
+            let signers = access.signers(proofs, sends.each_ref().map(|send| &send.message));
+            for (half, frame) in frames.iter().flatten().enumerate() {
+                let topic = sends[half].header.topic(frame.head(data));
+                is_send[half] =
+                    signers[half].is_some_and(|account| Room::may_send(allowed, account, topic));
             }
-        }
-        let signers = access.signers(proofs, messages);
-        for (half, frame) in frames.iter().flatten().enumerate() {
-            let topic = headers[half].topic(frame.head(data));
-            is_send[half] = signers[half].is_some_and(|account| account.may(PUB, topic));
         }
         is_send
     }
@@ -78,12 +80,11 @@ impl Stage {
         &mut self,
         data: &[u8],
         frame: &Frame,
-        header: &Header,
-        properties: &[u8],
+        send: &ReadSend,
         origin: Origin,
     ) -> Option<usize> {
         let (texts, hashes, first) = (self.texts.len(), self.hashes.len(), self.records.len());
-        let waits = self.stage_records(data, frame, header, properties, origin);
+        let waits = self.stage_records(data, frame, send, origin);
         if waits.is_none()
             || self.bytes_of(first..self.records.len()) > self.limits.request_bytes_max
         {
@@ -96,10 +97,10 @@ impl Stage {
         let bytes = self.content_bytes(records.clone());
         self.requests.push(Request {
             peer: origin.peer,
-            opaque: header.opaque,
+            opaque: send.header.opaque,
             serialization: frame.serialization,
             waits: waits?,
-            queue_id: header.queue_id,
+            queue_id: send.header.queue_id,
             records,
             end: None,
             back: None,
@@ -113,8 +114,7 @@ impl Stage {
         &mut self,
         data: &[u8],
         frame: &Frame,
-        header: &Header,
-        properties: &[u8],
+        ReadSend { header, text: properties, .. }: &ReadSend,
         origin: Origin,
     ) -> Option<bool> {
         let &topic = self.by_name.get(header.topic(frame.head(data)))?;

@@ -9,7 +9,8 @@ use crate::frames::Frame;
 use crate::header::{
     BORN_TIMESTAMP, Header, PROPERTIES, QUEUE_ID, SIGNATURE, Span, TOPIC, read_header, slice,
 };
-use crate::scan::{decimal, decimal32};
+use crate::scan::{copy, decimal, decimal32};
+use crate::signatures::Message;
 
 /// Number of shapes; a shape is found by the size of the header.
 const SHAPES: usize = 32;
@@ -33,6 +34,10 @@ struct Shape {
     text: Vec<u8>,
     /// Parts of the header that contain properties without escapes, and where these are in `text`.
     pieces: Vec<(Span, u32)>,
+    /// What the client has signed, except the body.
+    content: Vec<u8>,
+    /// Parts of the header that are signed and may differ, and where these are in `content`.
+    signed_pieces: Vec<(Span, u32)>,
     misses: u32,
 }
 
@@ -63,11 +68,14 @@ impl Shape {
             return None;
         }
         text.clone_from(&self.text);
-        for &(span, at) in &self.pieces {
-            let piece = slice(head, span);
-            text[at as usize..at as usize + piece.len()].copy_from_slice(piece);
-        }
+        copy_pieces(&self.pieces, head, text);
         Some(())
+    }
+
+    /// Sets the message that the client of a header of this shape should have signed.
+    fn set_signed(&self, message: &mut Message, head: &[u8], body: &[u8]) {
+        let content = message.set(&[&[&self.content, body]]);
+        copy_pieces(&self.signed_pieces, head, content);
     }
 
     /// Takes the shape of a header.
@@ -87,6 +95,26 @@ impl Shape {
         self.header = *header;
         text.clone_into(&mut self.text);
         self.learn_pieces(head);
+        self.learn_signed(head);
+    }
+
+    fn learn_signed(&mut self, head: &[u8]) {
+        self.content.clear();
+        self.signed_pieces.clear();
+        for (number, part) in self.header.signed(head, &self.text, b"").iter().enumerate() {
+            let at = self.content.len() as u32;
+            self.content.extend_from_slice(part);
+            match number {
+                TOPIC | QUEUE_ID | BORN_TIMESTAMP => {
+                    self.signed_pieces.push((self.header.span(number), at));
+                }
+                PROPERTIES => {
+                    let pieces = self.pieces.iter();
+                    self.signed_pieces.extend(pieces.map(|&(span, own)| (span, at + own)));
+                }
+                _ => {}
+            }
+        }
     }
 
     fn learn_pieces(&mut self, head: &[u8]) {
@@ -106,6 +134,25 @@ impl Shape {
     }
 }
 
+/// Copies parts of a header to their places in a text.
+fn copy_pieces(pieces: &[(Span, u32)], head: &[u8], text: &mut [u8]) {
+    for &(span, at) in pieces {
+        let (piece, at) = (slice(head, span), at as usize);
+        copy(piece, &mut text[at..at + piece.len()]);
+    }
+}
+
+/// A send that was read.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ReadSend {
+    /// The header.
+    pub header: Header,
+    /// The properties.
+    pub text: Vec<u8>,
+    /// What the client should have signed, if that was asked for.
+    pub message: Message,
+}
+
 /// The shapes of recent headers.
 #[derive(Default)]
 pub struct Shapes {
@@ -113,31 +160,36 @@ pub struct Shapes {
 }
 
 impl Shapes {
-    /// Reads the header of a frame as `read_header` does.
+    /// Reads the header of a frame as `read_header` does, and sets the signed message if wanted.
     #[inline]
     pub fn read(
         &mut self,
-        header: &mut Header,
+        send: &mut ReadSend,
         frame: &Frame,
         data: &[u8],
-        text: &mut Vec<u8>,
+        sets_message: bool,
     ) -> Option<()> {
-        let head = frame.head(data);
-        if frame.serialization != JSON {
-            *header = Header::default();
-            return read_header(header, frame.serialization, head, text);
-        }
+        let (head, body) = (frame.head(data), &data[frame.body..frame.end]);
+        let ReadSend { header, text, message } = send;
         if self.shapes.is_empty() {
             self.shapes.resize_with(SHAPES, Shape::default);
         }
         let shape = &mut self.shapes[head.len() % SHAPES];
-        if head.len() == shape.example.len() && shape.read(header, head, text).is_some() {
+        let is_json = frame.serialization == JSON;
+        if is_json && head.len() == shape.example.len() && shape.read(header, head, text).is_some()
+        {
             shape.misses = 0;
+            if sets_message {
+                shape.set_signed(message, head, body);
+            }
             return Some(());
         }
         *header = Header::default();
         read_header(header, frame.serialization, head, text)?;
-        shape.misses += 1;
+        if sets_message {
+            message.set(&[&header.signed(head, text, body)]);
+        }
+        shape.misses += u32::from(is_json);
         if shape.misses >= MISSES {
             shape.misses = 0;
             shape.learn(header, head, text);
@@ -152,21 +204,24 @@ mod tests {
 
     const HEAD: &str = r#"{"code":310,"extFields":{"a":"g","b":"topic","c":"TBW102","d":"4","e":"3","f":"0","g":"1700000000000","h":"7","i":"KEYS\u0001k\n\\1\u0002TAGS\u0001t","j":"2","k":"false","m":"false","AccessKey":"key","Signature":"jg7mfm="},"flag":0,"language":"JAVA","opaque":19,"serializeTypeCurrentRPC":"JSON","version":401}"#;
 
+    const BODY: &[u8] = &[b'x'; 100];
+
     fn frame(head: &[u8], serialization: u8) -> (Frame, Vec<u8>) {
-        let data = [&[0; 8], head].concat();
-        (Frame { start: 0, serialization, body: data.len(), end: data.len() }, data)
+        let data = [&[0; 8], head, BODY].concat();
+        (Frame { start: 0, serialization, body: 8 + head.len(), end: data.len() }, data)
     }
 
-    fn read(shapes: &mut Shapes, head: &[u8]) -> Option<(Header, Vec<u8>)> {
-        let (mut header, _) = read_plainly(HEAD.as_bytes()).unwrap(); // of an earlier frame
-        let mut text = b"old".to_vec();
+    fn read(shapes: &mut Shapes, head: &[u8]) -> Option<ReadSend> {
+        let mut send = read_plainly(HEAD.as_bytes()).unwrap(); // of an earlier frame
         let (frame, data) = frame(head, JSON);
-        shapes.read(&mut header, &frame, &data, &mut text).map(|()| (header, text))
+        shapes.read(&mut send, &frame, &data, true).map(|()| send)
     }
 
-    fn read_plainly(head: &[u8]) -> Option<(Header, Vec<u8>)> {
-        let (mut header, mut text) = (Header::default(), vec![]);
-        read_header(&mut header, JSON, head, &mut text).map(|()| (header, text))
+    fn read_plainly(head: &[u8]) -> Option<ReadSend> {
+        let mut send = ReadSend::default();
+        read_header(&mut send.header, JSON, head, &mut send.text)?;
+        send.message.set(&[&send.header.signed(head, &send.text, BODY)]);
+        Some(send)
     }
 
     /// Shapes that know a header, and the number of headers that they can have read by it.

@@ -7,7 +7,7 @@
 use sha1::block_api::compress;
 use sha1::{Digest, Sha1};
 
-use crate::scan::be32;
+use crate::scan::copy;
 
 /// Size of a signature.
 pub const MAC_BYTES: usize = 20;
@@ -48,14 +48,14 @@ impl Key {
 }
 
 /// A message, padded for SHA-1; it is reused to avoid allocations.
-#[derive(Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Message {
     blocks: Vec<Block>,
 }
 
 impl Message {
-    /// Sets the content, which consists of lists of parts.
-    pub fn set(&mut self, lists: &[&[&[u8]]]) {
+    /// Sets the content, which consists of lists of parts; returns it for changes.
+    pub fn set(&mut self, lists: &[&[&[u8]]]) -> &mut [u8] {
         let parts = lists.iter().copied().flatten();
         let size: usize = parts.clone().map(|part| part.len()).sum();
         let count = (size + 1 + LENGTH_BYTES).div_ceil(BLOCK_BYTES);
@@ -71,6 +71,7 @@ impl Message {
         let end = bytes.len() - LENGTH_BYTES;
         bytes[at + 1..end].fill(0); // the rest of an earlier message
         bytes[end..].copy_from_slice(&bits.to_be_bytes());
+        &mut bytes[..size]
     }
 
     /// Frees the memory of an unusually large message.
@@ -78,25 +79,6 @@ impl Message {
         if self.blocks.capacity() > KEPT_BLOCKS_MAX {
             self.blocks = vec![];
         }
-    }
-}
-
-/// Copies a text. Most fields have a few bytes, for which a call of `memcpy` takes longer.
-#[inline]
-fn copy(from: &[u8], to: &mut [u8]) {
-    match from.len() {
-        0 => {}
-        length @ 1..4 => {
-            to[0] = from[0];
-            to[length / 2] = from[length / 2];
-            to[length - 1] = from[length - 1];
-        }
-        length @ 4..=8 => {
-            let (first, last) = (be32(from, 0), be32(from, length - 4));
-            to[..4].copy_from_slice(&first.to_be_bytes());
-            to[length - 4..].copy_from_slice(&last.to_be_bytes());
-        }
-        _ => to.copy_from_slice(from),
     }
 }
 

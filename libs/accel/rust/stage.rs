@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use crate::access::Access;
 use crate::frames::{Frame, Next, frame_at};
-use crate::header::Header;
 use crate::host::Host;
 use crate::properties::java_hash;
 use crate::pull::stage::Pulls;
 use crate::send_back::{Back, BackGroup, Backs};
 use crate::sends::Room;
+use crate::shapes::ReadSend;
 use crate::transactions::{End, Transactions};
 
 /// Size of a record without hosts, body, topic and properties.
@@ -168,7 +168,7 @@ pub struct Stage {
     pub(crate) cluster: Vec<u8>,
     pub(crate) delay_topic: Option<DelayTopic>,
     /// Who may send, with access control; the ends of transactions are then left to Python.
-    pub access: Option<Arc<Access>>,
+    pub(crate) access: Option<Arc<Access>>,
     /// Transactions, if this stage may accept them.
     pub transactions: Option<Transactions>,
     /// Topics of the staged messages, including topics that were forgotten.
@@ -205,6 +205,12 @@ impl Stage {
             hashes: vec![],
             room: Room::default(),
         }
+    }
+
+    /// Accepts sends only from these accounts from now on.
+    pub fn secure(&mut self, access: Arc<Access>) {
+        self.access = Some(access);
+        self.room = Room::default(); // it remembers accounts
     }
 
     /// Accepts delayed sends from now on and stores them in this topic. `delays_ms` holds the
@@ -323,7 +329,7 @@ impl Stage {
                 None => [false; 2],
             };
             for (half, frame) in frames.iter().flatten().enumerate() {
-                let send = are_sends[half].then_some((&room.headers[half], &room.texts[half][..]));
+                let send = are_sends[half].then_some(&room.sends[half]);
                 let (kind, bytes) = self.take_frame(data, frame, send, &mut takers);
                 push_part(&mut parts, kind, bytes, frame);
             }
@@ -333,16 +339,16 @@ impl Stage {
         parts
     }
 
-    /// Stages a frame, whose header and properties are given if they are those of a plain send.
+    /// Stages a frame, which was read if it is a plain send.
     fn take_frame(
         &mut self,
         data: &[u8],
         frame: &Frame,
-        send: Option<(&Header, &[u8])>,
+        send: Option<&ReadSend>,
         takers: &mut Takers,
     ) -> (Kind, usize) {
         let staged = takers.origin.and_then(|origin| {
-            send.and_then(|(header, text)| self.stage_send(data, frame, header, text, origin))
+            send.and_then(|send| self.stage_send(data, frame, send, origin))
                 .or_else(|| self.stage_end(data, frame, origin))
                 .or_else(|| self.stage_back(data, frame, origin, takers.backs.as_mut()?))
         });

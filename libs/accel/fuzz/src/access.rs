@@ -25,10 +25,13 @@ const CHUNK_FRAMES_MAX: u32 = 3;
 /// Access keys, their secrets, and their rights to all topics and groups.
 const ACCOUNTS: [(&str, &str, u8); 3] =
     [("bothKey1", "bothSecret", PUB | SUB), ("bothKey2", "bothSecret", SUB), ("noKey123", "x", 1)];
+/// A topic to which no account has rights.
+const DENIED_TOPIC: &str = "Denied";
 
 fn access() -> Arc<Access> {
     let accounts = ACCOUNTS.iter().map(|&(key, secret, right)| {
-        let account = Account::new(secret.as_bytes(), false, (right, right), []);
+        let denied = (DENIED_TOPIC.as_bytes().to_vec(), 1);
+        let account = Account::new(secret.as_bytes(), false, (right, right), [denied]);
         (key.as_bytes().to_vec(), account)
     });
     Arc::new(Access::new(accounts.collect::<HashMap<_, _>>()))
@@ -115,7 +118,7 @@ fn push_request(chunk: &mut Vec<u8>, random: &mut Random) {
     let mut fields: Vec<(&str, &str)> = if is_send {
         vec![
             ("a", "g"),
-            ("b", "Orders"),
+            ("b", random.pick(&["Orders", "Orders", "Orders", DENIED_TOPIC])),
             ("c", "TBW102"),
             ("d", "4"),
             ("e", "0"),
@@ -184,6 +187,7 @@ fn check(chunk: &[u8], start: usize, kind: Kind) {
         let &(_, secret, right) =
             ACCOUNTS.iter().find(|(key, ..)| *key == fields["AccessKey"]).expect("a known account");
         assert!(right & needed != 0, "{fields:?}");
+        assert!(fields.get("b").is_none_or(|topic| topic != DENIED_TOPIC), "{fields:?}");
         let wanted = signature(secret, &fields, &chunk[frame.body..frame.end]);
         assert_eq!(fields["Signature"], wanted, "{fields:?}");
     }
@@ -205,8 +209,9 @@ pub fn run(seed: u64, frames: u64) -> Seen {
     };
     let access = access();
     let mut stage = Stage::new(limits, HOST, b"CLUSTER\x01c");
-    stage.access = Some(Arc::clone(&access));
+    stage.secure(Arc::clone(&access));
     let _ = stage.learn(b"Orders", 1);
+    let _ = stage.learn(DENIED_TOPIC.as_bytes(), 1);
     let mut pulls = Pulls::default();
     pulls.access = Some(access);
     readers(&mut pulls);

@@ -85,7 +85,9 @@ impl SendLane {
         };
         let limits = Limits { frame_bytes_max, body_bytes_max, batch_count_max, request_bytes_max };
         let mut stage = Stage::new(limits, store_host, cluster.as_bytes());
-        stage.access = accounts.map(LaneAccounts::share);
+        if let Some(accounts) = accounts {
+            stage.secure(accounts.share());
+        }
         stage.delay_in(delay_topic.to_str()?.as_bytes(), delays_ms);
         let mut own_topics = vec![];
         if stage.takes_delayed() {
