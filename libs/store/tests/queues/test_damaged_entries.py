@@ -12,6 +12,8 @@ from cometmq.store.queues.record_check import has_topic, topic_field
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
 from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
+from cometmq.store.testing.memory_disk import MemoryFile
+from cometmq.store.upkeep.entry_check import BLOCK_BYTES
 
 SETTINGS = small_settings(mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=2_000)
 VICTIM = 5
@@ -241,6 +243,21 @@ def test_the_scrubber_leaves_intact_entries_alone(disk, events):
     assert rig.store.pulls.suspects == {}
     rig.work(3)
     assert events.of("queue.repaired") == []
+
+
+def test_the_walk_reads_entries_in_blocks(disk, events, monkeypatch):
+    rig = tagged(disk, events)
+    sizes, read = [], MemoryFile.read
+
+    def counted(file, offset, count):
+        sizes.append(count)
+        return read(file, offset, count)
+
+    monkeypatch.setattr(MemoryFile, "read", counted)
+    rig.clock.advance(200 * 3_600_000)
+    rig.scrub()
+    assert sizes.count(BLOCK_BYTES) == 4, "of two queues with 400 entries each"
+    assert ENTRY.size not in sizes
 
 
 def test_the_entry_of_a_timed_message_is_written_again_with_its_time(disk, events):

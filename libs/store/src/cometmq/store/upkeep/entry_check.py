@@ -29,6 +29,10 @@ STEP_ENTRIES_MAX: Final = 16_000
 SKIPPED_BYTES: Final = 1 << 20
 """How far a walk continues behind bytes that cannot be read."""
 
+BLOCK_BYTES: Final = 200 * ENTRY.size
+BLOCKS_MAX: Final = 1_000
+"""Blocks of entries that a step keeps in memory, one for each queue."""
+
 SUSPECTS_MAX: Final = 1_000
 """Suspects of one step; more than that are found in the next round."""
 
@@ -91,12 +95,12 @@ class EntryWalk:
         self, files: FileSequence, queues: QueueTable, end: int, count_max: int, suspects: Suspects
     ) -> int:
         """Compare the entries of consecutive intact records; return their number."""
-        count = 0
+        count, entries = 0, _Entries()
         scanner = LogScanner(files, self._offset, check_crc=False, end=end)
         try:
             for scan in scanner:
                 count += 1
-                queue = _queue_of_wrong(queues, scan)
+                queue = _queue_of_wrong(queues, scan, entries)
                 if queue is not None and sum(map(len, suspects.values())) < SUSPECTS_MAX:
                     suspects.setdefault(queue, []).append(scan.queue_offset)
                 if count >= count_max:
@@ -109,10 +113,45 @@ class EntryWalk:
         return count
 
 
-def _queue_of_wrong(queues: QueueTable, scan: Scan) -> ConsumeQueue | None:
+class _Entries:
+    """Entries in the files, which the loop may be deleting.
+
+    They are read in blocks: after every read, the thread waits for the interpreter, and so does the
+    loop after its next system call.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
+
+    def at(self, queue: ConsumeQueue, queue_offset: int) -> tuple[int, int, int] | None:
+        """Return an entry; None if it cannot be read."""
+        position = queue_offset * ENTRY.size
+        begin, data = self._blocks.get(queue, (0, b""))
+        if not begin <= position <= begin + len(data) - ENTRY.size:
+            if len(self._blocks) >= BLOCKS_MAX:
+                self._blocks.clear()
+            begin, data = self._blocks[queue] = position, _block(queue, position)
+        at = position - begin
+        return ENTRY.unpack_from(data, at) if at + ENTRY.size <= len(data) else None
+
+
+def _block(queue: ConsumeQueue, position: int) -> bytes:
+    """Return the bytes of entries from a position; nothing if they cannot be read."""
+    files = queue.files
+    first, known = files.first, files.files
+    index, in_file = divmod(position - first, files.file_size)
+    if not 0 <= index < len(known):
+        return b""
+    try:
+        return known[index].read(in_file, min(BLOCK_BYTES, files.file_size - in_file))
+    except DiskError:
+        return b""
+
+
+def _queue_of_wrong(queues: QueueTable, scan: Scan, entries: _Entries) -> ConsumeQueue | None:
     """Return the queue of a record whose entry has another size or tag code."""
     queue = None if scan.sys_flag & UNQUEUED else queues.get(scan.topic, scan.queue_id)
-    entry = None if queue is None else _entry(queue, scan.queue_offset)
+    entry = None if queue is None else entries.at(queue, scan.queue_offset)
     if queue is None or entry is None:
         return None
     physical_offset, size, code = entry
@@ -120,17 +159,3 @@ def _queue_of_wrong(queues: QueueTable, scan: Scan) -> ConsumeQueue | None:
         return None
     is_right = size == scan.size and fits_tags(queue, code, scan.properties)
     return None if is_right else queue
-
-
-def _entry(queue: ConsumeQueue, queue_offset: int) -> tuple[int, int, int] | None:
-    """Return an entry in the files, which the loop may be deleting."""
-    files, position = queue.files, queue_offset * ENTRY.size
-    first, known = files.first, files.files
-    index, in_file = divmod(position - first, files.file_size)
-    if not 0 <= index < len(known):
-        return None
-    try:
-        data = known[index].read(in_file, ENTRY.size)
-    except DiskError:
-        return None
-    return ENTRY.unpack(data) if len(data) == ENTRY.size else None
