@@ -204,7 +204,7 @@ LIMITS: Final[tuple[Limit, ...]] = (
 )
 
 
-class Journal(Protocol):
+class JournalState(Protocol):
     """The part of the tables' journal that its limit needs."""
 
     @property
@@ -226,7 +226,7 @@ class Room:
     def __init__(
         self,
         limits: Limits,
-        journal: Journal | None,
+        journal: JournalState | None,
         call: Call[Any],
         account_of: Callable[[Call[Any]], str | None],
     ) -> None:
@@ -298,7 +298,7 @@ def check_total(room: Room, limit: Limit, used: int, more: int = 1) -> None:
         raise room.limits.refusal(limit, f"there are {used} of at most {bound}", room.peer)
 
 
-def is_full(limits: Limits, journal: Journal | None) -> bool:
+def is_full(limits: Limits, journal: JournalState | None) -> bool:
     """Return whether the journal has to wait for the tables to be saved.
 
     While it cannot be written at all, it does not grow, and requests are answered without it.

@@ -58,7 +58,7 @@ def plan_of(settings: ElectorSettings) -> Plan:
 
 def record_of(settings: ElectorSettings, label: Label = str) -> RecordPort:
     """Open the group's record; raise SettingsError if its location is malformed."""
-    login = (settings.etcd_user, settings.etcd_password) if settings.etcd_user else None
+    login = settings.etcd_user, settings.etcd_password
     return open_record(settings.group_record, tls=client_tls(settings, label), login=login)
 
 

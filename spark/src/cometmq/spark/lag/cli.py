@@ -163,6 +163,13 @@ def verify(root: Root) -> None:
     say("the history is intact")
 
 
+def _known_timezone(name: str) -> str:
+    try:
+        return ZoneInfo(name).key
+    except (KeyError, ValueError, OSError) as error:
+        raise typer.BadParameter(f"unknown time zone {name}") from error
+
+
 @app.command()
 def report(
     root: Root,
@@ -208,10 +215,6 @@ def report(
     """Report which groups are behind, since when, and how long until data is lost."""
     from cometmq.spark.lag.job import Outputs, SparkOptions, run_report  # noqa: PLC0415  # Spark
 
-    try:
-        timezone = ZoneInfo(broker_timezone).key
-    except (KeyError, ValueError, OSError) as error:
-        raise typer.BadParameter(f"unknown time zone {broker_timezone}") from error
     rules = Rules(
         window_s=window,
         long_window_s=max(long_window, window),
@@ -219,7 +222,7 @@ def report(
         risk_hours=risk_hours,
         allowed_lag=allowed_lag,
         allowed_age_s=allowed_age,
-        timezone=timezone,
+        timezone=_known_timezone(broker_timezone),
     )
     outputs = Outputs(folder=out, forms=form, textfile=textfile, pushgateway=pushgateway)
     members_of = link_settings(namesrv, credentials, tls, tls_ca) if deep else None

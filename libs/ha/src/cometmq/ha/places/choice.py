@@ -25,8 +25,8 @@ def open_record(
 ) -> RecordPort:
     """Return the record that `place` names; raise SettingsError if `place` is malformed.
 
-    `tls` is used for etcd over TLS; `login` is the name and the password of an etcd user. Nothing
-    is read yet, so an unreachable backend is detected only later.
+    `tls` is used for etcd over TLS; `login` is the name and the password of an etcd user, if the
+    name is not empty. Nothing is read yet, so an unreachable backend is detected only later.
     """
     kind, _, rest = place.partition(":")
     if kind == "file":
@@ -41,11 +41,12 @@ def open_record(
     endpoints, slash, key = address.partition("/")
     if (separator and scheme not in {"http", "https"}) or not (endpoints and slash and key):
         _refuse(place)
+    user = login if login and login[0] else None
     context = client_context(tls or TlsSettings(auth_server=True)) if scheme == "https" else None
     from cometmq.ha.places.etcd import EtcdRecord  # noqa: PLC0415
 
     try:
-        return EtcdRecord(endpoints.split(","), key, tls=context, login=login)
+        return EtcdRecord(endpoints.split(","), key, tls=context, login=user)
     except SettingsError as error:
         raise SettingsError(f"{SETTING}={place}: {error}") from error
 

@@ -53,6 +53,14 @@ ALL_ADDRESSES: Final = ("0.0.0.0", "::") if has_ipv6() else ("0.0.0.0",)  # noqa
 """The addresses that a server listens on if its settings name none."""
 
 
+def _codec(settings: ServerSettings) -> Codec:
+    return Codec(
+        COMMANDS,
+        frame_bytes_max=settings.frame_bytes_max,
+        header_bytes_max=REQUEST_HEADER_BYTES_MAX,
+    )
+
+
 class Server(Generic[ContextT]):
     """Serves one table of handlers on any number of ports."""
 
@@ -91,11 +99,7 @@ class Server(Generic[ContextT]):
         self._released_ms = 0
         self._gate = TlsGate(settings.tls)
         self._hub: Hub[PeerProtocol] = Hub(
-            Codec(
-                COMMANDS,
-                frame_bytes_max=settings.frame_bytes_max,
-                header_bytes_max=REQUEST_HEADER_BYTES_MAX,
-            ),
+            _codec(settings),
             settings,
             clock_ms=clock_ms,
             log=log,

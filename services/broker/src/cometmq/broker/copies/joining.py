@@ -30,7 +30,7 @@ from cometmq.broker.copies.streams.epoch_log import EpochLog
 from cometmq.broker.copies.streams.follower import Follower
 from cometmq.broker.copies.streams.handshake import Identity
 from cometmq.broker.copies.streams.proving import Proving
-from cometmq.broker.copies.streams.replica import Replica
+from cometmq.broker.copies.streams.replica import MemberReplica
 from cometmq.broker.copies.streams.reports import FollowerView
 from cometmq.broker.copies.streams.sending import LogSender
 from cometmq.broker.copies.streams.serving import TICK_INTERVAL_MS, LogServer
@@ -222,7 +222,7 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
         commit_log=broker.store.commit_log, worker=workers.config,
     )  # fmt: skip
     inbox = Inbox(state.copy, state.promised, log=broker.log)
-    replica = Replica(
+    replica = MemberReplica(
         broker.driver, epoch_log, feed, inbox,
         keep_tail=partial(host.keep_tail, folder / CUT_FOLDER), worker=workers.config,
         settings=lambda: broker.settings, now_ms=host.boottime_ms,
@@ -262,7 +262,7 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
 
 
 def _gate(
-    broker: Broker, client: RemotingClient, feed: TableFeed, replica: Replica, inbox: Inbox
+    broker: Broker, client: RemotingClient, feed: TableFeed, replica: MemberReplica, inbox: Inbox
 ) -> Gate:
     """Build the gate of requests, and let reads of the broker ask it."""
     now_ms = broker.clock.monotonic_ms

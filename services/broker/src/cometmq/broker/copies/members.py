@@ -58,7 +58,7 @@ def record_of(settings: BrokerSettings, label: Label = str) -> RecordPort:
 
     `label` names the settings in error messages.
     """
-    login = (settings.etcd_user, settings.etcd_password) if settings.etcd_user else None
+    login = settings.etcd_user, settings.etcd_password
     return open_record(settings.group_record, tls=client_tls(settings, label), login=login)
 
 

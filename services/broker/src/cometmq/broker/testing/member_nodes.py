@@ -11,7 +11,7 @@ from cometmq.broker.copies.streams.epoch_log import EpochLog
 from cometmq.broker.copies.streams.follower import Follower
 from cometmq.broker.copies.streams.handshake import Identity
 from cometmq.broker.copies.streams.proving import Proving
-from cometmq.broker.copies.streams.replica import Replica
+from cometmq.broker.copies.streams.replica import MemberReplica
 from cometmq.broker.copies.streams.reports import Heard
 from cometmq.broker.copies.streams.sending import LogSender
 from cometmq.broker.copies.streams.tails import keep_tail
@@ -108,7 +108,7 @@ class MemberNode(Node):
         self.tables = TableFeed(self.journal, tables)
 
     def _open_streams(self) -> None:
-        self.replica = Replica(
+        self.replica = MemberReplica(
             self.driver,
             self.epochs,
             self.tables,

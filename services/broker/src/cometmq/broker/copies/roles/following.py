@@ -6,13 +6,15 @@ from collections.abc import Callable
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.roles.acting import Acting
 from cometmq.broker.copies.state import FollowState
-from cometmq.broker.copies.streams.replica import Replica
+from cometmq.broker.copies.streams.replica import MemberReplica
 
 
 class Following(Acting):
     """Copies the log and the tables of a master."""
 
-    def __init__(self, broker: Broker, replica: Replica, boottime_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, broker: Broker, replica: MemberReplica, boottime_ms: Callable[[], int]
+    ) -> None:
         self._broker = broker
         self._replica = replica
         self._boottime_ms = boottime_ms

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Serve = Callable[[asyncio.Transport, str, Proven | None, bytes], None]
 
 
-class Admission:
+class MemberAdmission:
     """Admits the connections of one port."""
 
     def __init__(self, port: "LogServer", proving: Proving, *, serve: Serve, log: Log) -> None:

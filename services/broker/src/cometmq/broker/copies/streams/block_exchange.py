@@ -36,7 +36,7 @@ PAUSE_MS: Final = 50
 """Minimum interval between two answers."""
 
 
-class Turn:
+class BlockTurn:
     """Lets one connection of a broker at a time ask for a block."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class BlockExchange:
     def __init__(
         self,
         store: MessageStore,
-        turn: Turn,
+        turn: BlockTurn,
         *,
         worker: Worker,
         now_ms: Callable[[], int],

@@ -17,7 +17,7 @@ from cometmq.broker.copies.state import FollowState
 from cometmq.broker.copies.streams.handshake import DAMAGE_COUNT_MAX, Hello, Welcome
 from cometmq.broker.copies.streams.master_stream import MasterRefused, MasterStream
 from cometmq.broker.copies.streams.proving import Attempts, ProofDeclined, Proving
-from cometmq.broker.copies.streams.replica import Replica
+from cometmq.broker.copies.streams.replica import MemberReplica
 from cometmq.broker.copies.streams.session import Pace, Session
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.remoting.errors import CometError, ConnectionLost
@@ -39,7 +39,7 @@ its connection, and an attempt or two to connect may fail before it knows the ne
 class Follower:
     """Follows one master at a time, and reconnects whenever the connection ends."""
 
-    def __init__(self, replica: Replica, proving: Proving) -> None:
+    def __init__(self, replica: MemberReplica, proving: Proving) -> None:
         self.replica = replica
         self._identity = proving.identity
         self._attempts = Attempts(proving)

@@ -19,7 +19,7 @@ from cometmq.broker.copies.streams.frames import Frame, FrameReader, Kind, Repor
 from cometmq.broker.copies.streams.handshake import Hello, Refused, Welcome, decode_handshake
 from cometmq.broker.copies.streams.pump import close_soon
 from cometmq.broker.copies.streams.received_log import ReceivedLog
-from cometmq.broker.copies.streams.replica import Replica
+from cometmq.broker.copies.streams.replica import MemberReplica
 from cometmq.broker.copies.streams.session import MasterConnection
 from cometmq.broker.copies.streams.showing import Showing
 from cometmq.broker.copies.tables.feed import WholeTables
@@ -39,7 +39,9 @@ SILENT_MS: Final = 5_000
 
 
 class MasterStream(MasterConnection):
-    def __init__(self, replica: Replica, hello: Hello, peer: str, opening: bytes = b"") -> None:
+    def __init__(
+        self, replica: MemberReplica, hello: Hello, peer: str, opening: bytes = b""
+    ) -> None:
         """`peer` names the master in events. `opening` precedes HELLO; it is empty on a connection
         that has been proven.
         """

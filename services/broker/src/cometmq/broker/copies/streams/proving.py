@@ -27,7 +27,7 @@ from cometmq.ha.group_key import Initiator, Keys, NotProven, Purpose, Responder,
 from cometmq.remoting.errors import CometError, ConnectionLost, RemoteProtocolError
 
 if TYPE_CHECKING:
-    from cometmq.broker.copies.streams.admission import Admission
+    from cometmq.broker.copies.streams.admission import MemberAdmission
 
 REFUSED_CHARS_MAX: Final = 200
 """Characters of a refusal before the proof that are logged."""
@@ -214,7 +214,9 @@ class Attempts:
 class ProofResponder(asyncio.Protocol):
     """Lets a member that has connected prove itself."""
 
-    def __init__(self, admission: "Admission", transport: asyncio.Transport, address: str) -> None:
+    def __init__(
+        self, admission: "MemberAdmission", transport: asyncio.Transport, address: str
+    ) -> None:
         self._admission = admission
         self._transport = transport
         self._address = address

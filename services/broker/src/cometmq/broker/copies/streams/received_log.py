@@ -4,7 +4,7 @@
 from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.handshake import Welcome
 from cometmq.broker.copies.streams.records import RecordStream
-from cometmq.broker.copies.streams.replica import Replica
+from cometmq.broker.copies.streams.replica import MemberReplica
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.ha.epochs import History, last_epoch, reached
 from cometmq.remoting.errors import RemoteProtocolError
@@ -14,7 +14,7 @@ from cometmq.remoting.types import Buffer
 class ReceivedLog:
     """The log that one connection receives, from the common point on."""
 
-    def __init__(self, replica: Replica, welcome: Welcome) -> None:
+    def __init__(self, replica: MemberReplica, welcome: Welcome) -> None:
         self._replica = replica
         self._records = RecordStream(
             welcome.start,

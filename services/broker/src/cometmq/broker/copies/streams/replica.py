@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from cometmq.broker.copies.state import FollowProgress
-from cometmq.broker.copies.streams.block_exchange import Turn
+from cometmq.broker.copies.streams.block_exchange import BlockTurn
 from cometmq.broker.copies.streams.epoch_log import EpochLog
 from cometmq.broker.copies.streams.frames import Confirm
 from cometmq.broker.copies.streams.handshake import Hello, Welcome, check_digest, check_welcome
@@ -51,7 +51,7 @@ class LogUnreadable(CometError):
     """
 
 
-class Replica:
+class MemberReplica:
     """The copy and its progress; a new epoch begins with `begin`."""
 
     def __init__(  # noqa: PLR0913  # the collaborators, each by name
@@ -77,7 +77,7 @@ class Replica:
         self.now_ms = now_ms
         self.log = log
         self.status = status
-        self.turn = Turn()
+        self.turn = BlockTurn()
         self.confirmed = 0
         """The confirm offset that the master last reported in this epoch; 0 before that."""
         self.heard_ms = 0

@@ -10,12 +10,12 @@ the next records; if there are none, it is sent a few milliseconds later.
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.copies.streams.admission import Admission
-from cometmq.broker.copies.streams.block_exchange import Turn
+from cometmq.broker.copies.streams.admission import MemberAdmission
+from cometmq.broker.copies.streams.block_exchange import BlockTurn
 from cometmq.broker.copies.streams.follower_stream import FollowerStream
 from cometmq.broker.copies.streams.handshake import Offer
 from cometmq.broker.copies.streams.proving import Proven, Proving
-from cometmq.broker.copies.streams.replica import Replica
+from cometmq.broker.copies.streams.replica import MemberReplica
 from cometmq.broker.copies.streams.reports import FollowerView, ReportBatch, Reports
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.broker.turn import OncePerTurn
@@ -44,10 +44,10 @@ class LogSender:
     """Serves this master's followers on the port of `LogServer`; before `lead`, it refuses them."""
 
     def __init__(
-        self, replica: Replica, *, port: "LogServer", worker: Worker, proving: Proving
+        self, replica: MemberReplica, *, port: "LogServer", worker: Worker, proving: Proving
     ) -> None:
         """`worker` reads bytes that are not in memory."""
-        self.admission = Admission(port, proving, serve=self._serve, log=replica.log)
+        self.admission = MemberAdmission(port, proving, serve=self._serve, log=replica.log)
         self.identity = proving.identity
         self.replica = replica
         self.store = replica.driver.store
@@ -58,7 +58,7 @@ class LogSender:
         self.epoch = 0
         """The epoch of which this broker is the master; 0 if it is not a master."""
         self.confirmed = 0
-        self.turn = Turn()
+        self.turn = BlockTurn()
         self.sent_bytes = 0
         self._streams: dict[FollowerStream, None] = {}  # in the order of connection
         self.reports = ReportBatch()
