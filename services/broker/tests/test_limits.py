@@ -72,7 +72,8 @@ READING: list[Any] = []
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     settings = {name: str(bound) for name, bound in BOUNDS.items()}
-    async with stored_broker(tmp_path, peerShareMax="100", **settings) as broker:
+    settings |= {"peerShareMax": "100", "enablePropertyFilter": "true"}
+    async with stored_broker(tmp_path, **settings) as broker:
         broker.tables.topics.put(
             TopicConfig(topic_name="T", read_queue_nums=1000, write_queue_nums=1000)
         )
