@@ -109,6 +109,8 @@ async def test_the_period_includes_its_ends_and_nothing_else(unit_ms):
 
 
 class FakeAdmin:
+    query_timeout_ms = 18_000
+
     def __init__(self, *brokers):
         self.brokers = brokers
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.admin import AdminClient, messages
+from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_messages import FOREVER_MS, KEY_COUNT_MAX
 from cometmq.client.errors import ClientError, InvalidArgument
@@ -57,7 +57,7 @@ async def find_by_key(
         # one message more than wanted tells whether there are older ones
         return await search(broker, topic, key, count_max + 1, begin_ms, end_ms)
 
-    answers = await admin.ask_brokers_of(topic, ask, timeout_ms=messages.QUERY_TIMEOUT_MS)
+    answers = await admin.ask_brokers_of(topic, ask, timeout_ms=admin.query_timeout_ms)
     found = [message for _, some in answers for message in some.messages]
     if not found:
         await _query(admin, topic, key)

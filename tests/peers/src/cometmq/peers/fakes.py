@@ -12,7 +12,7 @@ from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.bodies.route import BrokerData, ClusterInfo
+from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRoute
 from cometmq.remoting.bodies.stats import TopicOffset, TopicStats
 from cometmq.remoting.bodies.topic_config import (
     SubscriptionGroupTable,
@@ -21,12 +21,14 @@ from cometmq.remoting.bodies.topic_config import (
 )
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Call, Reply
-from cometmq.remoting.errors import ConsumerNotOnline
+from cometmq.remoting.errors import ConsumerNotOnline, TopicNotExist
 from cometmq.remoting.transport.dispatch import Handler
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ServerSettings
 
 LOOPBACK: Final = "127.0.0.1"
+TOPICS: Final = ("T", "%DLQ%G", "%RETRY%G")
+"""The topics that name servers know."""
 
 
 def body(value: Any) -> Handler[Any]:
@@ -69,7 +71,8 @@ class Fakes:
 
     async def __aenter__(self) -> Self:
         handlers: dict[int, Handler[Any]] = {
-            Code.GET_BROKER_CLUSTER_INFO: lambda *_: Reply(body=encode_json(self._info()))
+            Code.GET_BROKER_CLUSTER_INFO: lambda *_: Reply(body=encode_json(self._info())),
+            Code.GET_ROUTEINFO_BY_TOPIC: self._route,
         }
         self.namesrv = await self._serve(handlers)
         return self
@@ -88,6 +91,14 @@ class Fakes:
         port = await server.listen(LOOPBACK, 0)
         self._stack.push_async_callback(server.close, drain_ms=0)
         return f"{LOOPBACK}:{port}"
+
+    def _route(self, _server: Any, call: Call[Any]) -> Reply:
+        topic = call.header.topic
+        if topic not in TOPICS:
+            raise TopicNotExist(f"no topic {topic}")
+        queues = [QueueData(name, 1, 1, 6) for name in self.addresses]
+        brokers = list(self._info().broker_addr_table.values())
+        return Reply(body=encode_json(TopicRoute(queue_datas=queues, broker_datas=brokers)))
 
     def _info(self) -> ClusterInfo:
         table = {name: BrokerData({0: at}, name, "C") for name, at in self.addresses.items()}
