@@ -34,6 +34,9 @@ def test_every_answer_has_a_meaning():
         (remarks.pull_group_not_exist("billing"), "cometmq group create"),
         (remarks.group_pull_forbidden("billing"), "--enabled"),
         (remarks.request_not_supported(-5), "does not serve"),
+        ("[TOO_MANY_ENDS]too many requests", "one half message"),
+        ("broker busy", "waitTimeMillsInSend"),
+        ("BROKER_BUSY", "accept the last write"),
         ("org.apache.rocketmq.acl.common.AclException: Check signature failed", "secret key"),
     ],
 )
@@ -53,7 +56,12 @@ def test_a_number_is_explained_as_an_answer_and_as_a_request(call):
 
 @pytest.mark.parametrize(
     ("text", "hint"),
-    [("disk.ful", "did you mean disk.full?"), ("SYSTEM_BUZY", "SYSTEM_BUSY"), ("9999", "")],
+    [
+        ("disk.ful", "did you mean disk.full?"),
+        ("SYSTEM_BUZY", "SYSTEM_BUSY"),
+        ("9999", ""),
+        ("top", ""),
+    ],
 )
 def test_what_is_not_known_is_refused_with_a_similar_name(call, text, hint):
     refused = call("explain", text)

@@ -13,13 +13,16 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.refusals import plain_remark
 from cometmq.remoting.spelling import did_you_mean
-from cometmq.runtime.meanings.answers import answer, remark
+from cometmq.runtime.meanings.answers import answer, remark, remarks_with
 from cometmq.runtime.meanings.events import MEANINGS
 from cometmq.runtime.meanings.runbooks import runbooks_of
 
 _CODE_OF_JAVA: Final = re.compile(r"CODE: *(\d+)")
 _STATUSES: Final = {"SEND_OK": "SUCCESS"}
 """Names of a send's outcome that differ from those of the codes."""
+
+PART_CHARS_MIN: Final = 4
+"""Shorter parts of a remark are not looked for."""
 
 _ANSWERS: Final = frozenset(map(int, ResponseCode))
 _REQUESTS: Final = frozenset(map(int, RequestCode))
@@ -91,8 +94,11 @@ def _explained(words: str) -> Iterator[Facts]:
         yield _request(RequestCode[name])
         return
     known = remark(plain_remark(words))
-    if known is not None:
-        yield {"remark": words, "meaning": known.meaning, "advice": known.advice}
+    found = [] if known is None else [known]
+    if known is None and len(words) >= PART_CHARS_MIN:
+        found = remarks_with(words)
+    for one in found:
+        yield {"remark": words, "meaning": one.meaning, "advice": one.advice}
     code = _CODE_OF_JAVA.search(words)
     if code is not None and int(code[1]) in _ANSWERS:
         yield _answer(ResponseCode(int(code[1])))

@@ -106,6 +106,13 @@ REMARKS: Final = (
         ),
     ),
     (
+        r"\[TOO_MANY_ENDS\]",
+        Answer(
+            "too many requests to end one half message were waiting for its copies",
+            "Send the end again later; if it lasts, the copies are slow: `cometmq ha status`.",
+        ),
+    ),
+    (
         r"\[PC_SYNCHRONIZED\]broker busy|\[PCBUSY_CLEAN_QUEUE\]",
         Answer(
             "the disk of the broker took too long to accept the last write",
@@ -232,3 +239,13 @@ def answer(code: ResponseCode) -> Answer:
 def remark(text: str) -> Answer | None:
     """Return the meaning of a server's remark, which may be part of a client's error message."""
     return next((found for pattern, found in REMARKS if re.search(pattern, text)), None)
+
+
+def remarks_with(words: str) -> list[Answer]:
+    """Return the meanings of the remarks that contain these words, in any case."""
+    wanted = _spaced(words)
+    return [found for pattern, found in REMARKS if wanted in _spaced(pattern.replace("\\", ""))]
+
+
+def _spaced(text: str) -> str:
+    return text.lower().replace("_", " ")
