@@ -5,7 +5,7 @@ import asyncio
 import socket
 import subprocess
 import sys
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 
@@ -13,12 +13,13 @@ from cometmq.console.web.clients import Proxies, network_of
 from cometmq.console.web.exchange import plain
 from cometmq.console.web.guard import form_of
 from cometmq.console.web.problems import Problem
-from cometmq.console.web.server import WebServer
+from cometmq.console.web.server import UNSENT_BYTES_MAX, WebServer
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.tasks import TaskSet
 
 CONNECTIONS_MAX = 8
+LARGE_BYTES = 8 << 20
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
 FORM = b"Content-Type: application/x-www-form-urlencoded\r\n"
@@ -37,19 +38,26 @@ async def app(request):
 @pytest.fixture
 async def server():
     """Return the address of a server with room for few connections."""
+    async with web_server(app, connections_max=CONNECTIONS_MAX) as (address, _):
+        yield address
+
+
+@asynccontextmanager
+async def web_server(handler, **options):
+    """Yield the address of a server, and the server."""
     async with AsyncExitStack() as stack:
         web = WebServer(
-            app,
+            handler,
             tls=None,
             trusted_proxies="",
             tasks=TaskSet(),
             log=NO_LOG,
-            connections_max=CONNECTIONS_MAX,
+            **options,
         )
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         await web.start(listener)
         stack.push_async_callback(web.stop)
-        yield listener.getsockname()
+        yield listener.getsockname(), web
 
 
 async def status_of(stack, server, request):
@@ -86,6 +94,34 @@ async def test_a_stranger_with_many_connections_loses_own_ones(server, held):
         writer.write(b"123")
         async with asyncio.timeout(60):
             assert (await reader.readline()).split()[1] == b"200"
+
+
+async def test_answers_that_nobody_reads_are_bounded_in_total():
+    """The stranger who holds most of them loses connections; another client reads in peace."""
+    answers = []
+
+    async def large(_request):
+        answers.append(plain("x" * LARGE_BYTES))
+        return answers[-1]
+
+    async with AsyncExitStack() as stack, web_server(large) as (server, web):
+        reader, writer = await asyncio.open_connection(*server)
+        stack.callback(writer.close)
+        writer.write(GET + b"\r\n")
+        assert b"200" in await reader.readline()
+        count = 2 * UNSENT_BYTES_MAX // LARGE_BYTES
+        for _ in range(count):
+            other = stack.enter_context(socket.socket())
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            other.bind(("127.0.0.2", 0))
+            other.connect(server)
+            other.sendall(GET + b"\r\n")
+        async with asyncio.timeout(60):
+            while len(answers) <= count:  # noqa: ASYNC110  # the last answer comes later
+                await asyncio.sleep(0.01)
+            assert UNSENT_BYTES_MAX // 2 < web.unsent.total_bytes <= UNSENT_BYTES_MAX
+            await reader.readuntil(b"\r\n\r\n")
+            assert len(await reader.readexactly(LARGE_BYTES)) == LARGE_BYTES
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import asyncio
 import ssl
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from socket import socket
 from typing import Any, Final
@@ -34,6 +34,10 @@ UNREAD_BYTES_MAX: Final = 64 << 20
 UNREAD_S: Final = 5.0
 """How much of a form that is refused early is read, and for how long: a client that still sends
 would otherwise see a reset connection instead of the answer.
+"""
+UNSENT_BYTES_MAX: Final = 64 << 20
+"""Total size of the answers that clients have not read; above it, the largest reader loses its
+oldest connection.
 """
 _BODILESS: Final = frozenset({HTTPStatus.NOT_MODIFIED, HTTPStatus.NO_CONTENT})
 
@@ -64,6 +68,7 @@ class WebServer:
         self._connections_max = connections_max
         self._server: asyncio.Server | None = None
         self._open: dict[_Connection, asyncio.Task[None]] = {}
+        self.unsent = Unsent()
 
     async def start(self, listener: socket) -> None:
         """Serve the connections of a listening socket."""
@@ -87,7 +92,7 @@ class WebServer:
         await self._tasks.close()
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = _Connection(reader, writer, self._proxies)
+        connection = _Connection(reader, writer, self._proxies, self.unsent)
         is_full = len(self._open) >= self._connections_max and not self._make_room()
         handler = _busy if is_full else self._handler
         serving = self._serve(connection, handler)
@@ -121,15 +126,50 @@ class WebServer:
         return True
 
 
+class Unsent:
+    """The answers that clients have not read yet: bounded in total."""
+
+    def __init__(self, bytes_max: int = UNSENT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._sizes: dict[_Connection, int] = {}
+
+    @property
+    def total_bytes(self) -> int:
+        """The size of all these answers."""
+        return sum(self._sizes.values())
+
+    @contextmanager
+    def sending(self, connection: "_Connection", size: int) -> Iterator[None]:
+        """Count an answer until it is sent; abort other connections if the total is too large."""
+        self._sizes[connection] = size
+        while self.total_bytes > self._bytes_max and len(self._sizes) > 1:
+            held: Counter[str] = Counter()
+            for one, held_bytes in self._sizes.items():
+                held[one.network] += held_bytes
+            network = max(held, key=held.__getitem__)
+            gone = next(it for it in self._sizes if it.network == network)
+            del self._sizes[gone]
+            gone.abort()
+        try:
+            yield
+        finally:
+            self._sizes.pop(connection, None)
+
+
 class _Connection:
     """One connection, whose requests are answered one after the other."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, proxies: Proxies
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        proxies: Proxies,
+        unsent: Unsent,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._proxies = proxies
+        self._unsent = unsent
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._peer = str((writer.get_extra_info("peername") or ("",))[0])
         self._early: Any = None
@@ -220,10 +260,11 @@ class _Connection:
             headers.append(("Connection", "close"))
         status = response.status
         self._write(h11.Response(status_code=status, reason=status.phrase, headers=headers))
-        if has_body:
-            self._write(h11.Data(data=response.body))
-        self._write(h11.EndOfMessage())
-        await self._writer.drain()
+        with self._unsent.sending(self, len(response.body)):
+            if has_body:
+                self._write(h11.Data(data=response.body))
+            self._write(h11.EndOfMessage())
+            await self._writer.drain()
 
     async def _refuse(self, error: h11.RemoteProtocolError) -> None:
         """Answer something that is not HTTP, or a client that closed in the middle."""
