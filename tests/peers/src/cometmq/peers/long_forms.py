@@ -23,12 +23,12 @@ def case_count(few: int, *, long: int) -> int:
 
 
 def seeds(few: int, *, long: int) -> Callable[[Test], Test]:
-    """Give a test so many values of its parameter `seed`, or `long` in its long form."""
+    """Run a test with `count` values of its parameter `seed`, in its long form with `long`."""
     parametrized = pytest.mark.parametrize("seed", range(case_count(few, long=long)))
     return lambda test: pytest.mark.long(parametrized(test))
 
 
 def examples(few: int, *, long: int) -> Callable[[Test], Test]:
-    """Give a test so many examples of Hypothesis, or `long` in its long form."""
+    """Run a test with `count` examples of Hypothesis, in its long form with `long`."""
     limited = settings(max_examples=case_count(few, long=long), deadline=None)
     return lambda test: pytest.mark.long(limited(test))

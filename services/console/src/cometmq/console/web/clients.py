@@ -25,7 +25,7 @@ class Proxies:
         """Return the address of the client; `forwarded` has the addresses that proxies noted.
 
         Each proxy adds the address of its own peer, so the last one that is no trusted proxy
-        counts: what stands before it may be made up.
+        counts; a client can invent the addresses before it.
         """
         found = [peer, *(it.strip() for it in reversed(forwarded.split(",")) if it.strip())]
         for address in found:

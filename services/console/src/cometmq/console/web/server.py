@@ -256,7 +256,7 @@ class _Connection:
         has_body = has_body and response.status not in _BODILESS
         if response.status not in _BODILESS:
             headers.append(("Content-Length", str(len(response.body))))
-        if self._http.their_state is not h11.DONE:  # what is left of the request is not read
+        if self._http.their_state is not h11.DONE:  # the rest of the request is not read
             headers.append(("Connection", "close"))
         status = response.status
         self._write(h11.Response(status_code=status, reason=status.phrase, headers=headers))
