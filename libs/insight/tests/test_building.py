@@ -54,7 +54,7 @@ def test_a_figure_that_was_not_told_is_unknown():
     assert isinstance(found.group("G").lag, Unknown)
     assert isinstance(found.topic("T").messages, Unknown)
     refused = seen(master(topics=Unknown("no permission")))
-    assert refused.topics == []
+    assert refused.topics == Unknown("no permission")
     assert refused.notes == ["broker-a does not tell its topics: no permission"]
 
 

@@ -2,6 +2,7 @@
 """Looks at a running suite, and at brokers that hang, lie or vanish."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -10,9 +11,17 @@ from cometmq.client import AdminClient, LitePullConsumer, Message, Producer
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import NoNamesrv
 from cometmq.client.testing import eventually
+from cometmq.insight.asking import NOT_TOLD
 from cometmq.insight.findings import findings
 from cometmq.insight.history import History
-from cometmq.insight.model import BrokerState, Snapshot, Trouble, Unknown, Unreachable
+from cometmq.insight.model import (
+    BrokerState,
+    Snapshot,
+    Trouble,
+    Unknown,
+    Unreachable,
+    is_silence,
+)
 from cometmq.insight.snapshot import Watch, look
 from cometmq.peers.fakes import Fakes, body, hang
 from cometmq.peers.ports import free_port
@@ -23,6 +32,7 @@ from cometmq.remoting.bodies.overview import (
     QueueEnds,
     RefusedRequests,
 )
+from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
 from cometmq.remoting.errors import ServerError
 
 
@@ -82,6 +92,53 @@ async def test_a_broker_that_begins_to_hang_is_shown_with_what_it_said(fakes):
     found = await looked(fakes)
     assert isinstance(found.broker("b").state, BrokerState)
     assert any(it.startswith("b does not tell its topics: ") for it in found.notes)
+
+
+REST = [
+    *("get_broker_config", "get_all_topic_config", "get_all_subscriptiongroup_config"),
+    *("get_all_consumer_offset", "get_all_delay_offset", "get_all_producer_info"),
+    *("get_broker_overview", "get_topic_stats_info", "get_consumer_connection_list"),
+]
+
+
+async def timed(fakes):
+    begin = time.monotonic()
+    return await looked(fakes), time.monotonic() - begin
+
+
+async def test_what_a_broker_does_not_answer_has_one_deadline(fakes):
+    await fakes.start("b", **dict.fromkeys(REST, hang))
+    found, took_s = await timed(fakes)
+    assert took_s < 0.9  # one deadline of 0.5 s, not one for each kind of question
+    assert found.broker("b").state.figures.version == "V4_9_4"
+    assert found.topic("T").messages == 20
+    assert list(found.incomplete) == ["b"]
+    kinds = "topics, groups, offsets, delays, producers, queues"
+    assert found.incomplete["b"].startswith(f"about {kinds}: ")
+
+
+async def test_a_broker_that_alone_is_silent_leaves_nothing_empty(fakes):
+    await fakes.start("a", **dict.fromkeys(REST, hang))
+    found, _ = await timed(fakes)
+    kinds = (found.topics, found.groups, found.producers, found.delayed)
+    assert [is_silence(it) for it in kinds] == [True] * 4
+
+
+async def test_a_lag_without_its_offsets_is_not_told(fakes):
+    await fakes.start("b", get_all_consumer_offset=hang)
+    found, _ = await timed(fakes)
+    assert is_silence(found.group("G").lag)
+    assert found.topic("T").messages == 40
+    assert found.incomplete["b"].startswith("about offsets: ")
+
+
+async def test_a_broker_that_hangs_in_its_turn_costs_one_deadline(fakes):
+    topics = {f"T{at}": TopicConfig() for at in range(100)}  # more than are asked for at once
+    answers = {"get_all_topic_config": body(TopicConfigTable(topic_config_table=topics))}
+    await fakes.start("b", **answers, get_topic_stats_info=hang)
+    found, took_s = await timed(fakes)
+    assert took_s < 0.9
+    assert found.topic("T0").messages == NOT_TOLD
 
 
 @pytest.mark.parametrize(

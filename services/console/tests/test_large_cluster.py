@@ -132,6 +132,16 @@ async def test_unknown_empty_and_zero_look_different(sites):
     page = await site.web.get("/groups")
     assert 'title="broker-b hangs">unknown</span>' in page.text
     assert ">0</td>" in page.text
+    silence = Unknown("broker-b hangs", is_silence=True)
+    site.snapshot = snapshot(
+        site.clock,
+        groups=[msgspec.structs.replace(none, lag=silence)],
+        incomplete={"broker-b": "about offsets: broker-b hangs"},
+    )
+    page = await site.web.get("/groups")
+    assert 'title="broker-b hangs">no answer</span>' in page.text
+    assert "1 broker does not answer" in page.text
+    assert "<li>broker-b: about offsets: broker-b hangs</li>" in page.text
     site.snapshot = snapshot(site.clock, groups=[])
     assert "There is no consumer group yet" in (await site.web.get("/groups")).text
     site.snapshot = snapshot(site.clock)

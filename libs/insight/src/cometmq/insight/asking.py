@@ -7,14 +7,13 @@ these, each snapshot asks for a limited number, those first whose answers are ol
 
 import asyncio
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.cluster.routes import MASTER_ID
-from cometmq.insight.model import Since, Trouble, Unknown, Unreachable
+from cometmq.insight.model import Since, Trouble, Unknown, Unreachable, is_silence
 from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerInfo
 from cometmq.remoting.bodies.overview import BrokerOverview, QueueEnds, RefusedRequests
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -38,6 +37,7 @@ TURN_MAX: Final = 200
 """Topics, and groups, of which one snapshot asks a broker singly; the first one asks for all."""
 TURNS_S_MAX: Final = 10.0
 NEVER_MS: Final = -1
+NOT_TOLD: Final = Unknown("not asked yet: this broker tells it one by one")
 
 
 class Queue(msgspec.Struct, frozen=True, gc=False):
@@ -69,6 +69,8 @@ class MasterAnswers(msgspec.Struct, frozen=True):
     """When the oldest unread message was stored, by `topic@group`; None if the broker does not
     tell. A group that is not behind, or not measured yet, is missing.
     """
+    untold: Unknown = NOT_TOLD
+    """Why topics are missing in `queues`, and groups in `consumers`."""
     disagreements: Mapping[str, str] = {}
     """How the members of a group subscribe differently."""
     refused: Sequence[RefusedRequests] | Unknown = Unknown("this broker does not report it")
@@ -121,24 +123,27 @@ class BrokerMemory:
 
 
 async def ask(
-    broker: BrokerAdmin, broker_id: int, memory: BrokerMemory, now_ms: int
+    broker: BrokerAdmin, broker_id: int, memory: BrokerMemory, now_ms: int, timeout_ms: int
 ) -> BrokerAnswers:
     """Ask one copy of a broker; raise CometError if it does not answer at all.
 
-    A broker that hangs gets one request, not one of each kind.
+    What it has not answered `timeout_ms` after the first question is unknown. A broker that hangs
+    gets one request, not one of each kind.
     """
+    asking = _Asking(timeout_ms)
     runtime = await broker.runtime_info()
-    settings = await _or_unknown(broker.config())
     if broker_id != MASTER_ID:
-        return BrokerAnswers(runtime, settings, None)
+        return BrokerAnswers(runtime, await asking.answer(broker.config()), None)
     async with asyncio.TaskGroup() as group:
-        topics = group.create_task(_or_unknown(broker.topics()))
-        groups = group.create_task(_or_unknown(broker.groups()))
-        offsets = group.create_task(_or_unknown(_offsets(broker)))
-        delays = group.create_task(_or_unknown(_delays(broker)))
-        producers = group.create_task(_or_unknown(broker.producers()))
-    overview = await _overview(broker, memory)
-    if overview is None:
+        settings = group.create_task(asking.answer(broker.config()))
+        topics = group.create_task(asking.answer(broker.topics()))
+        groups = group.create_task(asking.answer(broker.groups()))
+        offsets = group.create_task(asking.answer(_offsets(broker)))
+        delays = group.create_task(asking.answer(_delays(broker)))
+        producers = group.create_task(asking.answer(broker.producers()))
+        overview = group.create_task(asking.answer(_overview(broker, memory)))
+    found = overview.result()
+    if not isinstance(found, BrokerOverview) and not is_silence(found):
         await _take_turns(broker, memory, topics.result(), groups.result(), now_ms)
     master = MasterAnswers(
         topics=topics.result(),
@@ -148,10 +153,31 @@ async def ask(
         producers=producers.result(),
         queues=memory.queues.answers,
         consumers=memory.consumers.answers,
+        untold=found if is_silence(found) else NOT_TOLD,
     )
-    if overview is not None:
-        master = _with_overview(master, overview)
-    return BrokerAnswers(runtime, settings, master)
+    if isinstance(found, BrokerOverview):
+        master = _with_overview(master, found)
+    return BrokerAnswers(runtime, settings.result(), master)
+
+
+class _Asking:
+    """The questions to one broker, which have one deadline."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self._until_s = asyncio.get_running_loop().time() + timeout_ms / 1_000
+
+    async def answer(self, question: Awaitable[T]) -> T | Unknown:
+        """Return the answer, or why there is none."""
+        try:
+            async with asyncio.timeout_at(self._until_s):
+                return await question
+        except RequestCodeNotSupported:
+            return Unknown("this broker does not report it")
+        except CometError as error:
+            return Unknown(str(error), is_silence=isinstance(error, TransportError))
+        except TimeoutError:
+            return Unknown(f"no answer within {self._timeout_ms} ms", is_silence=True)
 
 
 async def _overview(broker: BrokerAdmin, memory: BrokerMemory) -> BrokerOverview | None:
@@ -162,9 +188,7 @@ async def _overview(broker: BrokerAdmin, memory: BrokerMemory) -> BrokerOverview
         return await broker.overview()
     except RequestCodeNotSupported:
         memory.has_overview = False
-    except CometError:  # the answers of the turns say what is wrong
-        pass
-    return None
+        return None
 
 
 def _with_overview(master: MasterAnswers, overview: BrokerOverview) -> MasterAnswers:
@@ -223,18 +247,21 @@ async def _take_turns(
     async def attempt(work: Awaitable[None]) -> None:
         try:
             await work
+        except RequestTimeout as error:  # a broker that begins to hang costs one of them
+            raise TimeoutError from error
         except CometError:  # the item keeps its last answer; the next snapshot asks again
             return
 
     topic_names = () if isinstance(topics, Unknown) else topics.keys()
     group_names = () if isinstance(groups, Unknown) else groups.keys()
-    # A broker that begins to hang now costs one deadline, not one for each item.
-    with suppress(TimeoutError):
+    try:
         async with asyncio.timeout(TURNS_S_MAX), asyncio.TaskGroup() as tasks:
             for topic in memory.queues.next(topic_names, TURN_MAX):
                 tasks.create_task(attempt(bounds_of(topic)))
             for group in memory.consumers.next(group_names, TURN_MAX):
                 tasks.create_task(attempt(members_of(group)))
+    except* TimeoutError:
+        pass
 
 
 async def _queues(broker: BrokerAdmin, topic: str) -> Queues:
@@ -268,12 +295,3 @@ async def _offsets(broker: BrokerAdmin) -> Mapping[str, Mapping[int, int]]:
 
 async def _delays(broker: BrokerAdmin) -> Mapping[int, int]:
     return (await broker.delay_offsets()).offset_table
-
-
-async def _or_unknown(question: Awaitable[T]) -> T | Unknown:
-    try:
-        return await question
-    except RequestCodeNotSupported:
-        return Unknown("this broker does not report it")
-    except CometError as error:
-        return Unknown(str(error))

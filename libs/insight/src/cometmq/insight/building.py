@@ -30,6 +30,7 @@ from cometmq.insight.model import (
     TopicKind,
     Unknown,
     Unreachable,
+    is_silence,
     known,
 )
 from cometmq.remoting.bodies.topic_config import TopicConfig
@@ -45,8 +46,9 @@ from cometmq.remoting.names import (
 )
 from cometmq.remoting.progress import unread
 
+KINDS: Final = ("topics", "groups", "offsets", "delays", "producers")
+"""What each master is asked for."""
 NOBODY: Final = Unknown("no master answers")
-NOT_TOLD: Final = Unknown("not asked yet: this broker tells it topic by topic")
 FORECAST_S_MAX: Final = 365 * 86_400.0
 """A disk that lasts longer than a year has no time to full."""
 _SIZE: Final = re.compile(r"\b([0-9]{1,15}(?:\.[0-9]{1,15})?) (B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)")
@@ -69,8 +71,10 @@ def build(
         name: [text] for _, answers in masters for name, text in answers.disagreements.items()
     }
     parts = Parts(masters, absent, history.earlier(now_ms), now_ms, disagreements)
-    groups = build_groups(parts) if masters else NOBODY
-    topics = _topics(parts, groups, _reserved(it for it, _ in outcomes)) if masters else NOBODY
+    groups = _untold(it.offsets for _, it in masters) or build_groups(parts)
+    topics = _untold(it.topics for _, it in masters) or _topics(
+        parts, groups, _reserved(it for it, _ in outcomes)
+    )
     _note(history, topics, groups, now_ms)
     return Snapshot(
         namesrv=namesrv,
@@ -84,7 +88,27 @@ def build(
         delayed=_delayed(outcomes),
         refusals=_refusals(masters),
         notes=_notes(outcomes),
+        incomplete={name: text for name, it in masters if (text := _missing(it))},
     )
+
+
+def _untold(answers: Iterable[object]) -> Unknown | None:
+    """Return why no master tells something; None if one does."""
+    reason = NOBODY
+    for it in answers:
+        if not isinstance(it, Unknown):
+            return None
+        reason = it
+    return reason
+
+
+def _missing(answers: MasterAnswers) -> str:
+    """Return what a master has not answered; empty if it has answered all."""
+    asked = {kind: getattr(answers, kind) for kind in KINDS} | {"queues": answers.untold}
+    silences = {kind: it for kind, it in asked.items() if is_silence(it)}
+    if not silences:
+        return ""
+    return f"about {', '.join(silences)}: {next(iter(silences.values())).reason}"
 
 
 # -- brokers --------------------------------------------------------------------------------------
@@ -163,8 +187,8 @@ def kind_of(topic: str) -> TopicKind:
     return TopicKind.SYSTEM if is_system_topic(topic) else TopicKind.NORMAL
 
 
-Home = tuple[str, TopicConfig, Queues | None]
-"""A broker that has a topic, its settings there, and its queues if the broker has told them."""
+Home = tuple[str, TopicConfig, Queues | Unknown]
+"""A broker that has a topic, its settings there, and its queues, or why they are not known."""
 
 
 def _reserved(places: Iterable[Place]) -> frozenset[str]:
@@ -186,7 +210,8 @@ def _topics(
     for broker, answers in parts.masters:
         if not isinstance(answers.topics, Unknown):
             for name, config in answers.topics.items():
-                homes.setdefault(name, []).append((broker, config, answers.queues.get(name)))
+                queues = answers.queues.get(name, answers.untold)
+                homes.setdefault(name, []).append((broker, config, queues))
     return [
         _topic(
             parts,
@@ -202,10 +227,11 @@ def _topics(
 def _topic(
     parts: Parts, name: str, kind: TopicKind, homes: Sequence[Home], groups: Sequence[str]
 ) -> Topic:
-    end, messages, last_ms, is_known = 0, 0, 0, True
+    end, messages, last_ms = 0, 0, 0
+    untold: Unknown | None = None
     for _, _, queues in homes:
-        if queues is None:
-            is_known = False
+        if isinstance(queues, Unknown):
+            untold = queues
             continue
         for queue in queues.values():
             end += queue.end
@@ -223,10 +249,10 @@ def _topic(
         sum(it.read_queue_nums for _, it, _ in homes),
         sum(it.write_queue_nums for _, it, _ in homes),
         [broker for broker, _, _ in homes],
-        messages if is_known else NOT_TOLD,
-        end if is_known else NOT_TOLD,
-        rate if is_known else NOT_TOLD,
-        _last_write(last_ms, messages) if is_known else NOT_TOLD,
+        messages if untold is None else untold,
+        end if untold is None else untold,
+        rate if untold is None else untold,
+        untold or _last_write(last_ms, messages),
         groups,
         config.order,
     )
@@ -330,7 +356,7 @@ def _notes(outcomes: Sequence[Outcome]) -> list[str]:
             notes.append(f"{place.name} does not tell its settings: {outcome.settings.reason}")
         if outcome.master is None:
             continue
-        for kind in ("topics", "groups", "offsets", "delays", "producers"):
+        for kind in KINDS:
             answer = getattr(outcome.master, kind)
             if isinstance(answer, Unknown):
                 notes.append(f"{place.name} does not tell its {kind}: {answer.reason}")

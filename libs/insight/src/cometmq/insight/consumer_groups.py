@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.insight.asking import MasterAnswers, Queue
+from cometmq.insight.asking import NOT_TOLD, MasterAnswers, Queue
 from cometmq.insight.history import RATE_UNKNOWN, Sample
 from cometmq.insight.members import is_ours
 from cometmq.insight.model import Group, GroupTopic, Member, Subscription, Unknown
@@ -18,7 +18,6 @@ from cometmq.remoting.progress import lost, unread
 
 NO_AGE: Final = Unknown("the broker does not report ages; cometmq lag GROUP measures them")
 NOT_AGED: Final = Unknown("not measured yet: the broker measures ages while somebody looks")
-NOT_TOLD: Final = Unknown("not asked yet: this broker tells it one by one")
 OWN_OFFSETS: Final = Unknown("the members keep their own offsets (BROADCASTING)")
 
 
@@ -42,7 +41,8 @@ class _Sum(msgspec.Struct, gc=False):
     skips: int = 0
     lost: int = 0
     unread_queues: int = 0
-    is_known: bool = True
+    untold: Unknown | None = None
+    """Why the part of a broker is missing."""
     oldest_ms: int = 0
     """When the oldest unread message was stored; 0 if nothing is unread."""
     unaged: Unknown | None = None
@@ -85,11 +85,16 @@ def _sums(parts: Parts) -> dict[str, dict[str, _Sum]]:
 
 def _add(total: _Sum, answers: MasterAnswers, topic: str, key: str) -> None:
     """Add the queues of one broker; a queue without an offset counts as not consumed."""
-    offsets = {} if isinstance(answers.offsets, Unknown) else answers.offsets.get(key, {})
     queues = answers.queues.get(topic)
     config = None if isinstance(answers.topics, Unknown) else answers.topics.get(topic)
+    if isinstance(answers.offsets, Unknown):
+        if queues or config is not None or isinstance(answers.topics, Unknown):
+            total.untold = answers.offsets
+        return
+    offsets = answers.offsets.get(key, {})
     if queues is None:
-        total.is_known = total.is_known and not offsets
+        if offsets:
+            total.untold = answers.untold
         total.committed += sum(offsets.values())
         total.queues += len(offsets)
         return
@@ -141,8 +146,8 @@ def _group(
             topic,
             it.queues,
             it.committed,
-            it.lag if it.is_known else NOT_TOLD,
-            _age(it, parts.now_ms) if it.is_known else NOT_TOLD,
+            it.untold or it.lag,
+            it.untold or _age(it, parts.now_ms),
             it.skips,
             it.lost,
             it.unread_queues,
@@ -212,7 +217,7 @@ def _count(parts: Parts, topic: str) -> int | Unknown:
             continue
         queues = answers.queues.get(topic)
         if queues is None:
-            return NOT_TOLD
+            return answers.untold
         count += sum(max(0, it.end - it.first) for it in queues.values())
     return count
 
@@ -222,11 +227,12 @@ def _members(
 ) -> tuple[Sequence[Member] | Unknown, ConsumerConnections | None]:
     found: dict[tuple[str, str], Member] = {}
     online: ConsumerConnections | None = None
-    is_told = False
+    untold: Unknown | None = NOT_TOLD
     for broker, answers in parts.masters:
         if name not in answers.consumers:
+            untold = untold and answers.untold
             continue
-        is_told = True
+        untold = None
         connections = answers.consumers[name]
         if connections is None:
             continue
@@ -241,8 +247,8 @@ def _members(
                 known = None
             brokers = [*(known.brokers if known else ()), broker]
             found[key] = Member(it.client_id, it.client_addr, it.language, it.version, brokers)
-    if not is_told:
-        return NOT_TOLD, None
+    if untold is not None:
+        return untold, None
     return [found[key] for key in sorted(found)], online
 
 

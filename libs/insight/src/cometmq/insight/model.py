@@ -9,7 +9,7 @@ them: it would take half the time of a snapshot.
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 import msgspec
 
@@ -25,10 +25,12 @@ class Since(msgspec.Struct, frozen=True, gc=False):
     is_bound: bool = False
 
 
-class Unknown(msgspec.Struct, frozen=True, gc=False, tag="unknown"):
+class Unknown(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="unknown"):
     """A figure that is missing, and why."""
 
     reason: str
+    is_silence: bool = False
+    """Whether the broker has not answered; otherwise, it does not tell."""
 
 
 class Trouble(StrEnum):
@@ -298,6 +300,8 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     refusals: Sequence[Refusal] | Unknown
     notes: Sequence[str] = ()
     """What brokers refused to tell, one line each."""
+    incomplete: Mapping[str, str] = {}
+    """Brokers that answered only some of the questions: what is missing; all sums lack it."""
     certificates: Sequence[Certificate] = ()
     """Of the brokers, the name servers and this program, as far as they are known."""
 
@@ -325,6 +329,11 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
 def known(rows: Sequence[T] | Unknown) -> Sequence[T]:
     """Return the rows, or none if they are unknown; for code that shows the reason elsewhere."""
     return () if isinstance(rows, Unknown) else rows
+
+
+def is_silence(answer: object) -> TypeGuard[Unknown]:
+    """Return whether something is unknown because a broker has not answered."""
+    return isinstance(answer, Unknown) and answer.is_silence
 
 
 def answers(broker: Broker) -> bool:

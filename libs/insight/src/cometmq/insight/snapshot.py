@@ -19,7 +19,7 @@ from cometmq.insight.model import Certificate, Snapshot, Trouble, Unreachable
 from cometmq.remoting.errors import CometError
 
 TIMEOUT_MS: Final = 3_000
-"""How long a snapshot waits for each answer."""
+"""How long a snapshot waits for what one broker answers."""
 INTERVAL_S: Final = 5.0
 
 
@@ -78,7 +78,9 @@ async def _ask(
     key = _key(place)
     try:
         broker = admin.broker(place.address, name=place.name, timeout_ms=timeout_ms)
-        found = await ask(broker, place.broker_id, history.memory(place.address), now_ms)
+        found = await ask(
+            broker, place.broker_id, history.memory(place.address), now_ms, timeout_ms
+        )
     except CometError as error:
         return unreachable(error, history.since(key, now_ms))
     history.conditions.pop(key, None)

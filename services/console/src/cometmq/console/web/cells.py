@@ -107,9 +107,9 @@ def cell(value: Any, kind: str = "text") -> Markup:
     """Return a value as HTML: its text, or why there is none."""
     if value is None:
         return Markup('<span class="none" title="not reported">&ndash;</span>')
-    if isinstance(value, Unknown):
+    if isinstance(value, Unknown) and not value.is_silence:
         return Markup('<span class="unknown" title="{}">unknown</span>').format(value.reason)
-    if isinstance(value, Unreachable):
+    if isinstance(value, Unknown | Unreachable):
         return Markup('<span class="bad" title="{}">no answer</span>').format(value.reason)
     if isinstance(value, float) and not isfinite(value):
         return cell(Unknown("the broker reports no number"))

@@ -197,11 +197,11 @@ class Page(NamedTuple):
 
 
 def silent_brokers(snapshot: Snapshot) -> dict[str, str]:
-    """Return the brokers without an answering master, with the reasons."""
+    """Return the brokers that lack in the figures, altogether or in part, with the reasons."""
     found: dict[str, str] = {}
     for broker in snapshot.brokers:
         if broker.is_master and not hasattr(broker.state, "figures"):
             found[broker.name] = broker.state.reason
     for name in snapshot.missing_brokers:
         found.setdefault(name, "no master is registered")
-    return found
+    return {**snapshot.incomplete, **found}
