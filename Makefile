@@ -12,8 +12,10 @@ SOURCES := conftest.py deploy libs operator services spark tests bench docs
 # Mounts and namespaces need root. PATH is given again, because sudo replaces it.
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$$PATH")
 
-# The tests of a file run one after another, those of different files side by side.
+# The tests of a file run one after another, those of different files side by side. Workers begin with
+# the files that have most tests; IN_ORDER is for tests whose number says little about their time.
 PARALLEL = $(if $(WORKERS),--numprocesses=$(WORKERS) --dist=loadfile)
+IN_ORDER = $(PARALLEL) $(if $(WORKERS),--no-loadscope-reorder)
 
 .PHONY: help
 help: ## Show this list
@@ -167,7 +169,7 @@ load: setup ## Members that come and go, crowds, floods, silent peers (ARGS="chu
 .PHONY: compat
 compat: setup ## Official Java, C++ and JavaScript clients, mqadmin, a Java broker (WORKERS=n)
 	tests/peers/install
-	$(BIN)/pytest -q tests/compat $(PARALLEL) -m "$(or $(MARK),compat)" --timeout=900
+	$(BIN)/pytest -q tests/compat $(IN_ORDER) -m "$(or $(MARK),compat)" --timeout=900
 
 .PHONY: bench
 bench: setup ## Side by side with Apache RocketMQ 4.9.4, sends also with Redis and NATS

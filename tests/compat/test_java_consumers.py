@@ -17,7 +17,7 @@ from cometmq.peers.loopback import ipv6_loopback
 from cometmq.peers.processes import wait_until
 from cometmq.peers.settled import wait_for_dispatch, wait_for_messages, wait_for_offsets
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.first]
 
 COUNT = 40
 SHARE_TIMEOUT_S = 120

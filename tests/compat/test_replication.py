@@ -20,7 +20,7 @@ from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import wait_until
 from cometmq.peers.wire import call
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.compat, pytest.mark.first, pytest.mark.timeout(900)]
 
 FILE_BYTES = 1 << 18
 SETTINGS = {

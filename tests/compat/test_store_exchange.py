@@ -21,7 +21,7 @@ from cometmq.peers.wire import call
 from cometmq.store.inspection.checksum_check import damaged_parts
 from cometmq.store.inspection.inspect import open_view
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.compat, pytest.mark.first, pytest.mark.timeout(900)]
 
 SMALL_FILES = {
     "mappedFileSizeCommitLog": 1 << 20,

@@ -24,7 +24,7 @@ from cometmq.peers.content import create_topic, named
 from cometmq.peers.processes import wait_until
 from cometmq.remoting.names import TRACE_TOPIC
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.compat, pytest.mark.first, pytest.mark.timeout(900)]
 
 QUICK = {
     "transactionTimeOut": 2_000,
