@@ -2,9 +2,9 @@
 """Bytes that change in any file of a stopped broker are noticed, or change nothing.
 
 Each case changes bytes of one file of a folder that a broker has left after a stop, a kill, or a
-crash of the host, and starts a broker on it. Then every message is the right one or left out,
-committed offsets and topics are right, and whatever is not right has an event; or the start is
-refused.
+crash of the host, or replaces a file, and starts a broker on it. Then every message is the right
+one or left out, committed offsets and topics are right, and whatever is not right has an event; or
+the start is refused.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ import pytest
 from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
 from cometmq.broker.delays.level import DelayFile
+from cometmq.broker.opening import was_killed
 from cometmq.broker.registration.addresses import Ports
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.disk_jobs import Workers
@@ -102,7 +103,8 @@ def started(folder: Path, boot_id: str = BOOT_ID) -> Node:
     workers: Any = [worker] * len(Workers._fields)
     jobs: Any = worker
     journal = Journal(disk, store.layout.journal, worker=jobs, log=log,
-                      file_bytes=JOURNAL_BYTES, log_end=lambda: store.commit_log.end)  # fmt: skip
+                      file_bytes=JOURNAL_BYTES, was_killed=was_killed(store),
+                      log_end=lambda: store.commit_log.end)  # fmt: skip
     inputs = Inputs(
         loaded, clock, log, Workers(*workers), store,
         RemotingClient(ClientSettings(), log=log, clock_ms=clock.monotonic_ms),
@@ -267,6 +269,29 @@ async def test_changed_bytes_are_noticed_or_harmless(
         return
     random = Random(f"{stop}{kind}{at}")
     damage(paths[-1], random, at)
+    await check_restarts(folder, stop)
+
+
+@pytest.mark.parametrize("way", ["gone", "empty", "short", "zeros", "foreign"])
+@pytest.mark.parametrize("kind", ["checksums", "topics", "offsets", "journal"])
+@pytest.mark.parametrize("stop", STOPS)
+async def test_a_replaced_file_is_noticed_or_harmless(
+    left: dict[str, Path], tmp_path: Path, stop: str, kind: str, way: str
+) -> None:
+    folder = tmp_path / "store"
+    shutil.copytree(left[stop], folder)
+    path = max(folder.glob(FILES[kind]))
+    size, data = path.stat().st_size, path.read_bytes().rstrip(b"\0")
+    path.unlink()
+    if way != "gone":
+        other = (folder / "commitlog" / ("0" * 20)).read_bytes()
+        new = {"empty": b"", "short": data[: len(data) // 2], "zeros": bytes(size)}
+        path.write_bytes(new.get(way, other[:size]))
+    await check_restarts(folder, stop)
+
+
+async def check_restarts(folder: Path, stop: str) -> None:
+    """Start a broker twice on a damaged folder, and check what clients get."""
     try:
         node = started(folder, OTHER_BOOT_ID if stop == "crash" else BOOT_ID)
     except CorruptStore:
@@ -278,9 +303,10 @@ async def test_changed_bytes_are_noticed_or_harmless(
     is_whole &= check_tables(node)
     if not is_whole:
         assert node.log.alarms, "nothing says what is wrong"
-    shutil.copytree(folder, tmp_path / "again")  # as after a kill
+    again = folder.parent / "again"
+    shutil.copytree(folder, again)  # as after a kill
     try:
-        node = started(tmp_path / "again")
+        node = started(again)
     except CorruptStore:
         return
     for topic, queue_id in QUEUES:

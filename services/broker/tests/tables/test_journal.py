@@ -244,6 +244,51 @@ def test_a_change_of_another_shape_ends_the_changes_of_its_table() -> None:
     assert after.groups.get("g") is not None
 
 
+@pytest.mark.parametrize("share", [0.0, 0.4, 0.7, 1.0])
+def test_a_journal_that_is_cut_short_is_damaged(share: float) -> None:
+    """Files are created with their full size, so no kill leaves a shorter one."""
+    node = Node(MemoryDisk(), MemoryFiles())
+    for number in range(1, 9):
+        node.offsets.commit("g", "T", 0, number)
+        node.journal.write()
+    (path,) = node.disk.contents
+    written = len(node.disk.contents[path].rstrip(b"\0"))
+    node.disk.resize(path, round(written * share))
+    after = node.killed()
+    assert len(after.log.named("journal.damaged")) == 1
+    assert node.disk.contents[path][FILE_BYTES - 1 :] == b"\0"
+    after.offsets.commit("g", "T", 0, 50)
+    after.journal.write()
+    again = after.killed()
+    assert again.offsets.committed("g", "T", 0) == 50
+    assert again.log.named("journal.damaged") == []
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{" * 500])
+def test_a_journal_without_records_is_damaged_after_a_kill(content: bytes | None) -> None:
+    node = Node(MemoryDisk(), MemoryFiles())
+    node.offsets.commit("g", "T", 0, 1)
+    node.journal.write()
+    (path,) = node.disk.contents
+    del node.disk.contents[path]
+    if content is not None:
+        node.disk.contents[path] = bytearray(content.ljust(FILE_BYTES, b"\0"))
+    after = node.killed(was_killed=True)
+    assert [facts["error"] for facts in after.log.named("journal.damaged")] == [
+        "the last run was killed, but no record of its journal is left"
+    ]
+    after.offsets.commit("g", "T", 0, 2)
+    after.journal.write()
+    again = after.killed(was_killed=True)
+    assert again.offsets.committed("g", "T", 0) == 2
+    assert again.log.named("journal.damaged") == []
+
+
+def test_a_broker_may_begin_without_a_journal() -> None:
+    node = Node(MemoryDisk(), MemoryFiles())
+    assert node.log.named("journal.damaged") == []
+
+
 @pytest.mark.parametrize("damage", [b"", b"{", bytes(40)])
 @pytest.mark.parametrize("is_saved", [False, True])
 def test_a_damaged_file_brings_the_journal_along(damage: bytes, *, is_saved: bool) -> None:

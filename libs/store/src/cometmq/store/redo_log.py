@@ -35,7 +35,7 @@ class Cut(NamedTuple):
     byte_count: int
     """Number of bytes from `position` to the last written byte of this file."""
     is_damage: bool
-    """Whether records follow; none ever follow a write that a crash interrupted."""
+    """Whether records follow, or the file is too short; neither is left by an interrupted write."""
 
 
 class RedoLog:
@@ -85,6 +85,8 @@ class RedoLog:
                 self._disk.remove(self._path(later))
             del self._starts[following:]
             self._file.write(self._position, [bytes(self.cut.byte_count)])
+            if self._file.size() < self._file_bytes:
+                self._disk.resize(self.cut.path, self._file_bytes)
 
     def records(self) -> Iterator[Record]:
         """Yield the records up to the first incomplete one, and change nothing on the disk."""
@@ -97,10 +99,14 @@ class RedoLog:
                 yield record
                 self._position += _HEAD.size + len(record.payload)
             unused = data[self._position :]
-            if unused != bytes(len(unused)):  # `rstrip` looks at each byte: 17 ms a file
-                end = len(data.rstrip(b"\0"))
-                is_damage = self._has_later_records(start) or _follows(
-                    data[:end], start, self._position
+            is_short = len(data) < self._file_bytes  # files are created with their full size
+            # `rstrip` looks at each byte: 17 ms a file
+            if is_short or unused != bytes(len(unused)):
+                end = max(self._position, len(data.rstrip(b"\0")))
+                is_damage = (
+                    is_short
+                    or self._has_later_records(start)
+                    or _follows(data[:end], start, self._position)
                 )
                 count = end - self._position
                 self.cut = Cut(self._path(start), self._position, count, is_damage)

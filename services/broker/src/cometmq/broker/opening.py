@@ -22,6 +22,7 @@ from cometmq.runtime.tls_keys import Label, server_tls
 from cometmq.runtime.worker import Worker
 from cometmq.store.message_store import MessageStore
 from cometmq.store.os_disk import OsDisk
+from cometmq.store.recovery.start import StartReason
 from cometmq.store.settings import BrokerRole
 
 ACL_FILE: Final = "plain_acl.yml"
@@ -53,6 +54,15 @@ def open_store(settings: BrokerSettings, *, clock: Clock, log: Log) -> MessageSt
     )
 
 
+def was_killed(store: MessageStore) -> bool:
+    """Return whether the last run was killed after it had saved a checkpoint.
+
+    A broker begins its journal long before its first checkpoint.
+    """
+    recovered = store.upkeep.recovered
+    return not recovered.was_clean and recovered.start.reason is StartReason.PROGRESS
+
+
 def open_journal(
     settings: BrokerSettings, store: MessageStore, *, worker: Worker, log: Log
 ) -> Journal:
@@ -62,6 +72,7 @@ def open_journal(
         worker=worker,
         log=log,
         keeps_position=bool(settings.group_record),
+        was_killed=was_killed(store),
         log_end=lambda: store.commit_log.end,
     )
 

@@ -326,7 +326,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "they are delivered once the level is back. Logged at every start.",
     "delay.unreadable": "The messages of a delay level could not be read from disk; the broker "
     "retries, and other levels continue.",
-    "journal.damaged": "The journal of the tables has a damaged entry. Later entries were not "
+    "journal.damaged": "The journal of the tables is damaged or missing. Later entries were not "
     "applied, so offsets may be as old as the last save.",
     "journal.entry_too_long": "Changes with names of several megabytes were not journaled; the "
     "next save includes them.",

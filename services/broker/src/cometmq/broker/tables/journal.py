@@ -88,14 +88,16 @@ class Journal:
         log: Log = NO_LOG,
         file_bytes: int = FILE_BYTES,
         keeps_position: bool = False,
+        was_killed: bool = False,
         turn: Turn | None = None,
         log_end: Callable[[], int | None] = lambda: None,
     ) -> None:
         """Read the journal of the last run. The caller must then `attach` each table and call
         `begin`.
 
-        `keeps_position` is for members of a broker group. `log_end` returns the end of a log whose
-        messages all have their topics in the tables.
+        `keeps_position` is for members of a broker group. After a run that `was_killed` while it
+        wrote a journal, a journal without any record counts as damaged. `log_end` returns the end
+        of a log whose messages all have their topics in the tables.
         """
         self.turn = turn or Turn()
         self._log_end = log_end
@@ -106,6 +108,8 @@ class Journal:
             marks=self._encode_marks, filled=self.turn.filled,
         )  # fmt: skip
         found = self.files.found
+        if was_killed and not found.marks and not found.fault:
+            found.fault = "the last run was killed, but no record of its journal is left"
         self.replay = Replay(found, log, keeps_position=keeps_position)
         self.number = found.number
         """The number of the last entry."""

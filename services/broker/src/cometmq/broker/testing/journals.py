@@ -68,6 +68,7 @@ class Node:
         file_bytes: int = FILE_BYTES,
         worker: Any = None,
         keeps_position: bool = False,
+        was_killed: bool = False,
         log_end: Callable[[], int | None] = lambda: None,
     ) -> None:
         def file(name: str, type_: type[Any]) -> JsonTable[Any]:
@@ -85,7 +86,7 @@ class Node:
         jobs: Any = worker or InlineWorker()
         self.journal = Journal(
             disk, FOLDER, worker=jobs, log=self.log, file_bytes=file_bytes,
-            keeps_position=keeps_position, log_end=log_end,
+            keeps_position=keeps_position, was_killed=was_killed, log_end=log_end,
         )  # fmt: skip
         for table in self.tables:
             self.journal.attach(table)
