@@ -134,8 +134,9 @@ class FakePeer:
 
 
 def budget(peers: list[Any], bytes_max: int | None = 100) -> UnsentBudget:
+    loop: Any = None  # used only for thousands of peers: test_walks.py
     watch = UnsentBudget(
-        bytes_max=bytes_max, drain_timeout_ms=1_000, stats=TransportStats(), log=NO_LOG
+        loop, bytes_max=bytes_max, drain_timeout_ms=1_000, stats=TransportStats(), log=NO_LOG
     )
     watch.holders.update(peers)
     return watch
@@ -143,13 +144,17 @@ def budget(peers: list[Any], bytes_max: int | None = 100) -> UnsentBudget:
 
 def test_the_largest_are_paused_until_the_others_hold_half() -> None:
     peers = [FakePeer(size) for size in (10, 40, 20, 35)]
-    assert budget(peers).measure(0) == 105
+    watch = budget(peers)
+    watch.measure(0)
+    assert watch.used_bytes == 105
     assert [peer.is_restrained for peer in peers] == [False, True, False, True]
 
 
 def test_nobody_is_paused_within_the_budget() -> None:
     peers = [FakePeer(100), FakePeer(0)]
-    assert budget(peers).measure(0) == 100
+    watch = budget(peers)
+    watch.measure(0)
+    assert watch.used_bytes == 100
     assert not any(peer.is_restrained for peer in peers)
 
 

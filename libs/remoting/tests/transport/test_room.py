@@ -190,7 +190,9 @@ async def test_memory_is_released_after_much_output_was_freed(
 
 
 def test_the_share_of_a_connection_falls_with_what_is_left() -> None:
-    budget = UnsentBudget(bytes_max=800, drain_timeout_ms=1, stats=TransportStats(), log=NO_LOG)
+    loop: Any = None  # used only for thousands of peers: test_walks.py
+    stats = TransportStats()
+    budget = UnsentBudget(loop, bytes_max=800, drain_timeout_ms=1, stats=stats, log=NO_LOG)
     assert budget.admits(75, reads_well=False)  # an eighth of 600
     assert not budget.admits(76, reads_well=False)
     budget.left = 208

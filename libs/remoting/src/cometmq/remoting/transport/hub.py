@@ -57,6 +57,7 @@ class Hub(Generic[PeerT]):
         self.handshakes = Handshakes(self.loop, self.connections_max)
         self.peers: set[PeerT] = set()
         self.budget = UnsentBudget(
+            self.loop,
             bytes_max=_net_bytes(settings.unsent_total_bytes_max),
             drain_timeout_ms=settings.drain_timeout_ms,
             stats=self.stats,

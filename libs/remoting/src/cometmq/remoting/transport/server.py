@@ -227,7 +227,7 @@ class Server(Generic[ContextT]):
     def stats(self) -> TransportStats:
         """Return a copy of the counters."""
         stats, hub = msgspec.structs.replace(self._hub.stats), self._hub
-        stats.unsent_bytes = sum(peer.outlet.unsent_bytes for peer in hub.budget.holders)
+        stats.unsent_bytes = hub.budget.unsent_bytes()
         stats.buffered_bytes = hub.memory.total_bytes()
         return stats
 

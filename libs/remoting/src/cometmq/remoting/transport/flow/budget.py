@@ -19,14 +19,19 @@ Rules
 
 Hot path
     The bytes of each write are subtracted from `left`. The connections are measured only when
-    `left` is used up, so at most once per sixteenth of the budget, and while requests wait.
+    `left` is used up, so at most once per sixteenth of the budget, and while requests wait. They
+    are measured in several turns of the loop if they are thousands (`measuring.py`).
 """
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Generator, Iterator
+from operator import itemgetter
 from typing import Final
 
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.flow.measuring import CLOSE_COST, Measuring, Sizes
+from cometmq.remoting.transport.flow.walk import VISITS_PER_TURN
 from cometmq.remoting.transport.stats import TransportStats
 
 # uvloop keeps a buffer whole until the kernel has taken all of it. Writes of 4 MiB would let a slow
@@ -52,14 +57,12 @@ TURN_BYTES: Final = 4 << 20
 """Large answers that are built in one turn of the loop: a few milliseconds."""
 
 
-Sizes = list[tuple[int, Connected]]
-
-
 class UnsentBudget:
     """Keeps the total output held for all peers below a limit."""
 
     def __init__(
         self,
+        loop: asyncio.AbstractEventLoop,
         *,
         bytes_max: int | None,
         drain_timeout_ms: int,
@@ -77,6 +80,8 @@ class UnsentBudget:
         self._log = log
         self._paused = 0  # number of connections since the last log line
         self._last_total = 0
+        self._measuring = Measuring(loop, self.holders, self._judge)
+        self._began = (0, 0)  # the time and `left` when the last measurement began
         self.freed_bytes = 0
         """How much the total has fallen, in all its falls so far; the owner may reset it."""
         self.left = self._bytes_max
@@ -91,6 +96,14 @@ class UnsentBudget:
         """
         self.is_wanted = False
         """Whether requests wait for room."""
+
+    def unsent_bytes(self) -> int:
+        """Return the output that the kernel has not accepted yet; of thousands of connections, what
+        they held when they were measured last.
+        """
+        if len(self.holders) > VISITS_PER_TURN:
+            return self.used_bytes
+        return sum(peer.outlet.unsent_bytes for peer in self.holders)
 
     @property
     def used_bytes(self) -> int:
@@ -111,61 +124,70 @@ class UnsentBudget:
         """Close paused peers that do not drain, and log new pauses; called by a timer."""
         if self._bytes_max == _UNLIMITED:
             return
-        held_bytes = self.measure(now_ms)
+        self.measure(now_ms)
         if self._paused:
             self._log.warning(
-                "connections.paused", count=self._paused, unsent_bytes=held_bytes,
+                "connections.paused", count=self._paused, unsent_bytes=self.used_bytes,
                 unsent_bytes_max=self._bytes_max,
             )  # fmt: skip
             self._paused = 0
 
-    def measure(self, now_ms: int) -> int:
-        """Keep the output of all connections within the budget, and return its total in bytes."""
-        sizes: Sizes = []
-        waiting = 0
-        for peer in tuple(self.holders):
-            waiting += (requests := peer.intake.waiting_bytes)
-            if size := peer.outlet.held_bytes:
-                sizes.append((size, peer))
-            elif not requests:
-                self.holders.discard(peer)
-        total = sum(size for size, _ in sizes) + min(waiting, self._bytes_max // _REQUEST_SHARE)
+    def measure(self, now_ms: int) -> None:
+        """Keep the output of all connections within the budget: at once, unless they are thousands
+        or the last measurement has not ended.
+        """
+        if not self._measuring.is_running:
+            self._began = (now_ms, self.left)
+            self._measuring.begin()
+
+    def _judge(self, sizes: Sizes, request_bytes: int) -> Iterator[int]:
+        """Close or pause the largest connections, if necessary; yield the cost of each visit."""
+        now_ms, left = self._began
+        total = sum(size for size, _ in sizes) + min(
+            request_bytes, self._bytes_max // _REQUEST_SHARE
+        )
         limit = self._bytes_max - (self.reserved_bytes if self.is_wanted else 0)
         if total > limit:
-            sizes.sort(key=lambda row: row[0], reverse=True)
-            total -= self._close(sizes, total, now_ms)
-            self._pause(sizes)
+            sizes.sort(key=itemgetter(0), reverse=True)
+            total -= yield from self._close(sizes, total, now_ms)
+            yield from self._pause(sizes)
         self.freed_bytes += max(0, self._last_total - total)
         self._last_total = total
+        # Connections may have been visited before or after they wrote this.
+        total += max(0, left - self.left)
         self.is_tight = total > self._bytes_max // _TIGHT_SHARE
         self.left = self._bytes_max - total
         # Leave at least one step; otherwise every write would measure all connections of a full
         # budget.
         self.floor = min(0, self.left - self._bytes_max // _STEPS)
-        return total
 
-    def _close(self, sizes: Sizes, total: int, now_ms: int) -> int:
+    def _close(self, sizes: Sizes, total: int, now_ms: int) -> Generator[int, None, int]:
         """Close peers that do not drain; return the number of bytes freed.
 
         While requests wait, these are all peers that read nothing; otherwise, only paused ones.
         """
         limit, patience_ms = self._bytes_max, self._drain_timeout_ms
-        if self.is_wanted or total > limit + limit // _EXCESS_SHARE:
+        is_wanted = self.is_wanted
+        if is_wanted or total > limit + limit // _EXCESS_SHARE:
             patience_ms //= _HURRY
-        if self.is_wanted:
+        if is_wanted:
             limit -= self.reserved_bytes + limit // _PEER_SHARE
         closed = 0
-        for size, peer in sizes if self.is_wanted else self._restrained(sizes):
+        for size, peer in sizes:
             if total - closed <= limit:
                 break
-            if peer.outlet.stalled_ms(now_ms) >= patience_ms:
+            is_examined = is_wanted or peer.outlet.is_restrained
+            if not is_examined or peer.outlet.stalled_ms(now_ms) < patience_ms:
+                yield 1
+            else:
                 closed += size
                 self._stats.budget_closed += 1
                 self._log.warning("connection.overflowed", peer=peer.address, bytes=size)
                 peer.abort()
+                yield CLOSE_COST
         return closed
 
-    def _pause(self, sizes: Sizes) -> None:
+    def _pause(self, sizes: Sizes) -> Iterator[int]:
         """Pause the largest peers until the unpaused ones together are within their share."""
         open_bytes = sum(size for size, peer in sizes if not peer.outlet.is_restrained)
         for size, peer in sizes:
@@ -176,7 +198,4 @@ class UnsentBudget:
                 self._paused += 1
                 self._stats.budget_paused += 1
                 peer.outlet.restrain()
-
-    @staticmethod
-    def _restrained(sizes: Sizes) -> Iterable[tuple[int, Connected]]:
-        return [(size, peer) for size, peer in sizes if peer.outlet.is_restrained]
+            yield 1

@@ -8,11 +8,9 @@ from typing import Any, Final
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.flow.budget import UnsentBudget
 from cometmq.remoting.transport.flow.next_turn import NextTurn
-from cometmq.remoting.transport.flow.walk import VISITS_PER_TURN, Walk
+from cometmq.remoting.transport.flow.walk import CLOSED_PER_TURN, VISITS_PER_TURN, Walk
 from cometmq.remoting.transport.stats import TransportStats
 
-CLOSED_PER_TURN: Final = 200
-"""Number of connections that are closed in one turn of the loop: 5 ms."""
 _MEASUREMENTS: Final = 16  # at most, while the limit arrives in incomplete frames
 
 

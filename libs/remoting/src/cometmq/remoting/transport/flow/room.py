@@ -11,11 +11,13 @@ requests here; its further requests wait as received bytes, which take less memo
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from time import monotonic
 from typing import Final
 
 from cometmq.remoting.transport.flow.budget import UnsentBudget
 from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.flow.walk import VISITS_PER_TURN
 
 Work = Callable[[], None]
 
@@ -84,22 +86,46 @@ class Room:
             # Between measurements, the budget knows only what is written, not what is read.
             budget.measure(int(now_s * 1000))
             self._measure_s = now_s + _PAUSES_S[0]
-        count, last, end_s = 0, budget.turn_left - _TURN_BYTES, monotonic() + _TURN_S
+        passed: list[Connected] = []
+        count = 0
         try:
-            for peer in tuple(self._waiting):
-                if budget.left <= 0 or budget.turn_left <= max(0, last) or count >= _TURN_COUNT:
-                    break
-                if count and monotonic() > end_s:
-                    break
-                if peer in self._waiting and peer.may_build:
-                    count += 1
-                    self._serve_one(peer)
+            count = self._serve_some(passed)
         finally:
             budget.is_wanted = bool(self._waiting)
-            self._pause_s = _PAUSES_S[0] if count else min(self._pause_s * 2, _PAUSES_S[1])
+            is_part = self._let_others_pass(passed)
+            slower_s = min(self._pause_s * 2, _PAUSES_S[1])
+            self._pause_s = _PAUSES_S[0] if count or is_part else slower_s
             if self._waiting and self._timer is None:
                 pause_s = 0 if count else self._pause_s
                 self._timer = self._loop.call_later(pause_s, self._serve)
+
+    def _serve_some(self, passed: list[Connected]) -> int:
+        """Return how many requests were served; append the connections without room to `passed`."""
+        budget, end_s = self._budget, monotonic() + _TURN_S
+        count, last = 0, budget.turn_left - _TURN_BYTES
+        for peer in islice(tuple(self._waiting), VISITS_PER_TURN):
+            if budget.left <= 0 or budget.turn_left <= max(0, last) or count >= _TURN_COUNT:
+                break
+            if count and monotonic() > end_s:
+                break
+            if peer not in self._waiting:
+                continue
+            if peer.may_build:
+                count += 1
+                self._serve_one(peer)
+            else:
+                passed.append(peer)
+        return count
+
+    def _let_others_pass(self, passed: list[Connected]) -> bool:
+        """Visit connections without room after all others; return whether others were not visited
+        for their number.
+        """
+        if len(self._waiting) > VISITS_PER_TURN:
+            for peer in passed:
+                if works := self._waiting.pop(peer, None):
+                    self._waiting[peer] = works
+        return len(passed) == VISITS_PER_TURN
 
     def _serve_one(self, peer: Connected) -> None:
         works = self._waiting.pop(peer)

@@ -16,6 +16,8 @@ from cometmq.remoting.transport.flow.next_turn import Abortable, NextTurn
 PeerT = TypeVar("PeerT", bound=Abortable)
 
 VISITS_PER_TURN: Final = 1_000
+CLOSED_PER_TURN: Final = 200
+"""Number of connections that are closed in one turn of the loop: 5 ms."""
 
 
 class Walk(NextTurn, Generic[PeerT]):
