@@ -13,6 +13,7 @@ from cometmq.broker.delays.level import delay_file
 from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.delays.positions import Positions
 from cometmq.broker.messages import delay
+from cometmq.broker.storing.large_puts import LargePuts
 from cometmq.broker.tables.subscription_groups import Groups
 from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.log import NO_LOG
@@ -158,13 +159,14 @@ def service(
 ) -> Delays:
     topics = Topics(clock_ms=int)
     topics.create("T", queue_nums=4)
+    puts = LargePuts(store)
     return Delays(
         store,
         levels,
         Positions(delay_file(path), levels.numbers),
-        driver=store,
+        puts=puts,
         destinations=Destinations(topics, Groups(clock_ms=int)),
-        parking=Parking(topics, store, host=HOST, monotonic_ms=int, log=NO_LOG),
+        parking=Parking(topics, puts, host=HOST, monotonic_ms=int, log=NO_LOG),
         saver=cast("Any", ImmediateSaver()),
         repaired_count=repaired_count,
         wake_at=wake_at,

@@ -362,6 +362,7 @@ class BrokerApp:
         server.stop_reading()
         broker.pending.hold.wake_all()
         broker.driver.turn.wake()  # answers the woken pulls
+        await broker.pending.large_puts.drain()
         await broker.driver.drain()
         await server.close(broker.settings.stop_timeout_mills)
 

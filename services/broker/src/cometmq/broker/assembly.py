@@ -54,6 +54,7 @@ from cometmq.broker.statistics.daily_totals import History, Totals
 from cometmq.broker.statistics.rates import Rates
 from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.storing.disk_jobs import Workers
+from cometmq.broker.storing.large_puts import LargePuts
 from cometmq.broker.storing.log_syncs import NativeSyncer
 from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.broker.tables.journal import Journal
@@ -178,6 +179,7 @@ def assemble(inputs: Inputs) -> Broker:
     store_host = packed_host(*(shared or address)[:2], setting=(shared or address).setting)
     stats = BrokerStats()
     limits = Limits(LIMITS, current_settings, clock_ms=clock.monotonic_ms, log=log)
+    puts = LargePuts(driver, log)
     consumers = Consumers(changed=Notices(), emptied=tables.filters.unregister, log=log)
     broker = Broker(
         config,
@@ -189,11 +191,11 @@ def assemble(inputs: Inputs) -> Broker:
         tables,
         Clients(consumers, Registered(limits)),
         Admission(limits, tables, inputs.acl, inputs.member_keys),
-        _deferred(inputs, tables, driver, stats, store_host, settings=current_settings),
+        _deferred(inputs, tables, puts, stats, store_host, settings=current_settings),
         stats,
         _measured(inputs, stats),
         _registration(inputs, tables.topics, address, shared, settings=current_settings),
-        pending=Pending(incremental=incremental),
+        Pending(puts, incremental=incremental),
     )
     if inputs.acl is not None:
         inputs.acl.changed = partial(accounts_changed, broker, inputs.acl)
@@ -270,7 +272,7 @@ def delivery_counter(
 def _deferred(
     inputs: Inputs,
     tables: Tables,
-    driver: StoreDriver,
+    puts: LargePuts,
     stats: BrokerStats,
     store_host: bytes,
     *,
@@ -278,7 +280,7 @@ def _deferred(
 ) -> Deferred:
     first, clock, log, store = settings(), inputs.clock, inputs.log, inputs.store
     parking = Parking(
-        tables.topics, driver, host=store_host, monotonic_ms=clock.monotonic_ms, log=log
+        tables.topics, puts, host=store_host, monotonic_ms=clock.monotonic_ms, log=log
     )
     destinations = Destinations(tables.topics, tables.groups)
     alarm = Alarm(clock.now_ms, least_ms=BATCH_INTERVAL_MS)
@@ -293,7 +295,7 @@ def _deferred(
         store,
         levels,
         Positions(file, [*levels.numbers, *used]),
-        driver=driver,
+        puts=puts,
         saver=tables.saver,
         destinations=destinations,
         parking=parking,

@@ -64,8 +64,9 @@ from cometmq.broker.statistics.rates import Rates
 from cometmq.broker.statistics.refused import RecentRefusals
 from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.storing.disk_figures import DiskWatch
+from cometmq.broker.storing.large_puts import LargePuts
 from cometmq.broker.storing.store_driver import StoreDriver
-from cometmq.broker.storing.under_way import LargeBatches, UnderWay
+from cometmq.broker.storing.under_way import UnderWay
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.tables.offsets import Offsets
 from cometmq.broker.tables.persistence import TableSaver
@@ -222,11 +223,12 @@ class Deferred:
 class Pending:
     """The requests that are answered later: held pulls, and long work."""
 
+    large_puts: LargePuts
     hold: HoldTable = field(default_factory=HoldTable)
     incremental: IncrementalRunner = field(default_factory=IncrementalRunner)  # long answers
     later: LaterSteps = field(default_factory=LaterSteps)  # what no request waits for
     reports: TurnLock = field(default_factory=TurnLock)  # long answers that read the log
-    large_batches: LargeBatches = field(default_factory=LargeBatches)
+    large_batches: UnderWay = field(default_factory=lambda: UnderWay(BATCH_BYTES))
     questions: UnderWay = field(default_factory=lambda: UnderWay(QUESTIONS))
     replies: UnderWay = field(default_factory=lambda: UnderWay(REPLY_BYTES))
     copies: UnderWay = field(default_factory=lambda: UnderWay(COPY_BYTES))
@@ -261,8 +263,8 @@ class Broker:
     stats: BrokerStats
     measured: Measured
     registration: Registration
+    pending: Pending
     replication: Replication = field(default_factory=Replication)
-    pending: Pending = field(default_factory=Pending)
     lane: LearningLane | None = None  # None: handlers serve every request
     settings: BrokerSettings = field(init=False)  # of `config`, for the message path
     role: AdoptedRole = field(init=False)

@@ -36,12 +36,13 @@ from cometmq.broker.delays.parking import (
 from cometmq.broker.delays.positions import Positions
 from cometmq.broker.delays.recalled import AlreadyDue, Delayed, OnItsWay
 from cometmq.broker.delays.waiting import Waiting
-from cometmq.broker.storing.store_driver import StoreDriver
+from cometmq.broker.storing.large_puts import LargePuts, has_many_keys
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.transport.tasks import describe
+from cometmq.runtime.incremental import Steps
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.message_store import MessageStore
 from cometmq.store.results import PutResult
@@ -79,7 +80,7 @@ class Delays:
         levels: DelayLevels,
         positions: Positions,
         *,
-        driver: StoreDriver,
+        puts: LargePuts,
         saver: TableSaver,
         destinations: Destinations,
         parking: Parking,
@@ -103,7 +104,7 @@ class Delays:
         self._store = store
         self.levels = levels
         self.positions = positions
-        self._driver = driver
+        self._puts = puts
         self._saver = saver
         self._parking = parking
         self._delivered = delivered
@@ -212,7 +213,7 @@ class Delays:
         level.is_reading = True
         level.next_due = None
         found: list[Due] = []
-        self._driver.reads.look_up(
+        self._puts.driver.reads.look_up(
             self._finder.find(queue, level, delay_ms, found),
             partial(self._deliver, level, level.run),
             partial(self._deliver_readable, level, level.run, found),
@@ -231,7 +232,7 @@ class Delays:
         if isinstance(due, DueRun):
             level.pending_count += due.count
             due.done = partial(self._run_stored, level, run)
-            self._driver.put_run(due, 0, due.count, due.staged_bytes)
+            self._puts.driver.put_run(due, 0, due.count, due.staged_bytes)
         else:
             self._deliver_each(level, due.entries)
         level.is_reading = False
@@ -245,16 +246,28 @@ class Delays:
         is_damaged = any(entry.message is Skip.DAMAGED for entry in entries)
         repaired = self._repaired_count() if is_damaged and self._repaired_count else None
         awaits_repair = repaired is not None and level.awaits_repair(repaired)
+        self._puts.begin(self._delivering(level, entries, awaits_repair=awaits_repair), level)
+
+    def _delivering(self, level: Level, entries: list[Due], *, awaits_repair: bool) -> Steps[None]:
+        run = level.run
         for entry in entries:
-            if entry.message is Skip.DAMAGED and awaits_repair:
+            is_large = not isinstance(entry.message, Skip) and has_many_keys(entry.message)
+            if is_large:
+                yield  # in the turn of this level
+            if run != level.run:  # in between
+                level.pending_count -= not isinstance(entry.message, Skip)
+            elif entry.message is Skip.DAMAGED and awaits_repair:
                 level.has_failed = True  # the next step looks at it again
             elif isinstance(entry.message, Skip):
                 self._skip(level, entry, entry.message)
             elif entry.reason is not None:
-                self._park(level, level.run, entry, entry.message, entry.reason)
+                self._park(level, run, entry, entry.message, entry.reason)
             else:
-                stored = partial(self._stored, level, level.run, entry, entry.message)
-                self._driver.put(entry.message, stored)
+                stored = partial(self._stored, level, run, entry, entry.message)
+                if is_large:
+                    yield from self._puts.driver.put_large([entry.message], stored)
+                else:
+                    self._puts.driver.put(entry.message, stored)
 
     def _skip(self, level: Level, entry: Due, skip: Skip) -> None:
         if skip in {Skip.MISSING, Skip.DAMAGED}:

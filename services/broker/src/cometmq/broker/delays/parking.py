@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from cometmq.broker.storing.store_driver import StoreDriver
+from cometmq.broker.storing.large_puts import LargePuts
 from cometmq.broker.tables.subscription_groups import Groups
 from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.log import Log
@@ -139,14 +139,14 @@ class Parking:
     def __init__(
         self,
         topics: Topics,
-        driver: StoreDriver,
+        puts: LargePuts,
         *,
         host: bytes,
         monotonic_ms: Callable[[], int],
         log: Log,
     ) -> None:
         self._topics = topics
-        self._driver = driver
+        self._puts = puts
         self._host = host
         self._monotonic_ms = monotonic_ms
         self._log = log
@@ -175,7 +175,7 @@ class Parking:
                 self._count(case)
             done(result)
 
-        self._driver.put_batch((forms[0], *also), stored)
+        self._puts.put((forms[0], *also), stored)
 
     def _count(self, case: Case) -> None:
         self.counts[case.reason] += 1

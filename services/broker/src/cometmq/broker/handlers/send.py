@@ -26,6 +26,7 @@ from cometmq.broker.limits import BATCH_KEYS, BATCH_MESSAGES, BATCH_PROPERTY_CHA
 from cometmq.broker.messages import SentProperties, batch_text, delay, read_sent, without_delay
 from cometmq.broker.names import check_topic
 from cometmq.broker.statistics.detours import SlowReason
+from cometmq.broker.storing.large_puts import has_many_keys
 from cometmq.broker.transactions.recent_half_messages import RecentHalf, is_kept
 from cometmq.broker.transactions.transactions import QUEUE_COUNT, prepare
 from cometmq.remoting import remarks
@@ -65,10 +66,6 @@ BatchParts: TypeAlias = Iterator[tuple[list[NewMessage], bool]]
 MULTI_TAG: Final = "MULTI_TAG"
 BATCH_STEP_WEIGHT: Final = 2_000
 """Weight of the messages of a batch that are decoded in one step: 2 to 5 ms."""
-KEYS_AT_ONCE: Final = 256
-"""A message with more keys is stored in steps, while its connection waits: each key takes 3 us, so
-hundreds of such messages would hold the loop for seconds.
-"""
 PROPERTIES_READ_MAX: Final = 65_536
 """Characters of the properties that are read; at most half as many can be stored."""
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
@@ -145,7 +142,7 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> InOrder | None:
         if due_ms is not None:
             timed.hop(message, levels, due_ms, broker.clock.now_ms())
         done = partial(answer_delayed, broker, call, message.queue_id, answered_id, due_ms)
-    if len(message.keys) > KEYS_AT_ONCE:
+    if has_many_keys(message):
         size = len(message.body) + len(message.properties)
         return InOrder(_send_large(broker, call, size, _storing(broker, call, [message], done)))
     broker.driver.put(message, done)
@@ -286,10 +283,10 @@ async def _send_large(
     broker: Broker, call: Call[SendHeader], size: int, work: Steps[None]
 ) -> Reply | None:
     """Store messages in steps; `size` is what they count for in BATCH_BYTES until then."""
-    batches = broker.pending.large_batches
+    pending = broker.pending
     try:
-        with batches.counting(size, broker.admission.room(call)):
-            await batches.runner.run(work, call.peer)
+        with pending.large_batches.counting(size, broker.admission.room(call)):
+            await pending.large_puts.runner.run(work, call.peer)
     except CommandError as error:
         return _refused(broker, call, error)
     return None

@@ -142,4 +142,4 @@ def _store_copy(
         else:
             done(result)
 
-    broker.driver.put(message, stored)
+    broker.pending.large_puts.put([message], stored, call.peer)

@@ -209,7 +209,8 @@ def _store_end(
     if reason is not None:
         park(reason)
     else:
-        broker.driver.put_batch((end,) if message is None else (message, end), stored)
+        unit = (end,) if message is None else (message, end)
+        broker.pending.large_puts.put(unit, stored, call.peer)
     return None
 
 
@@ -331,7 +332,7 @@ def _store_again(broker: Broker, call: Call[Any], message: NewMessage) -> None:
         broker.deferred.transactions.prepared_count += result.status.is_stored
         answer_end(broker, call, result)
 
-    broker.driver.put(message, stored)
+    broker.pending.large_puts.put([message], stored, call.peer)
 
 
 def recall_transactions(broker: Broker) -> None:

@@ -8,8 +8,7 @@ flight does not bound them.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cometmq.broker.limits import BATCH_BYTES, Room
-from cometmq.runtime.incremental import IncrementalRunner
+from cometmq.broker.limits import Room
 from cometmq.runtime.limits import Limit
 from cometmq.store.results import PutDone, PutResult
 
@@ -50,11 +49,3 @@ class UnderWay:
         if self.size + size > bound:
             detail = f"{self.size} of at most {bound} are waiting; try again later"
             raise room.limits.refusal(self._limit, detail, room.peer)
-
-
-class LargeBatches(UnderWay):
-    """Batches of many messages, which are decoded and stored in steps, one batch at a time."""
-
-    def __init__(self) -> None:
-        super().__init__(BATCH_BYTES)
-        self.runner = IncrementalRunner()

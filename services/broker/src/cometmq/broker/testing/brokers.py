@@ -34,6 +34,7 @@ from cometmq.broker.statistics.daily_totals import History, Totals
 from cometmq.broker.statistics.put_times import PutTimes
 from cometmq.broker.statistics.rates import Rates
 from cometmq.broker.statistics.sampler import StatSampler
+from cometmq.broker.storing.large_puts import LargePuts
 from cometmq.broker.tables.offsets import Offsets
 from cometmq.broker.tables.persistence import Saved
 from cometmq.broker.tables.subscription_groups import Groups
@@ -260,6 +261,7 @@ def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broke
     store_host = bytes([127, 0, 0, 1, 0, 0, 42, 159])
     config = Configuration(loaded, DataVersion(timestamp=clock.now_ms()))
     tables = Tables(topics, groups, Offsets(unknown=UnknownOffsets(topics, groups)), filters, saver)
+    puts = LargePuts(driver)
     limits = Limits(LIMITS, lambda: config.loaded.value, clock_ms=clock.monotonic_ms, log=NO_LOG)
     return Broker(
         config,
@@ -273,7 +275,7 @@ def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broke
         Admission(limits, tables),
         Deferred(
             delay,
-            Parking(topics, driver, host=store_host, monotonic_ms=clock.monotonic_ms, log=NO_LOG),
+            Parking(topics, puts, host=store_host, monotonic_ms=clock.monotonic_ms, log=NO_LOG),
             Destinations(topics, groups),
             Alarm(clock.now_ms, least_ms=0),
         ),
@@ -288,5 +290,5 @@ def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broke
             NamesrvAddresses(""),
             settings=lambda: loaded.value,
         ),
-        pending=Pending(hold=absent),
+        Pending(puts, hold=absent),
     )

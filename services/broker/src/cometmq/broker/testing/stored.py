@@ -18,6 +18,7 @@ from cometmq.broker.handlers.arrivals import Arrivals
 from cometmq.broker.hold import HoldTable
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.disk_jobs import Workers
+from cometmq.broker.storing.large_puts import LargePuts
 from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.broker.storing.store_reads import StoreReads
 from cometmq.broker.tables.persistence import TableSaver
@@ -65,9 +66,10 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
     broker.driver.reads = StoreReads(workers.read, log=NO_LOG, turn_s_max=math.inf)
     broker.tables.saver = TableSaver(workers.config, log=NO_LOG, runner=broker.pending.incremental)
     broker.pending.hold = HoldTable()
+    broker.pending.large_puts = LargePuts(broker.driver)
     broker.deferred.parking = Parking(
         broker.tables.topics,
-        broker.driver,
+        broker.pending.large_puts,
         host=broker.process.store_host,
         monotonic_ms=broker.clock.monotonic_ms,
         log=NO_LOG,
@@ -78,7 +80,7 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
         store,
         levels,
         Positions(delay_file(str(folder / "config" / "delayOffset.json")), levels.numbers),
-        driver=broker.driver,
+        puts=broker.pending.large_puts,
         saver=broker.tables.saver,
         destinations=broker.deferred.destinations,
         parking=broker.deferred.parking,

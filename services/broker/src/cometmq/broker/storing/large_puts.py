@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts that would hold the loop for long: they are stored in steps, one of all at a time."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from cometmq.broker.storing.read_deadlines import OWN
+from cometmq.broker.storing.store_driver import StoreDriver
+from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.message.new_message import NewMessage
+from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.runtime.incremental import IncrementalRunner, Steps
+from cometmq.store.results import PutDone
+
+KEYS_AT_ONCE: Final = 256
+"""A message with more keys is stored in steps: each key takes 3 us, so hundreds of such messages
+would hold the loop for seconds.
+"""
+
+
+def has_many_keys(message: NewMessage) -> bool:
+    """Return whether a message is stored in steps."""
+    return len(message.keys) > KEYS_AT_ONCE
+
+
+class LargePuts:
+    """Stores large units; peers and the parts of the broker take turns."""
+
+    def __init__(self, driver: StoreDriver, log: Log = NO_LOG) -> None:
+        self.driver = driver
+        self.runner = IncrementalRunner()
+        self._tasks = TaskSet(log)
+
+    def put(self, messages: Sequence[NewMessage], done: PutDone, key: object = OWN) -> None:
+        """Store a unit that the broker has made; the caller bounds how many are waiting."""
+        if any(map(has_many_keys, messages)):
+            self.start(self.driver.put_large(messages, done), key)
+        elif len(messages) == 1:
+            self.driver.put(messages[0], done)
+        else:
+            self.driver.put_batch(messages, done)
+
+    def begin(self, work: Steps[None], key: object) -> None:
+        """Run the first step at once, and the others after the steps that wait."""
+        if next(work, work) is not work:
+            self.start(work, key)
+
+    def start(self, work: Steps[None], key: object) -> None:
+        """Run the steps after those that wait."""
+        self._tasks.spawn(self.runner.run(work, key), name="large-put")
+
+    async def drain(self) -> None:
+        """Wait until what has been started is written."""
+        while len(self._tasks):  # noqa: ASYNC110  # its steps run in the same turns
+            await asyncio.sleep(0)
