@@ -51,7 +51,7 @@ class SilentAdmin(FakeAdmin):
 
     def broker(self, address, **_):
         class Silent:
-            async def settings(self):
+            async def config(self):
                 raise CometError(f"{address} is silent")
 
         return Silent()

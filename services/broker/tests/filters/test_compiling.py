@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -53,6 +54,23 @@ def test_a_short_expression_is_compiled_at_once(rig: Rig) -> None:
     assert done == [True]
     rig.compiler.check("short = 2", A)
     assert not rig.turns
+
+
+def test_expressions_wait_while_the_parser_is_imported() -> None:
+    rig, loads, done = Rig(), list[Callable[[], None]](), list[str]()
+    compiler = Compiler(rig.clock.now_ms, rig.turns.append, loads.append)
+    assert not loads
+    for name in ("first", "second", "second"):
+        compiler.when_ready(f"loading_{name} = 1", partial(done.append, name), A)
+    with pytest.raises(SystemBusy, match="being compiled"):
+        compiler.check("loading_third = 1", B)
+    assert (len(loads), rig.run(), done) == (1, 0, [])
+    loads[0]()
+    rig.run()
+    assert done == ["first", "second", "second"]
+    compiler.check("loading_third = 1", B)
+    compiler.when_ready("loading_fourth = 1", partial(done.append, "fourth"), A)
+    assert done[-1] == "fourth"
 
 
 def test_a_long_expression_is_compiled_in_steps(rig: Rig) -> None:

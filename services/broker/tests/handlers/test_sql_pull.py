@@ -161,6 +161,23 @@ def test_a_filter_that_is_older_than_the_pull(broker: Broker) -> None:
     assert (reply.code, reply.remark) == (28, "the consumer's consumer filter data not latest")
 
 
+@pytest.mark.parametrize(
+    ("expression", "kind", "sub_version", "code"),
+    [("a > 5", "SQL92", 5, 1), ("a >", "SQL92", 5, 27), ("a > 5", "LUA", 5, 27),
+     ("", "SQL92", 5, 27), ("a > 5", "SQL92", 6, 28)],
+)  # fmt: skip
+async def test_a_broker_without_sql_looks_for_the_filter_first(
+    tmp_path: Path, expression: str, kind: str, sub_version: int, code: int
+) -> None:
+    async with stored_broker(tmp_path) as broker:
+        broker.tables.topics.create("T", queue_nums=4)
+        subscribe(broker, expression, kind=kind, version=5)
+        group = broker.clients.consumers.group("G")
+        assert group is not None
+        group.subscriptions["T"].sub_version = sub_version
+        assert pull(broker, sub_version=sub_version).code == code
+
+
 async def test_a_broker_without_sql_refuses(tmp_path: Path) -> None:
     async with stored_broker(tmp_path) as broker:
         broker.tables.topics.create("T", queue_nums=4)

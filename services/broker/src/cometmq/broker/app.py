@@ -179,6 +179,9 @@ class BrokerApp:
             recall_transactions(broker)
             if broker.role.is_master:
                 broker.deferred.delays.fit()
+        if settings.enable_property_filter:
+            await workers.config.submit(load_parser)
+            broker.tables.filters.arriving.compiler.note_loaded()
         server = await self._listen(broker)
         broker.process.expiries_s = lambda: {**server.expiries_s(), **inputs.client.expiries_s()}
         with self._listening(self._ports.ha, setting="haListenPort", note=HA_NOTE):
@@ -202,8 +205,6 @@ class BrokerApp:
             store=settings.store_path_root_dir,
             sends=broker.process.send_path,
         )
-        if settings.enable_property_filter:
-            workers.config.submit(load_parser)
 
     async def _open(self, workers: Workers) -> Inputs:
         """Open the broker's resources; each is closed when the stack unwinds."""

@@ -29,6 +29,7 @@ from cometmq.broker.delays.level import delay_file
 from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.delays.positions import Positions
 from cometmq.broker.filters.compiling import Compiler
+from cometmq.broker.filters.sql import load_parser
 from cometmq.broker.filters.subscriptions import BloomSize, FilterSubscriptions, filter_file
 from cometmq.broker.handlers.clients import accounts_changed
 from cometmq.broker.limits import LIMITS
@@ -144,13 +145,17 @@ def load_tables(
 
 def _filters(inputs: Inputs, config: Path) -> FilterSubscriptions:
     settings = inputs.loaded.value
+
+    def load(done: Callable[[], None]) -> None:
+        inputs.workers.config.submit(load_parser).add_done_callback(lambda _: done())
+
     return FilterSubscriptions(
         filter_file(config / "consumerFilter.json"),
         clock_ms=inputs.clock.now_ms,
         bloom=BloomSize(
             settings.max_error_rate_of_bloom_filter, settings.expect_consumer_num_use_filter
         ),
-        compiler=Compiler(inputs.clock.now_ms, asyncio.get_running_loop().call_soon),
+        compiler=Compiler(inputs.clock.now_ms, asyncio.get_running_loop().call_soon, load),
         keep_dead_ms=settings.filter_data_clean_time_span,
         log=inputs.log,
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from cometmq.broker.filters.compiling import Compiler
+from cometmq.broker.filters.sql import EXPRESSION_TYPE
 from cometmq.broker.filters.waiting import Compiling, chars_of
 from cometmq.broker.limits import FILTER_CHARS, FILTERS, Room
 from cometmq.broker.names import TOPIC_CHARS_MAX
@@ -49,6 +50,9 @@ class ArrivingFilters:
 
     def start(self, group: str, subscription: SubscriptionData, peer: str) -> None:
         """Compile a filter for the connection with this address."""
+        if subscription.expression_type != EXPRESSION_TYPE:
+            self._ready(group, subscription)  # which refuses it
+            return
         key = group, subscription.topic
         self._compiling.add(group, subscription)
         try:

@@ -32,6 +32,8 @@ WAITING_MAX: Final = 2_000
 """
 
 Later = Callable[[Callable[[], None]], object]
+Load = Callable[[Callable[[], None]], object]
+"""Imports the parser on a thread, then calls the argument on the loop."""
 
 
 class _Waiting(NamedTuple):
@@ -78,8 +80,14 @@ class Compiler:
     A peer is the address of a connection.
     """
 
-    def __init__(self, clock_ms: Callable[[], int], call_soon: Later = _at_once) -> None:
-        """`call_soon` schedules the next step in a later turn of the loop."""
+    def __init__(
+        self, clock_ms: Callable[[], int], call_soon: Later = _at_once, load: Load | None = None
+    ) -> None:
+        """`call_soon` schedules the next step in a later turn of the loop. Unless `load` is None,
+        expressions wait until `load`, or the owner, has called `note_loaded`.
+        """
+        self._load = load
+        self._is_loading = load is not None
         self._clock_ms = clock_ms
         self._call_soon = call_soon
         self._left = COMPILED_CHARS_MAX
@@ -90,6 +98,12 @@ class Compiler:
         self._peers: dict[str, list[str]] = {}  # those that wait, by expression
         self._current: _Waiting | None = None
         self._parts: Iterator[None] = iter(())
+
+    def note_loaded(self) -> None:
+        """Compile from now on, because the parser is imported."""
+        self._load, self._is_loading = None, False
+        if self._waiting and self._current is None:
+            self._call_soon(self._go_on)
 
     def check(self, expression: str, peer: str) -> None:
         """Raise SystemBusy unless the expression is already compiled or may be compiled at once."""
@@ -114,6 +128,8 @@ class Compiler:
         size = len(expression)
         if size > CHARS_MAX or is_compiled(expression):  # the parser refuses longer ones at once
             return True
+        if self._is_loading:
+            return False
         self._refill()
         if size > self._left_at_once or expression in self._peers:
             return False
@@ -138,6 +154,7 @@ class Compiler:
     def _enqueue(self, expression: str, then: Callable[[], None], peer: str) -> None:
         peers = self._peers.get(expression)
         if peers is None:
+            self._refill()
             self._charge(len(expression), peer)
             peers = self._peers[expression] = []
         is_first = not self._waiting and self._current is None
@@ -148,7 +165,10 @@ class Compiler:
                 "[TOO_MANY_FILTERS]too many requests wait for filters, try again later"
             )
         peers.append(peer)
-        if is_first:
+        if self._load is not None:
+            load, self._load = self._load, None
+            load(self.note_loaded)
+        elif is_first and not self._is_loading:
             self._call_soon(self._go_on)
 
     def _go_on(self) -> None:

@@ -333,8 +333,7 @@ def _register_consumer(  # with what has been prepared
         data, client, notify=_may_notify(broker, config), wanted=wanted
     )
     broker.clients.told.forget(client.peer, data.group_name)
-    if broker.settings.enable_property_filter:  # otherwise importing the parser takes 120 ms
-        broker.tables.filters.register(data.group_name, data.subscription_data_set, room)
+    broker.tables.filters.register(data.group_name, data.subscription_data_set, room)
 
 
 def _group_with_retry_topic(

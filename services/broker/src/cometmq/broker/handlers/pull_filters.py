@@ -85,12 +85,12 @@ def _registered_sql(
     broker: Broker, call: Call[PullMessage], subscription: SubscriptionData
 ) -> MessageFilter:
     header = call.header
-    _check_enabled(broker, subscription.expression_type)  # filters are not adopted otherwise
     data = broker.tables.filters.get(header.topic, header.consumer_group)
     if data is None:
         raise FilterDataNotExist(remarks.FILTER_DATA_NOT_EXIST)
     if data.client_version < header.sub_version:
         raise FilterDataNotLatest(remarks.FILTER_DATA_NOT_LATEST)
+    _check_enabled(broker, subscription.expression_type)
     sql = broker.tables.filters.compiled(data, call.peer.address)
     return None if sql is None else sql_record_filter(sql)
 

@@ -7,7 +7,6 @@ from cometmq.console.pages import (
     accounts,
     analysis,
     audit,
-    broker_settings,
     brokers,
     connections,
     dead_letter,
@@ -33,7 +32,6 @@ from cometmq.console.web.page import Page
 PAGES: Final[tuple[Page, ...]] = (
     *home.PAGES,
     *brokers.PAGES,
-    *broker_settings.PAGES,
     *topics.PAGES,
     *analysis.PAGES,
     *groups.PAGES,
@@ -49,7 +47,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *audit.PAGES,
 )
 ACTIONS: Final[tuple[Action, ...]] = (
-    *broker_settings.ACTIONS,
+    *brokers.ACTIONS,
     *switchover.ACTIONS,
     *topic_changes.ACTIONS,
     *topic_trim.ACTIONS,

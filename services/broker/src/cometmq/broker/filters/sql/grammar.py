@@ -9,10 +9,18 @@ added: CONTAINS, STARTSWITH, ENDSWITH. Terminals have the names that appear in e
 from collections.abc import Mapping
 from typing import Final
 
+from cometmq.remoting.sql.errors import SqlError
 from cometmq.remoting.sql.lexer import SYMBOLS
 
 CHARS_MAX: Final = 8_192
 """Maximum length of an expression; parsing an expression of this length takes 25 ms, in steps."""
+
+
+def check_length(text: str) -> None:
+    """Raise SqlError if an expression is too long."""
+    if len(text) > CHARS_MAX:
+        raise SqlError(f"an expression may have at most {CHARS_MAX} characters, not {len(text)}")
+
 
 GRAMMAR: Final = r"""
 ?start: or_expression

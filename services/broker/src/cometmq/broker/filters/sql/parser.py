@@ -16,7 +16,7 @@ from lark.lexer import Lexer
 from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from cometmq.broker.filters.sql import nodes
-from cometmq.broker.filters.sql.grammar import CHARS_MAX, GRAMMAR, SHOWN
+from cometmq.broker.filters.sql.grammar import GRAMMAR, SHOWN, check_length
 from cometmq.broker.filters.sql.nodes import Node
 from cometmq.remoting.sql.errors import SqlError, escaped, syntax_error
 from cometmq.remoting.sql.lexer import END, LATER_KEYWORDS, Token, place, tokens
@@ -99,8 +99,7 @@ def parse(text: str) -> Node:
 
 def parsing(text: str) -> Generator[None, None, Node]:
     """Parse like `parse`, but yield after each step."""
-    if len(text) > CHARS_MAX:
-        raise SqlError(f"an expression may have at most {CHARS_MAX} characters, not {len(text)}")
+    check_length(text)
     parser = _PARSER.parse_interactive()
     last = yield from feed(parser, text)
     try:
