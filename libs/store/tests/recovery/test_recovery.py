@@ -9,7 +9,7 @@ from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.recovery.start import StartReason
 from cometmq.store.results import GetStatus
 from cometmq.store.settings import FlushDiskType
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
+from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
 
 from .stores import LOG, bodies, fill, found_by_key, sent, stopped_store
@@ -273,6 +273,74 @@ def test_a_queue_that_lost_entries_is_built_again_when_a_record_shows_it(disk):
     rig = StoreRig(disk)
     assert rig.store.upkeep.recovered.start.reason is StartReason.QUEUE_END
     assert bodies(rig) == sent(61)
+
+
+@pytest.mark.parametrize("stop", ["clean", "crash", "clean, by RocketMQ", "crash of RocketMQ"])
+@pytest.mark.parametrize("lost", [(0,), (1,), (1, 2), (0, 2), (1, 3)])
+def test_a_queue_that_lost_any_file_is_built_again(disk, stop, lost):
+    rig = StoreRig(disk)
+    fill(rig, 210)
+    rig.work(6)
+    if stop.startswith("clean"):
+        rig.store.close()
+    else:
+        disk.crash()
+    folder = "/store/consumequeue/T/0/"
+    names = disk.names(folder)
+    assert len(names) > 4
+    for number in lost:
+        disk.remove(folder + names[number])
+    if "RocketMQ" in stop:
+        disk.remove("/store/progress")
+    log = Events()
+    rig = StoreRig(disk, log=log)
+    assert [facts["path"] for facts in log.of("queue.file_lost")] == [folder + names[lost[0]]]
+    assert bodies(rig) == sent(210)
+    assert found_by_key(rig, "k3") == [b"body-3"]
+    fill(rig, 10, start=210)
+    assert bodies(rig) == sent(220)
+    rig.store.close()
+    assert disk.names(folder) == names  # as RocketMQ expects them
+    log = Events()
+    assert bodies(StoreRig(disk, log=log)) == sent(220)
+    assert not log.of("queue.file_lost")
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_lost_file_whose_records_have_expired_leaves_the_rest_readable(disk, lost):
+    rig = StoreRig(disk)
+    fill(rig, 210)
+    rig.store.close()
+    folder = "/store/consumequeue/T/0/"
+    names = disk.names(folder)
+    disk.remove(folder + names[lost])
+    for name in disk.names("/store/commitlog")[:-2]:
+        disk.remove(LOG + name)
+    rig = StoreRig(disk)
+    found = bodies(rig)
+    assert found == sent(210)[-len(found) :]
+    assert rig.store.reader.max_offset("T", 0) == 105
+    rig.store.close()
+    assert bodies(StoreRig(disk)) == found
+
+
+def test_expired_files_of_a_queue_are_not_built_again(disk):
+    rig = StoreRig(disk)
+    fill(rig, 210)
+    rig.store.close()
+    folder = "/store/consumequeue/T/0/"
+    disk.remove(LOG + disk.names("/store/commitlog")[0])
+    first = StoreRig(disk).store.reader.min_offset("T", 0)
+    disk.crash()
+    names = disk.names(folder)
+    count = first * 20 // len(disk.contents[folder + names[0]])
+    assert count
+    for name in names[:count]:
+        disk.remove(folder + name)
+    log = Events()
+    rig = StoreRig(disk, log=log)
+    assert not log.of("queue.file_lost")
+    assert rig.store.reader.min_offset("T", 0) == first
 
 
 def test_a_log_without_its_head_begins_where_it_begins(disk):

@@ -11,8 +11,6 @@ _ACCOUNTS: Final = (
     "account", "getAclConfig", "updateAclConfig", "deleteAclConfig", "updateGlobalWhiteAddr",
 )  # fmt: skip
 _CONFIG: Final = (
-    "config show",
-    "config diff",
     "config check",
     "getBrokerConfig",
     "updateBrokerConfig",

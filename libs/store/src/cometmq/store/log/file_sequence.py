@@ -46,13 +46,22 @@ class FileSequence:
         self.first = starts[0]
         for expected, start in enumerate(starts):
             if start != self.first + expected * self.file_size:
-                raise CorruptStore(
-                    f"{self.folder}: {file_name(start)} does not follow the file before it"
-                    f" (configured file size: {self.file_size} bytes)"
-                )
-        self.files = [self._disk.open(self.path(start)) for start in starts]
-        for position, file in enumerate(self.files):
+                self._found_gap(start)
+                break
+        files = [self._disk.open(self.path(start)) for start in starts]
+        for position, file in enumerate(files):
             self._check_size(file, is_last=position == len(starts) - 1)
+        self._adopt(files)
+
+    def _found_gap(self, start: int) -> None:
+        """Raise CorruptStore, because the file that begins at `start` does not follow another."""
+        raise CorruptStore(
+            f"{self.folder}: {file_name(start)} does not follow the file before it"
+            f" (configured file size: {self.file_size} bytes)"
+        )
+
+    def _adopt(self, files: list[DiskFile]) -> None:
+        self.files = files
 
     def _start_of(self, name: str) -> int:
         if not name.isdigit():

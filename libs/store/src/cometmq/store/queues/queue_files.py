@@ -2,9 +2,10 @@
 """The files of one consume queue: which entries they have, and where."""
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
-from cometmq.store.disk import DiskFile, Piece
+from cometmq.store.disk import Disk, DiskFile, Piece
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.settings import CQ_ENTRY_BYTES
 
@@ -17,7 +18,29 @@ _BLOCK_COUNT: Final = 200  # below this, reading all is cheaper than further bis
 class QueueFiles(FileSequence):
     """Reads and locates entries by their queue offset."""
 
-    __slots__ = ()
+    __slots__ = ("behind_gap",)
+
+    def __init__(
+        self, disk: Disk, folder: str, file_size: int, temporary: Callable[[str], str]
+    ) -> None:
+        super().__init__(disk, folder, file_size, temporary)
+        self.behind_gap: list[DiskFile] = []
+        """The files behind a lost one; recovery removes them, and rebuilds all from the log."""
+
+    def _found_gap(self, start: int) -> None:
+        if (start - self.first) % self.file_size:
+            super()._found_gap(start)
+
+    def _adopt(self, files: list[DiskFile]) -> None:
+        count = 0
+        for file in files:
+            count += file.path == self.path(self.first + count * self.file_size)
+        self.files, self.behind_gap = files[:count], files[count:]
+
+    def remove_behind_gap(self) -> None:
+        """Remove the files behind a lost one."""
+        files, self.behind_gap = self.behind_gap, []
+        self._remove(files)
 
     def entry(self, queue_offset: int) -> tuple[int, int, int]:
         """Read an entry; blocks."""

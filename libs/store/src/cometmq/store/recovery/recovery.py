@@ -15,6 +15,7 @@ from cometmq.store.log.damage import DamagedRange
 from cometmq.store.parts import Parts
 from cometmq.store.recovery.known_floors import find_floors
 from cometmq.store.recovery.log_end import LogEnd
+from cometmq.store.recovery.lost_files import cut_at_lost_files
 from cometmq.store.recovery.replay import Replay
 from cometmq.store.recovery.start import LastRun, Start, StartReason, choose_start
 from cometmq.store.recovery.tail_check import TailCheck
@@ -40,6 +41,7 @@ def recover(parts: Parts, last_run: LastRun, log_end: LogEnd, marks_begin: int) 
 
     The log may have marks of trimmed queues from `marks_begin` on.
     """
+    cut = cut_at_lost_files(parts)
     start = choose_start(parts, last_run)
     parts.log.info(
         "recovery.started", physical_offset=start.offset, reason=start.reason.value,
@@ -54,6 +56,8 @@ def recover(parts: Parts, last_run: LastRun, log_end: LogEnd, marks_begin: int) 
     for topic, end in deleted.items():
         replay.drop_topic(topic, end)
     _cut_derived(parts, last_run, start)
+    if start.offset != parts.commit_log.files.first:  # otherwise all queues are rebuilt
+        dispatcher.gaps.update(cut)
     if _is_unsealed(start, last_run) and parts.settings.check_crc_on_recover:
         check = replay.check = TailCheck(
             parts.queues,
