@@ -25,6 +25,7 @@ from cometmq.control.admission import Caller, Orders, Streams, TooManyCalls
 from cometmq.control.controlled import Controlled, Reason, Report, Target, lasting
 from cometmq.control.credentials import server_credentials
 from cometmq.control.electors import ELECTOR_KEY, Electors
+from cometmq.control.freed_memory import FreedMemory
 from cometmq.control.health import Health
 from cometmq.control.messages import to_message
 from cometmq.control.methods import ORDERS, REASON_KEY, SERVICE
@@ -113,6 +114,7 @@ class ControlServer:
         self.streams = Streams()
         self._places = Orders()
         self._orders = TaskSet(log)
+        self._upkeep = TaskSet(log)
         self._server: grpc.aio.Server | None = None
         self.port = 0
 
@@ -148,10 +150,12 @@ class ControlServer:
             ) from error
         await server.start()
         self._server = server
+        self._upkeep.spawn(FreedMemory().run(), name="control-memory", is_endless=True)
         self._log.info("control.ready", host=host, port=self.port, is_tls=credentials is not None)
 
     async def stop(self) -> None:
         """Stop listening; open calls have DRAIN_MS to end, and orders in progress are completed."""
+        await self._upkeep.close()
         if self._server is not None:
             await self._server.stop(DRAIN_MS / 1000)
         await self._orders.drain(ORDER_TIMEOUT_MS / 1000)
