@@ -12,7 +12,9 @@ from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime import service
 from cometmq.runtime.program import configured_program, program
+from cometmq.runtime.programs import COMMANDS
 from cometmq.runtime.service import Stop
+from cometmq.runtime.settings.fields import fields_of
 from cometmq.runtime.settings.mistakes import Mistakes
 
 
@@ -163,3 +165,9 @@ async def test_the_port_binds_where_the_program_binds(port):
         _, writer = await asyncio.open_connection("127.0.0.2", port)
         writer.close()
         stop.request("test")
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_program_can_restrict_its_http_port(name):
+    fields = fields_of(COMMANDS[name].settings_type())
+    assert "adminHttpPort" not in fields or "bindAddress" in fields

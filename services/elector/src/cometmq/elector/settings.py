@@ -74,6 +74,7 @@ class ElectorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     ] = ""
     tls_client: ControlKeys = msgspec.field(default_factory=ControlKeys)
     tls_config_file: tls_keys.ConfigFile = tls_keys.CONFIG_FILE_FIELD
+    bind_address: Annotated[str, "Local address of the HTTP port; if empty, all addresses."] = ""
     admin_http_port: Annotated[
         int,
         Meta(ge=-1, le=65_535),

@@ -61,6 +61,7 @@ class ExporterSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     secret_key: Annotated[str, SECRET, "Secret key of the account."] = ""
     tls_client: tls_keys.ClientKeys = msgspec.field(default_factory=tls_keys.ClientKeys)
     tls_config_file: tls_keys.ConfigFile = tls_keys.CONFIG_FILE_FIELD
+    bind_address: Annotated[str, "Local address of the HTTP port; if empty, all addresses."] = ""
     admin_http_port: Annotated[
         int, Meta(ge=0, le=65_535), "Port for metrics and health checks; 0 picks a free port."
     ] = 5557

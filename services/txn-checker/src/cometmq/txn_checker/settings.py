@@ -71,6 +71,7 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
     secret_key: Annotated[str, SECRET, "Secret key of the account."] = ""
     tls_client: tls_keys.ClientKeys = msgspec.field(default_factory=tls_keys.ClientKeys)
     tls_config_file: tls_keys.ConfigFile = tls_keys.CONFIG_FILE_FIELD
+    bind_address: Annotated[str, "Local address of the HTTP port; if empty, all addresses."] = ""
     admin_http_port: Annotated[
         int,
         Meta(ge=-1, le=65_535),
