@@ -14,6 +14,9 @@ import pytest
 from cometmq.peers.broker.child import BrokerChild, until
 from cometmq.peers.broker.client import Client
 from cometmq.peers.broker.store_files import read_log
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.send import SendMessageV2
+from cometmq.remoting.commands.transactions import EndTransaction
 
 OLD: Final = "OldTopic"
 GONE: Final = "GoneTopic"
@@ -90,6 +93,63 @@ async def test_topics_of_acknowledged_messages_are_there_and_deleted_ones_are_no
             assert {OLD, NEW, LATER} <= topics.keys()
             assert GONE not in topics
         assert len(read_log(broker.store)[0]) == 3 + 2 * QUEUES  # with the mark of the deletion
+        assert await broker.stop() == 0
+    finally:
+        broker.kill()
+
+
+HALF: Final = 4
+COMMIT: Final = 8
+DELETED: Final = "DeletedTopic"
+
+
+async def send_waiting(client: Client, kind: str, topic: str) -> EndTransaction | None:
+    """Send a message that waits in the broker; return the request that commits it."""
+    if kind == "delayed":
+        await client.send(topic, 2, b"late", level=3)
+        return None
+    text = "TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01U"
+    header = SendMessageV2("P", topic, "TBW102", QUEUES, 2, HALF, 0, 0, text)
+    sent = (await client.ask(RequestCode.SEND_MESSAGE_V2, header, b"late")).header
+    offset = int(sent.msg_id[16:], 16)
+    return EndTransaction("P", sent.queue_offset, offset, COMMIT, "U")
+
+
+@pytest.mark.parametrize("kind", ["delayed", "half"])
+async def test_messages_that_wait_bring_their_topic_along(tmp_path: Path, kind: str) -> None:
+    """A topic whose messages all wait has no queues from which recovery could find it."""
+    broker = BrokerChild(tmp_path, flushDiskType="SYNC_FLUSH", defaultTopicQueueNums=str(QUEUES))
+    try:
+        await broker.start()
+        async with Client(broker.address) as client:
+            for topic in (OLD, GONE):
+                await client.send(topic, 0, b"early")
+            gone = await send_waiting(client, kind, GONE)
+            await client.delete_topic(GONE)
+            saved = await saved_tables(broker.store)
+            new = await send_waiting(client, kind, NEW)
+            deleted = await send_waiting(client, kind, DELETED)
+        broker.kill()
+        for path, data in saved.items():
+            path.write_bytes(data)
+        cut_journal(broker.store, NEW.encode())
+        await broker.start()
+        async with Client(broker.address) as client:
+            await client.delete_topic(DELETED)
+            for end in (gone, deleted, new):
+                if end is not None:
+                    await client.ask(RequestCode.END_TRANSACTION, end)
+
+            async def is_delivered() -> bool:
+                return (await client.bounds(NEW, 2))[1] == 1
+
+            await until(is_delivered, 30)
+            _, records = await client.read_queue(NEW, 2)
+            assert [record.body for record in records] == [b"late"]
+            topics = await client.topics()
+            assert topics[NEW] == QUEUES
+            assert not {GONE, DELETED} & topics.keys()
+        assert [event["topic"] for event in broker.events("topic.adopted")] == [NEW]
         assert await broker.stop() == 0
     finally:
         broker.kill()

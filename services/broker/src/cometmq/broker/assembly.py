@@ -137,6 +137,7 @@ def load_tables(
     if known_end is not None and not is_member and "topics.json" not in journal.replay.unreliable:
         # A topic that has only earlier messages was deleted. The creation of others may be lost.
         topics.adopt(queue_counts(store, since=known_end))
+        topics.lost.expect(known_end, store.commit_log.end)
     elif not is_complete:  # otherwise, topics that have only queues were deleted
         topics.adopt(queue_counts(store))
     unknown.find(offsets.table)

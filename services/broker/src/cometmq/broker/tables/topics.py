@@ -16,6 +16,7 @@ import msgspec
 
 from cometmq.broker.names import topic_fault
 from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.tables.lost_creations import LostCreations
 from cometmq.broker.tables.versioned_table import ConfigChanges, VersionedTable
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig, TopicConfigTable
@@ -66,6 +67,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
             log=log,
         )
         self.reserved: set[str] = set()
+        self.lost = LostCreations()
         self._queue_count: int | None = None  # unknown until it is asked for
         self._changed_at: dict[str, int] = {}
         self._grown: dict[str, tuple[int, int]] = {}
@@ -109,6 +111,12 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
                 continue
             self._log.warning("topic.adopted", topic=topic, queues=queue_count)
             self.put(_config(topic, queue_count))
+
+    def adopt_created(self, topic: str) -> TopicConfig | None:
+        """Recreate a topic that a send created, with as many queues as sends create at most."""
+        template = self.table.get(AUTO_CREATE_TOPIC)
+        self.adopt({topic: 1 if template is None else max(1, template.write_queue_nums)})
+        return self.table.get(topic)
 
     def create_for_send(
         self,
@@ -221,6 +229,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
 
     def remove(self, topic: str) -> bool:
         """Delete a topic; return whether it existed."""
+        self.lost.note_deletion(topic)
         if self.table.pop(topic, None) is None:
             return False
         self._queue_count = None
