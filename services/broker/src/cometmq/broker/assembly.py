@@ -78,6 +78,7 @@ from cometmq.runtime.tasks import Alarm
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.message_store import MessageStore
 from cometmq.store.queues.consume_queue import last_entry
+from cometmq.store.recovery.start import StartReason
 
 
 class Inputs(NamedTuple):
@@ -141,7 +142,9 @@ def load_tables(
     elif not is_complete:  # otherwise, topics that have only queues were deleted
         topics.adopt(queue_counts(store))
     unknown.find(offsets.table)
-    return Tables(topics, groups, offsets, filters, saver, journal)
+    has_lost = known_end is not None and store.commit_log.end < known_end
+    has_lost = has_lost or store.upkeep.recovered.start.reason is StartReason.QUEUES_LOST
+    return Tables(topics, groups, offsets, filters, saver, journal, has_lost)
 
 
 def _filters(inputs: Inputs, config: Path) -> FilterSubscriptions:

@@ -175,6 +175,8 @@ class Tables:
     filters: FilterSubscriptions
     saver: TableSaver
     journal: Journal | None = None  # None: the tables are in memory only
+    has_lost_messages: bool = False
+    """Whether queues may end before offsets that were committed in an earlier run."""
 
 
 @dataclass(slots=True)

@@ -284,6 +284,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     " them, when it stopped being the master; their queues were rebuilt from the log.",
     "floors.damaged": "The file with the first offsets of trimmed queues is damaged; they were "
     "read from the log instead.",
+    "offsets.lowered": "Messages were lost from the ends of queues, so the offsets behind the new "
+    "ends were lowered: otherwise their groups would skip as many new messages.",
     "queue.file_lost": "A file of a consume queue is missing; the queue is rebuilt from the log.",
     "queues.rebuilt": "Consume queues had lost entries and were rebuilt from the log.",
     "puts.unconfirmed": "The replicas of the broker group are so far behind that sends are refused"
