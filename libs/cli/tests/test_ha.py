@@ -12,7 +12,7 @@ from cometmq.control.controlled import Target
 from cometmq.control.electors import Electors, elector_mark
 from cometmq.control.server import ControlServer
 from cometmq.control.testing.obedient import ObedientMember
-from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.places.file import FileRecord
 from cometmq.ha.record import Copy, Record
 from cometmq.ha.role import Role
@@ -331,7 +331,7 @@ async def test_a_switchover_to_an_unfit_broker_is_refused_with_the_reason(group)
         2, "group 'orders' has no broker 7; it has 0, 1, 2"
     )
     group.members[0].refusal = OrderRefused(
-        Refusal.NOT_IN_SYNC, "broker 2 did not catch up in time"
+        OrderRefusal.NOT_IN_SYNC, "broker 2 did not catch up in time"
     )
     (await group.ha("switchover")).assert_refused(
         1, "broker 0 did not hand over: broker 2 did not catch up in time"

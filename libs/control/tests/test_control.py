@@ -25,7 +25,7 @@ from cometmq.control.methods import ORDERS
 from cometmq.control.server import CODES, ControlServer
 from cometmq.control.testing.scripted import TARGET
 from cometmq.control.v1 import control_pb2 as pb
-from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.record import Copy
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
@@ -106,7 +106,7 @@ async def test_orders_reach_the_member_and_are_answered_with_the_status_after(me
     assert len(member.orders) == len(ORDERS)
 
 
-@pytest.mark.parametrize("reason", list(Refusal))
+@pytest.mark.parametrize("reason", list(OrderRefusal))
 async def test_a_refusal_arrives_with_its_reason_and_text(member, client, reason):
     member.refusal = OrderRefused(reason, "too late, for a reason")
     with pytest.raises(OrderRefused, match="too late, for a reason") as caught:

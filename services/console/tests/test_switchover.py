@@ -17,7 +17,7 @@ from cometmq.console.settings import ConsoleSettings
 from cometmq.control.controlled import Target
 from cometmq.control.electors import elector_mark
 from cometmq.control.testing.obedient import ObedientMember
-from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.places.file import FileRecord
 from cometmq.ha.record import Record
 from cometmq.ha.role import Role
@@ -176,7 +176,7 @@ async def test_an_account_switches_over_only_if_the_master_takes_it_for_an_admin
 
 
 async def test_a_refusal_of_the_master_is_told_and_audited(site, members):
-    members.members[0].refusal = OrderRefused(Refusal.NOT_IN_SYNC, "broker 1 did not catch up")
+    members.members[0].refusal = OrderRefused(OrderRefusal.NOT_IN_SYNC, "broker 1 did not catch up")
     headers = {**ADMIN, **JSON}
     plan = (await site.web.get(f"{PATH}?name=orders", headers=headers)).json()
     form = {"name": "orders", "mark": plan["plan"]["mark"]}

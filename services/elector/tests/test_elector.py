@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.ha.actions import Blocked
-from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.places.memory import Fault
 from cometmq.ha.record import Copy
 from cometmq.ha.role import Role
@@ -99,7 +99,7 @@ async def test_a_copy_in_sync_that_controlmembers_leaves_out_needs_a_person(pair
 
 async def test_a_fence_epoch_that_another_elector_has_passed_is_chosen_again(pair):
     elector = pair.elector()
-    pair.members[1].refusal = OrderRefused(Refusal.STALE_EPOCH, "promised more")
+    pair.members[1].refusal = OrderRefused(OrderRefusal.STALE_EPOCH, "promised more")
     await elector.round()
     assert pair.log.named("order.failed")[0]["outcome"] == "refused"
     pair.members[1].refusal = None
@@ -291,7 +291,7 @@ async def test_only_members_of_the_set_with_the_recorded_store_are_elected(trio)
 async def test_a_winner_that_never_heard_of_its_election_is_told_by_any_elector(pair):
     first = await started(pair)
     pair.members[0].is_refusing_connections = True
-    pair.members[1].refusal = OrderRefused(Refusal.RECOVERING, "recovering")
+    pair.members[1].refusal = OrderRefused(OrderRefusal.RECOVERING, "recovering")
     await rounds(first, 2)
     assert pair.record.holder == pair.copy(1)
     assert pair.roles()[1] == "slave"

@@ -11,7 +11,7 @@ from cometmq.elector.open_group import GroupFailed, OpenGroup
 from cometmq.elector.plan import plan_of
 from cometmq.elector.settings import ElectorSettings
 from cometmq.elector.switchover import carry_out, plan_switchover
-from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.role import Role
 
 from .conftest import GROUP, FakeLink, started
@@ -66,7 +66,7 @@ async def test_a_switchover_that_never_arrives_fails_and_says_that_the_answer_is
 
 
 async def test_a_refused_switchover_fails_at_once(trio, group):
-    trio.members[0].refusal = OrderRefused(Refusal.NOT_IN_SYNC, "it lags")
+    trio.members[0].refusal = OrderRefused(OrderRefusal.NOT_IN_SYNC, "it lags")
     group.clients[0] = FakeLink(trio.members[0])
     plan = await plan_switchover(group, 1)
     with pytest.raises(GroupFailed, match="broker 0 did not hand over: it lags"):

@@ -18,7 +18,7 @@ from cometmq.control import electors
 from cometmq.control.client import MemberClient
 from cometmq.control.controlled import MemberUnproven, Target
 from cometmq.control.electors import elector_mark
-from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.role import Role
 from cometmq.ha.signed import fingerprint
 from cometmq.peers.ports import free_port
@@ -84,7 +84,7 @@ async def test_a_broker_reports_its_state_and_obeys(controlled):
     await group.until(lambda: group.master == 1 - master)
     with pytest.raises(OrderRefused) as refused:
         await controlled.clients[master].drop(0)
-    assert refused.value.reason is Refusal.NOT_MASTER
+    assert refused.value.reason is OrderRefusal.NOT_MASTER
     epoch = group.record.epoch + 1
     fenced = await controlled.clients[1 - master].fence(epoch)
     assert (fenced.status.role, fenced.status.promised) == (Role.FENCED, epoch)

@@ -11,7 +11,7 @@ from cometmq.broker.copies.roles import member_driver
 from cometmq.broker.testing.member_rig import ME, Rig, X, record, running
 from cometmq.ha import member as rules
 from cometmq.ha.epochs import HistoryUnsaved
-from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.role import Role
 from cometmq.ha.state import State
 
@@ -49,7 +49,7 @@ async def test_a_standing_that_cannot_be_saved_ends_the_membership(
         rig.inbox.want_read()
         with pytest.raises(OrderRefused) as caught:
             await rig.member.fence(9)
-        assert caught.value.reason is Refusal.STORE_FAILED
+        assert caught.value.reason is OrderRefusal.STORE_FAILED
         assert rig.role is Role.FAILED
 
 
@@ -80,7 +80,7 @@ async def test_a_promise_that_did_not_fit_on_the_disk_is_never_answered(
         disk = FullDisk(rig, monkeypatch)
         with pytest.raises(OrderRefused) as caught:
             await rig.member.fence(9)
-        assert caught.value.reason is Refusal.STORE_FAILED
+        assert caught.value.reason is OrderRefusal.STORE_FAILED
         assert (rig.role, rig.saved.promised) == (Role.FAILED, 4)
         with pytest.raises(OrderRefused):
             await rig.member.fence(9)

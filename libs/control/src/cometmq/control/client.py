@@ -23,7 +23,7 @@ from cometmq.control.methods import ORDERS, REASON_KEY, SERVICE
 from cometmq.control.proof import CHALLENGE_KEY, PROOF_KEY, Caller, Seal
 from cometmq.control.v1 import control_pb2 as pb
 from cometmq.ha.group_key import Keys
-from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.remoting.errors import RemoteProtocolError, SettingsError
 from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.settings import TlsSettings
@@ -273,8 +273,8 @@ class MemberClient:
             return SettingsError(text)
         if reason == Reason.UNPROVEN:
             return MemberUnproven(f"{self._place} refuses: {text}")
-        if reason in Refusal.__members__:
-            return OrderRefused(Refusal(str(reason)), text)
+        if reason in OrderRefusal.__members__:
+            return OrderRefused(OrderRefusal(str(reason)), text)
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             return RemoteProtocolError(
                 f"{self._place} does not know this call: update the broker, or this program"

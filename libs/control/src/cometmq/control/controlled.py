@@ -98,7 +98,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Reason(StrEnum):
-    """Reasons for refusing a request, in addition to `cometmq.ha.member.Refusal`."""
+    """Reasons for refusing a request, in addition to `cometmq.ha.member.OrderRefusal`."""
 
     WRONG_MEMBER = "WRONG_MEMBER"
     INVALID_CONFIG = "INVALID_CONFIG"

@@ -32,7 +32,7 @@ from cometmq.control.methods import ORDERS, REASON_KEY, SERVICE
 from cometmq.control.proof import CHALLENGE_KEY, PROOF_KEY, Seal, Verifier
 from cometmq.control.v1 import control_pb2 as pb
 from cometmq.ha.group_key import Keys
-from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.settings import TlsSettings
@@ -53,11 +53,11 @@ WARN_PERIOD_MS: Final = 10_000
 """A stranger causes at most one event in this time."""
 
 CODES: Final[Mapping[str, grpc.StatusCode]] = {
-    Refusal.STALE_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,
-    Refusal.NOT_IN_SYNC: grpc.StatusCode.FAILED_PRECONDITION,
-    Refusal.NOT_MASTER: grpc.StatusCode.FAILED_PRECONDITION,
-    Refusal.RECOVERING: grpc.StatusCode.UNAVAILABLE,
-    Refusal.STORE_FAILED: grpc.StatusCode.DATA_LOSS,
+    OrderRefusal.STALE_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,
+    OrderRefusal.NOT_IN_SYNC: grpc.StatusCode.FAILED_PRECONDITION,
+    OrderRefusal.NOT_MASTER: grpc.StatusCode.FAILED_PRECONDITION,
+    OrderRefusal.RECOVERING: grpc.StatusCode.UNAVAILABLE,
+    OrderRefusal.STORE_FAILED: grpc.StatusCode.DATA_LOSS,
     Reason.WRONG_MEMBER: grpc.StatusCode.NOT_FOUND,
     Reason.INVALID_CONFIG: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.UNPROVEN: grpc.StatusCode.UNAUTHENTICATED,
@@ -330,7 +330,7 @@ async def _performed(work: Work, outcome: asyncio.Future[Any]) -> None:
 
 
 async def _refuse(
-    context: Any, reason: Refusal | Reason, text: str, *more: tuple[str, bytes]
+    context: Any, reason: OrderRefusal | Reason, text: str, *more: tuple[str, bytes]
 ) -> NoReturn:
     await context.abort(CODES[reason], text, ((REASON_KEY, reason.value), *more))
     raise AssertionError("abort raises")

@@ -24,7 +24,7 @@ from cometmq.ha.role import Role
 from cometmq.remoting.errors import CometError
 
 
-class Refusal(StrEnum):
+class OrderRefusal(StrEnum):
     """Why an order was refused; the names are sent to the elector."""
 
     STALE_EPOCH = "STALE_EPOCH"
@@ -37,7 +37,7 @@ class Refusal(StrEnum):
 class OrderRefused(CometError):
     """An order does not fit the member's state; nothing has changed."""
 
-    def __init__(self, reason: Refusal, text: str) -> None:
+    def __init__(self, reason: OrderRefusal, text: str) -> None:
         super().__init__(text)
         self.reason = reason
 
@@ -322,7 +322,7 @@ def _follow(member: Member, event: FollowOrder) -> Reaction:
         raise _stale(member, event.epoch)
     if event.master == member.me.ordinal:
         text = f"broker {event.master} cannot follow itself: epoch {event.epoch}"
-        raise OrderRefused(Refusal.NOT_IN_SYNC, text)
+        raise OrderRefused(OrderRefusal.NOT_IN_SYNC, text)
     if (member.role, member.epoch, member.master) == (Role.SLAVE, event.epoch, event.master):
         return member, ()
     promised = promise_of_follower(member, event.epoch)
@@ -388,7 +388,7 @@ def _opened(member: Member, event: Opened) -> Reaction:
 
 def _hand_over(member: Member, event: HandOverOrder) -> Reaction:
     if event.target == member.me.ordinal:
-        raise OrderRefused(Refusal.NOT_IN_SYNC, f"broker {event.target} is the master already")
+        raise OrderRefused(OrderRefusal.NOT_IN_SYNC, f"broker {event.target} is the master already")
     after = msgspec.structs.replace(member, role=Role.HANDING_OVER, successor=event.target)
     return after, (HoldRequests(event.target),)
 
@@ -428,12 +428,12 @@ def _stale(member: Member, epoch: int) -> OrderRefused:
         f"broker {member.me.ordinal} has promised epoch {member.promised} and is {member.role} in"
         f" epoch {member.epoch}: an order for epoch {epoch} is too old"
     )
-    return OrderRefused(Refusal.STALE_EPOCH, text)
+    return OrderRefused(OrderRefusal.STALE_EPOCH, text)
 
 
 def _refusal_of_role(member: Member, order: Order) -> OrderRefused:
-    reasons = {Role.RECOVERING: Refusal.RECOVERING, Role.FAILED: Refusal.STORE_FAILED}
-    reason = reasons.get(member.role, Refusal.NOT_MASTER)
+    reasons = {Role.RECOVERING: OrderRefusal.RECOVERING, Role.FAILED: OrderRefusal.STORE_FAILED}
+    reason = reasons.get(member.role, OrderRefusal.NOT_MASTER)
     text = f"a broker that is {member.role} cannot obey {type(order).__name__}"
     return OrderRefused(reason, text)
 

@@ -12,7 +12,7 @@ import pytest
 
 from cometmq.broker.testing.member_rig import ME, Rig, X, record, running
 from cometmq.ha import member as rules
-from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.places.memory import Fault
 from cometmq.ha.port import Answer
 from cometmq.ha.role import Role
@@ -135,7 +135,7 @@ async def test_a_stale_order_is_refused_and_changes_nothing(tmp_path: Path):
     async with leading(tmp_path) as rig:
         with pytest.raises(OrderRefused) as caught:
             await rig.member.fence(0)
-        assert caught.value.reason is Refusal.STALE_EPOCH
+        assert caught.value.reason is OrderRefusal.STALE_EPOCH
         assert rig.role is Role.MASTER
         assert rig.duties.calls == []
 
@@ -203,7 +203,7 @@ async def test_only_a_master_changes_the_set(tmp_path: Path):
         for order in (rig.member.drop(1), rig.member.resize(3), rig.member.hand_over(1)):
             with pytest.raises(OrderRefused) as caught:
                 await order
-            assert caught.value.reason is Refusal.NOT_MASTER
+            assert caught.value.reason is OrderRefusal.NOT_MASTER
     async with leading(tmp_path) as rig:
         await rig.member.drop(1)
         await rig.member.resize(3)

@@ -35,7 +35,7 @@ from cometmq.ha.actions import (
     Wait,
 )
 from cometmq.ha.fencing import Timing
-from cometmq.ha.member import Refusal
+from cometmq.ha.member import OrderRefusal
 from cometmq.ha.port import Answer, Outcome, RecordPort, RecordUnreachable
 from cometmq.ha.record import Record, RecordDamaged, Versioned
 from cometmq.remoting.log import Log
@@ -225,7 +225,7 @@ class Elector:
                 self._orders.begin(action)
             case Promote() | Fence():
                 refusal = await self._orders.give(action)
-                if isinstance(action, Fence) and refusal is Refusal.STALE_EPOCH:
+                if isinstance(action, Fence) and refusal is OrderRefusal.STALE_EPOCH:
                     self.restoration.choose_epoch_again()
                 self.wake.set()
             case Follow() | Drop() | Resize():

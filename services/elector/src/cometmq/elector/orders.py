@@ -7,7 +7,7 @@ from cometmq.control.controlled import Report
 from cometmq.elector.asked_member import Link, Member
 from cometmq.elector.stats import ElectorStats
 from cometmq.ha.actions import Drop, Fence, Follow, HandOver, Promote, Resize
-from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
@@ -35,7 +35,7 @@ class Orders:
         if not len(self._handovers):  # another order would be refused until it ends
             self._handovers.spawn(hand_over(), name="elector-hand-over")
 
-    async def give(self, order: Order) -> Refusal | None:
+    async def give(self, order: Order) -> OrderRefusal | None:
         """Give an order; return why the member refused it, if it did."""
         ordinal, call = _call_of(order)
         member = self._members.get(ordinal)

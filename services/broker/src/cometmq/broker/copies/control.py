@@ -14,7 +14,7 @@ from cometmq.broker.faults import replication_fault, store_fault
 from cometmq.broker.handlers.admin import change_settings
 from cometmq.control.controlled import ConfigChange, Report
 from cometmq.control.server import ControlServer
-from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.role import Role
 from cometmq.remoting.errors import CommandError, SettingsError
 from cometmq.runtime.tls_keys import server_tls
@@ -79,7 +79,7 @@ class MemberControl:
             )
         if fault:
             raise OrderRefused(
-                Refusal.NOT_IN_SYNC,
+                OrderRefusal.NOT_IN_SYNC,
                 f"broker {status.copy.ordinal} cannot discard its store: {fault}",
             )
         self._discard()

@@ -81,10 +81,11 @@ class Attendance:
         }
 
     def is_cut_off(self, view: Leadership) -> bool:
-        """Return whether all other members have been silent for so long that they should have left
-        the in-sync set, but the record could not be written.
+        """Return whether all other members that may be in the in-sync set have been silent for so
+        long that this master should have removed them.
 
-        An elector is probably replacing this master, which cannot acknowledge anything.
+        So the record cannot be written. An elector is probably replacing this master, which cannot
+        acknowledge anything.
         """
         others = set(in_sync.maximal_set(view)) - {view.me}
         return bool(others) and not any(

@@ -26,7 +26,7 @@ from cometmq.ha import member as rules
 from cometmq.ha import state as states
 from cometmq.ha.durable import DISK_FULL
 from cometmq.ha.epochs import HistoryUnsaved
-from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.port import Answer, RecordPort
 from cometmq.ha.role import Role
 from cometmq.remoting.errors import CometError
@@ -130,7 +130,7 @@ class MemberDriver:
             else:
                 self._inbox.can_recover = False
             raise _StepFailed(
-                Refusal.STORE_FAILED, f"{step} has failed: {describe(error)}; {action}"
+                OrderRefusal.STORE_FAILED, f"{step} has failed: {describe(error)}; {action}"
             ) from error
 
     async def _fail(self) -> None:

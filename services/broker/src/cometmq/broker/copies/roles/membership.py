@@ -11,7 +11,7 @@ from cometmq.broker.copies.roles.member_driver import MemberDriver
 from cometmq.broker.copies.roles.saved_state import SavedState
 from cometmq.ha import member as rules
 from cometmq.ha.actions import Status
-from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.port import Answer
 from cometmq.ha.role import Role
 from cometmq.remoting.log import Log
@@ -73,7 +73,7 @@ class Membership:
         if result is None:
             await self._obey(rules.Abandoned())
             raise self._not_handed_over(
-                Refusal.NOT_IN_SYNC,
+                OrderRefusal.NOT_IN_SYNC,
                 f"broker {target} did not catch up in time; try again when it lags less",
             )
         answer, epoch = result
@@ -81,13 +81,13 @@ class Membership:
         has_followed = (self._inbox.member.epoch, self._inbox.member.master) == (epoch, target)
         if answer is not Answer.APPLIED and not has_followed:
             raise self._not_handed_over(
-                Refusal.NOT_MASTER,
+                OrderRefusal.NOT_MASTER,
                 f"the record did not confirm broker {target} as the master of epoch {epoch}:"
                 f" {answer.value}; look at the state of the group before trying again",
             )
         return status
 
-    def _not_handed_over(self, reason: Refusal, text: str) -> OrderRefused:
+    def _not_handed_over(self, reason: OrderRefusal, text: str) -> OrderRefused:
         self._log.warning("hand_over.failed", error=text)  # a broker that stops has no caller
         return OrderRefused(reason, text)
 
@@ -96,7 +96,7 @@ class Membership:
         self._check_leading()
         if ordinal == self._inbox.member.me.ordinal:
             raise OrderRefused(
-                Refusal.NOT_IN_SYNC, f"broker {ordinal} is the master: hand over first"
+                OrderRefusal.NOT_IN_SYNC, f"broker {ordinal} is the master: hand over first"
             )
         self._duties.drop(ordinal)
         return self.status()
@@ -106,7 +106,7 @@ class Membership:
         self._check_leading()
         if copies < 1:
             raise OrderRefused(
-                Refusal.NOT_IN_SYNC, f"a group cannot have {copies} copies: give it 1 or more"
+                OrderRefusal.NOT_IN_SYNC, f"a group cannot have {copies} copies: give it 1 or more"
             )
         self._duties.resize(copies)
         return self.status()
@@ -115,7 +115,8 @@ class Membership:
         member = self._inbox.member
         if member.role is not Role.MASTER:
             raise OrderRefused(
-                Refusal.NOT_MASTER, f"broker {member.me.ordinal} is {member.role}, not the master"
+                OrderRefusal.NOT_MASTER,
+                f"broker {member.me.ordinal} is {member.role}, not the master",
             )
 
     async def _obey(self, event: rules.Event) -> Status:

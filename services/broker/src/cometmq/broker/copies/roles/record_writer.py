@@ -59,25 +59,25 @@ class RecordWriter:
 
     def record_seen(self, found: Versioned | None) -> None:
         """Read the record if a watch shows a version that this master did not write."""
-        leading = self._confirmation
-        is_news = found is not None and found.version != leading.view.base.version
+        confirmation = self._confirmation
+        is_news = found is not None and found.version != confirmation.view.base.version
         if is_news and not self._writing.locked():
-            leading.view = msgspec.structs.replace(leading.view, must_read=True)
-            leading.write_wanted.set()
+            confirmation.view = msgspec.structs.replace(confirmation.view, must_read=True)
+            confirmation.write_wanted.set()
 
     async def run(self) -> None:
         """Renew the record, update its in-sync set, and read it when the rules require that."""
         interval_ms = self._attendance.timing.renew_deadline_ms // RENEWALS_PER_DEADLINE
-        leading = self._confirmation
-        while not leading.has_ended():
-            leading.write_wanted.clear()
+        confirmation = self._confirmation
+        while not confirmation.has_ended():
+            confirmation.write_wanted.clear()
             is_settled = await self._write_once()
-            if leading.has_ended():
+            if confirmation.has_ended():
                 return
             wait_ms = interval_ms if is_settled else PAUSE_MS
             try:
                 async with asyncio.timeout(wait_ms / 1000):
-                    await leading.write_wanted.wait()
+                    await confirmation.write_wanted.wait()
             except TimeoutError:
                 continue
 
@@ -85,45 +85,45 @@ class RecordWriter:
         """Write the record if necessary, reading it first if required; return False if the call
         must be repeated soon.
         """
-        leading = self._confirmation
+        confirmation = self._confirmation
         async with self._writing:
-            if leading.view.must_read and not await self._read():
+            if confirmation.view.must_read and not await self._read():
                 return False
-            unfit = self._attendance.unfit(leading.view)
-            record = in_sync.proposal(leading.view, unfit, copies=self._copies)
-            if leading.has_ended() or record is None:
-                return leading.has_ended()
-            base, began_ms = leading.view.base, self._attendance.now_ms()
-            leading.adopt(in_sync.written(leading.view, record))
+            unfit = self._attendance.unfit(confirmation.view)
+            record = in_sync.proposal(confirmation.view, unfit, copies=self._copies)
+            if confirmation.has_ended() or record is None:
+                return confirmation.has_ended()
+            base, began_ms = confirmation.view.base, self._attendance.now_ms()
+            confirmation.adopt(in_sync.written(confirmation.view, record))
             outcome = await swap(self._record, base, record)
-            if leading.has_ended():
+            if confirmation.has_ended():
                 return True
             before = base.record.in_sync
             if outcome.answer is Answer.APPLIED:
                 self._attendance.renewed_ms = began_ms
-            leading.adopt(in_sync.answered(leading.view, outcome))
+            confirmation.adopt(in_sync.answered(confirmation.view, outcome))
             if outcome.answer is Answer.APPLIED and record.in_sync != before:
                 self._log.info(
                     "in_sync.changed", epoch=record.epoch,
                     brokers=[copy.ordinal for copy in record.in_sync],
                     before=[copy.ordinal for copy in before],
                 )  # fmt: skip
-            return outcome.answer is Answer.APPLIED and not leading.view.must_read
+            return outcome.answer is Answer.APPLIED and not confirmation.view.must_read
 
     async def _read(self) -> bool:
         """Read the record; return whether this master may base a write on it."""
-        leading = self._confirmation
+        confirmation = self._confirmation
         try:
             found = await self._record.read()
         except (RecordUnreachable, RecordDamaged):
             return False
-        if leading.has_ended():
+        if confirmation.has_ended():
             return False
-        if found is not None and in_sync.is_deposed(leading.view, found):
+        if found is not None and in_sync.is_deposed(confirmation.view, found):
             self._deposed()
             return False
-        leading.adopt(in_sync.found(leading.view, found))
-        return not leading.view.must_read
+        confirmation.adopt(in_sync.found(confirmation.view, found))
+        return not confirmation.view.must_read
 
     async def hand_over(
         self, target: int, *, leaves: bool, deadline_ms: int, is_ready: Callable[[], bool]
@@ -132,20 +132,20 @@ class RecordWriter:
         written.
 
         The caller has stopped appending. Waiting puts are answered while the target catches up, and
-        `is_ready` returns whether all have been answered and the target has caught up.
+        `is_ready` returns whether all have been answered and the target is connected.
         """
-        leading = self._confirmation
-        while not leading.has_ended():
-            progressed = leading.progressed
+        confirmation = self._confirmation
+        while not confirmation.has_ended():
+            progressed = confirmation.progressed
             async with self._writing:
                 record = self._successor(target, leaves=leaves) if is_ready() else None
-                if record is not None and not leading.is_lapsed():
-                    base = leading.view.base
-                    leading.adopt(in_sync.written(leading.view, record))
+                if record is not None and not confirmation.is_lapsed():
+                    base = confirmation.view.base
+                    confirmation.adopt(in_sync.written(confirmation.view, record))
                     outcome = await swap(self._record, base, record)
-                    if outcome.answer is not Answer.APPLIED and not leading.has_ended():
-                        leading.view = in_sync.answered(leading.view, outcome)
-                        leading.write_wanted.set()
+                    if outcome.answer is not Answer.APPLIED and not confirmation.has_ended():
+                        confirmation.view = in_sync.answered(confirmation.view, outcome)
+                        confirmation.write_wanted.set()
                     return outcome.answer, record.epoch
             left_ms = deadline_ms - self._attendance.now_ms()
             if left_ms <= 0:
