@@ -16,7 +16,7 @@ from cometmq.broker.exposition.metrics import (
 )
 from cometmq.elector.metrics import FAMILIES as ELECTOR_FAMILIES
 from cometmq.exporter.metrics import CLIENT_FAMILIES, OWN_FAMILIES
-from cometmq.namesrv.metrics import ROUTE_FAMILIES
+from cometmq.namesrv.metrics import NAMESRV_FAMILIES
 from cometmq.operator.metrics import FAMILIES as OPERATOR_FAMILIES
 from cometmq.runtime.limits import LIMIT_TABLE_FAMILIES
 from cometmq.runtime.metrics import Family, build_families, loop_families
@@ -57,7 +57,7 @@ GROUPS: Final = (
         "Broker group with failover", ("cluster", "broker"), (*COPIES_FAMILIES, *ELECTION_FAMILIES)
     ),
     Group("Store", ("cluster", "broker"), STORE_FAMILIES),
-    Group("Name server", (), ROUTE_FAMILIES),
+    Group("Name server", (), NAMESRV_FAMILIES),
     Group("Txn-checker", (), TXN_CHECKER_FAMILIES),
     Group(
         "Elector",

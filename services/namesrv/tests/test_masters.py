@@ -105,7 +105,7 @@ def test_epochs_below_the_highest_are_stale(routes):
     assert routes.judge("broker-a", 3) is Verdict.STALE
     assert {routes.judge("broker-a", epoch) for epoch in (4, 5, None)} == {Verdict.ACCEPTED}
     assert routes.judge("broker-b", 1) is Verdict.ACCEPTED
-    assert routes.stats().stale_count == 1
+    assert routes.epochs.refused_count == 1
 
 
 def test_the_first_proof_removes_what_strangers_registered_under_the_name(routes):

@@ -12,7 +12,7 @@ from cometmq.namesrv.accounts import Accounts
 from cometmq.namesrv.group_keys import GroupKeys
 from cometmq.namesrv.handlers import HANDLERS
 from cometmq.namesrv.kv_config import load_kv_config
-from cometmq.namesrv.metrics import ROUTE_FAMILIES
+from cometmq.namesrv.metrics import NAMESRV_FAMILIES
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.remoting.errors import SettingsError
@@ -213,7 +213,7 @@ def _disconnected(namesrv: Namesrv, peer: PeerProtocol) -> None:
 
 def _show(admin: AdminHttp, namesrv: Namesrv, server: Server[Namesrv]) -> None:
     label = {"server": "namesrv"}
-    admin.registry.add(StatsCollector(ROUTE_FAMILIES, namesrv.routes.stats))
+    admin.registry.add(StatsCollector(NAMESRV_FAMILIES, lambda: namesrv))
     admin.registry.add(StatsCollector(LIMIT_TABLE_FAMILIES, lambda: namesrv.limits, label))
     admin.registry.add(StatsCollector(TRANSPORT_FAMILIES, server.stats, label))
     admin.add_ready_check("namesrv", lambda: None if server.addresses else "does not listen")

@@ -88,16 +88,6 @@ class Live(msgspec.Struct, gc=False):
         return self.is_in_doubt or self.connection is not connection
 
 
-class RouteStats(NamedTuple):
-    cluster_count: int
-    broker_count: int
-    topic_count: int
-    registered_count: int
-    stale_count: int
-    expired_count: int
-    disconnected_count: int
-
-
 class RouteTable:
     def __init__(self, doubt_ms: int = DOUBT_MS) -> None:
         """`doubt_ms` is how long an epoch without proof excludes a broker that keeps trying."""
@@ -106,9 +96,10 @@ class RouteTable:
         self.topics = TopicRoutes()
         self._live: dict[str, Live] = {}
         self._kept: dict[str, int] = {}  # group -> when its lost master leaves the routes
-        self._registered_count = 0
-        self._expired_count = 0
-        self._disconnected_count = 0
+        self.registered_count = 0
+        self.expired_count = 0
+        """Brokers dropped for their silence."""
+        self.disconnected_count = 0
 
     def registering(
         self,
@@ -156,7 +147,7 @@ class RouteTable:
             registration.epoch,
             is_in_doubt,
         )
-        self._registered_count += 1
+        self.registered_count += 1
         if broker.broker_id == MASTER_ID and (replaced is None or is_in_doubt or not is_known):
             address, name = broker.address, broker.broker_name
             count = yield from self.topics.putting(
@@ -232,7 +223,7 @@ class RouteTable:
                 self._kept[self._live.pop(address).broker.broker_name] = now_ms + keep_ms
             else:
                 self._drop(address)
-        self._disconnected_count += len(gone)
+        self.disconnected_count += len(gone)
         return gone
 
     def expire(
@@ -250,7 +241,7 @@ class RouteTable:
         gone = list(islice(silent, count_max))
         for live in gone:
             self._drop(live.broker.address)
-        self._expired_count += len(gone)
+        self.expired_count += len(gone)
         return gone
 
     def is_read(self, address: str, version: DataVersion, connection: Connection) -> bool:
@@ -290,17 +281,6 @@ class RouteTable:
         """Return the topics that at least one broker of the cluster has."""
         names = dict(self.groups.of_cluster(cluster))
         return self.topics.selecting(lambda queues: not names.keys().isdisjoint(queues))
-
-    def stats(self) -> RouteStats:
-        return RouteStats(
-            self.groups.cluster_count,
-            len(self._live),
-            self.topics.count,
-            self._registered_count,
-            self.epochs.refused_count,
-            self._expired_count,
-            self._disconnected_count,
-        )
 
     def live_brokers(self) -> Mapping[str, Live]:
         """Return the live brokers by address."""
