@@ -17,7 +17,7 @@ from cometmq.client import (
     PushConsumer,
     PushOptions,
 )
-from cometmq.client.admin.broker_groups import END
+from cometmq.client.admin.broker_consumers import END
 from cometmq.client.clock import monotonic_ms
 from cometmq.insight.queue_states import QueueState, missed_notes
 from cometmq.insight.times import parsed, shown

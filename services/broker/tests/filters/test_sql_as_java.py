@@ -14,7 +14,7 @@ import pytest
 from cometmq.broker.filters.sql import SqlError
 from cometmq.broker.filters.sql.evaluate import compiled
 from cometmq.broker.filters.sql.parser import parse
-from cometmq.remoting.sql.errors import EvaluationError
+from cometmq.broker.filters.sql.values import EvaluationError
 from cometmq.remoting.testing.cases import check_each
 
 LINES = (Path(__file__).parent / "data" / "java_answers.jsonl").read_text().splitlines()

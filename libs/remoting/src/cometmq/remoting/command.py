@@ -141,7 +141,8 @@ class Call(msgspec.Struct, Generic[HeaderT], gc=False, rename={"header": "extFie
     """One received request with its typed header.
 
     The fields up to `remark` are members of the JSON header; the receiving connection sets the
-    others. `body` holds the request's bytes, independent of the connection's buffers.
+    others. `body` holds the request's bytes, independent of the connection's buffers. `received_ms`
+    is a time of the server's monotonic clock.
     """
 
     code: int

@@ -23,7 +23,7 @@ from cometmq.cli.lookup import chosen_queues, known_group
 from cometmq.cli.output import AsJson, Cell, print_notes, print_rows
 from cometmq.cli.verbs.topic_changes import check_exists
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.broker_groups import END
+from cometmq.client.admin.broker_consumers import END
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, NoRoute
 from cometmq.insight import times

@@ -11,7 +11,7 @@ from cometmq.cli.mqadmin.text.moments import FORMS, moment
 from cometmq.cli.output import AsJson
 from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient, Rollback
-from cometmq.client.admin.broker_groups import END
+from cometmq.client.admin.broker_consumers import END
 from cometmq.remoting.bodies.queues import MessageQueue
 
 app = Family()

@@ -17,7 +17,7 @@ from cometmq.cli.output import AsJson, print_json
 from cometmq.cli.say import say
 from cometmq.cli.streams import is_terminal
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.broker_groups import END
+from cometmq.client.admin.broker_consumers import END
 from cometmq.client.message import MessageExt
 from cometmq.client.transfer.pulled import Pulled, PullStatus
 from cometmq.insight import message_json

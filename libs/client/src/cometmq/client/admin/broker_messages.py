@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from cometmq.client.admin.broker_groups import PROXIED_TIMEOUT_MS
+from cometmq.client.admin.broker_consumers import PROXIED_TIMEOUT_MS
 from cometmq.client.admin.calls import BrokerCalls
 from cometmq.client.message import (
     DamagedMessage,

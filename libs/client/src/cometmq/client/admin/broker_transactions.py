@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.admin.broker_groups import BrokerGroups
+from cometmq.client.admin.broker_consumers import BrokerConsumers
 from cometmq.client.admin.broker_messages import BrokerMessages
 from cometmq.client.message import MessageExt
 from cometmq.client.transfer.empty_answers import EmptyAnswers
@@ -75,7 +75,7 @@ class HalfMessage(msgspec.Struct, frozen=True):
         return whole(self.message.properties.get(PropertyKey.REAL_QUEUE_ID, "")) or 0
 
 
-class BrokerTransactions(BrokerMessages, BrokerGroups):
+class BrokerTransactions(BrokerMessages, BrokerConsumers):
     """Inspects and ends the transactions of one broker; reading them changes nothing."""
 
     async def transaction_queues(self) -> TransactionQueues:

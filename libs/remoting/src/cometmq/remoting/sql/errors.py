@@ -17,10 +17,6 @@ class SqlError(ValueError):
     """Where a character begins no token; None for other errors."""
 
 
-class EvaluationError(Exception):
-    """Two values cannot be compared, so the message does not match."""
-
-
 def syntax_error(text: str) -> SqlError:
     """Return the error for an expression that violates the grammar."""
     return SqlError(f"{_PARSER}ParseException: {text}")

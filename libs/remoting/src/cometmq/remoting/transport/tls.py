@@ -117,7 +117,7 @@ class NativePipe:
 
 
 class TlsPipe:
-    """A pipe made of OpenSSL."""
+    """Encrypts and decrypts one connection with OpenSSL."""
 
     __slots__ = ("_incoming", "_outgoing", "_tls", "is_finished", "is_ready")
 

@@ -4,9 +4,9 @@
 from collections.abc import Callable, Collection
 from functools import partial
 
+from cometmq.broker.filters.being_compiled import BeingCompiled, chars_of
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.sql import EXPRESSION_TYPE
-from cometmq.broker.filters.waiting import Compiling, chars_of
 from cometmq.broker.limits import FILTER_CHARS, FILTERS, Room
 from cometmq.broker.names import TOPIC_CHARS_MAX
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
@@ -24,7 +24,7 @@ class ArrivingFilters:
         self.compiler = compiler
         self._ready = ready
         self._log = log
-        self._compiling = Compiling()
+        self._compiling = BeingCompiled()
         self._owners: dict[tuple[str, str], str] = {}
         self.released: Callable[[str], None] = lambda _peer: None
         """Called with the peer of each filter that is removed."""

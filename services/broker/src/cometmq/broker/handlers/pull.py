@@ -77,7 +77,8 @@ class AdmittedPull(msgspec.Struct):
     call: Call[PullMessage]
     group: SubscriptionGroupConfig
     accept: MessageFilter
-    may_hold: bool
+    is_first: bool
+    """Whether the pull has just arrived: it commits an offset and may be held."""
     started_s: float
 
 
@@ -86,7 +87,7 @@ def pull_message(
 ) -> Reply | Coroutine[None, None, Reply | None] | None:
     """Answer with messages, or hold the pull until some arrive."""
     try:
-        return _pull(broker, call, may_hold=True)
+        return _pull(broker, call, is_first=True)
     except SubscriptionNotExist:
         is_known = broker.clients.consumers.group(call.header.consumer_group) is not None
         if is_known or not broker.settings.group_record:
@@ -97,16 +98,16 @@ def pull_message(
 async def _pull_when_told(broker: Broker, call: Call[PullMessage]) -> Reply | None:
     """Serve a pull of a group from which this member has not received a heartbeat yet."""
     await ask_subscriptions(broker, call, call.header.consumer_group)
-    return _pull(broker, call, may_hold=True)
+    return _pull(broker, call, is_first=True)
 
 
-def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply | None:
+def _pull(broker: Broker, call: Call[PullMessage], *, is_first: bool) -> Reply | None:
     header = call.header
     group = _check(broker, call)
     accept = message_filter(broker, call, group)
-    pull = AdmittedPull(call, group, accept, may_hold, perf_counter())
+    pull = AdmittedPull(call, group, accept, is_first, perf_counter())
     if (
-        may_hold
+        is_first
         and header.sys_flag & _COMMIT
         and broker.role.is_master
         and not broker.role.is_diverting
@@ -116,7 +117,7 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
     if isinstance(accept, RecordFilter):
         # The search takes turns with others, so that a filter never blocks the loop.
         lookup = matching(broker, header, header.queue_offset, header.max_msg_nums, accept)
-        if may_hold:
+        if is_first:
             _note(broker, pull, None)
         look_up(broker, call, lookup, partial(_conclude, broker, pull), may_end_early=True)
         return None
@@ -128,7 +129,7 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
         accept=accept,
         joined=True,
     )
-    if may_hold:
+    if is_first:
         _note(broker, pull, result)
     if result.is_cold:
         _load(broker, pull, result)
@@ -222,7 +223,7 @@ def _conclude(broker: Broker, pull: AdmittedPull, result: GetResult) -> Reply | 
         broker.stats.count_get(header.topic, header.consumer_group, result.count, result.bytes)
     else:
         broker.stats.miss_count += 1
-        if code == _NOT_FOUND and pull.may_hold and header.sys_flag & _SUSPEND:
+        if code == _NOT_FOUND and pull.is_first and header.sys_flag & _SUSPEND:
             if not pull.call.is_oneway:  # nobody waits for the answer of a oneway pull
                 _hold(broker, pull)
             return None
@@ -315,7 +316,7 @@ def _pull_again(broker: Broker, call: Call[PullMessage], accounts: object) -> Re
     acl = broker.admission.acl
     if acl is not None and acl.control.accounts is not accounts:
         acl.control.check(broker, call)
-    return _pull(broker, call, may_hold=False)
+    return _pull(broker, call, is_first=False)
 
 
 def _accounts(broker: Broker) -> object:

@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 
 from cometmq.broker.filters.sql.evaluate import Evaluate, compiled
 from cometmq.broker.filters.sql.parser import parse
-from cometmq.remoting.sql.errors import EvaluationError, SqlError
+from cometmq.broker.filters.sql.values import EvaluationError
+from cometmq.remoting.sql.errors import SqlError
 
 _NUMBERS: Final = (
     *("0", "5", "7L", "12l", "-5", "- 5", "+5", "- -5", "2147483647", "2147483648", "-2147483648"),

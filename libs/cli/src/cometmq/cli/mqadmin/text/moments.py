@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.connecting import wrong_usage
-from cometmq.client.admin.broker_groups import END
+from cometmq.client.admin.broker_consumers import END
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import InvalidArgument
 from cometmq.insight import times

@@ -26,6 +26,7 @@ from cometmq.broker.filters.sql.nodes import (
     Within,
 )
 from cometmq.broker.filters.sql.values import (
+    EvaluationError,
     Long,
     LongText,
     Value,
@@ -35,7 +36,6 @@ from cometmq.broker.filters.sql.values import (
     parse_double,
     read_as,
 )
-from cometmq.remoting.sql.errors import EvaluationError
 
 Values: TypeAlias = Sequence[str | None]
 """The values of the properties that the expression uses; None if a property is missing."""

@@ -14,13 +14,13 @@ from cometmq.broker.filters.sql.values import (
     DOUBLE_MIN,
     INT_MAX,
     LONG_MAX,
+    EvaluationError,
     Long,
     Value,
     compare,
     double_text,
 )
 from cometmq.remoting.sql.errors import (
-    EvaluationError,
     SqlError,
     meaning_error,
     number_error,

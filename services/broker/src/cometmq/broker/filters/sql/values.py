@@ -16,8 +16,6 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Final, Self, TypeAlias
 
-from cometmq.remoting.sql.errors import EvaluationError
-
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 DOUBLE_MAX: Final = "1.7976931348623157E308"
@@ -25,6 +23,10 @@ DOUBLE_MIN: Final = "4.9E-324"
 _SMALLEST: Final = float(DOUBLE_MIN)
 
 Value: TypeAlias = str | int | float | bool | None
+
+
+class EvaluationError(Exception):
+    """Two values cannot be compared, so the message does not match."""
 
 
 class Long(int):

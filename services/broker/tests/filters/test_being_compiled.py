@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filters that wait for the compiler are counted without visiting all of them."""
 
-from cometmq.broker.filters.waiting import Compiling, chars_of
+from cometmq.broker.filters.being_compiled import BeingCompiled, chars_of
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 
 
@@ -10,7 +10,7 @@ def subscription(topic: str, expression: str) -> SubscriptionData:
 
 
 def test_count_and_characters_follow_every_change() -> None:
-    compiling = Compiling()
+    compiling = BeingCompiled()
     first, second = subscription("Orders", "a > 1"), subscription("Orders", "a > 100")
 
     compiling.add("g", first)
@@ -29,7 +29,7 @@ def test_count_and_characters_follow_every_change() -> None:
 
 
 def test_only_the_topics_of_one_group_are_cancelled() -> None:
-    compiling = Compiling()
+    compiling = BeingCompiled()
     for topic in ("A", "B", "C"):
         compiling.add("g", subscription(topic, "a > 1"))
         compiling.add("h", subscription(topic, "a > 1"))

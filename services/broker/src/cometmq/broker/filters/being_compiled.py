@@ -6,7 +6,7 @@ from collections.abc import Collection
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 
 
-class Compiling:
+class BeingCompiled:
     """Subscriptions whose filters wait for the compiler, with their number and characters."""
 
     def __init__(self) -> None:
@@ -42,5 +42,5 @@ class Compiling:
 
 
 def chars_of(subscription: SubscriptionData) -> int:
-    """Return how many characters a subscription adds to `Compiling.chars`."""
+    """Return how many characters a subscription adds to `BeingCompiled.chars`."""
     return len(subscription.topic) + len(subscription.sub_string)

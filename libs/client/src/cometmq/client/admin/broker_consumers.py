@@ -33,7 +33,7 @@ END: Final = -1
 """The timestamp that stands for the end of each queue, in `reset_offsets` and `roll_back`."""
 
 
-class BrokerGroups(BrokerCalls):
+class BrokerConsumers(BrokerCalls):
     """Manages the consumer groups of one broker; each method sends one request code."""
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
