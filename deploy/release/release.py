@@ -90,7 +90,7 @@ def packages(out: Path, targets: Collection[native_wheels.Target], *, epoch: int
 
 
 def native_targets(names: Collection[str]) -> list[native_wheels.Target]:
-    """Return the targets among `names` that can be built here, and name the others."""
+    """Return the targets among `names` that can be built here; print why the others cannot."""
     if not names:
         return []
     if not any(is_native(member) for member in buildable()):

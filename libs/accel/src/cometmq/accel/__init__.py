@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native message path: one call handles the plain sends of a commit, the plain pulls of a
-chunk, the plain records of a log range, the due messages of a delay level, the checksums of a piece
-of the log, the writes of a checkpoint, or the syncs of the log.
+"""The native message path. One call handles a whole batch:
+
+- the plain sends of a commit, or the plain pulls of a chunk;
+- the plain records of a range of the log, or the due messages of a delay level;
+- the checksums of a piece of the log, the writes of a checkpoint, or the syncs of the log.
 """
 
 from cometmq.accel._native import (

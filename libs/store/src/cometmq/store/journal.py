@@ -89,9 +89,9 @@ class JournalContent(msgspec.Struct):
         return ""
 
     def base(self, table: str, digest: str) -> int | None:
-        """Return the number of the last entry that a file with this content includes.
+        """Return the number of the last journal entry that a table's file already contains.
 
-        Return None for content without a mark.
+        Return None if no mark has this digest.
         """
         return self.marks.get(table, {}).get(digest)
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a BrokerGroup (pure): shown to users, and never read back for decisions."""
+"""The status of a BrokerGroup (pure): shown to users.
+
+Decisions read two of its fields back: the epoch, to know whether there has been a master, and the
+last operation, to continue an accepted loss.
+"""
 
 from collections.abc import Iterable
 

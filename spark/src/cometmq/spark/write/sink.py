@@ -82,7 +82,7 @@ def _check(messages: list[WriterCommitMessage | None]) -> None:
 
 
 class MessageWriter(_Writer, DataSourceArrowWriter):
-    """Writes a DataFrame once."""
+    """Writes a whole DataFrame (batch)."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _check(messages)

@@ -36,8 +36,8 @@ class SendAnswers:
         self._breaker = breaker
 
     def lend_run(self, answers: "LaneAnswers") -> "LentAnswers | None":
-        """Encode the answers to a run for another thread, which writes them to the connections;
-        return None if only `answer_run` may answer.
+        """Return the encoded answers to a run, for another thread to write; None if only
+        `answer_run` may answer.
         """
         is_current = self._settings is self._broker.settings
         is_plain = not (answers.half_count or answers.end_count) and is_current

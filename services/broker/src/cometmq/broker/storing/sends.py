@@ -159,7 +159,7 @@ class Sends:
         return True
 
     def _lend_answers(self, offset: int) -> None:
-        """Let the thread that syncs send the answers to the commit that ends here."""
+        """Let the sync thread send the answers to the commit that ends at `offset`."""
         dones, is_all = self._pending.flushing(offset)
         found = [done.lend() if isinstance(done, LendableAnswers) else None for done in dones]
         lent = [answers for answers in found if answers is not None]

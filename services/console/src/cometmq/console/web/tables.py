@@ -41,7 +41,7 @@ class Order(NamedTuple):
 
 
 class Table(NamedTuple, Generic[R]):
-    """One page of a table."""
+    """The rows of a table that one page shows."""
 
     columns: Sequence[Column[R]]
     rows: Sequence[R]
