@@ -59,6 +59,19 @@ impl Keys {
         }
     }
 
+    /// Appends newer keys.
+    pub fn append(&mut self, newer: &Self) {
+        let before = self.hashes.len();
+        self.hashes.extend_from_slice(&newer.hashes);
+        self.offsets.extend_from_slice(&newer.offsets);
+        for &(end, timestamp) in &newer.times {
+            match self.times.last_mut() {
+                Some((last_end, last)) if *last == timestamp => *last_end = before + end,
+                _ => self.times.push((before + end, timestamp)),
+            }
+        }
+    }
+
     /// Returns the store time of a key.
     #[must_use]
     pub fn timestamp(&self, index: usize) -> Option<i64> {
@@ -255,4 +268,28 @@ struct Placed {
     offset: i64,
     queue_offset: i64,
     place: Place,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(offsets: &[i64], timestamp: i64) -> Keys {
+        let mut keys = Keys { offsets: offsets.to_vec(), ..Keys::default() };
+        keys.hashes.resize(offsets.len(), 1);
+        keys.close(timestamp);
+        keys
+    }
+
+    #[test]
+    fn appended_keys_keep_their_times() {
+        let mut all = keys(&[10, 20], 1);
+        for newer in [keys(&[30], 1), keys(&[], 2), keys(&[40, 50], 3), keys(&[60], 3)] {
+            all.append(&newer);
+        }
+        assert_eq!(all.offsets, [10, 20, 30, 40, 50, 60]);
+        assert_eq!(all.times, [(3, 1), (6, 3)]);
+        let times: Vec<_> = (0..7).map(|index| all.timestamp(index)).collect();
+        assert_eq!(times, [Some(1), Some(1), Some(1), Some(3), Some(3), Some(3), None]);
+    }
 }

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native module on its own; the broker's tests compare a broker with and without it."""
 
+import contextlib
+import socket
 import sys
 
 import pytest
@@ -216,6 +218,76 @@ def test_keys_are_linked_as_python_links_them(texts, slot_count, begin_ms, data)
         assert one.timestamp(start) == 1_700_000_000_000
     assert linked[0] == linked[1]
     assert set(rows.find("T", texts[start])) <= set(native.find("T", texts[start]))
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from([1, 1, 9])), min_size=1, max_size=9))
+def test_absorbed_keys_are_linked_like_those_of_one_commit(commits):
+    natives, rows, offset = [], [], 100
+    for key_count, now_ms in commits:
+        lane, keys = make_lane(), " ".join(f"{offset}-{at}" for at in range(key_count))
+        lane.stage(send(i=f"KEYS\x01{keys}"), object(), HOST, 100)
+        placed = lane.place(0, 1, offset, 1 << 20, now_ms * 1_000, {}, lambda *_: Queue())
+        natives.append(placed[4])
+        rows.append(KeyedRows([("T", key, offset, now_ms * 1_000) for key in keys.split()]))
+        offset += len(placed[2])
+    linked = []
+    for first, *others in (natives, rows):
+        assert all(first.absorb(other) for other in others)
+        slots, dirty = memoryview(bytearray(28)).cast("i"), bytearray(7)
+        linked.append((first.link(0, first.count, slots, dirty, 4, 7, 500), bytes(slots), dirty))
+        assert first.timestamp(first.count - 1) == commits[-1][1] * 1_000
+    assert linked[0] == linked[1]
+
+
+def test_keys_absorb_neither_others_nor_themselves_nor_without_end():
+    def keys(count):
+        lane = make_lane()
+        lane.stage(b"".join(send(i=f"KEYS\x01{one}") for one in range(count)), object(), HOST, 300)
+        return place(lane, count)[4]
+
+    few, many = keys(1), keys(256)
+    assert not few.absorb(KeyedRows([("T", "k", 1, 1)]))
+    assert not KeyedRows([("T", "k", 1, 1)]).absorb(few)
+    assert not few.absorb(few)
+    assert (few.count, few.absorb(many), few.count) == (1, True, 257)
+    assert (few.absorb(keys(1)), few.count) == (False, 257)
+
+
+class SocketPeer:
+    is_dirty = False
+
+    def __init__(self, fd):
+        self.direct_fd = fd
+        self.in_flight = 5
+
+
+def test_answers_are_sent_to_the_sockets_that_may_be_written():
+    lane, sockets = make_lane(), accel.Sockets()
+    near, far = socket.socketpair()
+    full, other = socket.socketpair()
+    with near, far, full, other:
+        for one in (near, full):
+            one.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                full.send(bytes(1 << 16))
+        peers = [SocketPeer(near.fileno()), SocketPeer(-1), SocketPeer(full.fileno())]
+        dirty = SocketPeer(near.fileno())
+        dirty.is_dirty = True
+        for peer in (*peers, dirty):
+            lane.stage(send() + send(2), peer, HOST, 10)
+        ((_, answers),) = place(lane, 8)[5]
+        encoded = {id(peer): data for peer, data, _ in answers.encode(lane)}
+        (count, sent_bytes, rest), counts = answers.send(lane, sockets)
+        assert counts == answers.counts()
+        assert far.recv(1 << 16) == encoded[id(peers[0])]
+        assert (count, sent_bytes) == (2, len(encoded[id(peers[0])]))
+        assert [peer.in_flight for peer in peers] == [3, 5, 5]
+        assert rest == [
+            (peers[1], encoded[id(peers[1])], 2, False),
+            (peers[2], encoded[id(peers[2])], 2, True),
+            (dirty, encoded[id(dirty)], 2, False),
+        ]
 
 
 def test_slots_of_another_kind_raise():

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
-use super::lending::LentAnswers;
+use super::lending::{LentAnswers, Settled};
 use super::send_lane::SendLane;
+use super::sockets::Sockets;
 use crate::answers::{Answers, Ended, Template};
 use crate::send_back::Back;
 
@@ -89,6 +90,19 @@ impl LaneAnswers {
             list.append((peer, PyBytes::new(py, &out), count))?;
         }
         Ok(list)
+    }
+
+    /// Encodes the answers as `encode` does, and writes them to the sockets. Returns what
+    /// `LentAnswers.settle` and `counts` return.
+    fn send<'py>(
+        &self,
+        py: Python<'py>,
+        lane: &SendLane,
+        sockets: &mut Sockets,
+    ) -> PyResult<(Settled<'py>, Counts<'py>)> {
+        let frames = self.frames(lane); // a bug ends this call before anything is sent
+        let counts = self.counts(py)?;
+        Ok((sockets.reply(py, frames)?, counts))
     }
 
     /// Encodes the answers as `encode` does, and lends them to another thread.

@@ -12,7 +12,10 @@ use crate::commit::Keys;
 use crate::index::Slots;
 use crate::properties::{index_hash_text, java_hash, java_hash_text};
 
-#[pyclass(module = "cometmq.accel", frozen)]
+/// From this number on, keys are added to the files.
+const MERGED_COUNT: usize = 256;
+
+#[pyclass(module = "cometmq.accel")]
 pub(crate) struct LaneKeys {
     pub(crate) keys: Keys,
 }
@@ -38,6 +41,20 @@ impl LaneKeys {
         let hash = index_hash_text(java_hash(java_hash_text(0, topic), b"#"), key);
         let rows = self.keys.hashes.iter().zip(&self.keys.offsets).rev();
         rows.filter(|(one, _)| **one == hash).map(|(_, offset)| *offset).collect()
+    }
+
+    /// Appends newer keys, unless there are many already.
+    fn absorb(&mut self, newer: &Bound<'_, PyAny>) -> bool {
+        let Ok(newer) = newer.cast::<Self>() else {
+            return false;
+        };
+        match newer.try_borrow() {
+            Ok(newer) if self.keys.hashes.len() < MERGED_COUNT => {
+                self.keys.append(&newer.keys);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Links keys into the slots of an index file; returns their entries and the number of slots

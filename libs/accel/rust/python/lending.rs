@@ -131,7 +131,10 @@ pub(crate) struct LentAnswers {
 
 /// A connection, the bytes that it must send, the number of answers, and whether the thread has
 /// written them, perhaps without these bytes.
-type Rest<'py> = (Py<PyAny>, Bound<'py, PyBytes>, usize, bool);
+pub(crate) type Rest<'py> = (Py<PyAny>, Bound<'py, PyBytes>, usize, bool);
+
+/// The number of answers that are written, their size, and the connections that must send.
+pub(crate) type Settled<'py> = (usize, usize, Vec<Rest<'py>>);
 
 #[pymethods]
 impl LentAnswers {
@@ -148,7 +151,7 @@ impl LentAnswers {
         self.rows.iter().filter(|(_, _, row)| !row.write()).count() == 0
     }
 
-    fn settle<'py>(&mut self, py: Python<'py>) -> PyResult<(usize, usize, Vec<Rest<'py>>)> {
+    fn settle<'py>(&mut self, py: Python<'py>) -> PyResult<Settled<'py>> {
         let (mut total, mut sent_bytes, mut rest) = (0, 0, vec![]);
         for (peer, count, row) in self.rows.drain(..) {
             let sent = row.take_back();
@@ -169,8 +172,7 @@ impl LentAnswers {
             sent_bytes += sent;
             let own = row.take_rest();
             if is_on_loan && own.is_empty() {
-                let name = pyo3::intern!(py, "in_flight");
-                bound.setattr(name, bound.getattr(name)?.extract::<i64>()? - count as i64)?;
+                note_answered(bound, count)?;
                 total += count;
             } else {
                 rest.push((peer, PyBytes::new(py, own), count, true));
@@ -231,6 +233,12 @@ impl LentAnswers {
     pub(crate) fn is_lent(&self) -> bool {
         self.rows.iter().all(|(_, _, row)| row.state() != TAKEN)
     }
+}
+
+/// Counts no longer what has been answered.
+pub(crate) fn note_answered(peer: &Bound<'_, PyAny>, count: usize) -> PyResult<()> {
+    let name = pyo3::intern!(peer.py(), "in_flight");
+    peer.setattr(name, peer.getattr(name)?.extract::<i64>()? - count as i64)
 }
 
 fn newest(peer: &Bound<'_, PyAny>) -> PyResult<Option<Arc<Row>>> {

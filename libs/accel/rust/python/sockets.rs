@@ -15,6 +15,7 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 use super::answering::{self, Answered, Answering, Answers, Output, PULLS, Pulling};
+use super::lending::{Settled, note_answered};
 use super::staging::{SENDS, Sending, StagedRows, Staging};
 use super::tls::TlsSession;
 
@@ -243,6 +244,34 @@ impl Sockets {
 }
 
 impl Sockets {
+    /// Writes the answers of a commit; each row has a connection, its frames and their number.
+    pub(crate) fn reply<'a, 'py>(
+        &mut self,
+        py: Python<'py>,
+        rows: impl Iterator<Item = (&'a Py<PyAny>, Vec<u8>, usize)>,
+    ) -> PyResult<Settled<'py>> {
+        let (mut total, mut sent_bytes, mut rest) = (0, 0, vec![]);
+        for (peer, plain, count) in rows {
+            let bound = peer.bind(py);
+            let fd: RawFd = bound.getattr(pyo3::intern!(py, "direct_fd"))?.extract()?;
+            if fd < 0 || bound.getattr(pyo3::intern!(py, "is_dirty"))?.is_truthy()? {
+                rest.push((peer.clone_ref(py), PyBytes::new(py, &plain), count, false));
+                continue;
+            }
+            let data = seal(py, &self.secured, fd, &plain, &mut self.sealed);
+            let sent = write(fd, data);
+            sent_bytes += sent;
+            if sent < data.len() {
+                rest.push((peer.clone_ref(py), PyBytes::new(py, &data[sent..]), count, true));
+            } else {
+                note_answered(bound, count)?;
+                total += count;
+            }
+        }
+        self.shrink();
+        Ok((total, sent_bytes, rest))
+    }
+
     fn shrink(&mut self) {
         for buffer in [&mut self.plain, &mut self.sealed] {
             buffer.shrink_to(READ_BYTES_MAX);

@@ -165,7 +165,7 @@ class NoLane:
     def sends_failed(self, _fault: BaseException) -> None:
         raise AssertionError("nothing is staged")
 
-    def put(self, _count: int, _staged_bytes: int) -> int | None:
+    def put(self, _count: int, _staged_bytes: int, *, at_once: bool = False) -> int | None:
         raise AssertionError("nothing is staged")
 
     def answer(self, _first: int, _count: int, _room: int) -> Answered:
@@ -231,13 +231,15 @@ class PlainLane(NoLane):
         self._staged += [(peer, command.opaque, body) for command, body in found]
         return len(found)
 
-    def put(self, count: int, _staged_bytes: int) -> int | None:
+    def put(self, count: int, _staged_bytes: int, *, at_once: bool = False) -> int | None:
         if self.fault is not None:
             raise self.fault
-        if not self._waiting and self._commits and not self._is_in_turn:
+        if not self._waiting and self._commits and not self._is_in_turn and not at_once:
             asyncio.get_running_loop().call_soon(self.commit)
         self._waiting += self._staged[:count]
         del self._staged[:count]
+        if at_once:
+            self.end_turn()
         return count
 
     def drop(self) -> None:

@@ -188,7 +188,8 @@ class World:
     def sends_failed(self, _fault: BaseException) -> None:
         raise AssertionError("staging cannot fail")
 
-    def put(self, count: int, _staged_bytes: int) -> int | None:
+    def put(self, count: int, _staged_bytes: int, *, at_once: bool = False) -> int | None:
+        assert not at_once
         if self.has_changed:
             return None
         for one in self.staged[:count]:

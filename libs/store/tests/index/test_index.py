@@ -254,7 +254,7 @@ class Hashed:
     def __init__(self, rows):
         keys = KeyedRows(rows)
         self.count, self.offset, self.timestamp = keys.count, keys.offset, keys.timestamp
-        self.find, self.link = keys.find, keys.link
+        self.find, self.link, self.absorb = keys.find, keys.link, keys.absorb
 
 
 def test_native_keys_are_indexed_in_steps_too(disk, linked):

@@ -244,6 +244,7 @@ def count_shared(broker: ScriptedBroker) -> Callable[[], int]:
         return lambda: 0
     sockets = CountingSockets(direct.sockets)
     direct.sockets = sockets
+    direct.reply = lambda *_: None  # type: ignore[method-assign]  # takes native sockets only
     return lambda: sockets.shared_count
 
 

@@ -2,14 +2,17 @@
 """Play a script of sends on a broker, with the native lane or without, and compare them."""
 
 import asyncio
+import contextlib
 import errno
+import socket
 import tempfile
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
-from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
+from cometmq.broker.testing.scripted import ScriptedBroker, Wire, frames_of
 from cometmq.broker.testing.scripts import Step
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.runtime.acl.accounts import Accounts
@@ -130,6 +133,8 @@ class Panicking:
         found = getattr(self._native, name)
         if name in {"keep_halves", "encode"}:
             return lambda other: found(other._native)
+        if name == "send":
+            return lambda other, sockets: found(other._native, sockets)
         return found
 
     def sends(self) -> None:
@@ -153,6 +158,7 @@ def run(
     *,
     lane: bool,
     is_direct: bool = False,
+    has_sockets: bool = False,
     panics_in: str = "",
     player: Callable[[ScriptedBroker, list[Step]], Awaitable[None]] = play,
     more: Callable[[ScriptedBroker], dict[str, Any]] = lambda _: {},
@@ -175,6 +181,7 @@ def run(
             if panics_in == "sends":
                 assert broker.direct is not None
                 broker.direct.sockets = FaultySockets(broker.direct.sockets)
+                broker.direct.reply = lambda *_: None  # type: ignore[method-assign]  # native only
             else:
                 panicking = Panicking(broker.lane._native, panics_in)
                 broker.lane._native = panicking  # type: ignore[assignment]
@@ -184,14 +191,23 @@ def run(
         connect = broker.connect
 
         def connect_and_keep(**options: Any) -> Any:
+            if has_sockets:
+                options["wire"] = SocketWire(len(broker.connections))
             connected = connect(**options)
             wires.append(connected.wire)
             return connected
 
         broker.connect = connect_and_keep  # type: ignore[method-assign]
+        if has_sockets:
+            broker.receive = partial(receive_by_socket, broker)  # type: ignore[method-assign]
         prepare(broker)
         await player(broker, steps)
         state = state_of(broker, wires) | more(broker)
+        if has_sockets:
+            assert broker.direct is not None
+            broker.direct.close()
+            for wire in wires:
+                wire.end()
         broker.broker.store.close()
         state["files"] = {
             path.removeprefix(root): bytes(data) for path, data in broker.disk.contents.items()
@@ -200,6 +216,58 @@ def run(
 
     with tempfile.TemporaryDirectory() as root:
         return asyncio.run(main(root))
+
+
+class SocketWire(Wire):
+    """A transport with a socket, which `DirectIO` reads and writes."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.near, self.far = socket.socketpair()
+        for one in (self.near, self.far):
+            one.setblocking(False)
+
+    def get_extra_info(self, name: str) -> Any:
+        return self.near if name == "socket" else super().get_extra_info(name)
+
+    def write(self, data: bytes) -> None:
+        self.take()
+        self.near.sendall(data)
+
+    def take(self) -> None:
+        """Receive what the broker has written."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self.sent += self.far.recv(1 << 20)
+
+    def end(self) -> None:
+        self.near.close()
+        self.far.close()
+
+
+def receive_by_socket(broker: ScriptedBroker, peer: Any, data: bytes) -> None:
+    wire: Any = next(wire for other, wire in broker.connections if other is peer)
+    if peer.fd < 0:
+        peer.data_received(data)  # the transport reads
+    else:
+        wire.far.sendall(data)
+
+
+async def play_alone(broker: ScriptedBroker, steps: list[Step]) -> None:
+    """Play a script, and give each step turns of its own."""
+    for step in steps:
+        await play_together(broker, [step])
+
+
+async def play_together(broker: ScriptedBroker, steps: list[Step]) -> None:
+    """Play a script whose chunks arrive together until the broker settles."""
+    for step in steps:
+        await play(broker, [step])
+        if step.action == "settle" or len(steps) == 1:
+            await broker.settle()
+        for _, wire in broker.connections:
+            if isinstance(wire, SocketWire):
+                wire.take()
 
 
 def compare(case: Case, steps: list[Step]) -> int:

@@ -456,6 +456,22 @@ class LaneAnswers:
         and their number.
         """
 
+    def send(
+        self, lane: SendLane, sockets: Sockets
+    ) -> tuple[
+        tuple[int, int, list[tuple[Any, bytes, int, bool]]],
+        tuple[
+            list[tuple[str, int, int, int]], list[tuple[int, int, int]], list[tuple[str, str, int]]
+        ],
+    ]:
+        """Write successful answers, as `encode` returns them, to the socket in each connection's
+        attribute `direct_fd`, and subtract those written from `in_flight`.
+
+        Return what `LentAnswers.settle` and `counts` return; no row is written if the attribute is
+        negative, or `is_dirty` is true. The bytes left of a row that is written in part are
+        encrypted, if the socket is secured.
+        """
+
     def lend(self, lane: SendLane) -> LentAnswers:
         """Encode successful answers for `LogSyncer.lend`, and lend those that nothing else of their
         connections must precede.
@@ -696,6 +712,11 @@ class LaneKeys:
 
     def find(self, topic: str, key: str) -> list[int]:
         """Return the offsets of the messages that may hold a key, newest first."""
+
+    def absorb(self, newer: object) -> bool:
+        """Append the keys of another object of this class; return False, with nothing changed, for
+        other objects, or if there are 256 keys already.
+        """
 
     def link(
         self,

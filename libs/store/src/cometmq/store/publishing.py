@@ -76,7 +76,9 @@ class Publisher:
             self._check_backlog()
 
     def _show(self, batch: Batch) -> None:
-        self._commit_log.confirm(batch.end)
+        log = self._commit_log
+        assert log.confirm_offset <= batch.end <= log.end
+        log.confirm_offset = batch.end
         while self._trims and self._trims[0][0] <= batch.end:
             self._queues.trim(*self._trims.popleft()[1])
         self._checkpointer.note_commit(batch)

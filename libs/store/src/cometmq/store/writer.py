@@ -16,13 +16,15 @@ from cometmq.store.errors import DiskError
 from cometmq.store.opening import Upkeep
 from cometmq.store.parts import Parts
 from cometmq.store.results import PutDone, PutStatus
+from cometmq.store.settings import FlushDiskType
 from cometmq.store.stats import Counters
 from cometmq.store.writing.append import Batch
 from cometmq.store.writing.pending_puts import Condition, Conditions
 from cometmq.store.writing.placing import Placing, StoreSteps, parts_to_write
+from cometmq.store.writing.runs import RunSource
 
-_NO_CONDITION: Final[Conditions] = ()
-_FLUSHED: Final = (Condition.FLUSHED,)
+_SYNC_FLUSH: Final = FlushDiskType.SYNC_FLUSH
+_FLUSHED: Final[Conditions] = (Condition.FLUSHED,)
 _REPLICATED: Final = (Condition.REPLICATED,)
 
 
@@ -30,6 +32,7 @@ class Writer:
     """Stores messages and answers their puts."""
 
     def __init__(self, parts: Parts, upkeep: Upkeep, counters: Counters) -> None:
+        self._parts = parts
         self._commit_log = parts.commit_log
         self._write_state = parts.write_state
         self._monotonic_ms = parts.monotonic_ms
@@ -77,20 +80,29 @@ class Writer:
     def commit(self, written: Callable[[Batch], None] | None = None) -> Batch | None:
         """Store all staged messages and answer their puts; return None if nothing was stored.
 
-        `written` is called before the messages become visible, so that a sync need not wait for
-        that. Neither it nor an answer may call this method, because their messages are not visible
-        yet; they may stage messages for the next commit.
+        `written` is called before the messages become visible, if puts are waiting, so that a sync
+        need not wait for that. Neither it nor an answer may call this method, because their
+        messages are not visible yet; they may stage messages for the next commit.
         """
         if self.placing is not None:
             self.placing.finish()
         return self._store(self.appender.take(), written)
+
+    def store_run(
+        self, source: RunSource, count: int, written: Callable[[Batch], None]
+    ) -> Batch | None:
+        """Store all requests of a source, as `put_run` and `commit` would.
+
+        Nothing else may be staged, and no large unit may be being placed.
+        """
+        return self._store(self.appender.take_run(source, count), written)
 
     def _store(
         self, batch: Batch | None, written: Callable[[Batch], None] | None = None
     ) -> Batch | None:
         if batch is None:
             return None
-        if not self._write_state.is_writable:
+        if self.appender.refusal is not None:
             self._fail(batch)
             return None
         try:
@@ -101,29 +113,35 @@ class Writer:
             self._fail_write(error, batch)
             return None
         self._complete(batch, written)
-        if self._upkeep.flusher.is_sync:
+        if self._parts.settings.flush_disk_type is _SYNC_FLUSH:
             # no large unit is being written behind the end
             self._upkeep.flusher.zeros_ahead.write()
         return batch
 
     def _complete(self, batch: Batch, written: Callable[[Batch], None] | None = None) -> Batch:
         """Make written messages part of the log, and answer their puts."""
-        self._commit_log.advance(batch.end)
+        log = self._commit_log
+        assert batch.end >= log.end
+        log.end = batch.end
         counters = self._counters
         counters.commit_count += 1
         counters.put_count += batch.message_count
         counters.put_bytes += batch.end - batch.start
         # Senders wait for the answers. No consumer can ask for a message before this call returns.
         try:
-            self._answer(batch)
-            if written is not None:
+            is_sync = self._parts.settings.flush_disk_type is _SYNC_FLUSH
+            if is_sync or self.needs_replicas:
+                self._answer(batch, _FLUSHED if is_sync else ())
+            else:
+                for done, _, result in batch.results:
+                    done(result)
+            if written is not None and self._upkeep.pending.count:
                 written(batch)
         finally:
             self._upkeep.publisher.publish(batch)
         return batch
 
-    def _answer(self, batch: Batch) -> None:
-        needs = _FLUSHED if self._upkeep.flusher.is_sync else _NO_CONDITION
+    def _answer(self, batch: Batch, needs: Conditions) -> None:
         if self.needs_replicas:
             if self.may_replicate(batch.end):
                 needs += _REPLICATED

@@ -29,6 +29,7 @@ from cometmq.remoting.transport.flow.in_flight import InFlight
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
 from cometmq.remoting.transport.lane_peer import LanePeer
+from cometmq.remoting.transport.loans import Settled
 from cometmq.remoting.transport.peer.direct_outlet import NO_FD
 from cometmq.remoting.transport.peer.lane_intake import FRAMES_PER_CALL, SENDS
 from cometmq.remoting.transport.protocol import PeerProtocol
@@ -138,6 +139,15 @@ class Sockets(Protocol):
         """Return how many more bytes were received than returned since the last call."""
 
 
+class Replies(Protocol):
+    """Successful answers of a lane that are not encoded yet."""
+
+    def send(self, lane: Any, sockets: Any) -> tuple[Settled, Any]:
+        """Encode the answers as `lane` does, and write them to the sockets; return what is written,
+        and what the lane has to count.
+        """
+
+
 class DirectIO:
     """The connections of one server that are read and written directly."""
 
@@ -228,6 +238,22 @@ class DirectIO:
         elif direct:
             self._hub.writes.schedule()
 
+    def reply(self, replies: Replies, lane: Any) -> Any:
+        """Send answers at once, and return what the lane has to count.
+
+        Return None, with nothing done, if they must wait for other answers or for the tables.
+        """
+        writes = self._hub.writes
+        if self.answers or writes.is_gathering or writes.before_write is not None:
+            return None
+        (count, sent_bytes, rest), counts = replies.send(lane, self.sockets)
+        stats = self._hub.stats
+        stats.in_flight -= count
+        stats.bytes_sent += sent_bytes
+        if rest:
+            rest[0][0].settle((0, 0, rest))
+        return counts
+
     def flush(self) -> None:
         """Send the answers."""
         if not self.answers:
@@ -268,14 +294,10 @@ class DirectIO:
                 peer.input_ended()
             if staged is not None or chunks:
                 self._is_in_turn = True
-                self._lane.begin_turn()
                 try:
-                    self._serve(chunks, staged)
+                    self._serve_turn(chunks, staged)
                 finally:
-                    try:
-                        self._lane.end_turn()
-                    finally:
-                        self._is_in_turn = False
+                    self._is_in_turn = False
                 return
             if not reads_on:
                 if is_reread and answered is None:
@@ -285,6 +307,10 @@ class DirectIO:
                 self._skipped_rereads -= 1
                 return
             is_reread = True
+
+    def _has_all(self) -> bool:
+        """Return whether all connections of the server are read directly."""
+        return len(self._peers) == len(self._hub.peers)
 
     def serve(self, chunks: list[Chunk]) -> None:
         """Serve what has arrived on several connections, one chunk each, without their sockets."""
@@ -367,10 +393,22 @@ class DirectIO:
             hub.note_large(sent_bytes)
         return is_kept
 
-    def _serve(self, chunks: list[Chunk], staged: Staged | None) -> None:
+    def _serve_turn(self, chunks: list[Chunk], staged: Staged | None) -> None:
+        """Serve what was read in this turn of the loop, and let the lane store it."""
+        # Nothing that this turn of the loop reads later could share a commit with these sends.
+        if staged is not None and not chunks and (staged[1] == 1 or self._has_all()):
+            self._serve(chunks, staged, at_once=True)
+            return
+        self._lane.begin_turn()
+        try:
+            self._serve(chunks, staged)
+        finally:
+            self._lane.end_turn()
+
+    def _serve(self, chunks: list[Chunk], staged: Staged | None, *, at_once: bool = False) -> None:
         if staged is not None:
             try:
-                is_accepted = self._accept(staged)
+                is_accepted = self._accept(staged, at_once=at_once)
             except Exception as error:  # noqa: BLE001  # the other chunks must not be lost
                 for peer, _ in staged[0]:
                     self._abort(peer, error)
@@ -386,7 +424,7 @@ class DirectIO:
         except Exception as error:  # noqa: BLE001  # the other chunks must not be lost
             self._abort(peer, error)
 
-    def _accept(self, staged: Staged) -> bool:
+    def _accept(self, staged: Staged, *, at_once: bool) -> bool:
         """Let the lane accept staged sends; return False if handlers must serve them."""
         rows, count, staged_bytes, answer_counts, fault = staged
         lane, in_flight, stats = self._lane, self._in_flight, self._hub.stats
@@ -397,15 +435,18 @@ class DirectIO:
         if not in_flight.add_rows(rows, answer_counts, count):
             lane.drop()
             return False
-        if lane.put(count, staged_bytes) is None:
-            in_flight.add_rows(rows, [-one for one in answer_counts], -count)
-            lane.drop()
-            return False
-        stats.requests += count
         for peer, data in rows:
             peer.intake.uncharged_bytes += len(data)
             peer.has_received = True
             stats.bytes_received += len(data)
+        if lane.put(count, staged_bytes, at_once=at_once) is None:
+            in_flight.add_rows(rows, [-one for one in answer_counts], -count)
+            for peer, data in rows:
+                peer.intake.uncharged_bytes -= len(data)
+                stats.bytes_received -= len(data)
+            lane.drop()
+            return False
+        stats.requests += count
         return True
 
     def _abort(self, peer: LanePeer, error: Exception) -> None:

@@ -34,6 +34,10 @@ class Staging(Protocol):
     is_limited: bool
     """Whether the port refuses some codes; if so, a lane must not answer its requests."""
 
+    @property
+    def direct(self) -> "Direct | None":
+        """What reads and writes its socket, if anything does."""
+
     def reply_encoded(self, data: bytes, count: int) -> None:
         """Send the encoded answers to `count` requests that the lane has taken."""
 
@@ -72,11 +76,12 @@ class Lane(Protocol):
     def sends_failed(self, fault: BaseException) -> None:
         """Leave all sends to the handlers, because `Sockets` could not stage some."""
 
-    def put(self, count: int, staged_bytes: int) -> int | None:
+    def put(self, count: int, staged_bytes: int, *, at_once: bool = False) -> int | None:
         """Accept the next staged requests; return how many of them will be answered.
 
-        Return None, with nothing accepted, if the server has changed or become busy since the
-        requests were staged; handlers then serve them.
+        With `at_once`, these are all staged requests, and they are stored before this call returns,
+        unless others are waiting to be stored, too. Return None, with nothing accepted, if the
+        server has changed or become busy since the requests were staged; handlers then serve them.
         """
 
     def answer(self, first: int, count: int, room: int) -> Answered:
@@ -117,6 +122,8 @@ class Direct(Protocol):
 
     sockets: Any
     """Reads and writes the sockets; see `Sockets`."""
+    answers: list[Any]
+    """Answers that are not sent yet."""
 
     def join(self, peer: Any, transport: asyncio.Transport) -> None:
         """Read and write a connection directly from now on, if its transport has a socket."""
@@ -139,6 +146,9 @@ class Direct(Protocol):
     def reply_rows(self, rows: Sequence[tuple[Any, bytes, int]]) -> None:
         """Send the encoded answers of a lane."""
 
+    def reply(self, replies: Any, lane: Any) -> Any:
+        """Encode and send the answers of a lane; see `DirectIO`."""
+
     def flush(self) -> None:
         """Send the answers."""
 
@@ -155,10 +165,6 @@ class LaneConnected(Connected, Staging, Protocol):
     @property
     def lane(self) -> Lane:
         """What its requests are offered to."""
-
-    @property
-    def direct(self) -> Direct | None:
-        """What reads and writes its socket, if anything does."""
 
     @property
     def has_room(self) -> bool:

@@ -169,8 +169,10 @@ class LanePeer(ServerPeer):
         writes = self._hub.writes
         if self.direct is None or writes.before_write is not None:
             return False
-        self.direct.flush()
-        writes.prepare()
+        if self.direct.answers:
+            self.direct.flush()
+        if writes.is_gathering:
+            writes.prepare()
         return True
 
     def settle(self, settled: Settled) -> None:
@@ -186,7 +188,7 @@ class LanePeer(ServerPeer):
                 continue
             peer.note_answered(answer_count)
             if data:
-                peer.outlet.write_rest(data, is_sealed=False)
+                peer.outlet.write_rest(data, is_sealed=True)
         if unsent:
             self.reply_rows(unsent)
 

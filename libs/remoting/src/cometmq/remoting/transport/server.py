@@ -220,9 +220,10 @@ class Server(Generic[ContextT]):
         """Charge the connections for a commit that took long; see `Hub.charge`."""
         self._hub.charge(spent_s)
 
-    def flush(self) -> None:
-        """Send all pending answers now."""
-        self._hub.writes.flush()
+    @property
+    def flush(self) -> Callable[[], None]:
+        """Sends all pending answers now."""
+        return self._hub.writes.flush  # called for each commit, so without a method in between
 
     def stats(self) -> TransportStats:
         """Return a copy of the counters."""

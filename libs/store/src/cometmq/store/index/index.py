@@ -103,13 +103,10 @@ class Index:
             count = keys.count
             if not count:
                 continue
-            last = backlog[-1] if backlog else None
-            if isinstance(keys, KeyedRows) and isinstance(last, KeyedRows) and last.has_room:
-                last.rows += keys.rows
-            else:
+            if not backlog or not backlog[-1].absorb(keys):
                 backlog.append(keys)
             self._backlog_count += count
-        if self.is_behind and not is_large:
+        if self._backlog_count >= MERGED_COUNT and not is_large:
             is_full = self._backlog_count > BACKLOG_COUNT_MAX
             self.catch_up(max(ROWS_MAX, self._backlog_count - before) if is_full else ROWS_MAX)
 

@@ -38,6 +38,12 @@ class Keys(Protocol):
     def find(self, topic: str, key: str) -> Sequence[int]:
         """Return the offsets of messages that may have a key, newest first."""
 
+    def absorb(self, newer: "Keys") -> bool:
+        """Append newer keys of the same kind, which the caller then forgets.
+
+        Return False, with nothing changed, for others, or if there are MERGED_COUNT keys already.
+        """
+
     def link(  # flat arguments: one call per commit, in native code too
         self,
         start: int,
@@ -68,11 +74,6 @@ class KeyedRows:
         """The number of keys."""
         return len(self.rows)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether rows may be appended; a list that always grew would never be released."""
-        return len(self.rows) < MERGED_COUNT
-
     def offset(self, index: int) -> int:
         """Return the physical offset of a key's message."""
         return self.rows[index][2]
@@ -84,6 +85,13 @@ class KeyedRows:
     def find(self, topic: str, key: str) -> Sequence[int]:
         """Return the offsets of messages that may have a key, newest first."""
         return [row[2] for row in self.rows[::-1] if row[0] == topic and row[1] == key]
+
+    def absorb(self, newer: Keys) -> bool:
+        """Append newer rows (see `Keys.absorb`)."""
+        if not isinstance(newer, KeyedRows) or len(self.rows) >= MERGED_COUNT:
+            return False  # a list that always grew would never be released
+        self.rows += newer.rows
+        return True
 
     def link(  # see `Keys`
         self,

@@ -36,7 +36,6 @@ from cometmq.store.errors import DiskError
 from cometmq.store.os_disk import open_folder, opened
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
-from cometmq.store.settings import FlushDiskType
 from cometmq.store.upkeep.zeros_ahead import ZerosAhead
 from cometmq.store.writing.pending_puts import Condition, PendingPuts
 from cometmq.store.writing.write_state import Refusal
@@ -167,11 +166,6 @@ class Flusher:
         self.has_failed = False
 
     @property
-    def is_sync(self) -> bool:
-        """Whether puts must wait for a sync."""
-        return self._parts.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
-
-    @property
     def needed_from(self) -> int:
         """The offset from which a running or future sync still needs the files."""
         running = self._outstanding[0] if self._outstanding else None
@@ -240,6 +234,7 @@ class Flusher:
     def plan(self, *, is_checkpoint: bool = False) -> FlushJob:
         """Return the job that syncs everything written so far."""
         log, files = self._log, self._log.files
+        file_end = files.end
         # Start with the file of the first unsynced byte: a commit may have filled it and begun the
         # next.
         start = (self.flushed_offset - files.first) // files.file_size
@@ -249,15 +244,15 @@ class Flusher:
         deletions = self._parts.deletions
         has_notes = deletions.version != self._deletions_version
         wanted = [deletions.file, *log_files]
-        refused = self._open_apart(wanted)
+        refused = None if wanted == self._wanted else self._open_apart(wanted)
         wanted = wanted if has_notes else log_files
         job = FlushJob(
             self._parts.disk,
             [] if refused else [self._apart[file][is_checkpoint] for file in wanted],
-            files.folder if files.end != self._named_end else None,
+            files.folder if file_end != self._named_end else None,
             start=self.flushed_offset,
             offset=log.end,
-            file_end=files.end,
+            file_end=file_end,
             deletions=deletions.version,
         )
         job.refused = refused
@@ -268,8 +263,6 @@ class Flusher:
 
         Return the error if a file cannot be opened; neither of its descriptions is kept then.
         """
-        if wanted == self._wanted:
-            return None
         disk, self._wanted = self._parts.disk, ()
         self._apart = {file: pair for file, pair in self._apart.items() if file in wanted}
         try:

@@ -189,6 +189,19 @@ class Appender:
             for source in sources:
                 source.release()
 
+    def take_run(self, source: RunSource, count: int) -> Batch | None:
+        """Place all requests of a source, as `put_run` and `take` would; nothing else is staged."""
+        try:
+            if self.refusal is not None:
+                source.refuse(0, count, PutResult(self.refusal))
+                return None
+            batch = self._begin()
+            self._place_run(batch, source, 0, count)
+            batch.message_count += len(batch.results)
+            return batch
+        finally:
+            source.release()
+
     def _take(self, pending: list[_Put]) -> Batch | None:
         if self.refusal is not None:
             for _, done in pending:
@@ -197,7 +210,7 @@ class Appender:
         batch = self._begin()
         first = pending[0][0]
         if len(pending) == 1 and isinstance(first, Run):  # all requests came the native way
-            self._place_run(batch, first)
+            self._place_run(batch, first.source, first.first, first.count)
             batch.message_count += len(batch.results)
         else:
             self._place(batch, pending)
@@ -266,17 +279,17 @@ class Appender:
 
     def _place_many(self, batch: Batch, put: tuple[NewMessage, ...] | Run, done: PutDone) -> _Place:
         if isinstance(put, Run):
-            self._place_run(batch, put)
+            self._place_run(batch, put.source, put.first, put.count)
         else:
             for _ in self._placing_unit(batch, put, done):
                 pass
         return self._open(batch)
 
-    def _place_run(self, batch: Batch, run: Run) -> None:
+    def _place_run(self, batch: Batch, source: RunSource, first: int, count: int) -> None:
         """Place the requests of a run, filling one file at a time."""
-        first, end = run.first, run.first + run.count
+        end = first + count
         while first < end:
-            placed = run.source.place(
+            placed = source.place(
                 first,
                 end - first,
                 batch.end,
@@ -298,7 +311,9 @@ class Appender:
             if self._is_indexing:
                 batch.keys.append(keys)
             # Of a run with batches, all further messages count with the first that wait.
-            further = message_count - sum([request_count for _, _, request_count in groups])
+            further = message_count
+            for _, _, request_count in groups:
+                further -= request_count
             for waits, done, request_count in groups:
                 result = PutResult(_PUT_OK, store_timestamp=batch.store_timestamp)
                 result.request_count = result.message_count = request_count

@@ -51,31 +51,33 @@ class PendingPuts:
     """The unanswered puts, in log order."""
 
     __slots__ = (
-        "_answered_count",
         "_answered_since_ms",
-        "_count",
         "_last_needed",
         "_puts",
         "_reached",
+        "answered_count",
+        "count",
     )
 
     def __init__(self, reached: Mapping[Condition, int]) -> None:
         """Start with the offset up to which each condition is already fulfilled."""
         self._puts: deque[_Pending] = deque()
-        self._count = 0  # requests: a run answers several
-        self._answered_count = self._answered_since_ms = 0  # since `take_answered`
+        self.count = 0
+        """The number of requests; a run has several."""
+        self.answered_count = self._answered_since_ms = 0
+        """The number of messages answered since `take_answered`."""
         # By the number of the condition: a dict would cost 0.3 us for each hash of an enum.
         self._reached = [reached[condition] for condition in Condition]
         self._last_needed = [0] * len(Condition)  # largest offset waiting for each condition
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def take_answered(self) -> tuple[int, int]:
         """Return how many messages were answered since the last call, and the time at which the
         oldest of them began to wait.
         """
-        count, self._answered_count = self._answered_count, 0
+        count, self.answered_count = self.answered_count, 0
         return count, self._answered_since_ms
 
     def is_needed(self, condition: Condition, beyond: int = 0) -> bool:
@@ -111,12 +113,17 @@ class PendingPuts:
         for condition in needs:
             self._last_needed[condition] = offset
         self._puts.append(_Pending(offset, needs, now_ms, done, result))
-        self._count += result.request_count
+        self.count += result.request_count
 
     def advance(self, condition: Condition, offset: int) -> None:
         """Raise the condition's offset; answer the puts that now have no unmet condition."""
         self._reached[condition] = max(self._reached[condition], offset)
-        while self._puts and not self._unmet(self._puts[0]):
+        puts, reached = self._puts, self._reached
+        while puts:
+            put = puts[0]
+            for needed in put.needs:
+                if reached[needed] < put.offset:
+                    return
             self._answer(PutStatus.PUT_OK)
 
     def retreat(self, offset: int) -> None:
@@ -157,10 +164,10 @@ class PendingPuts:
 
     def _answer(self, status: PutStatus) -> None:
         put = self._puts.popleft()
-        self._count -= put.result.request_count
-        if not self._answered_count:
+        self.count -= put.result.request_count
+        if not self.answered_count:
             self._answered_since_ms = put.since_ms
-        self._answered_count += put.result.message_count
+        self.answered_count += put.result.message_count
         if put.result.status is PutStatus.PUT_OK:
             put.result.status = status
         put.done(put.result)

@@ -178,9 +178,15 @@ class BrokerLane:
             and (control is None or self._accounts is control.accounts)
             and native.staged_count == self._put_count
         )
-        if (not is_current and not self._follow()) or self._is_busy():
+        if not is_current and not self._follow():
             return None
-        return self._native, self._transactions.now_ms(self._native)
+        is_unusual = broker.config.checks_sends or broker.role.is_diverting
+        capacity = self._settings.send_thread_pool_queue_capacity
+        if is_unusual or broker.driver.sends.waiting_count >= capacity:
+            return None
+        native = self._native  # may be another one
+        transactions = self._transactions
+        return native, transactions.now_ms(native) if transactions.takes_ends else None
 
     def sends_failed(self, fault: BaseException) -> None:
         self._breaker.trip(fault)
@@ -192,27 +198,33 @@ class BrokerLane:
     def frame(self, index: int) -> tuple[int, int]:
         return self._pulls.frame(index)
 
-    def put(self, count: int, staged_bytes: int) -> int | None:
+    def put(self, count: int, staged_bytes: int, *, at_once: bool = False) -> int | None:
         """Accept the next staged requests."""
         # A request between the staged sends of the same chunk may have changed topics or settings,
         # or filled the commit, which has then released all staged sends.
-        first = self._put_count
-        is_released = self._native.staged_count < first + count
+        broker, native, first = self._broker, self._native, self._put_count
+        is_released = native.staged_count < first + count
         has_changed = (
-            self._has_changed() or self._groups_version is not self._broker.tables.groups.version
+            self._settings is not broker.settings
+            or self._topics_version is not broker.tables.topics.version
+            or self._groups_version is not broker.tables.groups.version
+            or (self._control is not None and self._accounts is not self._control.accounts)
         )
         if is_released or has_changed or self._is_busy():
             return None
-        try:
-            end_count = self._transactions.begin(self._native, first, count)
-        except accel.PanicException as error:
-            self._breaker.trip(error)
-            return None
-        if end_count is None:
-            return None
+        end_count = 0
+        if self._transactions.takes_ends:
+            try:
+                begun = self._transactions.begin(native, first, count)
+            except accel.PanicException as error:
+                self._breaker.trip(error)
+                return None
+            if begun is None:
+                return None
+            end_count = begun
         self._put_count += count
         self.request_count += count
-        self._broker.driver.put_run(self, first, count, staged_bytes)
+        broker.driver.put_run(self, first, count, staged_bytes, at_once=at_once)
         return count - end_count
 
     def drop(self) -> None:
@@ -277,7 +289,9 @@ class BrokerLane:
             # The run counts as placed but writes no byte, so none of its sends is acknowledged.
             failed = partial(self._answers.answer_failed, self._native.unplaced(first, count))
             return count, 0, b"", [], KeyedRows(), [(False, failed, count)]
-        answers = [(waits, RunAnswers(self._answers, one), one.count) for waits, one in groups]
+        answers = []
+        for waits, one in groups:  # usually one: a comprehension would cost a call
+            answers.append((waits, RunAnswers(self._answers, one), one.count))
         return done, message_count, records, entries, keys, answers
 
     def refuse(self, first: int, count: int, result: PutResult) -> None:

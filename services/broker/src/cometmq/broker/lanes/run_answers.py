@@ -57,7 +57,7 @@ class SendAnswers:
         # A written answer proves that the run is on the disk, even if the store has given up since.
         is_proven = count > 0 or any(is_written for *_, is_written in rest)
         if is_proven or result.status is _PUT_OK:
-            self._count(answers)
+            self._broker.stats.count_sends(*answers.counts())
             peer.settle(settled)
         else:
             self.answer_each(answers, result)
@@ -71,25 +71,19 @@ class SendAnswers:
         if result.status is not _PUT_OK or not is_current:
             self.answer_each(answers, result)
             return
+        peer: Staging | None = answers.peer  # type: ignore[assignment]
+        if peer is None:
+            return  # the ends of transactions have no answers
         try:
-            encoded = answers.encode(self._native)
+            counts = None if peer.direct is None else peer.direct.reply(answers, self._native)
+            encoded = answers.encode(self._native) if counts is None else None
         except accel.PanicException as error:
             self._breaker.trip(error)
             self.answer_each(answers, result)  # nothing is counted or sent yet
             return
-        self._count(answers)
+        self._broker.stats.count_sends(*(counts or answers.counts()))
         if encoded:
-            peer: Staging = encoded[0][0]  # type: ignore[assignment]
             peer.reply_rows(encoded)
-
-    def _count(self, answers: "LaneAnswers") -> None:
-        stats = self._broker.stats
-        totals, delays, backs = answers.counts()
-        stats.count_puts(totals)
-        for level_id, count, size in delays:
-            stats.count_delayed(level_id, count, size)
-        for topic, group, count in backs:
-            stats.count_send_backs(topic, group, count)
 
     def _keep_halves(self, answers: "LaneAnswers", result: PutResult) -> None:
         """Keep stored half messages in memory for the requests that end them."""

@@ -24,7 +24,8 @@ class LaneTransactions:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._transactions = broker.deferred.transactions
-        self._takes_ends = False
+        self.takes_ends = False
+        """Whether topics for half messages and their ends exist."""
         self._clear_count = 0
 
     def adopt(self, native: "SendLane") -> None:
@@ -32,11 +33,11 @@ class LaneTransactions:
         topics = self._broker.tables.topics.table
         has_halves = HALF_TOPIC in topics
         native.take_halves(has_halves and not self._broker.settings.reject_transaction_message)
-        self._takes_ends = has_halves and OP_HALF_TOPIC in topics
+        self.takes_ends = has_halves and OP_HALF_TOPIC in topics
 
     def now_ms(self, native: "SendLane") -> int | None:
         """Return the current time, for staging ends; None if the handlers must serve the ends."""
-        if not self._takes_ends or not self._broker.role.is_master:
+        if not self.takes_ends or not self._broker.role.is_master:
             return None
         clear_count = self._transactions.recent.clear_count
         if self._clear_count != clear_count:
@@ -49,8 +50,6 @@ class LaneTransactions:
 
         If one of them needs a handler, register nothing and return None.
         """
-        if not self._takes_ends:
-            return 0
         half_offsets = native.staged_ends(first, count)
         return len(half_offsets) if self._transactions.begin_ends(half_offsets) else None
 

@@ -146,8 +146,15 @@ class BrokerStats(Source):
         stats.put_bytes += size
         stats.request_count += request_count
 
-    def count_puts(self, totals: Iterable[tuple[str, int, int, int]]) -> None:
-        """Count the messages of one commit, given as (topic, requests, messages, bytes) tuples.
+    def count_sends(
+        self,
+        totals: Iterable[tuple[str, int, int, int]],
+        delays: Iterable[tuple[int, int, int]],
+        backs: Iterable[tuple[str, str, int]],
+    ) -> None:
+        """Count the messages of one commit, given as (topic, requests, messages, bytes), and once
+        more those with a delay level (queue id, messages, bytes) and those sent back (topic, group,
+        messages).
 
         With hundreds of topics, a call for each would take longer than the rest of this loop.
         """
@@ -161,6 +168,10 @@ class BrokerStats(Source):
             stats.put_bytes += size
             stats.request_count += request_count
         self.put_count += put_count
+        for level_id, count, size in delays:
+            self.count_delayed(level_id, count, size)
+        for topic, group, count in backs:
+            self.count_send_backs(topic, group, count)
 
     def count_send_backs(self, topic: str, group: str, count: int) -> None:
         """Count messages of a topic that consumers of a group sent back."""

@@ -71,7 +71,7 @@ class Sends:
         noted, and the tick would start this sync up to 100 ms later.
         """
         self._begun = batch
-        self.waiting_count = len(self._pending)
+        self.waiting_count = self._pending.count
         if self.waiting_count:
             if self._since_ms is None:
                 self._since_ms = self._clock.monotonic_ms()
@@ -80,24 +80,23 @@ class Sends:
 
     def note_commit(self, batch: Batch | None, spent_s: float) -> None:
         """Count the sends of a commit as answered or waiting."""
-        if batch is not None and batch is not self._begun:
+        self.waiting_count = self._pending.count
+        if self.waiting_count and batch is not None and batch is not self._begun:
             self.note_written(batch)
         self._begun = None
-        self.waiting_count = len(self._pending)
         if self.waiting_count:
             if self.syncs.is_busy:
                 self.syncs.collect()
         elif batch is not None:
             self.put_seconds.observe(spent_s, batch.message_count)
-            elapsed_ms = self._clock.now_ms() - batch.store_timestamp
-            if elapsed_ms > 0:
-                self.put_times.add(elapsed_ms, batch.message_count)
+            if spent_s >= 0.001:
+                self.put_times.add(int(spent_s * 1_000), batch.message_count)
 
     def note_replicated(self, offset: int) -> None:
         """Answer the sends that were waiting for a slave to have the log up to this offset."""
-        before_count = len(self._pending)
+        before_count = self._pending.count
         self._writer.note_replicated(offset)
-        self.waiting_count = len(self._pending)
+        self.waiting_count = self._pending.count
         if self.waiting_count == before_count:
             return
         self._count_waited(*self._pending.take_answered())
@@ -147,8 +146,9 @@ class Sends:
         if self.is_stopped:
             return False
         job = self._flusher.job(is_forced=is_forced)
-        self.waiting_count = len(self._pending)  # without the sends that timed out
-        self._count_waited(*self._pending.take_answered())
+        self.waiting_count = self._pending.count  # without the sends that timed out
+        if self._pending.answered_count:
+            self._count_waited(*self._pending.take_answered())
         if not self.waiting_count:
             self._since_ms = None
         if job is None:
@@ -161,17 +161,21 @@ class Sends:
     def _lend_answers(self, offset: int) -> None:
         """Let the sync thread send the answers to the commit that ends at `offset`."""
         dones, is_all = self._pending.flushing(offset)
-        found = [done.lend() if isinstance(done, LendableAnswers) else None for done in dones]
-        lent = [answers for answers in found if answers is not None]
-        is_all = is_all and len(lent) == len(dones)
+        lent = []
+        for done in dones:
+            answers = done.lend() if isinstance(done, LendableAnswers) else None
+            if answers is None:
+                is_all = False
+            else:
+                lent.append(answers)
         for answers in lent:
             self.syncs.lend(answers, is_all=is_all)
 
     def _synced(self, sync: Sync, error: Exception | None) -> None:
         self._flusher.done(sync.job, error)
-        self.waiting_count = len(self._pending)
+        self.waiting_count = self._pending.count
         answered = self._pending.take_answered()
-        if self.waiting_count:
+        if self._since_ms is not None:
             self._start(is_forced=False)  # first, because the disk waits
         self.sync_seconds.observe(sync.seconds)
         self._count_waited(*answered, late_ms=int(sync.late_s * 1_000))

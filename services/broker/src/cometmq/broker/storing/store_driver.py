@@ -27,6 +27,7 @@ from cometmq.runtime.clock import Clock
 from cometmq.runtime.incremental import Steps
 from cometmq.store.message_store import MessageStore
 from cometmq.store.results import PutDone, PutResult
+from cometmq.store.upkeep import flush
 from cometmq.store.writing.append import Batch
 from cometmq.store.writing.placing import Placing
 from cometmq.store.writing.runs import RunSource
@@ -89,8 +90,24 @@ class StoreDriver:
         if not self._is_scheduled or staged_bytes > STAGED_BYTES_MAX:
             self._schedule()
 
-    def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> None:
-        """Store requests of a source, from number `first` on; see `cometmq.store.writing.runs`."""
+    def put_run(
+        self,
+        source: RunSource,
+        first: int,
+        count: int,
+        staged_bytes: int,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """Store requests of a source, from number `first` on; see `cometmq.store.writing.runs`.
+
+        With `at_once`, these are all its requests, and they are stored before this call returns,
+        unless something else is staged.
+        """
+        if at_once and not (first or self._is_scheduled or self._writer.placing is not None):
+            self._staged_s = time.perf_counter()
+            self.commit(source, count)
+            return
         staged_bytes = self._writer.put_run(source, first, count, staged_bytes)
         if not self._is_scheduled or staged_bytes > STAGED_BYTES_MAX:
             self._schedule()
@@ -145,14 +162,21 @@ class StoreDriver:
         finally:
             self._is_committing = False
 
-    def commit(self) -> None:
-        """Write the staged messages, wake held pulls, and send the answers."""
+    def commit(self, source: RunSource | None = None, count: int = 0) -> None:
+        """Write the staged messages, wake held pulls, and send the answers.
+
+        With a `source`, nothing is staged, and all its requests are stored.
+        """
+        writer = self._writer
         self._is_scheduled = self._is_in_turn = False
         self.commit_count += 1
         self._is_committing = True
         began_s = time.thread_time() if self._watched_count else 0.0
         try:
-            batch = self._writer.commit(self._written)
+            if source is None:
+                batch = writer.commit(self._written)
+            else:
+                batch = writer.store_run(source, count, self._written)
         finally:
             self._is_committing = False
         if self._watched_count:
@@ -167,12 +191,15 @@ class StoreDriver:
         self._wake.fire()
         if batch is not None:
             self.turn.grew.fire()
-            self.jobs.write_back()
-            self._index()
+            flusher = self.store.upkeep.flusher
+            if batch.end - flusher.flushed_offset >= flush.WRITEBACK_BYTES:
+                self.jobs.write_back()
+            if self.store.upkeep.index.is_behind:
+                self._index()
 
     def _index(self) -> None:
         """Add keys that no commit had time for, some in each turn."""
-        if self.store.upkeep.index.is_behind and not self._is_indexing:
+        if not self._is_indexing:
             self._is_indexing = True
             self._loop.call_soon(self._index_more)
 
@@ -201,7 +228,8 @@ class StoreDriver:
             self._wake.fire()
             self.turn.grew.fire()
         self.jobs.write_back()
-        self._index()
+        if self.store.upkeep.index.is_behind:
+            self._index()
 
     def confirm(self, offset: int) -> None:
         """Make the log visible to readers up to this offset, wake held pulls, and answer the sends

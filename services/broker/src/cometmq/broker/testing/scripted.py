@@ -199,10 +199,10 @@ class ScriptedBroker:
         dispatcher.is_limited = bool(excluded)
         return dispatcher
 
-    def connect(self, *, excluded: Collection[int] = ()) -> Connected:
+    def connect(self, *, excluded: Collection[int] = (), wire: Wire | None = None) -> Connected:
         """Open another connection; its port refuses the `excluded` codes."""
         dispatcher = self._dispatch(excluded) if excluded else self._dispatcher
-        wire = Wire(len(self.connections))
+        wire = wire or Wire(len(self.connections))
         peer: ServerPeer = (
             ServerPeer(self.hub, dispatcher)
             if self.lane is None
