@@ -7,7 +7,6 @@ import json
 import logging
 
 import pytest
-import structlog
 
 from cometmq.runtime import logging as runtime_logging
 from cometmq.runtime.logging import (
@@ -24,7 +23,7 @@ from cometmq.runtime.testing.clock import FakeClock
 def stream():
     handlers = logging.getLogger().handlers
     yield io.BytesIO()
-    structlog.reset_defaults()
+    runtime_logging.configure(json=True)
     logging.getLogger().handlers = handlers
 
 
@@ -111,27 +110,27 @@ def test_equal_events_are_limited_and_the_rest_counted(method):
     clock = FakeClock()
     limit = RateLimit(clock)
     for _ in range(REPEAT_COUNT_MAX):
-        assert limit(None, method, {"event": "a"}) == {"event": "a"}
+        assert limit.admits(method, {"event": "a"})
     for _ in range(3):
-        with pytest.raises(structlog.DropEvent):
-            limit(None, method, {"event": "a"})
-    assert limit(None, method, {"event": "b"}) == {"event": "b"}
+        assert not limit.admits(method, {"event": "a"})
+    assert limit.admits(method, {"event": "b"})
     for _ in range(INFO_COUNT_MAX):
-        assert limit(None, "info", {"event": "a"}) == {"event": "a"}
-    with pytest.raises(structlog.DropEvent):
-        limit(None, "info", {"event": "a"})
-    assert limit(None, "debug", {"event": "a"}) == {"event": "a"}
-    assert limit(None, method, {"event": "a", "task": "b"}) == {"event": "a", "task": "b"}
+        assert limit.admits("info", {"event": "a"})
+    assert not limit.admits("info", {"event": "a"})
+    assert limit.admits("debug", {"event": "a"})
+    assert limit.admits(method, {"event": "a", "task": "b"})
     clock.advance(REPEAT_WINDOW_MS)
-    assert limit(None, method, {"event": "a"}) == {"event": "a", "suppressed_count": 3}
-    assert limit(None, method, {"event": "a"}) == {"event": "a"}
+    for counted in ({"suppressed_count": 3}, {}):
+        event = {"event": "a"}
+        assert limit.admits(method, event)
+        assert event == {"event": "a"} | counted
 
 
 def test_all_damaged_places_are_logged():
     limit = RateLimit(FakeClock())
     for event in ("log.damaged", "records.damaged"):
         for _ in range(3 * REPEAT_COUNT_MAX):
-            assert limit(None, "error", {"event": event}) == {"event": event}
+            assert limit.admits("error", {"event": event})
 
 
 @pytest.mark.parametrize("is_json", [True, False])

@@ -2,7 +2,7 @@
 """The logging interface of the libraries, and a silent default.
 
 An event has a static name (`noun.past_participle`); all variable parts are passed as facts. The
-services pass a structlog logger, which already implements this protocol.
+services pass a logger of `cometmq.runtime.logging`.
 """
 
 from typing import Final, Protocol

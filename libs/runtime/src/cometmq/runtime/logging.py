@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logging with structlog: JSON lines in a container, coloured lines on a terminal.
+"""Logging: JSON lines in a container, lines coloured by structlog on a terminal.
 
-All logs go to standard error, because standard output carries the output of commands. A call at a
-disabled level only returns None (structlog's native filter). Records of the standard library's
-loggers, mainly asyncio's, go to the same log.
+All logs go to standard error, because standard output carries the output of commands. Records of
+the standard library's loggers, mainly asyncio's, go to the same log.
+
+JSON lines need no structlog, which takes 0.9 MiB of each process that imports it.
 """
 
 import logging
 import sys
-from collections.abc import Callable, MutableMapping
-from typing import Any, BinaryIO, cast
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
@@ -17,13 +20,7 @@ from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock, SystemClock
 from cometmq.runtime.imports import hidden_module
 
-# structlog imports rich for console tracebacks if it is installed. That costs 110 ms of the
-# import's 200 ms, and 5 MB; plain tracebacks suffice.
-with hidden_module("rich"):
-    import structlog
-    from structlog.typing import Processor
-
-LEVELS = ("debug", "info", "warning", "error")
+LEVELS: Final = ("debug", "info", "warning", "error")
 
 REPEAT_COUNT_MAX = 10
 """Identical warnings or errors logged per window; the first one after the window shows how many
@@ -38,7 +35,7 @@ _COUNTS_MAX = {"warning": REPEAT_COUNT_MAX, "error": REPEAT_COUNT_MAX, "info": I
 _UNLIMITED = frozenset({"log.damaged", "records.damaged"})
 """Events that are logged once for each damaged place; a repair must know all of them."""
 
-EventDict = MutableMapping[str, Any]
+EventDict = dict[str, Any]
 
 
 def configure(
@@ -48,19 +45,14 @@ def configure(
     assert level in LEVELS, f"level must be one of {LEVELS}"
     is_json = not sys.stderr.isatty() if json is None else json
     number = getattr(logging, level.upper())
-    structlog.configure(
-        processors=_processors(is_json=is_json),
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.BytesLoggerFactory(stream or sys.stderr.buffer),
-        cache_logger_on_first_use=True,
-    )
+    _output.configure(number, _to_json if is_json else _for_terminals(), stream)
     root = logging.getLogger()  # noqa: TID251  # the one place that catches foreign loggers
     root.handlers = [_Forward(level=max(number, logging.WARNING))]
 
 
 def get(name: str) -> Log:
     """Return a component's logger; call this once, in the component's constructor."""
-    return cast("Log", structlog.get_logger(component=name))
+    return _ComponentLog(name)
 
 
 class RateLimit:
@@ -76,11 +68,11 @@ class RateLimit:
         self._clock = clock
         self._windows: dict[tuple[object, ...], list[int]] = {}
 
-    def __call__(self, _logger: object, method: str, event: EventDict) -> EventDict:
-        """Act as a structlog processor: return the event, or raise DropEvent."""
+    def admits(self, method: str, event: EventDict) -> bool:
+        """Return whether an event is logged; add the number of those that were not."""
         count_max = _COUNTS_MAX.get(method)
         if count_max is None or event["event"] in _UNLIMITED:
-            return event
+            return True
         now_ms = self._clock.monotonic_ms()
         key = (method, event["event"], event.get("component"), event.get("task"))
         window = self._windows.setdefault(key, [now_ms, 0, 0])
@@ -90,14 +82,66 @@ class RateLimit:
             window[:] = [now_ms, 0, 0]
         if window[1] >= count_max:
             window[2] += 1
-            raise structlog.DropEvent
+            return False
         window[1] += 1
-        return event
+        return True
+
+
+class _Output:
+    """Where the events of this process go."""
+
+    def __init__(self) -> None:
+        self.configure(logging.INFO, _to_json, None)
+
+    def configure(
+        self, level: int, render: Callable[[EventDict], bytes], stream: BinaryIO | None
+    ) -> None:
+        self.level = level
+        self._render = render
+        self._stream = stream
+        self._limit = RateLimit(SystemClock())
+
+    def write(self, method: str, event: EventDict) -> None:
+        if not self._limit.admits(method, event):
+            return
+        _shorten(event)
+        event["level"] = method
+        event["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        if error := event.pop("exc_info", None):
+            shown = error if isinstance(error, BaseException) else sys.exception()
+            event["exception"] = "".join(traceback.format_exception(shown)).rstrip("\n")
+        stream = self._stream or sys.stderr.buffer
+        stream.write(self._render(event) + b"\n")
+        stream.flush()
+
+
+class _ComponentLog:
+    """Writes the events of a component."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def debug(self, event: str, /, **facts: object) -> None:
+        if _output.level <= logging.DEBUG:
+            _output.write("debug", {"component": self._name, **facts, "event": event})
+
+    def info(self, event: str, /, **facts: object) -> None:
+        if _output.level <= logging.INFO:
+            _output.write("info", {"component": self._name, **facts, "event": event})
+
+    def warning(self, event: str, /, **facts: object) -> None:
+        if _output.level <= logging.WARNING:
+            _output.write("warning", {"component": self._name, **facts, "event": event})
+
+    def error(self, event: str, /, **facts: object) -> None:
+        _output.write("error", {"component": self._name, **facts, "event": event})
 
 
 class _Forward(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        log = structlog.get_logger(component=record.name)
+        log = get(record.name)
         facts: dict[str, object] = {"message": record.getMessage()}
         if record.exc_info and record.exc_info[1] is not None:
             facts["error"] = f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
@@ -105,50 +149,43 @@ class _Forward(logging.Handler):
         method("library.reported", **facts)
 
 
-def _processors(*, is_json: bool) -> list[Processor]:
-    shared: list[Processor] = [
-        RateLimit(SystemClock()),
-        _shorten,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    if is_json:
-        return [*shared, structlog.processors.format_exc_info, _to_json]
-    render = structlog.dev.ConsoleRenderer(
-        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-    )
-    return [*shared, structlog.processors.format_exc_info, _escape, _encoded(render)]
+def _for_terminals() -> Callable[[EventDict], bytes]:
+    # structlog imports rich for console tracebacks if it is installed. That costs 110 ms of the
+    # import's 200 ms, and 5 MB; plain tracebacks suffice.
+    with hidden_module("rich"):
+        from structlog.dev import ConsoleRenderer, plain_traceback  # noqa: PLC0415
+    render = ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain_traceback)
+
+    def encoded(event: EventDict) -> bytes:
+        _escape(event)
+        return str(render(None, event["level"], event)).encode("utf-8", "backslashreplace")
+
+    return encoded
 
 
-def _shorten(_logger: object, _method: str, event: EventDict) -> EventDict:
+def _shorten(event: EventDict) -> None:
     """Cut long texts."""
     for key, value in event.items():
         if isinstance(value, str) and len(value) > VALUE_CHARS_MAX:
             event[key] = f"{value[:VALUE_CHARS_MAX]}... ({len(value)} characters)"
-    return event
 
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
-def _to_json(_logger: object, _method: str, event: EventDict) -> bytes:
+def _to_json(event: EventDict) -> bytes:
     try:
         return _encoder.encode(event)
     except UnicodeEncodeError:  # lone surrogates, for example in a name from a peer
         return _encoder.encode({key: ascii(value) for key, value in event.items()})
 
 
-def _escape(_logger: object, _method: str, event: EventDict) -> EventDict:
+def _escape(event: EventDict) -> None:
     """Escape characters that would control the terminal of a reader: peers choose names."""
     for key, value in event.items():
         if isinstance(value, str) and not value.isprintable():
             shown = (it if it.isprintable() or it in "\n\t" else ascii(it)[1:-1] for it in value)
             event[key] = "".join(shown)
-    return event
 
 
-def _encoded(render: Callable[[Any, str, EventDict], str]) -> Processor:
-    def encode(logger: Any, method: str, event: EventDict) -> bytes:
-        return render(logger, method, event).encode("utf-8", "backslashreplace")
-
-    return encode
+_output: Final = _Output()
