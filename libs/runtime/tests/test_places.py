@@ -4,7 +4,6 @@
 import errno
 import os
 import socket
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -71,13 +70,13 @@ def test_a_file_in_the_way_is_named(tmp_path: Path, below: str) -> None:
 
 @pytest.fixture
 def refusing(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Make TemporaryFile fail with the errno that the test puts into this list."""
+    """Make the creation of a file fail with the errno that the test puts into this list."""
     numbers: list[int] = []
 
-    def refuse(**_: object) -> None:
+    def refuse(*_: object) -> None:
         raise OSError(numbers[0], os.strerror(numbers[0]))
 
-    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(Path, "touch", refuse)
     return numbers
 
 

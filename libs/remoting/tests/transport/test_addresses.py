@@ -6,6 +6,7 @@ import pytest
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.addresses import (
     NO_HOST,
+    is_address,
     is_same_address,
     parse_address,
     peer_address,
@@ -72,3 +73,17 @@ def test_an_ipv6_address_has_several_forms() -> None:
     assert not is_same_address("host:1", "host:2")
     assert not is_same_address("10.0.0.1:1", "10.0.0.11:1")
     assert not is_same_address("", "10.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["a", "a.", "a..b", ".a", "a..", "mq-1.example.org", "x" * 63, "x" * 64, "x" * 63 + ".y",
+     "x" * 64 + ".y", "y." + "x" * 64, "127.0.0.1", "::1", "fe80::1%eth0", "_a.b", "A.b"],
+)  # fmt: skip
+def test_names_in_ascii_are_checked_as_the_resolver_does(host: str) -> None:
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        assert not is_address(f"{host}:1")
+    else:
+        assert is_address(f"{host}:1")

@@ -37,12 +37,6 @@ from cometmq.client.hooks import (
 )
 from cometmq.client.listener import ConsumeResult, Listener, OrderlyListener, OrderlyResult
 from cometmq.client.message import DamagedMessage, Message, MessageExt, SendResult, SendStatus
-from cometmq.client.produce.producer import Producer, ProducerStats
-from cometmq.client.produce.transactions import (
-    Transaction,
-    TransactionProducer,
-    TransactionSendResult,
-)
 from cometmq.client.request_reply import is_request, reply_message
 from cometmq.client.settings import (
     AccessChannel,
@@ -113,6 +107,12 @@ if TYPE_CHECKING:
     from cometmq.client.consume.pull_consumer import PullConsumer
     from cometmq.client.consume.push_consumer import ConsumerStats, PushConsumer
     from cometmq.client.consume.scheduled_pull import ScheduledPull
+    from cometmq.client.produce.producer import Producer, ProducerStats
+    from cometmq.client.produce.transactions import (
+        Transaction,
+        TransactionProducer,
+        TransactionSendResult,
+    )
 
 _LATE: Final = {
     "LitePullConsumer": "cometmq.client.consume.lite_pull_consumer",
@@ -120,8 +120,13 @@ _LATE: Final = {
     "ConsumerStats": "cometmq.client.consume.push_consumer",
     "PushConsumer": "cometmq.client.consume.push_consumer",
     "ScheduledPull": "cometmq.client.consume.scheduled_pull",
+    "Producer": "cometmq.client.produce.producer",
+    "ProducerStats": "cometmq.client.produce.producer",
+    "Transaction": "cometmq.client.produce.transactions",
+    "TransactionProducer": "cometmq.client.produce.transactions",
+    "TransactionSendResult": "cometmq.client.produce.transactions",
 }
-"""Consumers are half of the package, so first use imports them: administrators need none."""
+"""These are half of the package, so first use imports them: administrators need none."""
 
 __all__ = [
     "END",

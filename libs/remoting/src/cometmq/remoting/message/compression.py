@@ -7,9 +7,8 @@ A body of a few bytes can expand to gigabytes, so every caller that decompresses
 import sys
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Final
-
-import lz4.frame
+from importlib import import_module
+from typing import Any, Final
 
 from cometmq.remoting.errors import CorruptRecord
 from cometmq.remoting.message.flags import (
@@ -20,11 +19,6 @@ from cometmq.remoting.message.flags import (
 )
 from cometmq.remoting.types import Buffer
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
-
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 ZLIB_LEVEL: Final = 5  # the level that the Java client uses
 ZSTD_LEVEL: Final = 3
@@ -34,7 +28,7 @@ _RATIO_MAX: Final = {
     CompressionType.LZ4: 255,
 }
 """Bytes that one byte can expand to; for zstd, there is no such limit."""
-_ZSTD_READING: Final[dict[int, int]] = {zstd.DecompressionParameter.window_log_max: 27}  # 128 MiB
+_ZSTD_WINDOW_LOG_MAX: Final = 27  # 128 MiB
 
 
 def compression_type(sys_flag: int) -> CompressionType:
@@ -57,11 +51,13 @@ def compress(
     if kind is CompressionType.LZ4:
         return _compress_lz4(body)
     if kind is CompressionType.ZSTD:
+        zstd = _zstd()
         options: dict[int, int] = {
             zstd.CompressionParameter.compression_level: ZSTD_LEVEL if level is None else level,
             zstd.CompressionParameter.content_size_flag: 0,
         }
-        return zstd.compress(body, options=options)
+        shrunk: bytes = zstd.compress(body, options=options)
+        return shrunk
     return zlib.compress(body, ZLIB_LEVEL if level is None else level)
 
 
@@ -97,10 +93,21 @@ def decompress(
     return plain
 
 
+def _lz4() -> Any:
+    """Import LZ4 for the first body that needs it: it takes 0.2 MiB of memory."""
+    return import_module("lz4.frame")
+
+
+def _zstd() -> Any:
+    """Import zstd for the first body that needs it: it takes 0.2 MiB of memory."""
+    return import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+
+
 def _compress_lz4(body: Buffer) -> bytes:
-    compressed: bytes = lz4.frame.compress(
+    lz4 = _lz4()
+    compressed: bytes = lz4.compress(
         body,
-        block_size=lz4.frame.BLOCKSIZE_MAX4MB,
+        block_size=lz4.BLOCKSIZE_MAX4MB,
         block_linked=False,
         store_size=False,
     )
@@ -119,7 +126,7 @@ def _read_zlib(body: Buffer, bytes_max: int) -> bytes:
 
 
 def _read_lz4(body: Buffer, bytes_max: int) -> bytes:
-    reader = lz4.frame.LZ4FrameDecompressor()
+    reader = _lz4().LZ4FrameDecompressor()
     try:
         plain: bytes = reader.decompress(body, max_length=bytes_max + 1)
     except (RuntimeError, EOFError) as exc:
@@ -130,9 +137,11 @@ def _read_lz4(body: Buffer, bytes_max: int) -> bytes:
 
 
 def _read_zstd(body: Buffer, bytes_max: int) -> bytes:
-    reader = zstd.ZstdDecompressor(options=_ZSTD_READING)
+    zstd = _zstd()
+    options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG_MAX}
+    reader = zstd.ZstdDecompressor(options=options)
     try:
-        plain = reader.decompress(body, max_length=bytes_max + 1)
+        plain: bytes = reader.decompress(body, max_length=bytes_max + 1)
     except zstd.ZstdError as exc:
         raise CorruptRecord(f"zstd body: {exc}") from exc
     if not reader.eof and len(plain) <= bytes_max:

@@ -14,6 +14,7 @@ _HOST: Final = re.compile(r"[^\s/@,;?#\\\x00-\x1f\x7f-\x9f]+")
 """A host name or IP address; the characters left out belong to URLs and lists, or are
 no text."""
 _PORT_DIGITS: Final = 5
+_PART_CHARS: Final = 64
 
 
 def peer_address(name: Any) -> tuple[str, bytes]:
@@ -47,6 +48,9 @@ def _can_be_looked_up(host: str) -> bool:
     """Return whether a name has only parts that DNS allows; for others, Python's resolver raises
     UnicodeError, which is not an OSError.
     """
+    if host.isascii():  # as the codec, whose tables take 0.3 MiB
+        *parts, last = host.split(".")
+        return len(last) < _PART_CHARS and all(0 < len(it) < _PART_CHARS for it in parts)
     try:
         host.encode("idna")
     except UnicodeError:

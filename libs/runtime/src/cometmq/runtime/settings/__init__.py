@@ -11,7 +11,6 @@ along with probable mistakes that would not be fatal by themselves.
 """
 
 import os
-import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -344,6 +343,8 @@ def _read_file(file: Path) -> Content:
         text = data.decode("latin-1")  # Java's default for .properties
     try:
         if file.suffix == ".toml":
+            import tomllib  # noqa: PLC0415  # 0.1 MiB
+
             tables = tomllib.loads(text.removeprefix(properties.BYTE_ORDER_MARK))
             return _content(_flatten(tables, Origin(FILE, str(file))), {})
         found = list(properties.parse_lines(text))
