@@ -90,7 +90,7 @@ def parse_arguments() -> argparse.Namespace:
         "--server", choices=[*SERVERS, "comet", "java"], default="all",
         help="all: beside Java, and sends beside Redis and NATS; both: beside Java; "
         "ways: beside itself without the native message path; "
-        "console: beside itself with a console and ten open pages (only loads)",
+        "console: beside itself with a console and ten open pages (only loads and starts)",
     )  # fmt: skip
     add("--directory", type=Path, help="where the stores go (default: temporary)")
     add("--priority", action="store_true", help="run above other programs; needs root")

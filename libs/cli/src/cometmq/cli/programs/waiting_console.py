@@ -11,6 +11,7 @@ then costs 3 MB less.
 """
 
 import asyncio
+import os
 import socket
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -119,6 +120,8 @@ class WaitingConsole:
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "cometmq.cli.programs.suite_console"),
             stdin=PIPE,
+            # One heap for all its threads, which are nearly idle: 0.2 MiB less.
+            env={**os.environ, "MALLOC_ARENA_MAX": "1"},  # noqa: TID251  # passed on
             pass_fds=(listener.fileno(),),
             start_new_session=True,  # Ctrl-C reaches `standalone` only, which stops all
         )

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-import jinja2
 import msgspec
 
 from cometmq.console.login.roles import Role, User
@@ -15,9 +14,18 @@ from cometmq.console.login.sessions import Session
 from cometmq.console.web import cells
 from cometmq.console.web.exchange import Request, Response
 from cometmq.console.web.page import Page, address
+from cometmq.console.web.templating import Templates
 from cometmq.runtime.clock import Clock
 
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
+DEFAULTS: Final = {
+    "section": "",
+    "command": "",
+    "unanswered": {},
+    "refresh_s": 0,
+    "as_of_ms": None,
+}
+"""What the frame of a page shows if the page does not say otherwise."""
 STALE_MS: Final = 60_000
 """Older data is marked."""
 
@@ -28,27 +36,22 @@ class Renderer:
     def __init__(
         self, *, prefix: str, clock: Clock, menu: Sequence[Page], version: str, cluster: str
     ) -> None:
-        self._templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            auto_reload=False,
-        )
         self._clock = clock
         self._prefix = prefix
-        self._templates.filters.update(cells.FORMATS)
-        self._templates.globals.update(
-            cell=cells.cell,
-            href=self._href,
-            query=_query,
-            prefixed=_prefixed,
-            ago=self.ago,
-            menu=menu,
-            version=version,
-            cluster=cluster,
-            Role=Role,
+        self._templates = Templates(
+            Path(__file__).with_name("templates"),
+            {
+                **cells.FORMATS,
+                "cell": cells.cell,
+                "href": self._href,
+                "query": _query,
+                "prefixed": _prefixed,
+                "ago": self.ago,
+                "menu": menu,
+                "version": version,
+                "cluster": cluster,
+                "Role": Role,
+            },
         )
 
     def ago(self, at_ms: float) -> str:
@@ -71,13 +74,15 @@ class Renderer:
         if session is not None:
             notice, session.notice = session.notice, ""
         as_of_ms = values.get("as_of_ms")
-        body = self._templates.get_template(template).render(
-            user=user,
-            csrf=session.csrf if session is not None else "",
-            notice=notice,
-            is_stale=as_of_ms is not None and self._clock.now_ms() - as_of_ms > STALE_MS,
-            **{"section": "", "command": "", "unanswered": {}, "refresh_s": 0, **values},
-        )
+        given = {
+            "user": user,
+            "csrf": session.csrf if session is not None else "",
+            "notice": notice,
+            "is_stale": as_of_ms is not None and self._clock.now_ms() - as_of_ms > STALE_MS,
+            **DEFAULTS,
+            **values,
+        }
+        body = self._templates.render(template, given)
         return Response(body, status, headers, kind="text/html")
 
     def _href(self, path: str, **args: object) -> str:
