@@ -101,7 +101,7 @@ def parse_arguments() -> argparse.Namespace:
         parser.set_defaults(**QUICK)
     arguments = parser.parse_args()
     if arguments.server == "console" and not arguments.only:
-        arguments.only = ["send-8x32", "pull"]
+        arguments.only = ["send-8x32", "pull", "start"]
     if arguments.server in OWN_PAIRS and (arguments.save_baseline or arguments.publish):
         parser.error("this compares CometMQ with itself: only its ratios to Java are kept")
     return arguments

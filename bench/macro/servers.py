@@ -252,12 +252,13 @@ def _start_java(directory: Path, serialization: str) -> float:
             return first.accepted_s() - started_s
 
 
-def _start_comet(directory: Path, serialization: str) -> float:
+def _start_comet(directory: Path, serialization: str, *options: str) -> float:
     """Start `cometmq standalone`, which runs both servers in one process."""
     namesrv_port, port = free_port(), free_broker_port()
     command = [
         str(PROGRAM), "standalone", "--data", str(directory / "data"),
         "--namesrv-port", str(namesrv_port), "--broker-port", str(port), "--http-port", "0",
+        *options,
     ]  # fmt: skip
     with FirstAnswer(
         "first-send", port, namesrv_port=namesrv_port, serialization=serialization
@@ -272,8 +273,13 @@ def _start_comet(directory: Path, serialization: str) -> float:
             child.stop(STOP_TIMEOUT_S)
 
 
+def _start_watched(directory: Path, serialization: str) -> float:
+    return _start_comet(directory, serialization, "--console-port", "0")
+
+
 _STARTS: Final[dict[str, Callable[[Path, str], float]]] = {
     "comet": _start_comet,
+    "watched": _start_watched,
     "python": _start_comet,  # start-up does not depend on the native path
     "java": _start_java,
 }

@@ -33,10 +33,10 @@ def test_each_configuration_and_each_scenario_is_one_step(tmp_path):
     assert list(run.steps_of(plan, ["send-8x32"])) == ["loads" + PLAIN.suffix]
 
 
-def test_a_run_with_a_console_has_two_rows_by_default(monkeypatch):
+def test_a_run_with_a_console_has_three_rows_by_default(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["run.py", "--server", "console"])
     arguments = run.parse_arguments()
-    assert arguments.only == ["send-8x32", "pull"]
+    assert arguments.only == ["send-8x32", "pull", "start"]
     assert run.SERVERS[arguments.server] == ["comet", "watched"]
     monkeypatch.setattr(sys, "argv", ["run.py", "--server", "console", "--only", "pull"])
     assert run.parse_arguments().only == ["pull"]

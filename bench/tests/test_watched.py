@@ -5,7 +5,8 @@ import urllib.request
 from pathlib import Path
 
 from macro import watched
-from macro.watched import TABS, running_watched
+from macro.servers import start_seconds
+from macro.watched import TABS, WATCHED, running_watched
 
 from cometmq.peers.processes import wait_until
 
@@ -31,3 +32,8 @@ def test_all_tabs_are_renewed_while_the_server_is_under_load(tmp_path, monkeypat
             return state.read_text().rpartition(")")[2].split()[0] == "T"
 
         wait_until(stands_still, 10, "a console that stands still")
+
+
+def test_the_start_with_a_console_is_a_row_of_its_own(tmp_path):
+    assert start_seconds(WATCHED, tmp_path, "json") > 0
+    assert "\n  console      http" in (tmp_path / "standalone.log").read_text()
