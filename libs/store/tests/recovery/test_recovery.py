@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from cometmq.store.errors import CorruptStore, DiskError
+from cometmq.store.log.log_scanner import LogScanner
+from cometmq.store.recovery import lost_files
 from cometmq.store.recovery.start import StartReason
 from cometmq.store.results import GetStatus
 from cometmq.store.settings import FlushDiskType
@@ -322,6 +324,34 @@ def test_a_lost_file_whose_records_have_expired_leaves_the_rest_readable(disk, l
     assert rig.store.reader.max_offset("T", 0) == 105
     rig.store.close()
     assert bodies(StoreRig(disk)) == found
+
+
+def test_the_head_of_the_log_is_read_once_for_all_queues(disk, monkeypatch):
+    rig = StoreRig(disk)
+    fill(rig, 210)
+    rig.store.close()
+    folders = "/store/consumequeue/T/0/", "/store/consumequeue/T/1/"
+    for folder in folders:
+        disk.remove(folder + disk.names(folder)[0])
+    ranges = []
+
+    class Counted(LogScanner):
+        def __init__(self, files, offset, **options):
+            ranges.append((offset, options["end"]))
+            super().__init__(files, offset, **options)
+
+    monkeypatch.setattr(lost_files, "LogScanner", Counted)
+    log = Events()
+    rig = StoreRig(disk, log=log)
+    assert bodies(rig) == sent(210)
+    assert len(log.of("queue.file_lost")) == 2
+    assert len(ranges) == 1
+
+    rig.store.close()
+    disk.remove(folders[0] + disk.names(folders[0])[0])
+    monkeypatch.setattr(lost_files, "HEAD_BYTES_MAX", 1_000)
+    StoreRig(disk)
+    assert ranges[1:] == [(0, 1_000)]
 
 
 def test_expired_files_of_a_queue_are_not_built_again(disk):

@@ -4,6 +4,9 @@
 A lost last file shows in the number of entries (`start.py`).
 """
 
+from typing import Final
+
+from cometmq.remoting.message.record import Scan
 from cometmq.store.log.log_scanner import LogScanner
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
@@ -11,13 +14,19 @@ from cometmq.store.queues.queue_files import FILLER_SIZE
 from cometmq.store.settings import CQ_ENTRY_BYTES
 from cometmq.store.writing.append import UNQUEUED
 
+HEAD_BYTES_MAX: Final = 64 << 20
+"""How much of the head of the log is searched, for all queues together: 0.3 s. A queue whose first
+file begins late in the log usually has not lost one, because those before it have expired.
+"""
+
 
 def cut_at_lost_files(parts: Parts) -> list[ConsumeQueue]:
     """Remove the files behind lost ones; return the queues, which are to be rebuilt."""
+    headless = _headless(parts)
     found = []
     for queue in parts.queues.queues.values():
         files = queue.files
-        is_headless = _lacks_head(parts, queue)
+        is_headless = queue in headless
         if not is_headless and not files.behind_gap:
             continue
         name = f"{queue.topic}/{queue.queue_id}"
@@ -31,26 +40,38 @@ def cut_at_lost_files(parts: Parts) -> list[ConsumeQueue]:
     return found
 
 
-def _lacks_head(parts: Parts, queue: ConsumeQueue) -> bool:
-    """Return whether the log has a message of a queue that precedes its first file.
+def _headless(parts: Parts) -> list[ConsumeQueue]:
+    """Return the queues of which the log has a message that precedes their first file.
 
     Files whose messages have all expired are deleted, so the log usually begins behind the first
-    entry of the first file that is left. If not, its head is read.
+    entry of the first file that is left. For other queues, the head of the log is read once.
     """
-    log, first = parts.commit_log.files, queue.files.first // CQ_ENTRY_BYTES
-    if not first or not queue.files.files:
+    log = parts.commit_log.files
+    doubtful: dict[tuple[str, int], tuple[ConsumeQueue, int]] = {}
+    for queue in parts.queues.queues.values():
+        first = queue.files.first // CQ_ENTRY_BYTES
+        if not first or not queue.files.files:
+            continue
+        end, size, _ = queue.files.entry(first)
+        if size not in {0, FILLER_SIZE} and log.first <= end < log.end:
+            doubtful[queue.topic, queue.queue_id] = queue, end
+    if not doubtful:
+        return []
+    end = min(max(end for _, end in doubtful.values()), log.first + HEAD_BYTES_MAX)
+    found = []
+    for scan in LogScanner(log, log.first, check_crc=False, end=end):
+        name = scan.topic, scan.queue_id
+        if name in doubtful and _precedes(scan, doubtful[name][0]):
+            found.append(doubtful.pop(name)[0])
+    return found
+
+
+def _precedes(scan: Scan, queue: ConsumeQueue) -> bool:
+    """Return whether a record belongs before the first file of its queue, and was not trimmed."""
+    first = queue.files.first // CQ_ENTRY_BYTES
+    if scan.sys_flag & UNQUEUED or scan.queue_offset >= first:
         return False
-    end, size, _ = queue.files.entry(first)
-    if size in {0, FILLER_SIZE} or not log.first <= end < log.end:
-        return False
-    name = queue.topic, queue.queue_id
-    return any(
-        (scan.topic, scan.queue_id) == name
-        and not scan.sys_flag & UNQUEUED
-        and scan.queue_offset < first
-        and not any(
-            scan.queue_offset < floor.queue_offset and scan.physical_offset < floor.place
-            for floor in queue.floors
-        )
-        for scan in LogScanner(log, log.first, check_crc=False, end=end)
+    return not any(
+        scan.queue_offset < floor.queue_offset and scan.physical_offset < floor.place
+        for floor in queue.floors
     )
