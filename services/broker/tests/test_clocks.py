@@ -192,6 +192,13 @@ async def measure_rates(folder: Path, jump_ms: int) -> None:
             sample_totals(broker)
         assert broker.measured.rates.rate("get_count", 60) == 10.0
         assert get_runtime(broker) == "[ 0 days, 0 hours, 2 minutes, 0 seconds ]"
+        broker.store.writer.put(make_message("T", 0), lambda _: None)
+        batch = broker.store.writer.commit()
+        clock.jump(clock.now_ms() + jump_ms)
+        broker.driver.sends.note_commit(batch, 0.02)
+        classes = broker.driver.sends.put_times.classes()
+        assert {name: count for name, count in classes.items() if count} == {"10~50ms": 1}
+        assert broker.driver.sends.put_times.max_ms == 20
 
 
 def get_runtime(broker: Broker) -> str:
