@@ -212,6 +212,7 @@ async def test_settings_of_a_broker(desk):
     page = await desk.web.get("/broker", params={"name": name, "set_find": "fileReservedTime"})
     assert "71" in page.text
     assert "changed while running" in page.text
+    assert ">72<" in page.text, "its default"
     page = await desk.web.get(
         "/broker/setting", params={"name": name, "key": "noSuchSetting", "value": "1"}
     )

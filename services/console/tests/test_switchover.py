@@ -51,7 +51,7 @@ class SilentAdmin(FakeAdmin):
 
     def broker(self, address, **_):
         class Silent:
-            async def config(self):
+            async def settings(self):
                 raise CometError(f"{address} is silent")
 
         return Silent()

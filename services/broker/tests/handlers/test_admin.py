@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
+from cometmq.remoting.bodies.settings import BrokerSetting, BrokerSettingsList
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.testing.golden import Exchange
@@ -86,6 +88,21 @@ async def test_captured_settings(exchange: Exchange) -> None:
     }  # fmt: skip
     for name in ("defaultTopicQueueNums", "messageDelayLevel", "fileReservedTime"):
         assert ours[name] == java[name]
+
+
+def test_settings_have_defaults_and_sources_and_secrets_are_masked() -> None:
+    broker = memory_broker(fileReservedTime="48", secretKey="hush", accessKey="inner")
+
+    reply: Any = admin.get_broker_settings(broker, config_change(""))
+
+    found = {it.name: it for it in decode_json(BrokerSettingsList, reply.body).settings}
+    assert found["fileReservedTime"] == BrokerSetting(
+        "fileReservedTime", "48", "72", "command line --file-reserved-time"
+    )
+    assert found["secretKey"].value == "******"
+    assert found["flushDiskType"].source == "default"
+    assert found["brokerName"].default is None
+    assert b"hush" not in reply.body
 
 
 @pytest.fixture

@@ -163,7 +163,11 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "context": CommandInfo(
         "cometmq.cli.verbs.context", "Name clusters and accounts, and choose one of them.", OWN
     ),
-    "config": CommandInfo("cometmq.cli.verbs.config", "Check the settings files of programs.", OWN),
+    "config": CommandInfo(
+        "cometmq.cli.operation.config",
+        "Check settings files, and compare the settings of running brokers.",
+        OWN,
+    ),
     "explain": CommandInfo(
         "cometmq.cli.verbs.explain", "Say what a code, an event or a remark means.", OWN
     ),

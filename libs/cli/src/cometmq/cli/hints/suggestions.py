@@ -11,6 +11,8 @@ _ACCOUNTS: Final = (
     "account", "getAclConfig", "updateAclConfig", "deleteAclConfig", "updateGlobalWhiteAddr",
 )  # fmt: skip
 _CONFIG: Final = (
+    "config show",
+    "config diff",
     "config check",
     "getBrokerConfig",
     "updateBrokerConfig",

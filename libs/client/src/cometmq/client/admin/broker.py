@@ -14,6 +14,7 @@ from cometmq.remoting.bodies.connections import ProducerInfo, ProducerTable
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.overview import BrokerOverview
 from cometmq.remoting.bodies.queues import TopicList
+from cometmq.remoting.bodies.settings import BrokerSetting, BrokerSettingsList
 from cometmq.remoting.bodies.stats import BrokerConsumeStats, BrokerStatsData, TopicStats
 from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
 from cometmq.remoting.codes import RequestCode as Code
@@ -135,6 +136,12 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
     async def config(self) -> dict[str, str]:
         """Return the broker's settings."""
         return parse_settings((await self.invoke(Code.GET_BROKER_CONFIG)).body)
+
+    async def settings(self) -> list[BrokerSetting]:
+        """Return the broker's settings with their defaults and sources; RocketMQ's own brokers do
+        not support this request.
+        """
+        return (await self._json(BrokerSettingsList, Code.GET_BROKER_SETTINGS)).settings
 
     async def update_config(self, changes: Mapping[str, str], *, is_forced: bool = False) -> None:
         """Change settings of the running broker.

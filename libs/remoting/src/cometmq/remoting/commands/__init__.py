@@ -39,6 +39,7 @@ from cometmq.remoting.bodies.overview import BrokerOverview
 from cometmq.remoting.bodies.queues import ConsumerIdList, GroupList, TopicList
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from cometmq.remoting.bodies.settings import BrokerSettingsList
 from cometmq.remoting.bodies.stats import (
     BrokerConsumeStats,
     BrokerStatsData,
@@ -212,6 +213,8 @@ class RequestCode(IntEnum):
     UPDATE_BROKER_CONFIG = to_broker(25, ADMIN, Kind.ANY_ROLE, body=PROPERTIES_TEXT)
     GET_BROKER_CONFIG = to_broker(26, SIGNED, Kind.ANY_ROLE, NO_HEADER, admin.GetBrokerConfigReply,
         reply_body=PROPERTIES_TEXT)
+    GET_BROKER_SETTINGS = to_broker(30006, SIGNED, Kind.ANY_ROLE,
+        reply_body=json_body(BrokerSettingsList))
     GET_BROKER_RUNTIME_INFO = to_broker(28, SIGNED, Kind.ANY_ROLE, reply_body=json_body(KVTable))
     GET_BROKER_OVERVIEW = to_broker(30003, SIGNED, Kind.READ, reply_body=json_body(BrokerOverview))
     GET_CONSUMER_CONNECTION_LIST = to_broker(203, SIGNED, Kind.ANY_ROLE,

@@ -58,6 +58,16 @@ RUN_TIME = Origin("changed while running")
 Given = dict[str, tuple[object, Origin]]
 
 
+class Row(NamedTuple):
+    """One setting as operators see it."""
+
+    name: str
+    value: str | None
+    """None if it is unset."""
+    default: str | None
+    source: str
+
+
 class Content(NamedTuple):
     """The content of a settings file."""
 
@@ -175,25 +185,31 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         set_values = {name: text for name, text in kept.items() if text is not None}
         return properties.render({**self.unknown, **set_values})
 
+    def rows(self) -> Iterator[Row]:
+        """Return every setting, then the unknown keys of the file; secrets are masked."""
+        for field in fields_of(type(self.value)).values():
+            text = _text(field.read(self.value))
+            shown = HIDDEN if field.is_secret and text else text
+            default = None if field.default is msgspec.NODEFAULT else _text(field.default)
+            yield Row(field.name, shown, default, str(self.origins[field.name]))
+        guesses, prose = self.mistakes.misspelt, self.mistakes.prose
+        for name, text in self.unknown.items():
+            hint = f"; did you mean {guesses[name]}?" if name in guesses else ""
+            if name in prose:
+                hint = f"; {LINE_FORM}"
+            shown = HIDDEN if looks_secret(name) and text else SECRET_IN_URL.sub(HIDDEN, text)
+            yield Row(name, shown, None, f"unknown, kept{hint}")
+
     def as_table(self, only: Collection[str] | None = None) -> str:
         """Render `name=value  # source` lines for operators; secrets are masked.
 
         `only` names the settings to render; without it, all are rendered.
         """
-        rows = []
-        for field in fields_of(type(self.value)).values():
-            if only is not None and field.name not in only:
-                continue
-            text = _text(field.read(self.value))
-            shown = HIDDEN if field.is_secret and text else text or ""
-            rows.append((f"{field.name}={shown}", str(self.origins[field.name])))
-        guesses, prose = self.mistakes.misspelt, self.mistakes.prose
-        for name, text in self.unknown.items() if only is None else ():
-            hint = f"; did you mean {guesses[name]}?" if name in guesses else ""
-            if name in prose:
-                hint = f"; {LINE_FORM}"
-            shown = HIDDEN if looks_secret(name) and text else SECRET_IN_URL.sub(HIDDEN, text)
-            rows.append((f"{name}={shown}", f"unknown, kept{hint}"))
+        rows = [
+            (f"{row.name}={row.value or ''}", row.source)
+            for row in self.rows()
+            if only is None or row.name in only
+        ]
         width = min(60, max((len(setting) for setting, _ in rows), default=0))
         return "".join(f"{setting:<{width}}  # {source}\n" for setting, source in rows)
 

@@ -26,6 +26,7 @@ from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.large import encode_with_lists, encode_with_table
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.settings import BrokerSetting, BrokerSettingsList
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.admin import (
     GetBrokerConfigReply,
@@ -135,6 +136,12 @@ def get_broker_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
         header=GetBrokerConfigReply(version=version),
         body=broker.config.loaded.as_properties().encode(),
     )
+
+
+def get_broker_settings(broker: Broker, _call: Call[NoHeader]) -> Reply:
+    """Return all settings with their defaults and sources, secrets masked."""
+    rows = [BrokerSetting(*it) for it in broker.config.loaded.rows()]
+    return Reply(body=encode_json(BrokerSettingsList(rows)))
 
 
 def get_broker_runtime_info(broker: Broker, call: Call[NoHeader]) -> None:

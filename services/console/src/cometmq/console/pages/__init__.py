@@ -7,6 +7,7 @@ from cometmq.console.pages import (
     accounts,
     analysis,
     audit,
+    broker_settings,
     brokers,
     connections,
     dead_letter,
@@ -32,6 +33,7 @@ from cometmq.console.web.page import Page
 PAGES: Final[tuple[Page, ...]] = (
     *home.PAGES,
     *brokers.PAGES,
+    *broker_settings.PAGES,
     *topics.PAGES,
     *analysis.PAGES,
     *groups.PAGES,
@@ -47,7 +49,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *audit.PAGES,
 )
 ACTIONS: Final[tuple[Action, ...]] = (
-    *brokers.ACTIONS,
+    *broker_settings.ACTIONS,
     *switchover.ACTIONS,
     *topic_changes.ACTIONS,
     *topic_trim.ACTIONS,

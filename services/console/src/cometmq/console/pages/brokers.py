@@ -1,31 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Brokers and their copies: roles, rates, disks, lags, and settings with their differences."""
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from cometmq.client.admin import AdminClient
 from cometmq.console.history.source import broker_key
-from cometmq.console.login.roles import Role
+from cometmq.console.pages.broker_settings import SETTINGS, rows_of, settings_in
 from cometmq.console.pages.plotted import Drawing, plots
-from cometmq.console.pages.settings_origin import origins_of
 from cometmq.console.pages.switchover import why_not
-from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.cells import duration, percent, rate, size
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
-from cometmq.console.web.problems import bad, missing
+from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
-from cometmq.insight.model import Broker, BrokerState, Snapshot, Unreachable
+from cometmq.insight.model import Broker, BrokerState, Unreachable
 from cometmq.insight.words import command
 from cometmq.remoting.codes import request_name
-from cometmq.remoting.errors import CometError
 
 PATH: Final = "/brokers"
 SLOW_MAX: Final = 10
 _YEAR_S: Final = 366 * 86_400
-_SECRET: Final = ("secret", "passw", "token", "credential")
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -172,12 +166,13 @@ async def broker(view: View) -> Shown:
     found = snapshot.broker(name, broker_id)
     if found is None:
         raise missing(f"there is no broker {name} with id {broker_id}")
-    settings = await _settings(view, found, snapshot)
+    told, _ = await settings_in(view, found.cluster, snapshot)
+    settings = rows_of(found, told)
     shown = settings
     if view.is_set("differs"):
         shown = [it for it in settings if it.others]
     table = view.table(
-        shown, SETTINGS, default="key", search=lambda it: f"{it.key} {it.value}",
+        shown, SETTINGS, default="key", search=lambda it: f"{it.name} {it.value}",
         keep=("name", "id", "differs", "hours"), name="set_",
     )  # fmt: skip
     drawings = [
@@ -193,7 +188,7 @@ async def broker(view: View) -> Shown:
         " && ".join(
             [
                 command("mqadmin brokerStatus", options=("-b", found.address)),
-                command("mqadmin getBrokerConfig", options=("-b", found.address)),
+                command("config show", f"{name}:{broker_id}"),
             ]
         ),
         snapshot.taken_ms,
@@ -212,120 +207,7 @@ async def broker(view: View) -> Shown:
     )
 
 
-class Setting(msgspec.Struct, frozen=True):
-    """One setting of a broker, and the brokers where it differs."""
-
-    key: str
-    value: str
-    source: str | None
-    """Where the value is set; None if the broker does not tell."""
-    others: Mapping[str, str]
-    """The differing values by broker."""
-
-
-SETTINGS: Final[list[Column[Setting]]] = [
-    Column("key", "Setting", lambda it: it.key),
-    Column("value", "Value", lambda it: it.value),
-    Column("source", "Source", lambda it: it.source),
-    Column(
-        "others", "Differs at", lambda it: it.others, tone=lambda it: "warn" if it.others else ""
-    ),
-]
-_OWN_BY_NATURE: Final = frozenset(
-    {"brokerName", "brokerId", "brokerIP1", "brokerIP2", "listenPort", "haListenPort",
-     "storePathRootDir", "storePathCommitLog", "adminHttpPort", "brokerRole", "haMasterAddress",
-     "controlListenPort"}
-)  # fmt: skip
-
-
-async def _settings(view: View, own: Broker, snapshot: Snapshot) -> list[Setting]:
-    """Return the settings of a broker; empty if it does not answer."""
-    configs: dict[str, Mapping[str, str]] = {}
-    for it in snapshot.brokers:
-        if isinstance(it.state, BrokerState):
-            try:
-                client = view.admin().broker(it.address, name=it.name)
-                configs[f"{it.name}:{it.broker_id}"] = await client.config()
-            except CometError:
-                continue
-    label = f"{own.name}:{own.broker_id}"
-    mine = configs.pop(label, {})
-    origins = await origins_of(own.address, mine)
-    return [
-        Setting(
-            key,
-            "******" if _is_secret(key) and value else value,
-            origins.get(key),
-            {}
-            if key in _OWN_BY_NATURE or _is_secret(key)
-            else {name: its[key] for name, its in configs.items() if its.get(key, value) != value},
-        )
-        for key, value in sorted(mine.items())
-    ]
-
-
-def _is_secret(key: str) -> bool:
-    return any(word in key.lower() for word in _SECRET)
-
-
-async def prepare_setting(view: View) -> Form:
-    """Plan the change of one setting of a running broker."""
-    name, broker_id = view.needed("name"), view.number("id", 0)
-    key, value = view.text("key"), view.text("value")
-    fields = [
-        Field("name", "Broker", "hidden", name),
-        Field("id", "Id", "hidden", str(broker_id)),
-        Field("key", "Setting", value=key, is_needed=True),
-        Field("value", "Value", value=value),
-    ]
-    snapshot = await view.snapshot()
-    found = snapshot.broker(name, broker_id)
-    if found is None:
-        raise missing(f"there is no broker {name} with id {broker_id}")
-    if not key:
-        return Form(fields, intro=f"Change a setting of {name} while it runs.")
-    if _is_secret(key):
-        raise bad(
-            f"{key} may be a secret, and the address of this page would have it: change it in the"
-            " broker's file"
-        )
-    address = found.address
-    config = await view.admin().broker(address, name=name).config()
-
-    async def perform(admin: AdminClient) -> str:
-        await admin.broker(address, name=name).update_config({key: value})
-        return f"{key} of {name} is {value} now."
-
-    return Form(
-        fields,
-        Plan(
-            what=f"Set {key} of {name} to {value}",
-            subject=name,
-            before={key: config.get(key)},
-            after={key: value},
-            consequences=[
-                Consequence(
-                    "The broker checks the value and refuses a setting that cannot change."
-                ),
-                Consequence("Other copies of the broker keep their own value.", "warn"),
-            ],
-            command=command(
-                "mqadmin updateBrokerConfig", options=("-b", address, "-k", key, "-v", value)
-            ),
-            perform=perform,
-            leads_to=view.href("/broker", name=name, id=broker_id),
-            refusal="" if key in config else f"{name} has no setting {key}",
-        ),
-    )
-
-
 PAGES: Final = (
     Page(PATH, "Brokers and copies", "brokers.html", brokers, menu="Brokers"),
     Page("/broker", "Broker", "broker.html", broker, section=PATH),
 )
-ACTIONS: Final = (
-    Action(
-        "broker.setting", "/broker/setting", "Change the setting", Role.ADMIN, Risk.MEDIUM,
-        prepare_setting, section=PATH,
-    ),
-)  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq config check`: find the mistakes in a settings file before a program reads it."""
+"""`cometmq config`: settings files before programs read them, and settings of running brokers."""
 
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cometmq.cli.connecting import wrong_usage
+from cometmq.cli.operation.broker_settings import diff_settings, show_settings
 from cometmq.cli.output import AsJson, Cell, as_objects, print_json, print_rows
 from cometmq.cli.say import say
 from cometmq.remoting.errors import SettingsError
@@ -27,13 +28,12 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Check the settings files of programs.",
+    help="Check settings files, and compare the settings of running brokers.",
 )
 
 
-@app.callback()
-def config() -> None:
-    """Check the settings files of programs."""
+app.command("show")(show_settings)
+app.command("diff")(diff_settings)
 
 
 @app.command()

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a CometMQ broker tells about its settings; RocketMQ's brokers tell only the values."""
+
+import msgspec
+
+
+class BrokerSetting(msgspec.Struct, gc=False, rename="camel"):
+    """One setting of a running broker."""
+
+    name: str
+    value: str | None = None
+    """None if it is unset; a secret is masked."""
+    default: str | None = None
+    """None if it is unset by default, or is no setting of the broker."""
+    source: str = ""
+    """Where the value is set, such as `file broker.conf:3`."""
+
+
+class BrokerSettingsList(msgspec.Struct, gc=False, rename="camel"):
+    """Body of the answer to GET_BROKER_SETTINGS."""
+
+    settings: list[BrokerSetting] = []
