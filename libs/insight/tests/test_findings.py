@@ -73,6 +73,7 @@ def growing(at: int) -> dict[str, dict[int, Queue]]:
 
 FAULTS: dict[str, tuple[Any, ...]] = {
     "broker-down": (silent(Trouble.HANGS), "broker broker-a (10.1.0.0:0) hangs: connect"),
+    "no-broker": ([], "no broker is registered at 127.0.0.1:9876"),
     "no-master": (("a", 1, slave()), "broker a has no master"),
     "no-elector": (master(runtime={"electorMissing": "true"}), "no elector looks after"),
     "routes-missing": (master(runtime={"routesMissing": "not listed at n1"}), "not listed at n1"),

@@ -18,6 +18,7 @@ __all__ = ["RULES", "Finding", "Severity", "findings"]
 Rule = Callable[[Snapshot, History], Iterable[Condition]]
 
 RULES: Final[tuple[Rule, ...]] = (
+    brokers.unregistered,
     brokers.unreachable,
     brokers.masterless,
     brokers.electorless,

@@ -295,7 +295,10 @@ def _check(
         options = with_access(ClientOptions())
         async with AdminClient(namesrv, options=options, log=NO_LOG) as admin:
             found = await look(admin, expected=expected)
-            return judge(found if add is None else await add(admin, found))
+            items = judge(found if add is None else await add(admin, found))
+            if not items and not found.brokers:
+                return [Item("cluster", Status.UNKNOWN, "no broker is registered")]
+            return items
 
     _conclude(check, asked(), form, is_down_critical=check == "broker")
 

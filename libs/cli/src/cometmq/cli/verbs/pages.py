@@ -2,6 +2,7 @@
 """Pages for a browser or a mail: one file without scripts or external resources."""
 
 import os
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Final
@@ -90,5 +91,6 @@ def write_page(text: str, file: Path) -> None:
         part.write_text(text, encoding="utf-8")
         part.replace(target)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # such as a file in place of its folder
+            part.unlink(missing_ok=True)
         raise ClientError(f"{file} cannot be written: {error.strerror or error}") from error

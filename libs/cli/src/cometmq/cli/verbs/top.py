@@ -15,6 +15,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
+from cometmq.cli.admin import no_broker_text
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import AsJson, print_rows
@@ -22,6 +23,7 @@ from cometmq.cli.streams import is_terminal
 from cometmq.cli.verbs.top_views import Screen, empty_text, rendered, rows_of
 from cometmq.client import ClientOptions
 from cometmq.client.admin import AdminClient
+from cometmq.client.errors import BrokerMissing
 from cometmq.insight.rules.brokers import unreachable
 from cometmq.insight.snapshot import Watch
 from cometmq.remoting.errors import CometError
@@ -84,6 +86,8 @@ async def _once(namesrv: str, screen: Screen, *, as_json: bool) -> None:
             raise CometError(watch.failure)
     for it in unreachable(found, watch.history):
         MISSING.setdefault(it.subject, f"{it.text}; {it.remedy}")
+    if not found.brokers:
+        raise BrokerMissing(no_broker_text([namesrv]))
     columns, rows = rows_of(found, screen)
     print_rows(columns, rows, as_json=as_json, empty=empty_text(found, screen.view))
 

@@ -7,8 +7,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from cometmq.client.arguments import checked_header, whole_or
-from cometmq.client.cluster.server_kinds import refuse_namesrv
-from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.client.cluster.server_kinds import answered, refuse_namesrv
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Response
@@ -81,4 +80,5 @@ class BrokerCalls:
         *,
         timeout_ms: int | None = None,
     ) -> T:
-        return decode_json(type_, (await self.invoke(code, header, timeout_ms=timeout_ms)).body)
+        response = await self.invoke(code, header, timeout_ms=timeout_ms)
+        return answered(type_, response.body, f"broker {self.name or self.address}")

@@ -7,7 +7,6 @@ from typing import Final
 from cometmq.client.admin.broker import parse_settings, refuse_unknown, render_settings
 from cometmq.client.cluster.namesrv import Namesrv
 from cometmq.client.cluster.routes import checked_cluster
-from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.queues import TopicList
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
@@ -44,7 +43,7 @@ class NamesrvAdmin:
     async def cluster(self) -> ClusterInfo:
         """Return all broker groups and the clusters they belong to."""
         response = await self._namesrv.invoke(Code.GET_BROKER_CLUSTER_INFO)
-        return checked_cluster(decode_json(ClusterInfo, response.body))
+        return checked_cluster(self._namesrv.decode(ClusterInfo, response.body))
 
     async def route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic, or None if there is none."""
@@ -59,7 +58,7 @@ class NamesrvAdmin:
         response = await self._namesrv.invoke(
             Code.GET_TOPICS_BY_CLUSTER, headers.GetTopicsByCluster(cluster)
         )
-        return decode_json(TopicList, response.body).topic_list
+        return self._namesrv.decode(TopicList, response.body).topic_list
 
     async def system_topics(self) -> list[str]:
         """Return the names of clusters and brokers, which are topics too."""
@@ -124,7 +123,7 @@ class NamesrvAdmin:
         )
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return {}
-        return decode_json(KVTable, response.body).table
+        return self._namesrv.decode(KVTable, response.body).table
 
     # -- the name servers themselves ----------------------------------------------------------
 
@@ -144,4 +143,5 @@ class NamesrvAdmin:
         await self._namesrv.invoke_all(Code.UPDATE_NAMESRV_CONFIG, None, body)
 
     async def _topics(self, code: Code) -> list[str]:
-        return decode_json(TopicList, (await self._namesrv.invoke(code)).body).topic_list
+        response = await self._namesrv.invoke(code)
+        return self._namesrv.decode(TopicList, response.body).topic_list

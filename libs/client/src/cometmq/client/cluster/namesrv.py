@@ -5,7 +5,7 @@ import os
 import random
 from collections.abc import Collection, Sequence
 from ssl import SSLError
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -13,10 +13,9 @@ from cometmq.client.addresses import parse_addresses
 from cometmq.client.arguments import checked_header
 from cometmq.client.cluster.discovery import fetch_namesrv_list
 from cometmq.client.cluster.routes import checked_route
-from cometmq.client.cluster.server_kinds import refuse_broker
+from cometmq.client.cluster.server_kinds import answered, refuse_broker
 from cometmq.client.errors import NoNamesrv
 from cometmq.client.settings import NAMESRV_VARIABLE
-from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
@@ -28,6 +27,9 @@ from cometmq.remoting.errors import (
     TransportError,
 )
 from cometmq.remoting.transport.client import RemotingClient
+from cometmq.remoting.types import Buffer
+
+T = TypeVar("T")
 
 HUNG: Final = " (hung, or another program?)"
 _SUCCESS: Final = (ResponseCode.SUCCESS,)
@@ -152,12 +154,16 @@ class Namesrv:
         )
         if response.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        return checked_route(topic, decode_json(TopicRoute, response.body))
+        return checked_route(topic, self.decode(TopicRoute, response.body))
+
+    def decode(self, type_: type[T], body: Buffer) -> T:
+        """Decode an answer; raise RemoteProtocolError with the addresses if it is malformed."""
+        return answered(type_, body, f"the name server {';'.join(self.addresses)}")
 
     async def has_brokers(self) -> bool:
         """Return whether any broker is registered; true if the name server does not answer."""
         try:
             response = await self.invoke(RequestCode.GET_BROKER_CLUSTER_INFO)
-            return bool(decode_json(ClusterInfo, response.body).broker_addr_table)
+            return bool(self.decode(ClusterInfo, response.body).broker_addr_table)
         except CometError:
             return True

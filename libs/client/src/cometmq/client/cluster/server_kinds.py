@@ -1,15 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detects a broker address given as a name server address, and vice versa."""
+"""Detects brokers at the addresses of name servers, vice versa, and servers of other kinds."""
 
-from typing import Final
+from typing import Final, TypeVar
 
 from cometmq.client.errors import WrongServer
+from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.errors import CommandError, RequestCodeNotSupported, TransportError
+from cometmq.remoting.errors import (
+    CommandError,
+    RemoteProtocolError,
+    RequestCodeNotSupported,
+    TransportError,
+)
 from cometmq.remoting.transport.client import RemotingClient
+from cometmq.remoting.types import Buffer
+
+T = TypeVar("T")
 
 ROUTES: Final = (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO)
 """Requests that every name server serves, including any version of RocketMQ's."""
+
+
+def answered(type_: type[T], body: Buffer, server: str) -> T:
+    """Decode the body of an answer; raise RemoteProtocolError that names the server."""
+    try:
+        return decode_json(type_, body)
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(
+            f"{server} gives an answer that RocketMQ's servers do not give, so it is another"
+            f" program, or broken: {error}"
+        ) from error
 
 
 async def refuse_broker(

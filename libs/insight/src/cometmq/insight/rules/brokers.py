@@ -57,6 +57,24 @@ def unreachable(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
         )
 
 
+def unregistered(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+    """Find a cluster without a broker, in which nothing else can be wrong."""
+    if not snapshot.brokers:
+        yield Condition(
+            rule="no-broker",
+            severity=Severity.CRITICAL,
+            subject="cluster",
+            text=f"no broker is registered at {snapshot.namesrv}, so nobody can send or read",
+            remedy=(
+                "start one, or check the namesrvAddr of those that run; a broker registers when it"
+                " starts, and again within 30 s after a restart of the name server"
+            ),
+            runbook="program-down.md",
+            command=COMMAND,
+            page=PAGE,
+        )
+
+
 def masterless(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
     """Find the brokers of which only slaves answer."""
     led = {it.name for it in snapshot.brokers if it.is_master}
