@@ -57,6 +57,7 @@ def test_dead_letters_are_shown(ask, topic, dead):
     rows = ask("dlq", "show", dead, "--json").json
     assert sorted(row["body"] for row in rows) == [f"body {n}" for n in range(5)]
     assert {row["origin_topic"] for row in rows} == {topic}
+    assert rows == sorted(rows, key=lambda row: row["store_timestamp"])
     table = ask("dlq", "show", dead).out.splitlines()
     assert len(table) == 6
     assert all(topic in line for line in table[1:])

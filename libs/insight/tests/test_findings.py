@@ -321,7 +321,11 @@ def test_a_group_that_is_known_to_be_stuck_is_reported_once():
     late = telling(reader(20), oldest_unread_ms={"T@G": NOW_MS - 150_000})
     for looks, rule in ((1, "group-behind"), (3, "group-stuck")):
         found = findings(*Case(late, "", looks).look())
-        assert [it.rule for it in found if it.subject == "G"] == [rule]
+        (own,) = [it for it in found if it.subject == "G"]
+        assert own.rule == rule
+        assert "unread messages, the oldest " in own.text
+        if rule == "group-behind":
+            assert own.since == Since(NOW_MS - 150_000)
 
 
 def test_each_account_that_is_refused_is_a_finding():

@@ -58,6 +58,7 @@ async def test_brokers_of_a_cluster_are_compared(site):
     for text in ("fileReservedTime", "a:0", "b:0", "c:0", ">48<", ">72<", ">71<", "it is full"):
         assert text in page
     assert "brokerName" not in page
+    assert "n:9876" in page, "the head names the cluster as on every page"
     assert "config diff -c c" in page
     answer = (await site.web.get("/brokers/settings?cluster=c", headers=JSON)).json()["data"]
     assert answer["brokers"] == ["a:0", "b:0", "c:0"]

@@ -68,6 +68,7 @@ async def test_dead_letters_are_listed_with_their_groups(live, plain_admin, dead
     assert groups[dead]["last_ms"] == max(it["store_timestamp"] for it in letters)
     assert f'href="/dead-letters/group?group={dead}"' in await page(live, "/groups")
     assert {it["origin_topic"] for it in letters} == {"Dying"}
+    assert letters == sorted(letters, key=lambda it: it["store_timestamp"])
     some = await data(live, "/dead-letters/group", group=dead, key="k1")
     assert [it["body"] for it in some] == ["letter 1"]
     text = await page(live, "/dead-letters/group", group=dead)

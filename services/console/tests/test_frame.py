@@ -11,11 +11,12 @@ from cometmq.console.login.roles import Role, User
 from cometmq.console.login.sessions import SESSIONS_PER_USER_MAX, Sessions
 from cometmq.console.web import frame
 from cometmq.console.web.guard import local_path
+from cometmq.console.web.page import Shown
 from cometmq.remoting.errors import ConnectFailed
 from cometmq.runtime.testing.clock import FakeClock
 
 from .desks import JSON, VIEWER, hidden
-from .shelf import PAGE, Shelf, action
+from .shelf import EXTRA, PAGE, Shelf, action
 
 NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}\u202e"
 
@@ -30,6 +31,16 @@ async def test_a_page_is_also_json_with_its_command_and_age(sites):
         "unanswered": {},
     }
     assert (await site.web.get("/thing?name=a&json=1")).json() == answer.json()
+
+
+async def test_what_did_not_answer_for_one_reason_is_named_together(sites):
+    async def view(_view):
+        silent = {"a:0": "SQL92 is off", "b:0": "<b>hangs", "a:1": "SQL92 is off"}
+        return Shown({}, "cometmq", None, silent, EXTRA)
+
+    site = sites(pages=[PAGE._replace(view=view)])
+    text = (await site.web.get("/thing?name=a")).text
+    assert "<li>a:0, a:1: SQL92 is off</li><li>b:0: &lt;b&gt;hangs</li>" in text
 
 
 async def test_home_shows_a_cluster_of_which_nothing_is_known(sites):
@@ -277,6 +288,7 @@ async def test_pages_can_demand_a_login(sites, settings):
     answer = await site.web.get("/thing?name=a")
     assert answer.status_code == 303
     assert answer.headers["location"] == "/login?next=%2Fthing%3Fname%3Da"
+    assert "All pages need a login" in (await site.web.get("/login")).text
     assert (await site.web.get("/thing", headers=JSON)).status_code == 401
     assert (await site.web.get("/thing", headers={**VIEWER, **JSON})).status_code == 200
 

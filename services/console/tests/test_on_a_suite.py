@@ -2,6 +2,7 @@
 """Every page and every change on a real suite with accounts."""
 
 import asyncio
+import re
 
 import pytest
 
@@ -170,6 +171,9 @@ async def test_a_group_from_its_creation_to_its_end(desk, suite):
         page = await desk.web.get("/group/member", params=asked)
         assert page.status_code == 200
         assert "stack=1" in page.text
+        assert "Last pulled" in page.text
+        assert "cachedMsgCount" not in page.text
+        assert not re.search(r">\d{13}<", page.text), "times are readable"
         page = await desk.web.get("/group/member", params={**asked, "stack": "1"})
         assert "<pre" in page.text
         page = await desk.web.get("/group/delete?name=steppers")

@@ -347,6 +347,7 @@ async def test_push_back_says_who_why_and_what_helps(sites):
     site.snapshot = snapshot(site.clock, refusals=[expected, denied], producers=clients)
     text = await page(site, "/connections")
     assert "No default permission" in text
+    assert "AclException" not in text
     assert "no topic" not in text
     site.snapshot = snapshot(site.clock)
     assert "Who was refused is unknown" in await page(site, "/push-back")

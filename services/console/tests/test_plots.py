@@ -3,7 +3,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from cometmq.console.web.cells import NUMERIC, cell, number
+from cometmq.console.web.cells import NUMERIC, cell, duration, number
 from cometmq.console.web.plots import Line, line_plot
 
 MINUTE = 60_000
@@ -51,3 +51,13 @@ def test_a_line_is_interrupted_where_the_value_is_no_number(value):
 def test_a_cell_of_a_value_that_is_no_number_says_so(kind):
     for value in (float("inf"), float("nan")):
         assert "unknown" in cell(value, kind)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "top"),
+    [(0.3, "500 ms"), (1.5, "2 s"), (45, "1 min"), (1_700, "1 h"), (90_000, "2 d"),
+     (3 * 86_400, "4 d"), (86_400 * 300, "400 d")],
+)  # fmt: skip
+def test_an_axis_of_durations_has_round_numbers(seconds, top):
+    text = line_plot([Line("a", [(0, seconds)])], 0, 60 * MINUTE, title="Age", text=duration)
+    assert f">{top}</text>" in text

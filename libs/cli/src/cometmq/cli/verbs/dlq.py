@@ -137,6 +137,9 @@ def show(  # one parameter per option
 ) -> None:
     """Show the dead letters of a group; --json includes whole bodies and properties.
 
+    RocketMQ's protocol carries no error with a dead letter: the consumer's log says why its
+    listener failed. `cometmq dlq replay` sends them again.
+
     \b
     EXAMPLE
       cometmq dlq show billing --since 1d
@@ -152,7 +155,7 @@ def show(  # one parameter per option
 
     messages = ask(namesrv, question)
     more = messages[count_max:] if count_max is not None else []
-    messages = messages[:count_max]
+    messages = sorted(messages[:count_max], key=lambda it: it.store_timestamp)  # not by queue
     notes = [f"only {count_max:,} dead letters are shown: give --max, --since or --key"]
     if as_json:
         print_json([as_object(message) for message in messages])

@@ -6,7 +6,7 @@ from typing import Final
 
 from cometmq.insight.finding import Condition, Severity
 from cometmq.insight.history import History
-from cometmq.insight.model import Group, Snapshot, Unknown, known
+from cometmq.insight.model import Group, Since, Snapshot, Unknown, known
 from cometmq.insight.rules.brokers import states
 from cometmq.insight.words import command, counted, lasting, listed
 from cometmq.remoting.integers import whole
@@ -102,7 +102,7 @@ def stuck(snapshot: Snapshot, history: History) -> Iterator[Condition]:
                 subject=group.name,
                 text=(
                     f"{group.name} has {counted(len(group.members), 'member')} but commits"
-                    f" nothing, with {counted(_lag(group), 'unread message')}"
+                    f" nothing, with {counted(_lag(group), 'unread message')}{_age(group)}"
                     f"{_loss(snapshot, group)}"
                 ),
                 remedy="look at what its members do: the stacks on its page, and their logs",
@@ -146,8 +146,9 @@ def behind(snapshot: Snapshot, history: History) -> Iterator[Condition]:
     """
     told = {it.subject for rule in (stuck, lag_grows) for it in rule(snapshot, history)}
     for group in _read(snapshot):
-        is_late = not isinstance(group.behind_s, Unknown) and group.behind_s >= STUCK_S
-        if not is_late or not group.members or isinstance(group.members, Unknown):
+        if isinstance(group.behind_s, Unknown) or group.behind_s < STUCK_S:
+            continue
+        if not group.members or isinstance(group.members, Unknown):
             continue
         if group.name not in told:
             yield Condition(
@@ -163,6 +164,7 @@ def behind(snapshot: Snapshot, history: History) -> Iterator[Condition]:
                 runbook="lag-grows.md",
                 command=command("lag", group.name, options=("--watch", "5")),
                 page="groups",
+                since=Since(int(snapshot.taken_ms - group.behind_s * 1_000)),
             )
 
 

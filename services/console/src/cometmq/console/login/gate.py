@@ -41,6 +41,11 @@ class Gate:
         name = f"cometmq_console_{settings.listen_port}"  # cookies do not distinguish ports
         self._cookie, self._form_cookie = name, f"{name}_form"
 
+    @property
+    def is_closed(self) -> bool:
+        """Return whether pages need a login, too."""
+        return self._anonymous.role is Role.NONE
+
     def who(self, request: Request) -> tuple[User, Session | None]:
         """Return the user of a request; raise Problem for an invalid bearer token."""
         given = request.headers.get("authorization", "")

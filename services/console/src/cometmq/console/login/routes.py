@@ -110,6 +110,7 @@ class LoginPages:
             there=there,
             fault=fault,
             form_token=token,
+            is_closed=self._gate.is_closed,
             has_accounts=self._desk.settings.account_login,
             has_oidc=self._oidc is not None,
             token_hint=self._token_hint,

@@ -141,7 +141,7 @@ async def compare(view: View) -> Shown:
         command("config diff", options=("-c", cluster) if len(clusters) > 1 else ()),
         snapshot.taken_ms,
         {**silent_brokers(snapshot), **failures},
-        extra={"table": table, "clusters": clusters, "cluster": cluster, "told": told},
+        extra={"table": table, "clusters": clusters, "chosen": cluster, "told": told},
     )
 
 

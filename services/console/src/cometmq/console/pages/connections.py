@@ -14,6 +14,7 @@ from cometmq.insight.model import Snapshot, Unknown, known
 from cometmq.insight.rules.clients import unexpected_refusals
 from cometmq.insight.words import command, counted, listed
 from cometmq.remoting.errors import RequestCodeNotSupported
+from cometmq.remoting.refusals import plain_remark
 from cometmq.remoting.versions import version_name
 
 _SECTION: Final = "/connections"
@@ -66,7 +67,7 @@ async def overview(view: View) -> Shown:
     snapshot = await view.snapshot()
     clients = clients_of(snapshot)
     refused = known(unexpected_refusals(snapshot))
-    refusals = {it.peer: it.remark or "refused" for it in refused}
+    refusals = {it.peer: plain_remark(it.remark) or "refused" for it in refused}
     table = view.table(
         clients,
         _columns(view, refusals),
@@ -106,7 +107,8 @@ def _columns(view: View, refusals: Mapping[str, str]) -> list[Column[Client]]:
         Column("version", "Version", lambda it: f"{it.language} {version_name(it.version)}"),
         Column("brokers", "Connected to", lambda it: it.brokers),
         Column(
-            "refused", "Last refusal", refusal, tone=lambda it: "warn" if refusal(it) else "",
+            "refused", "Last refusal", refusal, "prose",
+            tone=lambda it: "warn" if refusal(it) else "",
             help="what a broker refused this connection lately; see Push-back",
         ),
     ]  # fmt: skip

@@ -27,6 +27,10 @@ from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.names import dead_letter_topic
 
 SHOWN_MAX: Final = 500
+NO_REASON: Final = (
+    "RocketMQ's protocol carries no error with a dead letter: the consumer's log has it"
+    " (event listener.failed)"
+)
 REPLAYED_MAX: Final = 10_000
 """Dead letters that one action sends; the command line sends any number."""
 TICKED_MAX: Final = SHOWN_MAX
@@ -34,10 +38,6 @@ SECONDS_MAX: Final = 60
 PREVIEW_CHARS: Final = 120
 TIMES_MAX: Final = 50
 """Groups of which the list tells when their newest dead letter was stored."""
-NO_REASON: Final = (
-    "RocketMQ's protocol carries no error with a dead letter: the consumer's log has it"
-    " (event listener.failed)"
-)
 _SECTION: Final = "/dead-letters"
 
 
@@ -135,6 +135,7 @@ async def of_group(view: View) -> Shown:
     if len(found) > SHOWN_MAX:
         notes.append(f"only the first {SHOWN_MAX:,} are shown: narrow the selection")
         found = found[:SHOWN_MAX]
+    found.sort(key=lambda it: it.store_timestamp)  # they come queue by queue
     names = ("tag", "key", "origin", "id", "since", "until")
     args = {name: view.text(name) for name in names}
     options = [word for name, text in args.items() if text for word in (f"--{name}", text)]

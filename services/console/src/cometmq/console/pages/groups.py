@@ -18,8 +18,10 @@ from cometmq.insight.findings import findings
 from cometmq.insight.model import Group, Member, Snapshot, TopicKind, Unknown, known
 from cometmq.insight.queue_states import QueueState, queue_states, unread_since_ms
 from cometmq.insight.words import command
-from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.integers import whole
 from cometmq.remoting.names import retry_topic
 from cometmq.remoting.versions import version_name
 
@@ -232,9 +234,12 @@ async def member(view: View) -> Shown:
     name, client = view.needed("name"), view.needed("client")
     with_stack = view.is_set("stack") and view.user.role >= Role.OPERATOR
     info = await view.admin().running_info(name, client, with_stacks=with_stack)
-    rows = _queue_rows(info)
     return Shown(
-        {"properties": info.properties, "queues": rows, "stack": info.jstack if with_stack else ""},
+        {
+            "properties": info.properties,
+            "queues": _queue_rows(info),
+            "stack": info.jstack if with_stack else "",
+        },
         command("mqadmin consumerStatus", options=("-g", name, "-i", client))
         + (" -s" if with_stack else ""),
         view.desk.clock.now_ms(),
@@ -242,18 +247,56 @@ async def member(view: View) -> Shown:
             "name": name,
             "client": client,
             "info": info,
-            "rows": rows,
-            "properties": [(key, value, "text") for key, value in sorted(info.properties.items())],
+            "queues": view.table(
+                info.mq_table.items(),
+                HELD,
+                default="queue",
+                keep=("name", "client", "stack"),
+                search=lambda it: _place(it[0]),
+            ),
+            "properties": [_fact(*it) for it in sorted(info.properties.items())],
             "with_stack": with_stack,
         },
         title=f"Member {client}",
     )
 
 
+def _place(queue: MessageQueue) -> str:
+    return f"{queue.topic} {queue.broker_name}:{queue.queue_id}"
+
+
+def _fact(name: str, value: str) -> tuple[str, str | int, str]:
+    if name.endswith("TIMESTAMP") and value.isdecimal():
+        return name, whole(value) or 0, "moment"
+    return name, value, "text"
+
+
+HELD: Final[list[Column[tuple[MessageQueue, ProcessQueueInfo]]]] = [
+    Column("queue", "Queue", lambda it: _place(it[0])),
+    Column("held", "Held", lambda it: it[1].cached_msg_count, "number",
+           help="Messages that the member has pulled, and not consumed yet"),
+    Column("first", "First held", lambda it: _held(it[1], it[1].cached_msg_min_offset), "number",
+           help="Its offset"),
+    Column("last", "Last held", lambda it: _held(it[1], it[1].cached_msg_max_offset), "number"),
+    Column("committed", "Committed", lambda it: it[1].commit_offset, "number"),
+    Column("consumed", "Last consumed", lambda it: it[1].last_consume_timestamp, "moment"),
+    Column("pulled", "Last pulled", lambda it: it[1].last_pull_timestamp, "moment"),
+    Column("locked", "Locked", lambda it: it[1].locked, "flag",
+           help="Whether no other member may read it: only of orderly groups"),
+    Column("dropped", "Given up", lambda it: it[1].droped, "flag",
+           help="Whether another member gets the queue"),
+]  # fmt: skip
+"""The columns of a member's queues."""
+
+
+def _held(info: ProcessQueueInfo, offset: int) -> int | None:
+    return offset if info.cached_msg_count else None
+
+
 def _queue_rows(info: ConsumerRunningInfo) -> list[Mapping[str, Any]]:
     return [
         {
-            "queue": f"{queue.topic} {queue.broker_name}:{queue.queue_id}",
+            "queue": _place(queue),
             **msgspec.to_builtins(found),
         }
         for queue, found in sorted(info.mq_table.items())

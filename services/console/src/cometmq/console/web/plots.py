@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 
 from markupsafe import Markup, escape
 
+from cometmq.console.web.cells import duration
+
 WIDTH: Final = 720
 HEIGHT: Final = 200
 _LEFT: Final = 70
@@ -20,6 +22,10 @@ _STEPS_MS: Final = tuple(
     for minutes in (1, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 7200, 14400)
 )
 _NICE_MAX: Final = 1e300
+_DAY_S: Final = 86_400
+_DURATIONS_S: Final = (
+    2, 10, 20, 60, 120, 600, 1_200, 3_600, 7_200, 14_400, 43_200, _DAY_S, 2 * _DAY_S,
+)  # fmt: skip
 LINES_MAX: Final = 6
 """There are as many colours."""
 
@@ -42,7 +48,8 @@ def line_plot(
     """Draw lines over time; `text` writes a value of the vertical axis."""
     lines = [Line(line.name, _finite(line.points)) for line in lines[:LINES_MAX]]
     values = [value for line in lines for _, value in line.points if value is not None]
-    top = _nice(max(values, default=0.0))
+    nice = _nice_duration if text is duration else _nice
+    top = nice(max(values, default=0.0))
     span_ms = max(1, end_ms - begin_ms)
 
     def x(at_ms: int) -> float:
@@ -117,6 +124,14 @@ def _nice(value: float) -> float:
     while scale / 10 >= value:
         scale /= 10
     return next(scale * share for share in (0.1, 0.2, 0.5, 1.0) if scale * share >= value)
+
+
+def _nice_duration(seconds: float) -> float:
+    """Round up to a time whose half is also short to write, such as an hour or ten minutes."""
+    if seconds <= 1:
+        return _nice(seconds)
+    days = 2 * _nice(seconds / (2 * _DAY_S))
+    return next((it for it in _DURATIONS_S if it >= seconds), days * _DAY_S)
 
 
 def _ticks(begin_ms: int, end_ms: int) -> list[tuple[int, str]]:

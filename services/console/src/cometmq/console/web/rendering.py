@@ -47,6 +47,7 @@ class Renderer:
                 "query": _query,
                 "prefixed": _prefixed,
                 "ago": self.ago,
+                "by_reason": _by_reason,
                 "menu": menu,
                 "version": version,
                 "cluster": cluster,
@@ -87,6 +88,14 @@ class Renderer:
 
     def _href(self, path: str, **args: object) -> str:
         return address(self._prefix, path, args)
+
+
+def _by_reason(unanswered: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Return each reason once, with all that did not answer because of it."""
+    found: dict[str, list[str]] = {}
+    for name, why in unanswered.items():
+        found.setdefault(why, []).append(name)
+    return list(found.items())
 
 
 def _query(path: str, args: Mapping[str, str]) -> str:
