@@ -165,7 +165,7 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     ),
     "config": CommandInfo(
         "cometmq.cli.operation.config",
-        "Check settings files, and compare the settings of running brokers.",
+        "Check settings files; compare brokers' settings.",
         OWN,
     ),
     "explain": CommandInfo(
@@ -276,8 +276,11 @@ def main() -> None:
 
 def _usage_status(error: Any) -> int:
     """Return the exit status of a command that was called incorrectly."""
-    path = getattr(getattr(error, "ctx", None), "command_path", "").split()
-    info = COMMANDS.get(path[1]) if len(path) > 1 else None
+    ctx = getattr(error, "ctx", None)
+    name = ""
+    while ctx is not None and ctx.parent is not None:
+        name, ctx = ctx.info_name or "", ctx.parent
+    info = COMMANDS.get(name)
     return EXIT_USAGE if info is None else info.exit_usage
 
 
