@@ -76,7 +76,8 @@ def prepare_folder(path: Path, *, setting: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _folder_refusal(error, path, setting) from error
-    probe = path / f".writable-{os.getpid()}"  # `tempfile` takes 0.4 MiB of memory
+    # Of this start alone: in containers, processes have the same number. `tempfile` takes 0.4 MiB.
+    probe = path / f".writable-{os.urandom(4).hex()}"
     try:
         probe.touch()
         probe.unlink()
