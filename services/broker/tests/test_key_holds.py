@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from cometmq.broker.delays.recalled import Delayed
 from cometmq.broker.testing.holds import longest_hold
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
 from cometmq.broker.testing.scripts import frame
@@ -130,6 +131,26 @@ def test_due_messages_with_thousands_of_keys_hold_the_loop_for_a_bounded_time(la
     run_broker(lane, work)
 
 
+def test_a_recalled_message_behind_a_large_one_is_skipped_once() -> None:
+    async def work(broker: ScriptedBroker) -> None:
+        delays = broker.broker.deferred.delays
+        texts = [f"DELAY\x011\x02UNIQ_KEY\x01{key}\x02KEYS\x01{KEYS[:size]}"
+                 for key, size in (("first", 14_000), ("id", 1))]  # fmt: skip
+        assert await answers(broker, [send(text, number) for number, text in enumerate(texts)])
+        level = delays.positions.level(1)
+        delays.recall([Delayed(1, 1, broker.clock.now_ms() + 1_000)], "id", broker.clock.now_ms())
+        broker.clock.advance(2_000)
+        delays.step(broker.clock.now_ms())
+        level.is_behind = True  # as in a backlog
+        await broker.broker.pending.large_puts.drain()
+        await broker.settle()
+        assert (level.pending_count, level.offset, list(level.ahead)) == (0, 2, [])
+        assert delays.counts.recalled == 1
+        assert broker.broker.store.reader.max_offset("T", 0) == 1
+
+    run_broker(False, work)
+
+
 def test_due_messages_behind_a_large_one_keep_their_order_or_are_given_up() -> None:
     async def work(broker: ScriptedBroker) -> None:
         delays = broker.broker.deferred.delays
@@ -139,7 +160,7 @@ def test_due_messages_behind_a_large_one_keep_their_order_or_are_given_up() -> N
         broker.clock.advance(2_000)
         level = delays.positions.level(1)
         delays.step(broker.clock.now_ms())
-        assert (level.pending_count, level.offset) == (len(texts), 0)
+        assert (level.pending_count, level.offset) == (len(texts) + 1, 0)
         level.run += 1  # as if the position was set
         await broker.broker.pending.large_puts.drain()
         await broker.settle()

@@ -243,6 +243,7 @@ class Delays:
         # Count the whole batch first: a put may commit at once and call `_stored`, which must not
         # treat the batch as finished and start the next one.
         level.pending_count += sum(not isinstance(entry.message, Skip) for entry in entries)
+        level.pending_count += 1  # the batch itself, which may end in entries to skip
         is_damaged = any(entry.message is Skip.DAMAGED for entry in entries)
         repaired = self._repaired_count() if is_damaged and self._repaired_count else None
         awaits_repair = repaired is not None and level.awaits_repair(repaired)
@@ -250,24 +251,34 @@ class Delays:
 
     def _delivering(self, level: Level, entries: list[Due], *, awaits_repair: bool) -> Steps[None]:
         run = level.run
-        for entry in entries:
-            is_large = not isinstance(entry.message, Skip) and has_many_keys(entry.message)
+        try:
+            for entry in entries:
+                yield from self._delivering_one(level, run, entry, awaits_repair=awaits_repair)
+        finally:
+            level.pending_count -= 1
+        if run == level.run:
+            self._continue(level)
+
+    def _delivering_one(
+        self, level: Level, run: int, entry: Due, *, awaits_repair: bool
+    ) -> Steps[None]:
+        is_large = not isinstance(entry.message, Skip) and has_many_keys(entry.message)
+        if is_large:
+            yield  # in the turn of this level
+        if run != level.run:  # in between
+            level.pending_count -= not isinstance(entry.message, Skip)
+        elif entry.message is Skip.DAMAGED and awaits_repair:
+            level.has_failed = True  # the next step looks at it again
+        elif isinstance(entry.message, Skip):
+            self._skip(level, entry, entry.message)
+        elif entry.reason is not None:
+            self._park(level, run, entry, entry.message, entry.reason)
+        else:
+            stored = partial(self._stored, level, run, entry, entry.message)
             if is_large:
-                yield  # in the turn of this level
-            if run != level.run:  # in between
-                level.pending_count -= not isinstance(entry.message, Skip)
-            elif entry.message is Skip.DAMAGED and awaits_repair:
-                level.has_failed = True  # the next step looks at it again
-            elif isinstance(entry.message, Skip):
-                self._skip(level, entry, entry.message)
-            elif entry.reason is not None:
-                self._park(level, run, entry, entry.message, entry.reason)
+                yield from self._puts.driver.put_large([entry.message], stored)
             else:
-                stored = partial(self._stored, level, run, entry, entry.message)
-                if is_large:
-                    yield from self._puts.driver.put_large([entry.message], stored)
-                else:
-                    self._puts.driver.put(entry.message, stored)
+                self._puts.driver.put(entry.message, stored)
 
     def _skip(self, level: Level, entry: Due, skip: Skip) -> None:
         if skip in {Skip.MISSING, Skip.DAMAGED}:
