@@ -14,6 +14,7 @@ from cometmq.broker.acl.check import NO_RULES, AccessControl, Rules
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
+from cometmq.broker.filters.sql import forget_compiled, load_parser
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.arrivals import Arrivals
 from cometmq.broker.lanes.lane import BrokerLane, open_lane
@@ -159,6 +160,10 @@ class ScriptedBroker:
             ),
         )
         self.broker = broker = assemble(inputs)
+        # The parser and the compiled filters of a process would be known to later brokers only.
+        load_parser()
+        forget_compiled()
+        broker.tables.filters.arriving.compiler.note_loaded()
         self.hub: Hub[PeerProtocol] = Hub(
             Codec(COMMANDS), server, clock_ms=self.clock.monotonic_ms, log=NO_LOG
         )

@@ -25,6 +25,7 @@ __all__ = [
     "SqlFilter",
     "compile_sql",
     "compiling",
+    "forget_compiled",
     "is_compiled",
     "load_parser",
 ]
@@ -71,6 +72,10 @@ class _Compiled:
     def __contains__(self, expression: str) -> bool:
         return expression in self._found
 
+    def clear(self) -> None:
+        self._found.clear()
+        self._cost = 0
+
     def get(self, expression: str) -> SqlFilter | str:
         found = self._found.get(expression)
         if found is not None:
@@ -99,6 +104,11 @@ def _compile(expression: str) -> SqlFilter | str:
         return SqlFilter(expression)
     except SqlError as error:
         return str(error)
+
+
+def forget_compiled() -> None:
+    """Empty the cache, so that a broker of a comparison finds what the first one found."""
+    _compiled.clear()
 
 
 def load_parser() -> None:
