@@ -260,7 +260,7 @@ async def _take_turns(
                 tasks.create_task(attempt(bounds_of(topic)))
             for group in memory.consumers.next(group_names, TURN_MAX):
                 tasks.create_task(attempt(members_of(group)))
-    except* TimeoutError:
+    except* TimeoutError:  # the items left over keep their last answers
         pass
 
 
