@@ -2,7 +2,7 @@
 """The collector copes with rejected queries, and samples messages for groups with a filter."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -26,6 +26,7 @@ from cometmq.remoting.command import Response
 from cometmq.remoting.commands.admin import GetConsumeStats
 from cometmq.remoting.errors import ConsumerNotOnline, NoPermission, ServerError
 from cometmq.remoting.message.new_message import NewMessage, encode_record
+from cometmq.remoting.transport.client import RemotingClient
 from cometmq.spark.collect.broker import SAMPLED_PAIRS_MAX, ask, filtered
 from cometmq.spark.collect.sampling import places
 from cometmq.spark.collect.settings import CollectSettings
@@ -72,6 +73,7 @@ class Asked(BrokerAdmin):
     """A broker that answers from a table of functions."""
 
     def __init__(self, **changed: Answer) -> None:
+        super().__init__(cast(RemotingClient, None), "a", timeout_ms=1000, name="b")
         self.codes: list[RequestCode] = []
         self.pulls: list[Any] = []
         self._answers: dict[str, Answer] = {
