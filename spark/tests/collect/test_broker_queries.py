@@ -73,7 +73,7 @@ class Asked(BrokerAdmin):
     """A broker that answers from a table of functions."""
 
     def __init__(self, **changed: Answer) -> None:
-        super().__init__(cast(RemotingClient, None), "a", timeout_ms=1000, name="b")
+        super().__init__(cast("RemotingClient", None), "a", timeout_ms=1000, name="b")
         self.codes: list[RequestCode] = []
         self.pulls: list[Any] = []
         self._answers: dict[str, Answer] = {
