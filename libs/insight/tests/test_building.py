@@ -7,7 +7,7 @@ import pytest
 from cometmq.insight.asking import Queue, Turns
 from cometmq.insight.history import History
 from cometmq.insight.model import Snapshot, TopicKind, Trouble, Unknown, Unreachable
-from cometmq.insight.rules.consuming import time_to_loss
+from cometmq.insight.rules.consuming import retention_s
 from cometmq.remoting.bodies.connections import ProducerInfo
 from cometmq.remoting.bodies.topic_config import TopicConfig
 
@@ -167,7 +167,7 @@ def test_numbers_too_long_for_a_figure_are_unknown(digits):
     state = found.brokers[0].state
     assert (state.disk.total_bytes, state.epoch) == (None, None)
     assert isinstance(state.memory, Unknown)
-    assert time_to_loss(found, found.groups[0]) is None
+    assert retention_s(found) is None
 
 
 def test_a_snapshot_survives_json():

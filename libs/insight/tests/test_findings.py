@@ -14,7 +14,7 @@ from cometmq.insight import rules
 from cometmq.insight.asking import Queue
 from cometmq.insight.certificates import OURS, certificates_at, certificates_of
 from cometmq.insight.finding import Condition
-from cometmq.insight.findings import RULES, Severity, findings
+from cometmq.insight.findings import RULES, Findings, Severity, findings
 from cometmq.insight.history import History, Place
 from cometmq.insight.model import Certificate, Refusal, Since, Snapshot, Trouble
 from cometmq.insight.rules.clients import SIGNATURE_PROBE, advice_for
@@ -424,3 +424,14 @@ def test_certificates_come_from_brokers_and_from_connections():
         ("broker a:0", "tls.server.certPath", 5),
         ("broker java:0", "", 4_000),
     ]
+
+
+def test_a_snapshot_is_judged_once(monkeypatch):
+    judged = []
+    monkeypatch.setattr(
+        "cometmq.insight.findings.RULES", (lambda snapshot, _: judged.append(snapshot) or (),)
+    )
+    kept, first, second = Findings(History()), seen(master()), seen(master())
+    for one in (first, first, second, second):
+        kept.of(one)
+    assert judged == [first, second]

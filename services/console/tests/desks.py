@@ -15,7 +15,8 @@ from cometmq.console.notes import Notes
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
 from cometmq.console.web.exchange import Request
-from cometmq.insight.history import History as Looks
+from cometmq.insight.findings import Findings
+from cometmq.insight.history import History
 from cometmq.insight.model import Snapshot, Unknown
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.settings import load
@@ -95,7 +96,7 @@ class Site:
             reader=client,
             snapshot=self._snapshot,
             renew=lambda: None,
-            looks=Looks(),
+            findings=Findings(History()),
             history=NoHistory(),
             audit=self.audit,
             notes=self.notes,

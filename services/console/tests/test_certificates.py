@@ -167,3 +167,18 @@ def test_a_warning_below_the_critical_limit_is_wrong_usage(tls_suite):
     words = [str(PROGRAM), "check", "certificate", "-w", "1", "-C", "2"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, "--warn 1 is below --critical 2" in done.stderr) == (3, True)
+
+
+async def test_a_condition_begins_with_the_snapshot_that_has_it(tls_suite, tmp_path):
+    """Also if no page is open then."""
+    async with AsyncExitStack() as stack:
+        given: dict[str, Any] = {"tls.enable": "true", "accessKey": "", "secretKey": ""}
+        desk = await console(tls_suite, tmp_path / "console", stack, **given)
+        first = last = await desk.app.look()
+        assert first is not None
+        while last is None or last.taken_ms == first.taken_ms:
+            last = await desk.app.look()
+        found = (await desk.web.get("/", headers=JSON)).json()["data"]["findings"]
+        begun_ms = [it["since"]["ms"] for it in found if it["page"] == "brokers"]
+        assert begun_ms
+        assert max(begun_ms) <= first.taken_ms

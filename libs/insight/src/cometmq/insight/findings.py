@@ -13,7 +13,7 @@ from cometmq.insight.history import History
 from cometmq.insight.model import Snapshot
 from cometmq.insight.rules import brokers, certificates, clients, consuming, stores
 
-__all__ = ["RULES", "Finding", "Severity", "findings"]
+__all__ = ["RULES", "Finding", "Findings", "Severity", "findings"]
 
 Rule = Callable[[Snapshot, History], Iterable[Condition]]
 
@@ -67,3 +67,21 @@ def findings(snapshot: Snapshot, history: History | None = None) -> list[Finding
             )
     kept.keep_only(found, _PREFIX)
     return sorted(found.values(), key=lambda it: (it.severity.rank, it.since.ms, it.subject))
+
+
+class Findings:
+    """What is wrong in the newest snapshot, found once: all that show the snapshot share it."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._judged: tuple[Snapshot, list[Finding]] | None = None
+
+    def of(self, snapshot: Snapshot) -> list[Finding]:
+        """Return the findings of a snapshot.
+
+        Call this with each snapshot, whether it is shown or not: a condition begins when it is
+        first found.
+        """
+        if self._judged is None or self._judged[0] is not snapshot:
+            self._judged = snapshot, findings(snapshot, self._history)
+        return self._judged[1]

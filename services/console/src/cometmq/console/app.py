@@ -29,6 +29,7 @@ from cometmq.console.web.clients import Proxies
 from cometmq.console.web.problems import Problem
 from cometmq.console.web.server import WebServer
 from cometmq.insight.certificates import OURS, certificates_at
+from cometmq.insight.findings import Findings
 from cometmq.insight.model import Certificate, Snapshot
 from cometmq.insight.snapshot import Watch
 from cometmq.remoting.log import Log
@@ -77,6 +78,7 @@ class ConsoleApp:
         self._listener = listener
         self._started = AsyncExitStack()
         self._watch: Watch
+        self._findings: Findings
         self._look_ms: float = -math.inf
         self._others: list[Program] = []
         self._expiring: list[Certificate] = []
@@ -118,7 +120,8 @@ class ConsoleApp:
             await stack.enter_async_context(reader)
             background = TaskSet(self._log)
             stack.push_async_callback(background.close)
-            self._watch = Watch(client, further=self._further)
+            self._watch = Watch(client, further=self._further, seen=self._judge)
+            self._findings = Findings(self._watch.history)
             await self._read_certificates()
             look = every(
                 PROGRAMS_MS, self._read_certificates, name="console-programs", log=self._log
@@ -136,7 +139,7 @@ class ConsoleApp:
                 reader=reader,
                 snapshot=self._snapshot,
                 renew=self._renew,
-                looks=self._watch.history,
+                findings=self._findings,
                 history=history,
                 audit=audit,
                 notes=notes,
@@ -280,6 +283,9 @@ class ConsoleApp:
         """Look at the cluster now; return None if no name server answers and none ever did."""
         self._look_ms = self._clock.monotonic_ms()
         return await self._watch.refresh()
+
+    def _judge(self, snapshot: Snapshot) -> None:
+        self._findings.of(snapshot)
 
     def _renew(self) -> None:
         self._look_ms = -math.inf

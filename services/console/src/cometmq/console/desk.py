@@ -11,7 +11,7 @@ from cometmq.console.audit import Audit
 from cometmq.console.login.reading_rights import ReadingRights
 from cometmq.console.notes import Notes
 from cometmq.console.settings import ConsoleSettings
-from cometmq.insight.history import History as LookHistory
+from cometmq.insight.findings import Findings
 from cometmq.insight.model import Snapshot
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock
@@ -34,7 +34,7 @@ class Desk:
         reader: AdminClient,
         snapshot: Callable[[], Awaitable[Snapshot]],
         renew: Callable[[], None],
-        looks: LookHistory,
+        findings: Findings,
         history: "History",
         audit: Audit,
         notes: Notes,
@@ -49,8 +49,7 @@ class Desk:
         self.snapshot = snapshot
         self.renew = renew
         """After a change: the next snapshot is taken anew."""
-        self.looks = looks
-        """What earlier snapshots saw: since when something is so."""
+        self.findings = findings
         self.history = history
         self.audit = audit
         self.notes = notes

@@ -18,20 +18,15 @@ LOSS_SOON_S: Final = 86_400
 _HOUR_S: Final = 3_600
 
 
-def time_to_loss(snapshot: Snapshot, group: Group) -> float | None:
-    """Return in how many seconds the first unread message is deleted because of its age; None if
-    nothing is unread, or if it is not known.
-    """
-    behind = group.behind_s
-    if isinstance(behind, Unknown) or not behind:
-        return None
+def retention_s(snapshot: Snapshot) -> float | None:
+    """Return for how long all masters keep messages; None if none tells."""
     kept_s = [
         hours * _HOUR_S
         for broker, state in states(snapshot)
         if broker.is_master
         and (hours := whole((state.settings or {}).get("fileReservedTime", ""))) is not None
     ]
-    return max(0.0, min(kept_s) - behind) if kept_s else None
+    return min(kept_s, default=None)
 
 
 def _read(snapshot: Snapshot) -> Iterator[Group]:
@@ -69,6 +64,7 @@ def lost(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
 
 def stopped(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
     """Find groups with unread messages and without members."""
+    kept_s = retention_s(snapshot)
     for group in _read(snapshot):
         if _lag(group) and not isinstance(group.members, Unknown) and not group.members:
             yield _condition(
@@ -76,7 +72,7 @@ def stopped(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
                 Severity.WARNING,
                 group,
                 f"{group.name} has no member, and {counted(_lag(group), 'unread message')}"
-                f"{_age(group)}{_loss(snapshot, group)}",
+                f"{_age(group)}{_loss(kept_s, group)}",
                 "start a member, or delete the group if it is no longer used",
                 "lag-grows.md",
             )
@@ -91,6 +87,7 @@ def _age(group: Group) -> str:
 
 def stuck(snapshot: Snapshot, history: History) -> Iterator[Condition]:
     """Find groups with members and unread messages whose offsets do not move."""
+    kept_s = retention_s(snapshot)
     for group in _read(snapshot):
         seen = history.progress.get(group.name)
         if not group.members or isinstance(group.members, Unknown) or seen is None:
@@ -103,7 +100,7 @@ def stuck(snapshot: Snapshot, history: History) -> Iterator[Condition]:
                 text=(
                     f"{group.name} has {counted(len(group.members), 'member')} but commits"
                     f" nothing, with {counted(_lag(group), 'unread message')}{_age(group)}"
-                    f"{_loss(snapshot, group)}"
+                    f"{_loss(kept_s, group)}"
                 ),
                 remedy="look at what its members do: the stacks on its page, and their logs",
                 runbook="lag-grows.md",
@@ -115,6 +112,7 @@ def stuck(snapshot: Snapshot, history: History) -> Iterator[Condition]:
 
 def lag_grows(snapshot: Snapshot, history: History) -> Iterator[Condition]:
     """Find groups that read more slowly than messages arrive."""
+    kept_s = retention_s(snapshot)
     for group in _read(snapshot):
         seen = history.progress.get(group.name)
         if not group.members or isinstance(group.members, Unknown) or seen is None:
@@ -130,7 +128,7 @@ def lag_grows(snapshot: Snapshot, history: History) -> Iterator[Condition]:
                 subject=group.name,
                 text=(
                     f"the lag of {group.name} grows: {seen.lag_at_first:,} unread messages have"
-                    f" become {seen.lag:,}{_loss(snapshot, group)}"
+                    f" become {seen.lag:,}{_loss(kept_s, group)}"
                 ),
                 remedy="add members up to one per queue, or make the listeners faster",
                 runbook="lag-grows.md",
@@ -145,6 +143,7 @@ def behind(snapshot: Snapshot, history: History) -> Iterator[Condition]:
     known whether they read at all; a single snapshot cannot tell.
     """
     told = {it.subject for rule in (stuck, lag_grows) for it in rule(snapshot, history)}
+    kept_s = retention_s(snapshot)
     for group in _read(snapshot):
         if isinstance(group.behind_s, Unknown) or group.behind_s < STUCK_S:
             continue
@@ -158,7 +157,7 @@ def behind(snapshot: Snapshot, history: History) -> Iterator[Condition]:
                 text=(
                     f"{group.name} has {counted(len(group.members), 'member')}, and"
                     f" {counted(_lag(group), 'unread message')}{_age(group)}"
-                    f"{_loss(snapshot, group)}"
+                    f"{_loss(kept_s, group)}"
                 ),
                 remedy="see whether its offsets move; if not, look at its members and their logs",
                 runbook="lag-grows.md",
@@ -255,8 +254,10 @@ def _lag(group: Group) -> int:
     return 0 if isinstance(group.lag, Unknown) else group.lag
 
 
-def _loss(snapshot: Snapshot, group: Group) -> str:
-    left_s = time_to_loss(snapshot, group)
-    if left_s is None or left_s > LOSS_SOON_S:
+def _loss(kept_s: float | None, group: Group) -> str:
+    """Return when the first unread message is deleted because of its age, if that is soon."""
+    behind = group.behind_s
+    if kept_s is None or isinstance(behind, Unknown) or not behind:
         return ""
-    return f", the first of which is deleted in {lasting(left_s)}"
+    left_s = max(0.0, kept_s - behind)
+    return f", the first of which is deleted in {lasting(left_s)}" if left_s <= LOSS_SOON_S else ""

@@ -14,7 +14,6 @@ from cometmq.console.web.cells import duration, number, rate
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
-from cometmq.insight.findings import findings
 from cometmq.insight.model import Group, Member, Snapshot, TopicKind, Unknown, known
 from cometmq.insight.queue_states import QueueState, queue_states, unread_since_ms
 from cometmq.insight.words import command
@@ -147,13 +146,13 @@ async def group(view: View) -> Shown:
     found = snapshot.group(name)
     if found is None:
         raise missing(f"there is no group {name}, or no broker that knows it answers")
+    wrong = [
+        it for it in view.desk.findings.of(snapshot) if it.subject.partition(" in ")[0] == name
+    ]
     states = await queue_states(view.admin(), name)
     since_ms = None if found.is_broadcasting else unread_since_ms(states)
     loss_s, note = await time_to_loss(view, states), view.desk.notes.get("group", name)
     members: Sequence[Member] = () if isinstance(found.members, Unknown) else found.members
-    own = [
-        it for it in findings(snapshot, view.desk.looks) if it.subject.partition(" in ")[0] == name
-    ]
     return Shown(
         {
             "group": found,
@@ -168,7 +167,7 @@ async def group(view: View) -> Shown:
         extra={
             "group": found,
             "note": note,
-            "findings": own,
+            "findings": wrong,
             "loss_s": loss_s,
             "behind_s": _behind(found, states),
             "since_ms": since_ms,

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
-from cometmq.insight.findings import Finding, Severity, findings
+from cometmq.insight.findings import Finding, Severity
 from cometmq.insight.model import BrokerState, Group, Snapshot, TopicKind, Unknown
 
 PER_RULE_MAX: Final = 5
@@ -38,7 +38,7 @@ class Totals(msgspec.Struct, frozen=True):
 async def view(view: View) -> Shown:
     """Show the findings, worst first, and the totals."""
     snapshot = await view.snapshot()
-    found = findings(snapshot, view.desk.looks)
+    found = view.desk.findings.of(snapshot)
     totals = totals_of(snapshot)
     return Shown(
         {"findings": found, "totals": totals},
