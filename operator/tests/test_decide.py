@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.ha.actions import HandOver
+from cometmq.ha.actions import Tell
+from cometmq.ha.orders import HandOver
 from cometmq.operator.broker_groups import decide
 from cometmq.operator.broker_groups.decide import (
     Backlog,
@@ -32,7 +33,7 @@ ROLLS: dict[str, Any] = {
     "no pods": ({}, Seen(), Nothing()),
     "the highest slave first": ({}, seen(STALE, STALE, STALE), Restart(2)),
     "then the next slave": ({}, seen(STALE, STALE, READY), Restart(1)),
-    "a switchover before the master": ({}, seen(STALE, READY, READY), HandOver(0, 1)),
+    "a switchover before the master": ({}, seen(STALE, READY, READY), Tell(0, HandOver(1))),
     "the old master after it": ({}, seen(STALE, READY, READY, master=1), Restart(0)),
     "the master has a high ordinal": ({}, seen(STALE, STALE, STALE, master=2), Restart(1)),
     "a single broker": ({"replicas": 1}, seen(STALE), Restart(0)),
@@ -79,7 +80,7 @@ def test_a_rolling_update_ends_with_each_pod_restarted_once_and_the_master_last(
             case Restart(ordinal=ordinal):
                 restarts.append(ordinal)
                 pods[ordinal] = READY
-            case HandOver(target=target):
+            case Tell(order=HandOver(successor=target)):
                 assert restarts == [1, 0]
                 master = target
             case _:
@@ -149,7 +150,8 @@ def test_a_deletion_that_waits_says_for_whom_and_how_to_go_on():
 
 
 @pytest.mark.parametrize(
-    ("target", "wanted"), [(None, HandOver(0, 1)), (2, HandOver(0, 2)), (0, Reason.NO_SUCCESSOR)]
+    ("target", "wanted"),
+    [(None, Tell(0, HandOver(1))), (2, Tell(0, HandOver(2))), (0, Reason.NO_SUCCESSOR)],
 )
 def test_a_switchover_by_hand(target, wanted):
     found = decide.switch_over(seen(READY, READY, READY), target)
@@ -157,7 +159,7 @@ def test_a_switchover_by_hand(target, wanted):
 
 
 def test_a_stopping_broker_does_not_become_the_master():
-    assert decide.switch_over(seen(READY, ENDING, READY), None) == HandOver(0, 2)
+    assert decide.switch_over(seen(READY, ENDING, READY), None) == Tell(0, HandOver(2))
     wait = decide.switch_over(seen(READY, ENDING, READY), 1)
     assert isinstance(wait, Wait)
     assert wait.reason is Reason.NO_SUCCESSOR

@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from cometmq.ha.actions import Fence, HandOver, Status
+from cometmq.ha.actions import Status, Tell
+from cometmq.ha.orders import Fence, HandOver, Rebuild
 from cometmq.ha.record import Copy
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.operator.broker_groups import user_orders
 from cometmq.operator.broker_groups.group import ACCEPT_LOSS, FENCE, REBUILD, SWITCHOVER
-from cometmq.operator.broker_groups.user_orders import AcceptLoss, Discard, Refused
+from cometmq.operator.broker_groups.user_orders import AcceptLoss, Refused
 from cometmq.operator.testing.states import READY, copy, group, seen
 
 THREE = seen(READY, READY, READY)
@@ -46,19 +47,19 @@ RECOVERING = msgspec.structs.replace(CRASHED.statuses[2], role=Role.RECOVERING)
 STILL_MASTER = msgspec.structs.replace(CRASHED.statuses[1], role=Role.MASTER)
 
 PLANS: dict[str, Any] = {
-    "to the best slave": (SWITCHOVER, "auto", THREE, HandOver(0, 1)),
-    "to a slave": (SWITCHOVER, "orders-2", THREE, HandOver(0, 2)),
+    "to the best slave": (SWITCHOVER, "auto", THREE, Tell(0, HandOver(1))),
+    "to a slave": (SWITCHOVER, "orders-2", THREE, Tell(0, HandOver(2))),
     "to another group": (SWITCHOVER, "billing-0", THREE, "'billing-0' is not a pod of the group"),
-    "fence the master": (FENCE, "orders-0", THREE, Fence(0, 5)),
-    "fence a master that was replaced": (FENCE, "orders-0", REPLACED, Fence(0, 7)),
+    "fence the master": (FENCE, "orders-0", THREE, Tell(0, Fence(5))),
+    "fence a master that was replaced": (FENCE, "orders-0", REPLACED, Tell(0, Fence(7))),
     "fence without a record": (
-        FENCE, "orders-0", seen(READY, READY, record=None), Fence(0, 5),
+        FENCE, "orders-0", seen(READY, READY, record=None), Tell(0, Fence(5)),
     ),
     "fence a slave": (FENCE, "orders-1", THREE, "orders-1 is slave, not the master"),
     "fence a silent pod": (FENCE, "orders-2", SILENT, "orders-2 does not answer"),
     "fence has no best": (FENCE, "auto", THREE, "'auto' is not a pod of the group; use orders-0"),
-    "rebuild a slave": (REBUILD, "orders-2", THREE, Discard(2)),
-    "rebuild a slave that lags": (REBUILD, "orders-2", LAGGING, Discard(2)),
+    "rebuild a slave": (REBUILD, "orders-2", THREE, Tell(2, Rebuild())),
+    "rebuild a slave that lags": (REBUILD, "orders-2", LAGGING, Tell(2, Rebuild())),
     "rebuild the master": (REBUILD, "orders-0", THREE, "orders-0 is the master: switch over first"),
     "rebuild a silent pod": (REBUILD, "orders-2", SILENT, "delete its volume claim and the pod"),
     "rebuild without a master": (REBUILD, "orders-2", CLOSED, "there is nothing to copy from"),

@@ -27,7 +27,7 @@ from cometmq.broker.copies.streams.handshake import Hello, Identity, LogExtent
 from cometmq.broker.copies.streams.proving import Answer, Challenge, Proof
 from cometmq.broker.testing.broker_groups import HOST, BrokerGroup
 from cometmq.control.controlled import Target
-from cometmq.control.methods import ORDERS, SERVICE
+from cometmq.control.methods import METHODS, OTHERS, SERVICE
 from cometmq.control.proof import CHALLENGE_KEY, PROOF_KEY, Caller
 from cometmq.control.v1 import control_pb2 as pb
 from cometmq.ha.group_key import Initiator, NotProven, Purpose
@@ -39,7 +39,7 @@ COUNT: Final = 2
 CLUSTER: Final = "DefaultCluster"
 STRANGER: Final = 7
 """The ordinal of the program that has the key but is no member."""
-METHODS: Final = ("GetStatus", "WatchStatus", "UpdateConfig", *ORDERS)
+CALLS: Final = (*OTHERS, *METHODS)
 HARMLESS: Final = ("GetStatus", "WatchStatus")
 """Calls that a program with the key may make without changing the group."""
 CALL_S_MAX: Final = 10.0
@@ -210,7 +210,7 @@ class _Members:
 
     async def _call(self, channel: grpc.aio.Channel, *, is_proven: bool) -> None:
         random = self._random
-        method = random.choice(HARMLESS if is_proven else METHODS)
+        method = random.choice(HARMLESS if is_proven else CALLS)
         target = Target(self._group.group.name, 0)
         data = mutated(random, [one[1:] for one in self._corpus["control_request"]])
         if random.random() < 0.5:

@@ -14,6 +14,7 @@ from cometmq.broker.copies.streams import frames, proving
 from cometmq.broker.copies.streams.frames import FrameReader, Kind
 from cometmq.broker.copies.streams.handshake import Hello, Refused, Welcome, decode_handshake
 from cometmq.broker.copies.streams.rocketmq.frames import ReportReader, TransferReader
+from cometmq.control.methods import METHODS
 from cometmq.control.v1 import control_pb2
 from cometmq.peers.paths import FUZZ_CORPUS
 from cometmq.remoting.errors import RemoteProtocolError
@@ -47,9 +48,11 @@ _BODIES: Final[Mapping[Kind, Callable[[memoryview], Any]]] = {
         )
     },
 }
-_MESSAGES: Final[list[Any]] = [
-    getattr(control_pb2, name) for name in sorted(control_pb2.DESCRIPTOR.message_types_by_name)
-]
+_MESSAGES: Final[list[Any]] = sorted(
+    [getattr(control_pb2, name) for name in control_pb2.DESCRIPTOR.message_types_by_name]
+    + [method.request for method in METHODS.values()],
+    key=lambda one: one.DESCRIPTOR.name,
+)
 _OPENING_BYTES: Final = len(frames.encode_opening())
 _loop: Final = asyncio.new_event_loop()
 _no_writer: Final[Any] = object()  # identifies the connection

@@ -16,6 +16,7 @@ from cometmq.elector.elector import Elector
 from cometmq.elector.plan import Plan
 from cometmq.ha.actions import Group, Statuses
 from cometmq.ha.election import Loss
+from cometmq.ha.orders import HandOver, Order
 from cometmq.ha.port import RecordUnreachable
 from cometmq.ha.record import Versioned
 
@@ -71,35 +72,12 @@ class SimLink:
         await asyncio.sleep(network.delay())
         return is_open and target.is_up and target.process is None
 
-    async def promote(self, epoch: int) -> Report:
-        return await self._order(lambda process: process.copies.member.promote(epoch))
-
-    async def follow(self, epoch: int, master: int) -> Report:
-        return await self._order(lambda process: process.copies.member.follow(epoch, master))
-
-    async def fence(self, epoch: int) -> Report:
-        return await self._order(lambda process: process.copies.member.fence(epoch))
-
-    async def hand_over(self, successor: int, *, leaves: bool) -> Report:
-        return await self._order(
-            lambda process: process.copies.member.hand_over(successor, leaves=leaves),
-            LONG_ORDER_S,
-        )
-
-    async def drop(self, ordinal: int) -> Report:
-        return await self._order(lambda process: process.copies.member.drop(ordinal))
-
-    async def resize(self, copies: int) -> Report:
-        return await self._order(lambda process: process.copies.member.resize(copies))
-
-    async def _order(
-        self, order: Callable[[BrokerProcess], Awaitable[Any]], timeout_s: float = ORDER_S
-    ) -> Report:
+    async def order(self, order: Order) -> Report:
         async def work(process: BrokerProcess) -> Report:
-            await order(process)
+            await process.copies.member.obey(order)
             return await process.report()
 
-        return await self._call(work, timeout_s)
+        return await self._call(work, LONG_ORDER_S if isinstance(order, HandOver) else ORDER_S)
 
     async def _call(
         self, work: Callable[[BrokerProcess], Awaitable[Report]], timeout_s: float

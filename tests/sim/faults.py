@@ -15,7 +15,8 @@ from tests.sim.host import BrokerProcess, Host
 from tests.sim.place import NAME as RECORD
 from tests.sim.plan import FAULTS
 
-from cometmq.ha.actions import HandOver
+from cometmq.ha.actions import Tell
+from cometmq.ha.orders import Fence, Follow
 from cometmq.ha.planned import switch_over
 from cometmq.ha.role import Role as MemberRole
 from cometmq.ha.state import Standing
@@ -309,8 +310,8 @@ class Nemesis:
             if host.process is not None
         )
         order = switch_over(found.record, statuses)
-        if isinstance(order, HandOver):
-            self._note(elector.name, "orders a switchover", target=order.target)
+        if isinstance(order, Tell):
+            self._note(elector.name, "orders a switchover", target=order.order.successor)
             work = elector.elector._perform(order)
             elector.loop.call_soon(elector.loop.create_task, work)
 
@@ -322,7 +323,7 @@ class Nemesis:
             self._note(process.name, "is fenced", epoch=epoch)
 
             async def work(one: BrokerProcess) -> Any:
-                return await one.copies.member.fence(epoch)
+                return await one.copies.member.obey(Fence(epoch))
 
             process.serve(work, lambda _result, _error: None)
 
@@ -336,7 +337,7 @@ class Nemesis:
                 self._note(host.name, "gets a late order", epoch=epoch, master=master)
 
                 async def work(one: BrokerProcess) -> Any:
-                    return await one.copies.member.follow(epoch, master)
+                    return await one.copies.member.obey(Follow(epoch, master))
 
                 host.process.serve(work, lambda _result, _error: None)
 

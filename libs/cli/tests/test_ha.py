@@ -13,6 +13,7 @@ from cometmq.control.electors import Electors, elector_mark
 from cometmq.control.server import ControlServer
 from cometmq.control.testing.obedient import ObedientMember
 from cometmq.ha.member import OrderRefusal, OrderRefused
+from cometmq.ha.orders import HandOver, Promote, Rebuild
 from cometmq.ha.places.file import FileRecord
 from cometmq.ha.record import Copy, Record
 from cometmq.ha.role import Role
@@ -58,7 +59,7 @@ class Group:
         found = await self.found()
         copy = self.members[ordinal].now.status.copy
         await self.record.replace(found, found.record.elected(copy, epoch))
-        await self.members[ordinal].promote(epoch)
+        await self.members[ordinal].obey(Promote(epoch))
 
     async def ha(self, *words, group="orders"):
         members = ";".join(f"{n}=127.0.0.1:{m.server.port}" for n, m in enumerate(self.members))
@@ -310,7 +311,7 @@ async def test_a_switchover_waits_until_the_next_master_is_open(group):
     async def elect():  # acts like an elector when the record names a different holder
         while (await group.found()).record.epoch != 5:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        await group.members[2].promote(5)
+        await group.members[2].obey(Promote(5))
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(elect())
@@ -318,7 +319,7 @@ async def test_a_switchover_waits_until_the_next_master_is_open(group):
     assert {**switched.json, "took_ms": 0} == {
         "group": "orders", "master": 2, "epoch": 5, "took_ms": 0,
     }  # fmt: skip
-    assert group.members[0].orders == [("hand over", 2, False)]
+    assert group.members[0].orders == [HandOver(2)]
     (await group.ha("switchover", "--to", 2)).assert_refused(1, "broker 2 is the master already")
 
 
@@ -381,7 +382,7 @@ async def test_rebuild_asks_and_never_discards_what_is_needed(group):
     (await group.ha("rebuild", 1)).assert_refused(2, "Discard the store of broker 1 of group")
     (await group.ha("rebuild", 0, "--yes")).assert_refused(1, "broker 0 is the master: hand over")
     assert (await group.ha("rebuild", 1, "--yes", "--json")).json == {"broker": 1, "role": "slave"}
-    assert group.orders == [[], [("rebuild",)], []]
+    assert group.orders == [[], [Rebuild()], []]
 
     found = await group.record.read()
     assert found is not None

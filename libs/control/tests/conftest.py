@@ -14,8 +14,8 @@ class PatientClient(MemberClient):
     async def status(self, *, timeout_ms=60_000):
         return await super().status(timeout_ms=timeout_ms)
 
-    async def _order(self, name, *, timeout_ms=60_000, **fields):
-        return await super()._order(name, timeout_ms=timeout_ms, **fields)
+    async def order(self, order, *, timeout_ms=60_000):
+        return await super().order(order, timeout_ms=timeout_ms)
 
 
 @pytest.fixture

@@ -21,11 +21,13 @@ from cometmq.control.client import MemberClient
 from cometmq.control.controlled import ConfigChange, MemberUnreachable, Target, WrongMember
 from cometmq.control.electors import Electors
 from cometmq.control.messages import ROLES, STANDINGS, from_message, to_message, to_target
-from cometmq.control.methods import ORDERS
+from cometmq.control.methods import METHODS
 from cometmq.control.server import CODES, ControlServer
+from cometmq.control.testing.each_order import each_order
 from cometmq.control.testing.scripted import TARGET
 from cometmq.control.v1 import control_pb2 as pb
 from cometmq.ha.member import OrderRefusal, OrderRefused
+from cometmq.ha.orders import Fence, Promote
 from cometmq.ha.record import Copy
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
@@ -87,30 +89,17 @@ def test_values_of_a_later_version_are_refused_in_words(member):
 
 
 async def test_orders_reach_the_member_and_are_answered_with_the_status_after(member, client):
-    assert (await client.fence(7)).status.promised == 7
-    await client.promote(5)
-    await client.follow(6, 2)
-    await client.hand_over(2, leaves=True)
-    await client.drop(3)
-    await client.resize(4)
-    await client.rebuild()
-    assert member.orders == [
-        ("fence", 7),
-        ("promote", 5),
-        ("follow", 6, 2),
-        ("hand over", 2, True),
-        ("drop", 3),
-        ("resize", 4),
-        ("rebuild",),
-    ]
-    assert len(member.orders) == len(ORDERS)
+    assert (await client.order(Fence(7))).status.promised == 7
+    for order in each_order():
+        await client.order(order)
+    assert member.orders == [Fence(7), *each_order()]
 
 
 @pytest.mark.parametrize("reason", list(OrderRefusal))
 async def test_a_refusal_arrives_with_its_reason_and_text(member, client, reason):
     member.refusal = OrderRefused(reason, "too late, for a reason")
     with pytest.raises(OrderRefused, match="too late, for a reason") as caught:
-        await client.promote(5)
+        await client.order(Promote(5))
     assert caught.value.reason is reason
     assert reason in CODES
 
@@ -128,7 +117,7 @@ async def test_a_call_meant_for_another_member_is_refused_by_both_names(member, 
     for other in (Target("orders", 0), Target("bills", 1)):
         client = MemberClient(f"127.0.0.1:{server.port}", other)
         with pytest.raises(WrongMember, match=f"this is broker 1 of group 'orders', not {other}"):
-            await client.fence(9)
+            await client.order(Fence(9))
         with pytest.raises(WrongMember):
             await anext(client.watch())
         await client.close()
@@ -138,28 +127,28 @@ async def test_a_call_meant_for_another_member_is_refused_by_both_names(member, 
 async def test_a_fault_of_the_member_is_an_answer_and_is_logged(member, client):
     member.refusal = RuntimeError("a bug")
     with pytest.raises(MemberUnreachable, match="INTERNAL, Promote failed: RuntimeError: a bug"):
-        await client.promote(5)
+        await client.order(Promote(5))
     assert await client.status()
 
 
 async def test_an_order_ends_even_if_its_caller_goes_away(member, server):
     member.gate.clear()
     calls = TaskSet()
-    request = pb.FenceRequest(target=to_target(TARGET), epoch=9)
+    request = METHODS["Fence"].request(target=to_target(TARGET), epoch=9)
     calls.spawn(server.order("Fence", request, None), name="call")
     await until(lambda: len(server._orders) == 1)
     await calls.close()  # as gRPC does when a caller disconnects
     member.gate.set()
-    await until(lambda: member.orders == [("fence", 9)])
+    await until(lambda: member.orders == [Fence(9)])
 
 
 async def test_an_order_that_takes_too_long_goes_on(member, client, monkeypatch):
     monkeypatch.setattr(servers, "ORDER_TIMEOUT_MS", 50)
     member.gate.clear()
     with pytest.raises(MemberUnreachable, match="Fence takes longer than 50 ms and goes on"):
-        await client.fence(9)
+        await client.order(Fence(9))
     member.gate.set()
-    await until(lambda: member.orders == [("fence", 9)])
+    await until(lambda: member.orders == [Fence(9)])
 
 
 async def test_the_watch_sends_changes_at_once_and_growth_at_intervals(member, client):
@@ -275,7 +264,7 @@ async def test_an_interrupted_connection_is_replaced(member, relay):
 async def test_an_order_ends_on_the_connection_that_was_replaced(member, server, client):
     member.gate.clear()
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
-        order = group.create_task(client.promote(4))
+        order = group.create_task(client.order(Promote(4)))
         await until(lambda: len(server._orders) == 1)
         with pytest.raises(MemberUnreachable, match="DEADLINE_EXCEEDED"):
             await client.status(timeout_ms=-1)
@@ -325,14 +314,14 @@ async def test_too_many_unfinished_orders_are_refused(member, server, client):
     member.gate.clear()
     async with asyncio.TaskGroup() as group:
         for _ in range(CONNECTION_CALLS_MAX):
-            group.create_task(client.fence(9))
+            group.create_task(client.order(Fence(9)))
         await until(lambda: len(server._orders) == CONNECTION_CALLS_MAX)
         with pytest.raises(MemberUnreachable, match=r"RESOURCE_EXHAUSTED, .* 8 unfinished orders"):
-            await client.fence(9)
+            await client.order(Fence(9))
         assert await client.status() == member.now
         member.gate.set()
     assert len(member.orders) == CONNECTION_CALLS_MAX
-    assert await client.fence(10)
+    assert await client.order(Fence(10))
 
 
 @pytest.mark.parametrize(("connection_count", "is_stubborn"), [(1, True), (CALLS_MAX, False)])
@@ -362,7 +351,7 @@ async def test_one_address_that_opens_many_watches_starves_no_elector(
         reports = client.watch(interval_ms=100, silence_ms=DEADLINE_S * 1000)
         for _ in range(3):
             assert bare(await anext(reports)) == member.now
-        assert (await client.fence(9)).status.promised == 9
+        assert (await client.order(Fence(9))).status.promised == 9
         await reports.aclose()
         assert len(server.streams) <= CALLS_MAX
     await greedy.close()

@@ -10,6 +10,7 @@ from cometmq.control.client import MemberClient
 from cometmq.control.electors import ELECTORS_MAX, FIRST_MS, SILENCE_MS, Electors, elector_mark
 from cometmq.control.server import ControlServer
 from cometmq.control.testing.scripted import TARGET
+from cometmq.ha.orders import Fence
 
 
 class Clock:
@@ -69,7 +70,7 @@ async def test_calls_of_electors_count_and_those_of_administrators_do_not(member
         assert (await elector.status(timeout_ms=60_000)).electors == 1
         watch = elector.watch(silence_ms=60_000)
         assert (await anext(watch)).electors == 1
-        assert (await person.fence(9)).electors == 1
+        assert (await person.order(Fence(9))).electors == 1
         clock.now_ms += SILENCE_MS  # it hangs: its watch is open, but it asks for nothing
         async with asyncio.timeout(60):
             assert (await anext(watch)).electors == 0

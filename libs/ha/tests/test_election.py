@@ -5,15 +5,9 @@ import msgspec
 import pytest
 
 from cometmq.ha import election
-from cometmq.ha.actions import (
-    Blocked,
-    Elect,
-    Follow,
-    Group,
-    Promote,
-    Status,
-)
+from cometmq.ha.actions import Blocked, Elect, Group, Status, Tell
 from cometmq.ha.election import Loss, Watched
+from cometmq.ha.orders import Follow, Promote
 from cometmq.ha.record import Copy, Versioned
 from cometmq.ha.role import Role
 from cometmq.ha.testing.samples import (
@@ -203,9 +197,9 @@ def test_a_lost_master_is_replaced_and_others_complete():
 def test_the_recorded_holder_is_told_and_then_the_others():
     found = recorded(epoch=5)
     statuses = (slave(M), slave(X), slave(Y))
-    assert election.complete(found.record, statuses) == (Promote(0, 5),)
+    assert election.complete(found.record, statuses) == (Tell(0, Promote(5)),)
     statuses = (master(epoch=5), slave(X), slave(Y, epoch=5))
-    assert election.complete(found.record, statuses) == (Follow(1, 5, 0),)
+    assert election.complete(found.record, statuses) == (Tell(1, Follow(5, 0)),)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +242,7 @@ def test_the_epoch_stays_while_the_recorded_master_does_not_lead(holder):
 def test_a_former_master_is_told_to_follow():
     found = recorded(epoch=5, holder=X)
     statuses = (master(M, 4), master(X, 5))
-    assert election.complete(found.record, statuses) == (Follow(0, 5, 1),)
+    assert election.complete(found.record, statuses) == (Tell(0, Follow(5, 1)),)
 
 
 def test_nothing_is_ordered_while_the_holder_is_unknown():

@@ -4,12 +4,8 @@
 import msgspec
 
 from cometmq.ha import missing_record
-from cometmq.ha.actions import (
-    Blocked,
-    Create,
-    Fence,
-    Group,
-)
+from cometmq.ha.actions import Blocked, Create, Group, Tell
+from cometmq.ha.orders import Fence
 from cometmq.ha.record import Copy, Record
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
@@ -44,7 +40,7 @@ def test_all_brokers_answer_before_a_record_is_created():
 
 def test_all_are_fenced_before_a_record_is_created():
     before = (master(), fenced(X), fenced(Y, promised=8))
-    assert restore(*before) == (Fence(0, 9), Fence(2, 9))
+    assert restore(*before) == (Tell(0, Fence(9)), Tell(2, Fence(9)))
 
 
 def had(copy, max_offset, standing=Standing.PROVEN, **changes):

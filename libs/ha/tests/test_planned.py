@@ -5,14 +5,8 @@ import msgspec
 import pytest
 
 from cometmq.ha import election, planned
-from cometmq.ha.actions import (
-    Blocked,
-    Drop,
-    Group,
-    HandOver,
-    Resize,
-    Wait,
-)
+from cometmq.ha.actions import Blocked, Group, Tell, Wait
+from cometmq.ha.orders import Drop, HandOver, Resize
 from cometmq.ha.role import Role
 from cometmq.ha.testing.samples import (
     GROUP,
@@ -30,8 +24,8 @@ from cometmq.ha.testing.samples import (
 def test_a_switchover_goes_to_the_member_that_lags_least():
     statuses = (master(), slave(X, lag_bytes=500), slave(Y, lag_bytes=10))
     record = recorded().record
-    assert planned.switch_over(record, statuses) == HandOver(0, 2)
-    assert planned.switch_over(record, statuses, 1) == HandOver(0, 1)
+    assert planned.switch_over(record, statuses) == Tell(0, HandOver(2))
+    assert planned.switch_over(record, statuses, 1) == Tell(0, HandOver(1))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +54,7 @@ def test_a_switchover_needs_a_master():
 def test_the_master_takes_a_member_out_that_is_to_go():
     statuses = (master(), slave(X), slave(Y))
     actions = election.decide(GROUP, recorded(), statuses, is_master_lost=False, removing={2})
-    assert actions == (Drop(0, 2),)
+    assert actions == (Tell(0, Drop(2)),)
     actions = election.decide(GROUP, recorded(M, X), statuses, is_master_lost=False, removing={2})
     assert actions == ()
 
@@ -75,36 +69,38 @@ def test_a_full_set_gets_room_for_the_successor_of_a_member_that_leaves():
     group = Group(name="orders", ordinals=(0, 2), min_in_sync=2)
     full = msgspec.structs.replace(recorded(M, X).record, copies=2)
     statuses = (master(), slave(X), slave(Y))
-    assert only(planned.retire(group, full, statuses, {1})) == Resize(0, 3)
+    assert only(planned.retire(group, full, statuses, {1})) == Tell(0, Resize(3))
     joined = recorded().record
-    assert only(planned.retire(group, joined, statuses, {1})) == Drop(0, 1)
-    assert only(planned.resize(group, recorded(M, Y).record)) == Resize(0, 2)
+    assert only(planned.retire(group, joined, statuses, {1})) == Tell(0, Drop(1))
+    assert only(planned.resize(group, recorded(M, Y).record)) == Tell(0, Resize(2))
 
 
 def test_a_full_set_of_members_that_all_leave_gets_room_for_a_successor():
     group = Group(name="orders", ordinals=(2,))
     full = msgspec.structs.replace(recorded(M, X).record, copies=2)
     statuses = (master(), slave(X), slave(Y))
-    assert only(planned.retire(group, full, statuses, {0, 1})) == Resize(0, 3)
+    assert only(planned.retire(group, full, statuses, {0, 1})) == Tell(0, Resize(3))
     with_room = recorded(M, X).record
     assert only(planned.retire(group, with_room, statuses, {0, 1})).reason is Blocked.TARGET_UNFIT
     joined = recorded().record
-    assert only(planned.retire(group, joined, statuses, {0, 1})) == HandOver(0, 2, leaves=True)
+    assert only(planned.retire(group, joined, statuses, {0, 1})) == Tell(
+        0, HandOver(2, leaves=True)
+    )
 
 
 def test_another_number_of_copies_is_written_by_the_master():
     group = Group(name="orders", ordinals=(0, 1, 2, 3))
     statuses = (master(), slave(X), slave(Y))
     actions = election.decide(group, recorded(), statuses, is_master_lost=False)
-    assert actions == (Resize(0, 4),)
+    assert actions == (Tell(0, Resize(4)),)
     actions = election.decide(group, recorded(), statuses, is_master_lost=False, removing={2})
-    assert actions == (Drop(0, 2),)
+    assert actions == (Tell(0, Drop(2)),)
 
 
 def test_a_master_that_is_to_go_hands_over_first():
     statuses = (master(), slave(X, lag_bytes=5), slave(Y))
     action = only(planned.retire(GROUP, recorded().record, statuses, {0, 2}))
-    assert action == HandOver(0, 1, leaves=True)
+    assert action == Tell(0, HandOver(1, leaves=True))
 
 
 def relief(*statuses, record=None, removing=()):
@@ -116,7 +112,7 @@ FULL = master(is_full=True)
 
 
 def test_a_master_with_a_full_disk_hands_over_to_a_member_with_room():
-    assert relief(FULL, slave(X), slave(Y, has_room=True)) == (HandOver(0, 2, leaves=True),)
+    assert relief(FULL, slave(X), slave(Y, has_room=True)) == (Tell(0, HandOver(2, leaves=True)),)
     assert relief(master(), slave(X, has_room=True), slave(Y, has_room=True)) == ()
 
 
@@ -138,5 +134,7 @@ def test_a_member_that_leaves_relieves_no_master():
     statuses = slave(X, has_room=True), slave(Y, has_room=True)
     group = msgspec.structs.replace(GROUP, min_in_sync=1)
     record = recorded().record
-    assert planned.relieve(group, record, (FULL, *statuses), {1}) == (HandOver(0, 2, leaves=True),)
+    assert planned.relieve(group, record, (FULL, *statuses), {1}) == (
+        Tell(0, HandOver(2, leaves=True)),
+    )
     assert planned.relieve(group, record, (FULL, statuses[0]), {1}) == ()

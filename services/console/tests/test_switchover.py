@@ -18,6 +18,7 @@ from cometmq.control.controlled import Target
 from cometmq.control.electors import elector_mark
 from cometmq.control.testing.obedient import ObedientMember
 from cometmq.ha.member import OrderRefusal, OrderRefused
+from cometmq.ha.orders import HandOver, Promote
 from cometmq.ha.places.file import FileRecord
 from cometmq.ha.record import Record
 from cometmq.ha.role import Role
@@ -101,11 +102,11 @@ def site(sites, members):
 async def test_a_switchover_shows_what_it_does_and_hands_over(site, members):
     members.members[2].becomes(lag_bytes=70_000)
 
-    async def elected(*_args, **_more):
-        await ObedientMember.hand_over(members.members[0], 1, leaves=False)
-        await members.members[1].promote(5)
+    async def elected(_order):
+        await ObedientMember.obey(members.members[0], HandOver(1))
+        await members.members[1].obey(Promote(5))
 
-    members.members[0].hand_over = elected
+    members.members[0].obey = elected
     await site.log_in()
     page = await site.web.get("/broker?name=orders")
     assert f'href="{PATH}?name=orders"' in page.text

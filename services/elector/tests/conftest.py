@@ -11,6 +11,7 @@ from cometmq.elector.elector import Elector
 from cometmq.elector.plan import plan_of
 from cometmq.elector.settings import ElectorSettings
 from cometmq.ha.fencing import Timing
+from cometmq.ha.orders import Drop, Follow, HandOver, Promote, Resize
 from cometmq.ha.places.memory import MemoryPlace
 from cometmq.ha.record import Copy
 from cometmq.ha.role import Role
@@ -47,40 +48,37 @@ class FakeMember(ScriptedMember):
         self.is_silent = False
         self.is_refusing_connections = False
 
-    async def promote(self, epoch):
-        await super().promote(epoch)
-        record = self.place.current.record
-        if record.holder == self.now.status.copy and record.epoch > self.now.status.promised:
-            self.becomes(
-                role=Role.MASTER, epoch=record.epoch, promised=record.epoch,
-                last_log_epoch=record.epoch, has_lost_master=False,
-            )  # fmt: skip
-
-    async def follow(self, epoch, master):
-        await super().follow(epoch, master)
-        self.becomes(
-            role=Role.SLAVE, epoch=epoch, promised=epoch, last_log_epoch=epoch,
-            has_lost_master=False,
-        )  # fmt: skip
-
-    async def hand_over(self, successor, *, leaves):
-        await super().hand_over(successor, leaves=leaves)
-        found = self.place.current
-        copy = next(one for one in found.record.in_sync if one.ordinal == successor)
-        epoch = found.record.epoch + 1
-        self.place.replace(found, found.record.elected(copy, epoch, deposes=False))
-        self.becomes(role=Role.SLAVE, epoch=epoch, promised=epoch)
-
-    async def drop(self, ordinal):
-        await super().drop(ordinal)
-        found = self.place.current
-        stay = [copy for copy in found.record.in_sync if copy.ordinal != ordinal]
-        self.place.replace(found, found.record.renewed(stay))
-
-    async def resize(self, copies):
-        await super().resize(copies)
-        found = self.place.current
-        self.place.replace(found, found.record.renewed(copies=copies))
+    async def obey(self, order):
+        await super().obey(order)
+        match order:
+            case Promote():
+                record = self.place.current.record
+                if (
+                    record.holder == self.now.status.copy
+                    and record.epoch > self.now.status.promised
+                ):
+                    self.becomes(
+                        role=Role.MASTER, epoch=record.epoch, promised=record.epoch,
+                        last_log_epoch=record.epoch, has_lost_master=False,
+                    )  # fmt: skip
+            case Follow(epoch=epoch):
+                self.becomes(
+                    role=Role.SLAVE, epoch=epoch, promised=epoch, last_log_epoch=epoch,
+                    has_lost_master=False,
+                )  # fmt: skip
+            case HandOver(successor=successor):
+                found = self.place.current
+                copy = next(one for one in found.record.in_sync if one.ordinal == successor)
+                epoch = found.record.epoch + 1
+                self.place.replace(found, found.record.elected(copy, epoch, deposes=False))
+                self.becomes(role=Role.SLAVE, epoch=epoch, promised=epoch)
+            case Drop(ordinal=ordinal):
+                found = self.place.current
+                stay = [copy for copy in found.record.in_sync if copy.ordinal != ordinal]
+                self.place.replace(found, found.record.renewed(stay))
+            case Resize(copies=copies):
+                found = self.place.current
+                self.place.replace(found, found.record.renewed(copies=copies))
 
 
 class FakeLink:
@@ -91,16 +89,16 @@ class FakeLink:
         self._check()
         return self._member.report()
 
+    def watch(self, *, interval_ms, silence_ms):
+        raise MemberUnreachable("these electors poll")
+
     async def is_refusing(self):
         return self._member.is_refusing_connections
 
-    def __getattr__(self, name):
-        async def order(*args, **options):
-            self._check()
-            await getattr(self._member, name)(*args, **options)
-            return self._member.report()
-
-        return order
+    async def order(self, order):
+        self._check()
+        await self._member.obey(order)
+        return self._member.report()
 
     def _check(self):
         if self._member.is_silent or self._member.is_refusing_connections:

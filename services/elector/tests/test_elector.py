@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cometmq.ha.actions import Blocked
 from cometmq.ha.member import OrderRefusal, OrderRefused
+from cometmq.ha.orders import Drop, Fence, HandOver, Resize
 from cometmq.ha.places.memory import Fault
 from cometmq.ha.record import Copy
 from cometmq.ha.role import Role
@@ -140,7 +141,7 @@ async def test_a_record_that_changed_after_it_was_read_does_not_block_anything(t
     async def read_and_hand_over():
         found = await read()
         if found.record.epoch == first.epoch:
-            await member.hand_over(1, leaves=False)
+            await member.obey(HandOver(1))
             trio.members[1].becomes(
                 role=Role.MASTER, epoch=first.epoch + 1, promised=first.epoch + 1,
                 last_log_epoch=first.epoch + 1,
@@ -305,7 +306,7 @@ async def test_a_winner_that_never_heard_of_its_election_is_told_by_any_elector(
 async def test_a_master_that_a_person_fenced_is_not_elected_again(trio):
     elector = await started(trio)
     trio.members[0].becomes(max_offset=9)  # more than any other
-    await trio.members[0].fence(trio.record.epoch + 1)
+    await trio.members[0].obey(Fence(trio.record.epoch + 1))
     await rounds(elector)
     assert trio.record.holder == trio.copy(1)
     assert trio.roles() == ["slave", "master", "slave"]
@@ -314,7 +315,7 @@ async def test_a_master_that_a_person_fenced_is_not_elected_again(trio):
 async def test_a_fenced_master_without_another_broker_is_elected_again(pair):
     elector = await started(pair)
     pair.members[1].is_silent = True
-    await pair.members[0].fence(pair.record.epoch + 1)
+    await pair.members[0].obey(Fence(pair.record.epoch + 1))
     await rounds(elector)
     assert pair.roles()[0] == "master"
 
@@ -328,16 +329,16 @@ async def test_a_leaving_slave_is_dropped_and_the_number_of_copies_follows(trio)
     await rounds(elector)
     assert trio.record.in_sync == (trio.copy(0), trio.copy(1))
     assert trio.record.copies == 2
-    assert ("drop", 2) in trio.members[0].orders
-    assert ("resize", 2) in trio.members[0].orders
+    assert Drop(2) in trio.members[0].orders
+    assert Resize(2) in trio.members[0].orders
 
 
 async def test_a_leaving_master_hands_over_first(trio):
     await started(trio)
     elector = trio.elector(leaving_members="0")
     await rounds(elector, 10)
-    handed = [order for order in trio.members[0].orders if order[0] == "hand over"]
-    assert handed == [("hand over", 1, True)]
+    handed = [order for order in trio.members[0].orders if isinstance(order, HandOver)]
+    assert handed == [HandOver(1, leaves=True)]
     assert trio.record.holder == trio.copy(1)
     assert trio.copy(0) not in trio.record.in_sync
 

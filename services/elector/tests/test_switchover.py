@@ -12,6 +12,7 @@ from cometmq.elector.plan import plan_of
 from cometmq.elector.settings import ElectorSettings
 from cometmq.elector.switchover import carry_out, plan_switchover
 from cometmq.ha.member import OrderRefusal, OrderRefused
+from cometmq.ha.orders import HandOver, Promote
 from cometmq.ha.role import Role
 
 from .conftest import GROUP, FakeLink, started
@@ -22,9 +23,9 @@ class LossyLink(FakeLink):
 
     obey = None
 
-    async def hand_over(self, successor, *, leaves):
+    async def order(self, order):
         if self.obey is not None:
-            await self.obey(successor)
+            await self.obey(order.successor)
         raise MemberUnreachable("no answer in time")
 
 
@@ -43,8 +44,8 @@ def becoming_master(trio, ordinal):
     """Return a handover to this broker, whatever the order names."""
 
     async def obey(_successor):
-        await trio.members[0].hand_over(ordinal, leaves=False)
-        await trio.members[ordinal].promote(trio.record.epoch)
+        await trio.members[0].obey(HandOver(ordinal))
+        await trio.members[ordinal].obey(Promote(trio.record.epoch))
 
     return obey
 
@@ -80,7 +81,7 @@ async def test_the_election_of_another_broker_is_no_switchover(trio, group, elec
         found, epoch = trio.found, trio.record.epoch + 1
         trio.place.replace(found, found.record.elected(trio.copy(elected), epoch))
         trio.members[successor].becomes(role=Role.SLAVE)
-        await trio.members[elected].promote(epoch)
+        await trio.members[elected].obey(Promote(epoch))
 
     group.clients[0].obey = obey
     plan = await plan_switchover(group, 1)

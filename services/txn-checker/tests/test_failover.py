@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.testing.broker_groups import BrokerGroup, running_group
+from cometmq.ha.orders import HandOver
 from cometmq.remoting.errors import RequestTimeout
 from cometmq.remoting.names import HALF_TOPIC
 from cometmq.txn_checker.app import TxnCheckerApp
@@ -80,7 +81,7 @@ async def test_the_checker_follows_the_master_through_a_switchover(
         checker = await suite.checker(**HOUR)
         await follows(checker, group, until, 1)
         await group.until_in_sync(0, 1)
-        await group.member(old).hand_over(1 - old)
+        await group.member(old).obey(HandOver(1 - old))
         assert await group.until_master(old) == 1 - old
         await follows(checker, group, until, 1)
         producer = await suite.producer(broker=group.address(1 - old))

@@ -18,7 +18,9 @@ from cometmq.control import electors
 from cometmq.control.client import MemberClient
 from cometmq.control.controlled import MemberUnproven, Target
 from cometmq.control.electors import elector_mark
-from cometmq.ha.member import OrderRefusal, OrderRefused
+from cometmq.control.testing.each_order import each_order
+from cometmq.ha.member import CHANGE_THE_ROLE, OrderRefusal, OrderRefused
+from cometmq.ha.orders import Drop, Fence, HandOver, Rebuild
 from cometmq.ha.role import Role
 from cometmq.ha.signed import fingerprint
 from cometmq.peers.ports import free_port
@@ -80,15 +82,33 @@ async def test_a_broker_reports_its_state_and_obeys(controlled):
             while (await client.status()).confirm_offset != end:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
-    await controlled.clients[master].hand_over(1 - master)
+    await controlled.clients[master].order(HandOver(1 - master))
     await group.until(lambda: group.master == 1 - master)
     with pytest.raises(OrderRefused) as refused:
-        await controlled.clients[master].drop(0)
+        await controlled.clients[master].order(Drop(0))
     assert refused.value.reason is OrderRefusal.NOT_MASTER
     epoch = group.record.epoch + 1
-    fenced = await controlled.clients[1 - master].fence(epoch)
+    fenced = await controlled.clients[1 - master].order(Fence(epoch))
     assert (fenced.status.role, fenced.status.promised) == (Role.FENCED, epoch)
     assert fenced.confirm_offset >= end
+
+
+async def test_each_order_is_obeyed_in_the_roles_that_it_names(controlled):
+    group = controlled.group
+    master = await group.until_master()
+    await group.until_in_sync(0, 1)
+    for app in group.apps.values():
+        app.discard.request_stop = lambda: None
+    clients = {Role.MASTER: controlled.clients[master], Role.SLAVE: controlled.clients[1 - master]}
+    for order in each_order():
+        is_event, roles = type(order) in CHANGE_THE_ROLE, order.obeyed_in
+        assert is_event == (not roles), f"{order} needs rows in TRANSITIONS, or `obeyed_in`"
+        for role, client in clients.items():
+            if role in roles:
+                assert (await client.order(order)).status.role is role
+            elif not is_event:
+                with pytest.raises(OrderRefused, match="not"):
+                    await client.order(order)
 
 
 async def test_a_member_without_an_elector_says_so_and_goes_on_serving(controlled, monkeypatch):
@@ -117,7 +137,7 @@ async def test_a_stranger_on_loopback_is_neither_answered_nor_obeyed(controlled)
             with pytest.raises(MemberUnproven):
                 await stranger.status()
             with pytest.raises(MemberUnproven):
-                await stranger.fence(1 << 40)
+                await stranger.order(Fence(1 << 40))
         finally:
             await stranger.close()
     assert group.status(0).promised < 1 << 40
@@ -141,7 +161,7 @@ async def test_a_slave_discards_its_store_and_copies_everything_again(controlled
     await group.until_in_sync(0, 1)
     slave = 1 - master
     with pytest.raises(OrderRefused, match="it is master in epoch"):
-        await controlled.clients[master].rebuild()
+        await controlled.clients[master].order(Rebuild())
     async with group.client(master) as client:
         assert (await client.send(b"kept", topic="T")).code == 0
     before = group.status(slave).copy
@@ -150,7 +170,7 @@ async def test_a_slave_discards_its_store_and_copies_everything_again(controlled
 
     stops = asyncio.Event()
     group.apps[slave].discard.request_stop = stops.set
-    await controlled.clients[slave].rebuild()
+    await controlled.clients[slave].order(Rebuild())
     await asyncio.wait_for(stops.wait(), 60)
     await group.stop(slave)
     (aside,) = tmp_path.glob(f"{slave}/discarded-*")
@@ -175,8 +195,8 @@ async def test_a_broker_that_has_become_the_master_keeps_its_store(controlled, t
     await group.until_in_sync(0, 1)
     slave = 1 - master
     group.apps[slave].discard.request_stop = lambda: None
-    await controlled.clients[slave].rebuild()
-    await controlled.clients[master].hand_over(slave)
+    await controlled.clients[slave].order(Rebuild())
+    await controlled.clients[master].order(HandOver(slave))
     await group.until(lambda: group.master == slave)
     await group.until_in_sync(0, 1)
     log = group.logs[slave]

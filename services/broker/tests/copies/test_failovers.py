@@ -12,6 +12,7 @@ from cometmq.broker.handlers.runtime_info import expected_members
 from cometmq.broker.testing.broker_groups import DEADLINE_S, BrokerGroup, running_group
 from cometmq.broker.testing.clients import Client
 from cometmq.ha.member import OrderRefused
+from cometmq.ha.orders import Drop, Fence, HandOver
 from cometmq.ha.port import Outcome
 from cometmq.ha.record import Record, Versioned
 from cometmq.ha.role import Role
@@ -98,7 +99,7 @@ async def test_a_fenced_master_follows_another(tmp_path: Path, count: int) -> No
         async with group.client(old) as client:
             sent = await send_all(client, 0, 30)
         await group.until(lambda: logs_are_equal(group))
-        await group.member(old).fence(group.record.epoch + 1)
+        await group.member(old).obey(Fence(group.record.epoch + 1))
         new = await group.until_master(old)
         async with group.client(new) as client:
             assert await bodies(client) == sent
@@ -195,7 +196,7 @@ async def test_a_send_to_a_broker_without_a_master_names_the_election(tmp_path: 
     async with running_group(tmp_path, 2) as group:
         master = group.master
         assert master is not None
-        await group.member(master).fence(group.record.epoch + 1)
+        await group.member(master).obey(Fence(group.record.epoch + 1))
         async with group.client(master) as client:
             with pytest.raises(CommandError, match="it is fenced: an election or") as caught:
                 await client.send(b"refused", topic="New")
@@ -229,7 +230,7 @@ async def test_a_stopping_broker_that_is_made_the_master_hands_over_again(tmp_pa
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 try:
-                    await group.member(other).hand_over(old)
+                    await group.member(other).obey(HandOver(old))
                     break
                 except OrderRefused:  # the broker does not follow yet
                     await asyncio.sleep(0.05)
@@ -283,7 +284,7 @@ async def test_a_switchover_under_load_fails_no_send(
             for number in range(4):
                 tasks.create_task(produce(client, number))
             await group.until(lambda: len(acknowledged) > 100)
-            status = await group.member(old).hand_over(1 - old)
+            status = await group.member(old).obey(HandOver(1 - old))
             assert (status.role, status.epoch) == (Role.SLAVE, group.record.epoch)
             before = len(acknowledged)
             await group.until(lambda: len(acknowledged) > before + 100)
@@ -320,7 +321,7 @@ async def test_a_switchover_to_a_broker_that_is_not_in_sync_changes_nothing(
         await group.until(lambda: not membership.sender.followers())
         async with group.client(master) as client:
             with pytest.raises(OrderRefused, match="did not catch up in time"):
-                await group.member(master).hand_over(1 - master)
+                await group.member(master).obey(HandOver(1 - master))
             await group.until_in_sync(master)
             assert (await client.send(b"accepted")).code == 0
 
@@ -367,7 +368,7 @@ async def test_a_removed_member_stays_out(tmp_path: Path) -> None:
         master = group.master
         assert master is not None
         leaving = next(ordinal for ordinal in group.apps if ordinal != master)
-        await group.member(master).drop(leaving)
+        await group.member(master).obey(Drop(leaving))
         await group.until(lambda: leaving not in group.in_sync)
         async with group.client(master) as client:
             assert (await client.send(b"accepted")).code == 0

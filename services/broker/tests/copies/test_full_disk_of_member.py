@@ -12,6 +12,7 @@ from cometmq.broker.testing.member_rig import ME, Rig, X, record, running
 from cometmq.ha import member as rules
 from cometmq.ha.epochs import HistoryUnsaved
 from cometmq.ha.member import OrderRefusal, OrderRefused
+from cometmq.ha.orders import Fence
 from cometmq.ha.role import Role
 from cometmq.ha.state import State
 
@@ -48,7 +49,7 @@ async def test_a_standing_that_cannot_be_saved_ends_the_membership(
         rig.write(record(5, holder=X))
         rig.inbox.want_read()
         with pytest.raises(OrderRefused) as caught:
-            await rig.member.fence(9)
+            await rig.member.obey(Fence(9))
         assert caught.value.reason is OrderRefusal.STORE_FAILED
         assert rig.role is Role.FAILED
 
@@ -79,11 +80,11 @@ async def test_a_promise_that_did_not_fit_on_the_disk_is_never_answered(
         await rig.until(lambda: rig.member.status().epoch == 4 and rig.saved.last_in_sync)
         disk = FullDisk(rig, monkeypatch)
         with pytest.raises(OrderRefused) as caught:
-            await rig.member.fence(9)
+            await rig.member.obey(Fence(9))
         assert caught.value.reason is OrderRefusal.STORE_FAILED
         assert (rig.role, rig.saved.promised) == (Role.FAILED, 4)
         with pytest.raises(OrderRefused):
-            await rig.member.fence(9)
+            await rig.member.obey(Fence(9))
         disk.number = 0
         await rig.until(lambda: rig.role is Role.SLAVE)
         assert rig.saved.promised == rig.member.status().promised == 9
@@ -144,6 +145,6 @@ async def test_a_store_that_fails_besides_a_full_disk_does_not_recover(
         rig.inbox.observe(rules.StoreFailed())
         disk.number = 0
         with pytest.raises(OrderRefused):
-            await rig.member.fence(9)
+            await rig.member.obey(Fence(9))
         assert rig.role is Role.FAILED
         assert rig.log.named("member.recovered") == []

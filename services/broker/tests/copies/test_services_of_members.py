@@ -12,6 +12,7 @@ from cometmq.broker.delays.level import DelayFile
 from cometmq.broker.testing.broker_groups import BrokerGroup, running_group
 from cometmq.broker.testing.clients import Client
 from cometmq.broker.testing.process import RecordingNamesrv
+from cometmq.ha.orders import HandOver
 from cometmq.ha.role import Role
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
@@ -163,7 +164,7 @@ async def test_delayed_messages_are_delivered_once_across_a_switchover(tmp_path:
             for number in range(20):
                 await client.send(b"%d" % number, properties=DELAYED.format(number))
                 await asyncio.sleep(0.05)
-            await group.member(old).hand_over(1 - old)
+            await group.member(old).obey(HandOver(1 - old))
         await group.until(lambda: group.master == 1 - old)
         async with group.client(1 - old) as client:
             await until_bodies(client, 20)
@@ -253,7 +254,7 @@ async def test_a_held_pull_is_answered_when_the_master_hands_over(tmp_path: Path
             await asyncio.sleep(0.2)
             assert not held.done()
             began = time.monotonic()
-            await group.member(old).hand_over(1 - old)
+            await group.member(old).obey(HandOver(1 - old))
             assert (await held).code == ResponseCode.PULL_NOT_FOUND
             assert time.monotonic() - began < 30
 
@@ -281,7 +282,7 @@ async def test_offsets_committed_at_the_old_master_reach_the_new_one(tmp_path: P
         async with group.client(old) as client:
             await client.send(b"first")
             await client.commit(1)
-            await group.member(old).hand_over(1 - old)
+            await group.member(old).obey(HandOver(1 - old))
             await group.until(lambda: group.master == 1 - old)
             await client.commit(7)
         async with group.client(1 - old) as client:

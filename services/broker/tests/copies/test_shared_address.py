@@ -10,6 +10,7 @@ from cometmq.broker.registration.addresses import packed_host
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.start_checks import check_settings
 from cometmq.broker.testing.broker_groups import running_group
+from cometmq.ha.orders import HandOver
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat
 from cometmq.remoting.bodies.queues import ConsumerIdList
@@ -114,7 +115,7 @@ async def test_a_former_master_closes_the_connections_that_have_stayed(
         assert server is not None
         async with group.client(old) as client:
             await client.send(b"before")
-            await group.member(old).hand_over(1 - old)
+            await group.member(old).obey(HandOver(1 - old))
             await client.send(b"forwarded")
             await group.until(lambda: not tuple(server.peers))
 

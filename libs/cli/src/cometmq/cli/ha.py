@@ -31,8 +31,9 @@ from cometmq.cli.say import say
 from cometmq.elector.open_group import GroupFailed, OpenGroup
 from cometmq.elector.switchover import carry_out, plan_switchover, until_open
 from cometmq.ha import missing_record
-from cometmq.ha.actions import Create, Fence, Wait
+from cometmq.ha.actions import Create, Tell, Wait
 from cometmq.ha.member import OrderRefused
+from cometmq.ha.orders import Fence, Rebuild
 from cometmq.ha.port import Answer, Outcome
 from cometmq.ha.record import Record
 from cometmq.ha.role import Role
@@ -120,10 +121,10 @@ def switchover(
             check_member(group, to)
         plan = await plan_switchover(group, to)
         end_dry_run(
-            f"make broker {plan.order.target} the master of group {group.name}",
+            f"make broker {plan.order.successor} the master of group {group.name}",
             [group.name],
             {
-                "master": plan.order.master,
+                "master": plan.master,
                 "in_sync": plan.in_sync,
                 "behind": plan.lag_bytes,
                 "sends": "wait until it is open; none fails",
@@ -183,7 +184,7 @@ def fence(  # one parameter per option
         known = 0 if found is None else found.record.epoch
         epoch = max(known, report.status.promised, report.status.epoch) + 1
         try:
-            after = await open_group.clients[broker].fence(epoch)
+            after = await open_group.clients[broker].order(Fence(epoch))
         except OrderRefused as error:
             raise GroupFailed(f"broker {broker} refused: {error}") from error
         facts: dict[str, Cell] = {
@@ -267,7 +268,7 @@ def rebuild(
         )
         end_dry_run(f"discard the store of broker {broker} of group {now.group}", [now.group])
         try:
-            after = await open_group.clients[broker].rebuild()
+            after = await open_group.clients[broker].order(Rebuild())
         except OrderRefused as error:
             raise GroupFailed(f"broker {broker} refused: {error}") from error
         print_facts({"broker": broker, "role": str(after.status.role)}, as_json=as_json)
@@ -377,9 +378,9 @@ async def _created(open_group: OpenGroup, *, accept_loss: bool) -> Record:
                 if outcome.answer is Answer.APPLIED:
                     return action.record
                 raise GroupFailed(_why_not_created(outcome))
-            if isinstance(action, Fence):
+            if isinstance(action, Tell):
                 try:
-                    await open_group.clients[action.ordinal].fence(action.epoch)
+                    await open_group.clients[action.ordinal].order(action.order)
                 except OrderRefused:
                     fence_epoch = 0  # it has promised a later epoch: choose again
     raise GroupFailed("other programs fence the members meanwhile: see cometmq ha status")

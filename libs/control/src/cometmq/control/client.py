@@ -19,20 +19,20 @@ from cometmq.control.controlled import (
 from cometmq.control.credentials import channel_credentials
 from cometmq.control.electors import ELECTOR_KEY
 from cometmq.control.messages import from_message, to_target
-from cometmq.control.methods import ORDERS, REASON_KEY, SERVICE
+from cometmq.control.methods import METHODS, REASON_KEY, SERVICE
 from cometmq.control.proof import CHALLENGE_KEY, PROOF_KEY, Caller, Seal
 from cometmq.control.v1 import control_pb2 as pb
 from cometmq.ha.group_key import Keys
 from cometmq.ha.member import OrderRefusal, OrderRefused
+from cometmq.ha.orders import Order
 from cometmq.remoting.errors import RemoteProtocolError, SettingsError
 from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.transport.tasks import TaskSet
 
 STATUS_TIMEOUT_MS: Final = 500
-ORDER_TIMEOUT_MS: Final = 2_000
 LONG_ORDER_TIMEOUT_MS: Final = 10_000
-"""Timeout of an order whose answer an operator waits for."""
+"""Timeout of a call whose answer an operator waits for."""
 PROBE_TIMEOUT_MS: Final = 500
 ANSWER_BYTES_MAX: Final = 64 * 1024
 PROOF_ATTEMPTS: Final = 3
@@ -111,9 +111,9 @@ class MemberClient:
         After a partition, the old connection works again only when TCP retransmits, which may be
         seconds after a new one can be opened.
         """
-        request = pb.GetStatusRequest(target=self._to)
+        raw = pb.GetStatusRequest(target=self._to).SerializeToString()
         try:
-            return from_message(await self._send("GetStatus", request, timeout_ms))
+            return from_message(await self._send("GetStatus", raw, timeout_ms))
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 self._replace()
@@ -144,41 +144,20 @@ class MemberClient:
             finally:
                 call.cancel()
 
-    async def promote(self, epoch: int) -> Report:
-        """Tell the member that the record names it as the master of `epoch`."""
-        return await self._order("Promote", epoch=epoch)
+    async def order(self, order: Order, *, timeout_ms: int | None = None) -> Report:
+        """Give an order; return the member's status after it took effect.
 
-    async def follow(self, epoch: int, master: int) -> Report:
-        """Tell the member which master to follow."""
-        return await self._order("Follow", epoch=epoch, master=master)
-
-    async def fence(self, epoch: int) -> Report:
-        """Make the member promise `epoch`; return its status afterwards."""
-        return await self._order("Fence", epoch=epoch)
-
-    async def hand_over(self, successor: int, *, leaves: bool = False) -> Report:
-        """Start a planned switchover."""
-        return await self._order(
-            "HandOver", timeout_ms=LONG_ORDER_TIMEOUT_MS, successor=successor, leaves=leaves
-        )
-
-    async def drop(self, ordinal: int) -> Report:
-        """Make the master remove a member from the in-sync set."""
-        return await self._order("Drop", ordinal=ordinal)
-
-    async def resize(self, copies: int) -> Report:
-        """Make the master change the number of copies."""
-        return await self._order("Resize", copies=copies)
-
-    async def rebuild(self) -> Report:
-        """Make a slave discard its store and copy everything again."""
-        return await self._order("Rebuild", timeout_ms=LONG_ORDER_TIMEOUT_MS)
+        Wait as long as the order's kind may take, unless `timeout_ms` is given.
+        """
+        name = type(order).__name__
+        raw = METHODS[name].encode(self._to, order)
+        return from_message(await self._call(name, raw, timeout_ms or order.timeout_ms))
 
     async def update_config(self, changes: Mapping[str, str]) -> ConfigChange:
         """Change settings; raise SettingsError if one is refused."""
-        request = pb.UpdateConfigRequest(target=self._to, changes=changes)
+        raw = pb.UpdateConfigRequest(target=self._to, changes=changes).SerializeToString()
         answer = await self._call(
-            "UpdateConfig", request, LONG_ORDER_TIMEOUT_MS, answer=pb.UpdateConfigReply
+            "UpdateConfig", raw, LONG_ORDER_TIMEOUT_MS, answer=pb.UpdateConfigReply
         )
         return ConfigChange(tuple(answer.applied), tuple(answer.needs_restart))
 
@@ -194,25 +173,18 @@ class MemberClient:
         writer.transport.abort()
         return False
 
-    async def _order(
-        self, name: str, *, timeout_ms: int = ORDER_TIMEOUT_MS, **fields: Any
-    ) -> Report:
-        request = ORDERS[name].request(target=self._to, **fields)
-        return from_message(await self._call(name, request, timeout_ms))
-
     async def _call(
-        self, name: str, request: Any, timeout_ms: int, *, answer: Any = pb.MemberStatus
+        self, name: str, raw: bytes, timeout_ms: int, *, answer: Any = pb.MemberStatus
     ) -> Any:
         try:
-            return await self._send(name, request, timeout_ms, answer=answer)
+            return await self._send(name, raw, timeout_ms, answer=answer)
         except grpc.aio.AioRpcError as error:
             raise self._translated(error) from error
 
     async def _send(
-        self, name: str, request: Any, timeout_ms: int, *, answer: Any = pb.MemberStatus
+        self, name: str, raw: bytes, timeout_ms: int, *, answer: Any = pb.MemberStatus
     ) -> Any:
         stub = self._channel.unary_unary(f"/{SERVICE}/{name}")
-        raw = request.SerializeToString()
         for attempt in range(PROOF_ATTEMPTS):
             metadata, seal = self._proven(name, raw)
             try:

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from cometmq.ha.actions import Status
+from cometmq.ha.orders import Order
 from cometmq.remoting.errors import CometError
 
 
@@ -61,29 +62,11 @@ class Controlled(Protocol):
     def report(self) -> Report:
         """Return the current state; its promise was saved before its offsets were read."""
 
-    async def promote(self, epoch: int) -> None:
-        """Read the record, which names this member as the master of `epoch`, and become master."""
-
-    async def follow(self, epoch: int, master: int) -> None:
-        """Follow the master of `epoch`."""
-
-    async def fence(self, epoch: int) -> None:
-        """Stop being master; return once the promise of `epoch` is saved."""
-
-    async def hand_over(self, successor: int, *, leaves: bool) -> None:
-        """Start a planned switchover; its outcome is in the record."""
-
-    async def drop(self, ordinal: int) -> None:
-        """Take a member out of the in-sync set."""
-
-    async def resize(self, copies: int) -> None:
-        """Change the number of copies in the record."""
+    async def obey(self, order: Order) -> None:
+        """Carry out an order; `cometmq.ha.orders` says what each kind does, and when it is done."""
 
     async def update_config(self, changes: Mapping[str, str]) -> ConfigChange:
         """Change all of these settings or none, and save them if the settings file is writable."""
-
-    async def rebuild(self) -> None:
-        """Stop, and move the store of this slave aside; the next start copies everything again."""
 
 
 class Target(msgspec.Struct, frozen=True):

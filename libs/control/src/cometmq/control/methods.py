@@ -1,32 +1,107 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods of the control API, for both ends: names, requests, and effects of orders."""
+"""The methods of the control API, for both ends.
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple
+Those of orders, with their requests, follow from the classes in `cometmq.ha.orders`. Other programs
+read them in `service.proto`, which `service_proto.py` writes.
+"""
 
-from cometmq.control.controlled import Controlled
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, get_type_hints
+
+import msgspec
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+
 from cometmq.control.v1 import control_pb2 as pb
+from cometmq.ha import orders
+from cometmq.ha.orders import Order
 
-SERVICE: Final = pb.DESCRIPTOR.services_by_name["GroupControl"].full_name
 REASON_KEY: Final = "cometmq-reason"
 """The key of a refusal's reason in the trailing metadata."""
-
-
-class Order(NamedTuple):
-    """One method that changes the member; the answer is the member's status afterwards."""
-
-    request: Any
-    perform: Callable[[Controlled, Any], Awaitable[None]]
-
-
-ORDERS: Final[Mapping[str, Order]] = {
-    "Promote": Order(pb.PromoteRequest, lambda member, it: member.promote(it.epoch)),
-    "Follow": Order(pb.FollowRequest, lambda member, it: member.follow(it.epoch, it.master)),
-    "Fence": Order(pb.FenceRequest, lambda member, it: member.fence(it.epoch)),
-    "HandOver": Order(
-        pb.HandOverRequest, lambda member, it: member.hand_over(it.successor, leaves=it.leaves)
-    ),
-    "Drop": Order(pb.DropRequest, lambda member, it: member.drop(it.ordinal)),
-    "Resize": Order(pb.ResizeRequest, lambda member, it: member.resize(it.copies)),
-    "Rebuild": Order(pb.RebuildRequest, lambda member, _it: member.rebuild()),
+PACKAGE: Final = pb.DESCRIPTOR.package
+FOLDER: Final = pb.DESCRIPTOR.name.rpartition("/")[0]
+SERVICE: Final = f"{PACKAGE}.GroupControl"
+FIRST_FIELD: Final = 2
+"""Field 1 of each request is the target."""
+OTHERS: Final[Mapping[str, tuple[Any, Any]]] = {
+    "GetStatus": (pb.GetStatusRequest, pb.MemberStatus),
+    "WatchStatus": (pb.WatchStatusRequest, pb.MemberStatus),
+    "UpdateConfig": (pb.UpdateConfigRequest, pb.UpdateConfigReply),
 }
+"""The methods that are not orders: name -> request, answer."""
+TYPES: Final = {
+    "bool": FieldDescriptorProto.TYPE_BOOL,
+    "uint32": FieldDescriptorProto.TYPE_UINT32,
+    "uint64": FieldDescriptorProto.TYPE_UINT64,
+}
+
+
+class Method(NamedTuple):
+    """The method of an order; the answer is the member's status afterwards."""
+
+    order: type[Order]
+    request: Any
+
+    def encode(self, target: pb.Target, order: Order) -> bytes:
+        """Return the request that carries an order."""
+        message = self.request(target=target, **msgspec.structs.asdict(order))
+        return bytes(message.SerializeToString())
+
+    def decode(self, request: Any) -> Order:
+        """Return the order in a request."""
+        return self.order(*[getattr(request, one) for one in self.order.__struct_fields__])
+
+
+def fields(order: type[Order]) -> Mapping[str, str]:
+    """Return the fields of an order with their types in the API, in the order of their numbers."""
+    hints = get_type_hints(order, include_extras=True)
+    return {
+        name: getattr(hints[name], "__metadata__", ("bool",))[0] for name in order.__struct_fields__
+    }
+
+
+def described() -> FileDescriptorProto:
+    """Return what protoc makes of `service.proto`."""
+    file = FileDescriptorProto(
+        name=f"{FOLDER}/service.proto", package=PACKAGE, syntax="proto3",
+        dependency=[pb.DESCRIPTOR.name],
+    )  # fmt: skip
+    service = file.service.add(name="GroupControl")
+    for name, (request, answer) in OTHERS.items():
+        service.method.add(
+            name=name, input_type=f".{request.DESCRIPTOR.full_name}",
+            output_type=f".{answer.DESCRIPTOR.full_name}",
+            server_streaming=True if name == "WatchStatus" else None,
+        )  # fmt: skip
+    for name, order in orders.ORDERS.items():
+        service.method.add(
+            name=name, input_type=f".{PACKAGE}.{name}Request",
+            output_type=f".{pb.MemberStatus.DESCRIPTOR.full_name}",
+        )  # fmt: skip
+        message = file.message_type.add(name=f"{name}Request")
+        message.field.add(
+            name="target", number=1, label=FieldDescriptorProto.LABEL_OPTIONAL,
+            type=FieldDescriptorProto.TYPE_MESSAGE, type_name=f".{PACKAGE}.Target",
+            json_name="target",
+        )  # fmt: skip
+        for number, (field, type_) in enumerate(fields(order).items(), FIRST_FIELD):
+            message.field.add(
+                name=field, number=number, label=FieldDescriptorProto.LABEL_OPTIONAL,
+                type=TYPES[type_], json_name=field,
+            )  # fmt: skip
+    return file
+
+
+def _methods() -> Mapping[str, Method]:
+    pool = descriptor_pool.Default()
+    pool.AddSerializedFile(described().SerializeToString())
+    return {
+        name: Method(
+            order,
+            message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}Request")),
+        )
+        for name, order in orders.ORDERS.items()
+    }
+
+
+METHODS: Final = _methods()

@@ -28,7 +28,7 @@ from cometmq.control.electors import ELECTOR_KEY, Electors
 from cometmq.control.freed_memory import FreedMemory
 from cometmq.control.health import Health
 from cometmq.control.messages import to_message
-from cometmq.control.methods import ORDERS, REASON_KEY, SERVICE
+from cometmq.control.methods import METHODS, REASON_KEY, SERVICE
 from cometmq.control.proof import CHALLENGE_KEY, PROOF_KEY, Seal, Verifier
 from cometmq.control.v1 import control_pb2 as pb
 from cometmq.ha.group_key import Keys
@@ -197,8 +197,8 @@ class ControlServer:
     ) -> Any:
         """Perform an order and answer with the status afterwards."""
         await self._check(request, context)
-        perform = ORDERS[name].perform
-        await self._to_the_end(name, lambda: perform(self._member, request), context, admitted)
+        order = METHODS[name].decode(request)
+        await self._to_the_end(name, lambda: self._member.obey(order), context, admitted)
         report = self._report(admitted)
         status = report.status
         self._log.info(
@@ -345,7 +345,7 @@ async def _parsed(request: Any, raw: bytes, context: Any) -> Any:
 
 
 def _handlers(server: ControlServer) -> grpc.GenericRpcHandler:
-    """Return the table of methods; the messages come from control.proto.
+    """Return the table of methods; the messages are those of service.proto.
 
     gRPC passes the bytes of requests and answers, because proofs cover them.
     """
@@ -368,7 +368,7 @@ def _handlers(server: ControlServer) -> grpc.GenericRpcHandler:
             async for message in messages:
                 yield admitted.sealed(message.SerializeToString())
 
-    methods = {name: unary(name, order.request, ordered(name)) for name, order in ORDERS.items()}
+    methods = {name: unary(name, order.request, ordered(name)) for name, order in METHODS.items()}
     methods["GetStatus"] = unary("GetStatus", pb.GetStatusRequest, server.get_status)
     methods["UpdateConfig"] = unary("UpdateConfig", pb.UpdateConfigRequest, server.update_config)
     methods["WatchStatus"] = grpc.unary_stream_rpc_method_handler(watch)

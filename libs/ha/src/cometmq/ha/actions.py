@@ -5,13 +5,17 @@ The modules `election`, `planned` and `missing_record` decide which actions are 
 """
 
 from enum import StrEnum
+from typing import Generic, TypeVar
 
 import msgspec
 
+from cometmq.ha.orders import Order
 from cometmq.ha.record import Copy, Record, Versioned
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.remoting.errors import SettingsError
+
+Told_co = TypeVar("Told_co", bound=Order, covariant=True)
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,48 +79,11 @@ class Create(msgspec.Struct, frozen=True):
     record: Record
 
 
-class Fence(msgspec.Struct, frozen=True):
-    """Order a member to promise `epoch` and to stop being the master."""
+class Tell(msgspec.Struct, Generic[Told_co], frozen=True):
+    """Give a member an order."""
 
     ordinal: int
-    epoch: int
-
-
-class Promote(msgspec.Struct, frozen=True):
-    """Tell a member that the record names it as the master."""
-
-    ordinal: int
-    epoch: int
-
-
-class Follow(msgspec.Struct, frozen=True):
-    """Tell a member which master to follow."""
-
-    ordinal: int
-    epoch: int
-    master: int
-
-
-class HandOver(msgspec.Struct, frozen=True):
-    """Order the master to hand over; `leaves` means that it will then be removed."""
-
-    master: int
-    target: int
-    leaves: bool = False
-
-
-class Drop(msgspec.Struct, frozen=True):
-    """Order the master to remove a departing member from the in-sync set."""
-
-    master: int
-    ordinal: int
-
-
-class Resize(msgspec.Struct, frozen=True):
-    """Order the master to record a different number of copies."""
-
-    master: int
-    copies: int
+    order: Told_co
 
 
 class Blocked(StrEnum):
@@ -142,7 +109,7 @@ class Wait(msgspec.Struct, frozen=True):
     text: str
 
 
-Action = Elect | Create | Fence | Promote | Follow | HandOver | Drop | Resize | Wait
+Action = Elect | Create | Tell[Order] | Wait
 Actions = tuple[Action, ...]
 Statuses = tuple[Status, ...]
 

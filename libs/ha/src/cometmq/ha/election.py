@@ -19,15 +19,15 @@ from cometmq.ha.actions import (
     Actions,
     Blocked,
     Elect,
-    Follow,
     Group,
-    Promote,
     Status,
     Statuses,
+    Tell,
     Wait,
     status_of,
 )
 from cometmq.ha.fencing import Timing
+from cometmq.ha.orders import Follow, Promote
 from cometmq.ha.planned import relieve, resize, retire
 from cometmq.ha.record import Record, Versioned
 from cometmq.ha.role import Role
@@ -177,11 +177,11 @@ def complete(record: Record, statuses: Statuses) -> Actions:
     if holder is None or holder.copy != record.holder:
         return ()
     if holder.role.is_candidate and holder.promised < record.epoch:
-        return (Promote(record.holder.ordinal, record.epoch),)
+        return (Tell(record.holder.ordinal, Promote(record.epoch)),)
     if holder.role is not Role.MASTER or holder.epoch != record.epoch:
         return ()
     return tuple(
-        Follow(one.copy.ordinal, record.epoch, record.holder.ordinal)
+        Tell(one.copy.ordinal, Follow(record.epoch, record.holder.ordinal))
         for one in statuses
         if one.copy.ordinal != record.holder.ordinal
         and one.role.has_store

@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.ha.orders import Fence, Follow, HandOver, Order, Promote
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Copy, Record, Versioned
 from cometmq.ha.role import Role
@@ -60,7 +61,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an order fenced the member, which therefore may not elect itself."""
 
 
-# ---- events: orders of an elector, and the member's own observations --------------------------
+# ---- events, beside orders: the member's own observations ------------------------------------
 
 
 class Recovered(msgspec.Struct, frozen=True):
@@ -71,25 +72,6 @@ class RecordRead(msgspec.Struct, frozen=True):
     """The member has read the record; `found` is None if there is none."""
 
     found: Versioned | None
-
-
-class PromoteOrder(msgspec.Struct, frozen=True):
-    """According to an elector, the record names this member as the master of `epoch`."""
-
-    epoch: int
-
-
-class FollowOrder(msgspec.Struct, frozen=True):
-    """An elector, or a handshake, names the master of `epoch`."""
-
-    epoch: int
-    master: int
-
-
-class FenceOrder(msgspec.Struct, frozen=True):
-    """Promise `epoch` and stop being master; the answer contains the state after the promise."""
-
-    epoch: int
 
 
 class EpochSeen(msgspec.Struct, frozen=True):
@@ -108,12 +90,6 @@ class LeaseLapsed(msgspec.Struct, frozen=True):
     """The master may no longer acknowledge (`cometmq.ha.fencing.is_lapsed`)."""
 
 
-class HandOverOrder(msgspec.Struct, frozen=True):
-    """Prepare to hand over to another member."""
-
-    target: int
-
-
 class Abandoned(msgspec.Struct, frozen=True):
     """The hand-over was abandoned before its write was sent."""
 
@@ -130,7 +106,6 @@ class StoreFailed(msgspec.Struct, frozen=True):
     """An append or an fsync failed permanently."""
 
 
-Order = PromoteOrder | FollowOrder | FenceOrder | HandOverOrder
 Observation = (
     Recovered | RecordRead | EpochSeen | Opened | LeaseLapsed | Abandoned | HandedOver | StoreFailed
 )
@@ -285,7 +260,7 @@ def _record_while_no_master(member: Member, event: RecordRead) -> Reaction:
         return member, (Claim(found, record.elected(member.me, epoch)),)
     if record.holder.ordinal == member.me.ordinal or not accepts(member, record.epoch):
         return member, ()  # the holder is an earlier incarnation, or a promise is newer
-    return _follow(member, FollowOrder(record.epoch, record.holder.ordinal))
+    return _follow(member, Follow(record.epoch, record.holder.ordinal))
 
 
 def _record_while_promoting(member: Member, event: RecordRead) -> Reaction:
@@ -313,11 +288,11 @@ def _record_while_handing_over(member: Member, event: RecordRead) -> Reaction:
         mine, read = member.found.record, event.found.record
         is_later = read.uid == mine.uid and read.epoch > mine.epoch
         if is_later and read.holder.ordinal == member.successor:
-            return _follow_successor(member, FollowOrder(read.epoch, member.successor))
+            return _follow_successor(member, Follow(read.epoch, member.successor))
     return _record_while_master(member, event)
 
 
-def _follow(member: Member, event: FollowOrder) -> Reaction:
+def _follow(member: Member, event: Follow) -> Reaction:
     if not accepts(member, event.epoch):
         raise _stale(member, event.epoch)
     if event.master == member.me.ordinal:
@@ -331,45 +306,45 @@ def _follow(member: Member, event: FollowOrder) -> Reaction:
     return after, (StopFollowing(), *_save(member, after), start)
 
 
-def _follow_as_master(member: Member, event: FollowOrder) -> Reaction:
+def _follow_as_master(member: Member, event: Follow) -> Reaction:
     if event.epoch <= member.epoch:
         raise _stale(member, event.epoch)
     after, actions = _follow(member, event)
     return after, (CloseToClients(), *actions)
 
 
-def _follow_while_handing_over(member: Member, event: FollowOrder) -> Reaction:
+def _follow_while_handing_over(member: Member, event: Follow) -> Reaction:
     if event.master == member.successor and event.epoch > member.epoch:
         return _follow_successor(member, event)
     return _follow_as_master(member, event)
 
 
-def _follow_successor(member: Member, event: FollowOrder) -> Reaction:
+def _follow_successor(member: Member, event: Follow) -> Reaction:
     """Follow the successor without failing any request: the held ones are forwarded to it."""
     after, actions = _follow(member, event)
     return after, (ForwardHeld(event.master), *actions)
 
 
-def _promote(member: Member, event: PromoteOrder) -> Reaction:
+def _promote(member: Member, event: Promote) -> Reaction:
     if event.epoch <= member.promised:
         raise _stale(member, event.epoch)
     return member, (ReadRecord(),)
 
 
-def _promote_as_master(member: Member, event: PromoteOrder) -> Reaction:
+def _promote_as_master(member: Member, event: Promote) -> Reaction:
     if event.epoch < member.epoch:
         raise _stale(member, event.epoch)
     return member, (ReadRecord(),) if event.epoch > member.epoch else ()
 
 
-def _fence(member: Member, event: FenceOrder) -> Reaction:
+def _fence(member: Member, event: Fence) -> Reaction:
     if event.epoch < member.promised:
         raise _stale(member, event.epoch)
     after = _changed(member, Role.FENCED, promised=event.epoch, is_held=True)
     return after, (StopFollowing(), *_save(member, after))
 
 
-def _fence_as_master(member: Member, event: FenceOrder) -> Reaction:
+def _fence_as_master(member: Member, event: Fence) -> Reaction:
     after, actions = _fence(member, event)
     return after, (CloseToClients(), *actions)
 
@@ -386,11 +361,13 @@ def _opened(member: Member, event: Opened) -> Reaction:
     return after, (Lead(member.found),)
 
 
-def _hand_over(member: Member, event: HandOverOrder) -> Reaction:
-    if event.target == member.me.ordinal:
-        raise OrderRefused(OrderRefusal.NOT_IN_SYNC, f"broker {event.target} is the master already")
-    after = msgspec.structs.replace(member, role=Role.HANDING_OVER, successor=event.target)
-    return after, (HoldRequests(event.target),)
+def _hand_over(member: Member, event: HandOver) -> Reaction:
+    if event.successor == member.me.ordinal:
+        raise OrderRefused(
+            OrderRefusal.NOT_IN_SYNC, f"broker {event.successor} is the master already"
+        )
+    after = msgspec.structs.replace(member, role=Role.HANDING_OVER, successor=event.successor)
+    return after, (HoldRequests(event.successor),)
 
 
 def _abandoned(member: Member, event: Abandoned) -> Reaction:
@@ -402,7 +379,7 @@ def _handed_over(member: Member, event: HandedOver) -> Reaction:
     if event.answer is not Answer.APPLIED:
         after = msgspec.structs.replace(member, role=Role.MASTER, successor=None)
         return after, (ServeHeld(), ReadRecord())
-    return _follow_successor(member, FollowOrder(event.epoch, event.target))
+    return _follow_successor(member, Follow(event.epoch, event.target))
 
 
 def _failed(member: Member, event: StoreFailed) -> Reaction:
@@ -442,41 +419,43 @@ TRANSITIONS: Final[Mapping[tuple[Role, type], Callable[..., Reaction]]] = {
     (Role.RECOVERING, Recovered): _recovered,
     (Role.RECOVERING, StoreFailed): _failed,
     (Role.SLAVE, RecordRead): _record_while_no_master,
-    (Role.SLAVE, PromoteOrder): _promote,
-    (Role.SLAVE, FollowOrder): _follow,
-    (Role.SLAVE, FenceOrder): _fence,
+    (Role.SLAVE, Promote): _promote,
+    (Role.SLAVE, Follow): _follow,
+    (Role.SLAVE, Fence): _fence,
     (Role.SLAVE, EpochSeen): _epoch_seen,
     (Role.SLAVE, StoreFailed): _failed,
     (Role.PROMOTING, Opened): _opened,
     (Role.PROMOTING, RecordRead): _record_while_promoting,
-    (Role.PROMOTING, PromoteOrder): _promote_as_master,
-    (Role.PROMOTING, FollowOrder): _follow_as_master,
-    (Role.PROMOTING, FenceOrder): _fence,
+    (Role.PROMOTING, Promote): _promote_as_master,
+    (Role.PROMOTING, Follow): _follow_as_master,
+    (Role.PROMOTING, Fence): _fence,
     (Role.PROMOTING, EpochSeen): _epoch_seen,
     (Role.PROMOTING, StoreFailed): _failed,
     (Role.MASTER, RecordRead): _record_while_master,
-    (Role.MASTER, PromoteOrder): _promote_as_master,
-    (Role.MASTER, FollowOrder): _follow_as_master,
-    (Role.MASTER, FenceOrder): _fence_as_master,
-    (Role.MASTER, HandOverOrder): _hand_over,
+    (Role.MASTER, Promote): _promote_as_master,
+    (Role.MASTER, Follow): _follow_as_master,
+    (Role.MASTER, Fence): _fence_as_master,
+    (Role.MASTER, HandOver): _hand_over,
     (Role.MASTER, EpochSeen): _epoch_seen,
     (Role.MASTER, LeaseLapsed): _fenced,
     (Role.MASTER, StoreFailed): _failed,
     (Role.HANDING_OVER, RecordRead): _record_while_handing_over,
-    (Role.HANDING_OVER, PromoteOrder): _promote_as_master,
-    (Role.HANDING_OVER, FollowOrder): _follow_while_handing_over,
-    (Role.HANDING_OVER, FenceOrder): _fence_as_master,
+    (Role.HANDING_OVER, Promote): _promote_as_master,
+    (Role.HANDING_OVER, Follow): _follow_while_handing_over,
+    (Role.HANDING_OVER, Fence): _fence_as_master,
     (Role.HANDING_OVER, EpochSeen): _epoch_seen,
     (Role.HANDING_OVER, LeaseLapsed): _fenced,
     (Role.HANDING_OVER, Abandoned): _abandoned,
     (Role.HANDING_OVER, HandedOver): _handed_over,
     (Role.HANDING_OVER, StoreFailed): _failed,
     (Role.FENCED, RecordRead): _record_while_no_master,
-    (Role.FENCED, PromoteOrder): _promote,
-    (Role.FENCED, FollowOrder): _follow,
-    (Role.FENCED, FenceOrder): _fence,
+    (Role.FENCED, Promote): _promote,
+    (Role.FENCED, Follow): _follow,
+    (Role.FENCED, Fence): _fence,
     (Role.FENCED, EpochSeen): _epoch_seen,
     (Role.FENCED, StoreFailed): _failed,
     (Role.FAILED, Recovered): _recovered,
 }
 """Role and event -> rule. Events without a row change nothing; orders without a row are refused."""
+CHANGE_THE_ROLE: Final = frozenset(event for _, event in TRANSITIONS if issubclass(event, Order))
+"""The orders that are events; `Order.obeyed_in` is for all others."""

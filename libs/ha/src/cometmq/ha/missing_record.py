@@ -3,7 +3,8 @@
 
 from typing import Final
 
-from cometmq.ha.actions import Actions, Blocked, Create, Fence, Group, Status, Statuses, Wait
+from cometmq.ha.actions import Actions, Blocked, Create, Group, Status, Statuses, Tell, Wait
+from cometmq.ha.orders import Fence
 from cometmq.ha.record import Copy, Record
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
@@ -50,7 +51,7 @@ def restore(
         return (Wait(Blocked.COPY_LEFT_OUT, _left_out_text(absent, group)),)
     unfenced = [one for one in members if not is_fenced(one, fence_epoch)]
     if unfenced:
-        return tuple(Fence(one.copy.ordinal, fence_epoch) for one in unfenced)
+        return tuple(Tell(one.copy.ordinal, Fence(fence_epoch)) for one in unfenced)
     eligible = tuple(one for one in members if one.standing is Standing.PROVEN)
     if all(one.last_log_epoch == 0 for one in members):  # a new group: no master ever opened
         eligible = members

@@ -6,17 +6,8 @@ hand-overs from a master whose disk is full (pure).
 from collections.abc import Collection
 from typing import Final
 
-from cometmq.ha.actions import (
-    Actions,
-    Blocked,
-    Drop,
-    Group,
-    HandOver,
-    Resize,
-    Statuses,
-    Wait,
-    status_of,
-)
+from cometmq.ha.actions import Actions, Blocked, Group, Statuses, Tell, Wait, status_of
+from cometmq.ha.orders import Drop, HandOver, Resize
 from cometmq.ha.record import Record
 from cometmq.ha.role import Role
 
@@ -25,7 +16,7 @@ SWITCHOVER_LAG_BYTES_MAX: Final = 1 << 20
 
 def switch_over(
     record: Record, statuses: Statuses, target: int | None = None, *, leaves: bool = False
-) -> HandOver | Wait:
+) -> Tell[HandOver] | Wait:
     """Return the order that makes another member the master without failing a send.
 
     If `target` is None, the member with the smallest lag is chosen.
@@ -48,7 +39,7 @@ def switch_over(
         text = f"{name} is in sync, follows epoch {record.epoch} and lags by less than 1 MiB"
         return Wait(Blocked.TARGET_UNFIT, text)
     best = min(fit, key=lambda one: (one.lag_bytes, one.copy.ordinal))
-    return HandOver(record.holder.ordinal, best.copy.ordinal, leaves)
+    return Tell(record.holder.ordinal, HandOver(best.copy.ordinal, leaves))
 
 
 def retire(group: Group, record: Record, statuses: Statuses, removing: Collection[int]) -> Actions:
@@ -64,28 +55,28 @@ def retire(group: Group, record: Record, statuses: Statuses, removing: Collectio
     is_full = len(record.in_sync) == record.copies
     if record.holder in leaving:
         if is_full and len(leaving) == record.copies:  # no successor could join
-            return (Resize(record.holder.ordinal, record.copies + 1),)
+            return (Tell(record.holder.ordinal, Resize(record.copies + 1)),)
         stay = tuple(one for one in statuses if one.copy.ordinal not in removing)
         holder = tuple(one for one in statuses if one.copy == record.holder)
         return (switch_over(record, (*stay, *holder), leaves=True),)
     if len(record.in_sync) <= group.min_in_sync:
         if is_full:
-            return (Resize(record.holder.ordinal, record.copies + 1),)
+            return (Tell(record.holder.ordinal, Resize(record.copies + 1)),)
         text = f"{len(record.in_sync)} copies are in sync and {group.min_in_sync} are needed"
         return (Wait(Blocked.TOO_FEW_IN_SYNC, text),)
-    return (Drop(record.holder.ordinal, leaving[0].ordinal),)
+    return (Tell(record.holder.ordinal, Drop(leaving[0].ordinal)),)
 
 
 def resize(group: Group, record: Record) -> Actions:
     """Return the step towards the configured number of copies; empty if it is recorded already."""
     if group.copies == record.copies:
         return ()
-    return (Resize(record.holder.ordinal, group.copies),)
+    return (Tell(record.holder.ordinal, Resize(group.copies)),)
 
 
 def relieve(
     group: Group, record: Record, statuses: Statuses, removing: Collection[int]
-) -> tuple[HandOver, ...]:
+) -> tuple[Tell[HandOver], ...]:
     """Return the order to hand over from a master whose disk is full, if that helps.
 
     It helps if the remaining copies suffice to accept messages, and if the next master's disk will
@@ -99,4 +90,4 @@ def relieve(
         return ()
     fit = tuple(one for one in others if one.has_room and one.copy.ordinal not in removing)
     action = switch_over(record, (*fit, holder), leaves=True)
-    return (action,) if isinstance(action, HandOver) else ()
+    return (action,) if isinstance(action, Tell) else ()

@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from cometmq.ha import planned
-from cometmq.ha.actions import HandOver, Statuses, leads
+from cometmq.ha.actions import Statuses, Tell, leads
+from cometmq.ha.orders import HandOver
 from cometmq.ha.record import Record
 from cometmq.operator.api_types.secret_keys import SecretReason
 from cometmq.operator.api_types.sections import Deletion, Rollout
@@ -111,7 +112,7 @@ class Release(msgspec.Struct, frozen=True):
     """Remove the finalizer, so that the API server deletes the BrokerGroup."""
 
 
-Step = Nothing | Wait | Restart | HandOver
+Step = Nothing | Wait | Restart | Tell[HandOver]
 Ending = Wait | Release
 
 
@@ -214,7 +215,7 @@ def _healthy_step(group: BrokerGroup, seen: Seen, record: Record, stale: list[in
     return Restart(chosen) if slaves else switch_over(seen, None)
 
 
-def switch_over(seen: Seen, target: int | None) -> HandOver | Wait:
+def switch_over(seen: Seen, target: int | None) -> Tell[HandOver] | Wait:
     """Return the order that makes `target` the master, or the best slave if `target` is None."""
     if seen.record is None:
         return Wait(Reason.NO_RECORD, "the group has no master yet")
@@ -222,7 +223,7 @@ def switch_over(seen: Seen, target: int | None) -> HandOver | Wait:
     stopping.discard(seen.record.holder.ordinal)
     fit = tuple(one for one in seen.statuses if one.copy.ordinal not in stopping)
     found = planned.switch_over(seen.record, fit, target)
-    return found if isinstance(found, HandOver) else Wait(Reason.NO_SUCCESSOR, found.text)
+    return found if isinstance(found, Tell) else Wait(Reason.NO_SUCCESSOR, found.text)
 
 
 def _missing(group: BrokerGroup, seen: Seen) -> Wait | None:

@@ -5,7 +5,7 @@ from collections import Counter
 
 import msgspec
 
-from cometmq.ha.actions import Fence, HandOver
+from cometmq.ha.actions import Tell
 from cometmq.ha.places.kubernetes import ANNOTATION
 from cometmq.ha.record import decode_record
 from cometmq.operator.api_types.broker_group import KIND
@@ -15,14 +15,7 @@ from cometmq.operator.broker_groups.decide import Seen
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.key_secret import KeySecret
-from cometmq.operator.broker_groups.user_orders import (
-    AcceptLoss,
-    Discard,
-    Plan,
-    Refused,
-    RotateKey,
-    Verb,
-)
+from cometmq.operator.broker_groups.user_orders import AcceptLoss, Plan, Refused, RotateKey, Verb
 from cometmq.operator.engine.context import Context
 from cometmq.remoting.errors import CometError
 
@@ -60,12 +53,8 @@ class GivenOrders:
         """Make the call that an order requires; return why it failed, or an empty text."""
         try:
             match plan:
-                case HandOver():
-                    await self._elector.hand_over(group, plan)
-                case Fence():
-                    await self._elector.fence(group, plan)
-                case Discard():
-                    await self._elector.rebuild(group, plan)
+                case Tell():
+                    await self._elector.tell(group, plan)
                 case RotateKey():
                     return await self._key.rotate(group)
                 case AcceptLoss():

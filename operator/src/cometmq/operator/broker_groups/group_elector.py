@@ -16,14 +16,15 @@ from cometmq.elector.asked_member import Member
 from cometmq.elector.elector import Elector
 from cometmq.elector.settings import ElectorSettings
 from cometmq.elector.stats import ElectorStats
-from cometmq.ha.actions import Fence, HandOver, Statuses
+from cometmq.ha.actions import Statuses, Tell
 from cometmq.ha.group_key import Keys
+from cometmq.ha.orders import Order
 from cometmq.ha.port import RecordPort
 from cometmq.ha.record import Record
 from cometmq.operator.access import PLAIN, Link
 from cometmq.operator.broker_groups.decide import Backlog
 from cometmq.operator.broker_groups.group import CONTROL_PORT, MAIN_PORT, BrokerGroup
-from cometmq.operator.broker_groups.user_orders import AcceptLoss, Discard
+from cometmq.operator.broker_groups.user_orders import AcceptLoss
 from cometmq.operator.unconsumed import unconsumed
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
@@ -199,20 +200,10 @@ class GroupElector:
         finally:
             await client.close()
 
-    async def hand_over(self, group: BrokerGroup, order: HandOver) -> None:
-        """Start a switchover; raise CometError if the master refuses."""
-        async with self._client(group, order.master) as it:
-            await it.hand_over(order.target, leaves=order.leaves)
-
-    async def fence(self, group: BrokerGroup, order: Fence) -> None:
-        """Stop a master at once; raise CometError if it does not confirm."""
-        async with self._client(group, order.ordinal) as it:
-            await it.fence(order.epoch)
-
-    async def rebuild(self, group: BrokerGroup, order: Discard) -> None:
-        """Make a slave discard its store; raise CometError if it does not confirm."""
-        async with self._client(group, order.ordinal) as it:
-            await it.rebuild()
+    async def tell(self, group: BrokerGroup, action: Tell[Order]) -> None:
+        """Give a broker an order; raise CometError if it refuses, or does not confirm."""
+        async with self._client(group, action.ordinal) as it:
+            await it.order(action.order)
 
     async def refuse_sends(self, group: BrokerGroup, ordinals: range) -> None:
         """Make the brokers read-only, those after a fault too; raise CometError unless all of them

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.ha.actions import HandOver
+from cometmq.ha.actions import Tell
 from cometmq.operator.access import SERVER_KEYS, Link, SecretFault
 from cometmq.operator.api import ApiRefused, ApiUnreachable, Body
 from cometmq.operator.api_types.secret_keys import ACL_FILE
@@ -262,9 +262,9 @@ class GroupPass(Pass[BrokerGroup]):
             case Restart(ordinal=ordinal):
                 uid = live.pods[ordinal]["metadata"]["uid"]
                 await self.context.api.delete("Pod", group.namespace, group.pod(ordinal), uid=uid)
-            case HandOver():
+            case Tell():
                 try:
-                    await self.elector.hand_over(group, step)
+                    await self.elector.tell(group, step)
                 except CometError as error:
                     return Wait(decide.Reason.NO_SUCCESSOR, str(error))
             case _:

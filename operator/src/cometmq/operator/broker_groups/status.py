@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from cometmq.ha.actions import HandOver
+from cometmq.ha.actions import Tell
 from cometmq.operator.api_types.status import (
     Condition,
     Drain,
@@ -194,8 +194,8 @@ def said(group: BrokerGroup, step: Step | Ending) -> tuple[str, str]:
             return reason.value, text
         case Restart(ordinal=ordinal):
             return "RollingUpdate", f"{group.pod(ordinal)} restarts"
-        case HandOver(target=target):
-            return "Switchover", f"{group.pod(target)} becomes the master"
+        case Tell(order=order):
+            return "Switchover", f"{group.pod(order.successor)} becomes the master"
 
 
 def _condition(

@@ -7,7 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
-from cometmq.ha.actions import Fence, HandOver, Status
+from cometmq.ha.actions import Status, Tell
+from cometmq.ha.orders import Fence, HandOver, Rebuild
 from cometmq.ha.record import Copy, Record
 from cometmq.operator.api_types.broker_group import GROUP
 from cometmq.operator.broker_groups import acceptance, decide
@@ -33,14 +34,6 @@ class Order(msgspec.Struct, frozen=True):
     value: str
 
 
-class Discard(msgspec.Struct, frozen=True):
-    """Order a slave to discard its store; the slave stops, and copies everything at its next
-    start.
-    """
-
-    ordinal: int
-
-
 class AcceptLoss(msgspec.Struct, frozen=True):
     """Create the record from the most complete store, even if messages may be lost."""
 
@@ -61,7 +54,7 @@ class RotateKey(msgspec.Struct, frozen=True):
     """Replace the key of the group, step by step."""
 
 
-Plan = HandOver | Fence | Discard | AcceptLoss | RotateKey | Refused
+Plan = Tell[HandOver] | Tell[Fence] | Tell[Rebuild] | AcceptLoss | RotateKey | Refused
 
 
 def given(group: BrokerGroup) -> Order | None:
@@ -105,7 +98,7 @@ def _fence(group: BrokerGroup, seen: Seen, ordinal: int) -> Plan:
     if not status.role.is_live:
         return Refused(f"{group.pod(ordinal)} is {status.role}, not the master")
     known = 0 if seen.record is None else seen.record.epoch
-    return Fence(ordinal, max(known, status.promised, status.epoch) + 1)
+    return Tell(ordinal, Fence(max(known, status.promised, status.epoch) + 1))
 
 
 def _rebuild(group: BrokerGroup, seen: Seen, ordinal: int) -> Plan:
@@ -125,7 +118,7 @@ def _rebuild(group: BrokerGroup, seen: Seen, ordinal: int) -> Plan:
             f"without {pod}, {others} copies are in sync, and minInSync is {needed}: have another"
             " broker catch up first"
         )
-    return Discard(ordinal)
+    return Tell(ordinal, Rebuild())
 
 
 def _accept_loss(group: BrokerGroup, seen: Seen, value: str) -> Plan:

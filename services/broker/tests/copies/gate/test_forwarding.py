@@ -11,6 +11,7 @@ import pytest
 
 from cometmq.broker.testing.broker_groups import BrokerGroup, running_group
 from cometmq.broker.testing.clients import TIMEOUT_MS
+from cometmq.ha.orders import HandOver
 from cometmq.ha.places.memory import MemoryRecord
 from cometmq.ha.record import Versioned
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -112,7 +113,7 @@ async def switch_over(group: BrokerGroup) -> None:
     assert old is not None
     new = (old + 1) % len(group.apps)
     establish(group)
-    await group.member(old).hand_over(new)
+    await group.member(old).obey(HandOver(new))
     await group.until(lambda: group.master == new)
     await group.until(lambda: all(group.status(n).epoch == group.record.epoch for n in group.apps))
     await group.until_in_sync(*group.apps)
@@ -159,7 +160,7 @@ async def test_a_refused_slave_reads_the_record_once_for_all_its_requests(
         monkeypatch.setattr(copies.watch, "_look", lambda _found: None)
         establish(group)
         async with group.client(slave) as client, asyncio.TaskGroup() as tasks:
-            await group.member(old).hand_over(new)
+            await group.member(old).obey(HandOver(new))
             for number in range(200):
                 tasks.create_task(client.send(b"%d" % number))
         assert group.status(slave).epoch == group.record.epoch

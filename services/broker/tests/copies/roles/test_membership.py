@@ -13,6 +13,7 @@ import pytest
 from cometmq.broker.testing.member_rig import ME, Rig, X, record, running
 from cometmq.ha import member as rules
 from cometmq.ha.member import OrderRefusal, OrderRefused
+from cometmq.ha.orders import Drop, Fence, HandOver, Resize
 from cometmq.ha.places.memory import Fault
 from cometmq.ha.port import Answer
 from cometmq.ha.role import Role
@@ -107,7 +108,7 @@ async def test_a_read_that_began_in_another_state_does_not_count(tmp_path: Path)
         gate.clear()
         rig.inbox.observe(rules.Recovered())
         await asyncio.sleep(0.05)  # the read is under way
-        assert (await member.fence(7)).role is Role.FENCED
+        assert (await member.obey(Fence(7))).role is Role.FENCED
         gate.set()
         await asyncio.sleep(0.1)
         assert member.status().role is Role.FENCED
@@ -121,7 +122,7 @@ async def test_a_read_that_began_in_another_state_does_not_count(tmp_path: Path)
 async def test_a_status_shows_a_promise_only_once_it_is_kept(tmp_path: Path):
     async with leading(tmp_path) as rig:
         rig.duties.waiting.clear()
-        fencing = asyncio.get_running_loop().create_task(rig.member.fence(9))
+        fencing = asyncio.get_running_loop().create_task(rig.member.obey(Fence(9)))
         await asyncio.sleep(0.05)
         before = rig.member.status()
         assert (before.role, before.promised) == (Role.MASTER, 1)
@@ -134,7 +135,7 @@ async def test_a_status_shows_a_promise_only_once_it_is_kept(tmp_path: Path):
 async def test_a_stale_order_is_refused_and_changes_nothing(tmp_path: Path):
     async with leading(tmp_path) as rig:
         with pytest.raises(OrderRefused) as caught:
-            await rig.member.fence(0)
+            await rig.member.obey(Fence(0))
         assert caught.value.reason is OrderRefusal.STALE_EPOCH
         assert rig.role is Role.MASTER
         assert rig.duties.calls == []
@@ -154,7 +155,7 @@ async def test_a_disk_that_fails_ends_the_membership(tmp_path: Path):
 async def test_a_hand_over_holds_requests_and_then_follows(tmp_path: Path):
     async with leading(tmp_path) as rig:
         rig.duties.result = (Answer.APPLIED, 2)
-        status = await rig.member.hand_over(1, leaves=True)
+        status = await rig.member.obey(HandOver(1, leaves=True))
         assert rig.duties.calls[:3] == [("hold", 1), ("hand over", 1, True), ("forward", 1)]
         assert (status.role, status.epoch, status.promised) == (Role.SLAVE, 2, 2)
 
@@ -171,7 +172,7 @@ async def test_a_hand_over_that_fails_goes_on_as_master(tmp_path: Path, result, 
     async with leading(tmp_path) as rig:
         rig.duties.result = result
         with pytest.raises(OrderRefused, match=text):
-            await rig.member.hand_over(1)
+            await rig.member.obey(HandOver(1))
         assert rig.role is Role.MASTER
         assert rig.duties.calls == [("hold", 1), ("hand over", 1, False), ("serve",)]
         (facts,) = rig.log.named("hand_over.failed")
@@ -184,7 +185,7 @@ async def test_a_hand_over_may_be_seen_before_its_answer(tmp_path: Path, answer:
     async with leading(tmp_path) as rig:
         rig.duties.answered.clear()
         rig.duties.result = (answer, 2)
-        handing_over = asyncio.get_running_loop().create_task(rig.member.hand_over(1))
+        handing_over = asyncio.get_running_loop().create_task(rig.member.obey(HandOver(1)))
         await rig.until(lambda: rig.role is Role.HANDING_OVER)
         rig.write(record(2, holder=X))
         await rig.until(lambda: rig.role is Role.SLAVE)
@@ -200,18 +201,22 @@ async def test_only_a_master_changes_the_set(tmp_path: Path):
     async with running(tmp_path) as rig:
         rig.write(record(4, holder=X))
         await rig.until(lambda: rig.member.status().epoch == 4)
-        for order in (rig.member.drop(1), rig.member.resize(3), rig.member.hand_over(1)):
+        for order in (
+            rig.member.obey(Drop(1)),
+            rig.member.obey(Resize(3)),
+            rig.member.obey(HandOver(1)),
+        ):
             with pytest.raises(OrderRefused) as caught:
                 await order
             assert caught.value.reason is OrderRefusal.NOT_MASTER
     async with leading(tmp_path) as rig:
-        await rig.member.drop(1)
-        await rig.member.resize(3)
+        await rig.member.obey(Drop(1))
+        await rig.member.obey(Resize(3))
         assert rig.duties.calls == [("drop", 1), ("resize", 3)]
         with pytest.raises(OrderRefused, match="hand over first"):
-            await rig.member.drop(0)
+            await rig.member.obey(Drop(0))
         with pytest.raises(OrderRefused, match="give it 1 or more"):
-            await rig.member.resize(0)
+            await rig.member.obey(Resize(0))
 
 
 async def test_a_store_that_was_in_sync_is_proven_for_good(tmp_path: Path):

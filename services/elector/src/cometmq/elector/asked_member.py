@@ -7,6 +7,7 @@ from typing import Protocol
 
 from cometmq.control.controlled import Report
 from cometmq.ha.actions import Status, Statuses
+from cometmq.ha.orders import Order
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
@@ -21,17 +22,7 @@ class Link(Protocol):
 
     async def is_refusing(self) -> bool: ...
 
-    async def promote(self, epoch: int) -> Report: ...
-
-    async def follow(self, epoch: int, master: int) -> Report: ...
-
-    async def fence(self, epoch: int) -> Report: ...
-
-    async def hand_over(self, successor: int, *, leaves: bool) -> Report: ...
-
-    async def drop(self, ordinal: int) -> Report: ...
-
-    async def resize(self, copies: int) -> Report: ...
+    async def order(self, order: Order) -> Report: ...
 
 
 class Member:

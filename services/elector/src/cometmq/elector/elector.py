@@ -19,23 +19,10 @@ from cometmq.elector.plan import Plan
 from cometmq.elector.restoration import Restoration
 from cometmq.elector.stats import RESTORED, ElectorStats
 from cometmq.ha import election, missing_record
-from cometmq.ha.actions import (
-    Action,
-    Actions,
-    Blocked,
-    Create,
-    Drop,
-    Elect,
-    Fence,
-    Follow,
-    HandOver,
-    Promote,
-    Resize,
-    Statuses,
-    Wait,
-)
+from cometmq.ha.actions import Action, Actions, Blocked, Create, Elect, Statuses, Tell, Wait
 from cometmq.ha.fencing import Timing
 from cometmq.ha.member import OrderRefusal
+from cometmq.ha.orders import Fence, HandOver, Promote
 from cometmq.ha.port import Answer, Outcome, RecordPort, RecordUnreachable
 from cometmq.ha.record import Record, RecordDamaged, Versioned
 from cometmq.remoting.log import Log
@@ -221,14 +208,14 @@ class Elector:
                 # Without an answer, the next round tries again: only one creation can succeed.
                 if outcome.answer is not Answer.UNKNOWN:
                     self.restoration.created()
-            case HandOver():
+            case Tell(order=HandOver()):
                 self._orders.begin(action)
-            case Promote() | Fence():
+            case Tell(order=Promote() | Fence() as order):
                 refusal = await self._orders.give(action)
-                if isinstance(action, Fence) and refusal is OrderRefusal.STALE_EPOCH:
+                if isinstance(order, Fence) and refusal is OrderRefusal.STALE_EPOCH:
                     self.restoration.choose_epoch_again()
                 self.wake.set()
-            case Follow() | Drop() | Resize():
+            case Tell():
                 await self._orders.give(action)
             case Wait():
                 pass

@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gives orders to members; orders are idempotent, so one that fails is decided on again."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
-from cometmq.control.controlled import Report
-from cometmq.elector.asked_member import Link, Member
+from cometmq.elector.asked_member import Member
 from cometmq.elector.stats import ElectorStats
-from cometmq.ha.actions import Drop, Fence, Follow, HandOver, Promote, Resize
+from cometmq.ha.actions import Tell
 from cometmq.ha.member import OrderRefusal, OrderRefused
+from cometmq.ha.orders import Order
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
-
-Order = Promote | Follow | Fence | HandOver | Drop | Resize
 
 
 class Orders:
@@ -26,24 +24,24 @@ class Orders:
         """Stop waiting for handovers, which the members still complete."""
         await self._handovers.close()
 
-    def begin(self, order: HandOver) -> None:
+    def begin(self, action: Tell[Order]) -> None:
         """Give an order that takes long, and do not wait for the answer."""
 
         async def hand_over() -> None:
-            await self.give(order)
+            await self.give(action)
 
         if not len(self._handovers):  # another order would be refused until it ends
             self._handovers.spawn(hand_over(), name="elector-hand-over")
 
-    async def give(self, order: Order) -> OrderRefusal | None:
+    async def give(self, action: Tell[Order]) -> OrderRefusal | None:
         """Give an order; return why the member refused it, if it did."""
-        ordinal, call = _call_of(order)
+        ordinal, order = action.ordinal, action.order
         member = self._members.get(ordinal)
         if member is None:  # the settings lack a broker that the record names
             return None
         name, outcome, error, refused = type(order).__name__, "obeyed", "", None
         try:
-            await call(member.link)
+            await member.link.order(order)
         except OrderRefused as refusal:
             outcome, error, refused = "refused", str(refusal), refusal.reason
         except CometError as failure:
@@ -58,20 +56,3 @@ class Orders:
             else:
                 self._log.info("order.obeyed", **facts)
         return refused
-
-
-def _call_of(order: Order) -> tuple[int, Callable[[Link], Awaitable[Report]]]:
-    """Return the member that must receive an order, and the call that sends it."""
-    match order:
-        case Promote(ordinal=ordinal, epoch=epoch):
-            return ordinal, lambda link: link.promote(epoch)
-        case Follow(ordinal=ordinal, epoch=epoch, master=master):
-            return ordinal, lambda link: link.follow(epoch, master)
-        case Fence(ordinal=ordinal, epoch=epoch):
-            return ordinal, lambda link: link.fence(epoch)
-        case HandOver(master=master, target=target, leaves=leaves):
-            return master, lambda link: link.hand_over(target, leaves=leaves)
-        case Drop(master=master, ordinal=ordinal):
-            return master, lambda link: link.drop(ordinal)
-        case Resize(master=master, copies=copies):
-            return master, lambda link: link.resize(copies)

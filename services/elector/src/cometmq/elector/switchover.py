@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 from cometmq.control.controlled import MemberUnreachable
 from cometmq.elector.open_group import GroupFailed, OpenGroup
 from cometmq.ha import planned
-from cometmq.ha.actions import HandOver, Wait, status_of
+from cometmq.ha.actions import Wait, status_of
 from cometmq.ha.member import OrderRefused
+from cometmq.ha.orders import HandOver
 from cometmq.ha.record import Record
 
 TIMEOUT_MS: Final = 30_000
@@ -20,6 +21,7 @@ class Planned(NamedTuple):
     """A switchover that can be carried out now."""
 
     record: Record
+    master: int
     order: HandOver
     lag_bytes: int
     """What the next master has yet to copy while the present one holds sends back."""
@@ -41,12 +43,12 @@ async def plan_switchover(group: OpenGroup, to: int | None) -> Planned:
     await group.ask()
     if to == found.record.holder.ordinal:
         raise GroupFailed(f"broker {to} is the master already")
-    order = planned.switch_over(found.record, group.statuses, to)
-    if isinstance(order, Wait):
-        raise GroupFailed(f"{order.text}; see cometmq ha status")
-    target = status_of(group.statuses, order.target)
+    step = planned.switch_over(found.record, group.statuses, to)
+    if isinstance(step, Wait):
+        raise GroupFailed(f"{step.text}; see cometmq ha status")
+    target = status_of(group.statuses, step.order.successor)
     assert target is not None, "the target has answered"
-    return Planned(found.record, order, target.lag_bytes)
+    return Planned(found.record, step.ordinal, step.order, target.lag_bytes)
 
 
 async def carry_out(group: OpenGroup, plan: Planned) -> tuple[Record, int]:
@@ -56,10 +58,10 @@ async def carry_out(group: OpenGroup, plan: Planned) -> tuple[Record, int]:
     GroupFailed unless the planned target becomes the master.
     """
     begun_s = time.monotonic()
-    master, target = plan.order.master, plan.order.target
+    master, target = plan.master, plan.order.successor
     doubt = ""
     try:
-        await group.clients[master].hand_over(target, leaves=False)
+        await group.clients[master].order(plan.order)
     except OrderRefused as error:
         raise GroupFailed(f"broker {master} did not hand over: {error}") from error
     except MemberUnreachable as error:

@@ -4,6 +4,7 @@
 from cometmq.control.controlled import Target
 from cometmq.control.server import ControlServer
 from cometmq.control.testing.scripted import ScriptedMember
+from cometmq.ha.orders import Follow, HandOver, Order, Promote
 from cometmq.ha.port import RecordPort
 from cometmq.ha.record import Versioned
 from cometmq.ha.role import Role
@@ -17,27 +18,28 @@ class ObedientMember(ScriptedMember):
         self.server = ControlServer(self)
         self._record = record
 
-    async def promote(self, epoch: int) -> None:
-        """Become master if the record names this member."""
-        await super().promote(epoch)
-        record = (await self._found()).record
-        if record.holder == self.now.status.copy and record.epoch > self.now.status.promised:
-            self.becomes(role=Role.MASTER, epoch=record.epoch, promised=record.epoch)
-
-    async def follow(self, epoch: int, master: int) -> None:
-        """Follow a master."""
-        await super().follow(epoch, master)
-        self.becomes(role=Role.SLAVE, epoch=epoch, promised=epoch)
-
-    async def hand_over(self, successor: int, *, leaves: bool) -> None:
-        """Write the record that makes another member the master, and follow it."""
-        await super().hand_over(successor, leaves=leaves)
-        found = await self._found()
-        copy = found.record.member(successor)
-        assert copy is not None
-        epoch = found.record.epoch + 1
-        await self._record.replace(found, found.record.elected(copy, epoch, deposes=False))
-        self.becomes(role=Role.SLAVE, epoch=epoch, promised=epoch)
+    async def obey(self, order: Order) -> None:
+        """Become master if the record names this member, or follow, or hand over by the record."""
+        await super().obey(order)
+        match order:
+            case Promote():
+                record = (await self._found()).record
+                if (
+                    record.holder == self.now.status.copy
+                    and record.epoch > self.now.status.promised
+                ):
+                    self.becomes(role=Role.MASTER, epoch=record.epoch, promised=record.epoch)
+            case Follow(epoch=epoch):
+                self.becomes(role=Role.SLAVE, epoch=epoch, promised=epoch)
+            case HandOver(successor=successor):
+                found = await self._found()
+                copy = found.record.member(successor)
+                assert copy is not None
+                epoch = found.record.epoch + 1
+                await self._record.replace(found, found.record.elected(copy, epoch, deposes=False))
+                self.becomes(role=Role.SLAVE, epoch=epoch, promised=epoch)
+            case _:
+                pass
 
     async def _found(self) -> Versioned:
         found = await self._record.read()

@@ -9,6 +9,7 @@ import msgspec
 
 from cometmq.control.controlled import ConfigChange, Report, Target
 from cometmq.ha.actions import Status
+from cometmq.ha.orders import Fence, Order
 from cometmq.ha.record import Copy
 from cometmq.ha.role import Role
 from cometmq.remoting.errors import SettingsError
@@ -24,7 +25,7 @@ class ScriptedMember:
             group=target.group,
             status=Status(copy=Copy(target.ordinal, incarnation), role=Role.SLAVE, promised=0),
         )
-        self.orders: list[tuple[Any, ...]] = []
+        self.orders: list[Order] = []
         self.refusal: Exception | None = None
         """The error that every order raises, if set."""
         self.gate = asyncio.Event()
@@ -40,30 +41,14 @@ class ScriptedMember:
         """Return the status that the test has set."""
         return self.now
 
-    async def promote(self, epoch: int) -> None:
-        """Record the order."""
-        await self._obey("promote", epoch)
-
-    async def follow(self, epoch: int, master: int) -> None:
-        """Record the order."""
-        await self._obey("follow", epoch, master)
-
-    async def fence(self, epoch: int) -> None:
-        """Record the order, and become fenced."""
-        await self._obey("fence", epoch)
-        self.becomes(role=Role.FENCED, promised=epoch, epoch=0)
-
-    async def hand_over(self, successor: int, *, leaves: bool) -> None:
-        """Record the order."""
-        await self._obey("hand over", successor, leaves)
-
-    async def drop(self, ordinal: int) -> None:
-        """Record the order."""
-        await self._obey("drop", ordinal)
-
-    async def resize(self, copies: int) -> None:
-        """Record the order."""
-        await self._obey("resize", copies)
+    async def obey(self, order: Order) -> None:
+        """Record an order; become fenced if that is the order."""
+        await self.gate.wait()
+        if self.refusal is not None:
+            raise self.refusal
+        self.orders.append(order)
+        if isinstance(order, Fence):
+            self.becomes(role=Role.FENCED, promised=order.epoch, epoch=0)
 
     async def update_config(self, changes: Mapping[str, str]) -> ConfigChange:
         """Accept every setting except `nonsense`; `storePathRootDir` needs a restart."""
@@ -71,13 +56,3 @@ class ScriptedMember:
             raise SettingsError("nonsense: unknown setting")
         later = [name for name in changes if name == "storePathRootDir"]
         return ConfigChange(tuple(set(changes) - set(later)), tuple(later))
-
-    async def rebuild(self) -> None:
-        """Record the order."""
-        await self._obey("rebuild")
-
-    async def _obey(self, *order: Any) -> None:
-        await self.gate.wait()
-        if self.refusal is not None:
-            raise self.refusal
-        self.orders.append(order)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Version 1 of the protocol: control.proto, and the code generated from it (`make protos`)."""
+"""Version 1 of the protocol: its files and the code generated from one (`make protos`)."""

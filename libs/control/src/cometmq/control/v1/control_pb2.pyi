@@ -117,58 +117,6 @@ class WatchStatusRequest(_message.Message):
     interval_ms: int
     def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., interval_ms: _Optional[int] = ...) -> None: ...
 
-class PromoteRequest(_message.Message):
-    __slots__ = ("target", "epoch")
-    TARGET_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
-    target: Target
-    epoch: int
-    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
-
-class FollowRequest(_message.Message):
-    __slots__ = ("target", "epoch", "master")
-    TARGET_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
-    MASTER_FIELD_NUMBER: _ClassVar[int]
-    target: Target
-    epoch: int
-    master: int
-    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., epoch: _Optional[int] = ..., master: _Optional[int] = ...) -> None: ...
-
-class FenceRequest(_message.Message):
-    __slots__ = ("target", "epoch")
-    TARGET_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
-    target: Target
-    epoch: int
-    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
-
-class HandOverRequest(_message.Message):
-    __slots__ = ("target", "successor", "leaves")
-    TARGET_FIELD_NUMBER: _ClassVar[int]
-    SUCCESSOR_FIELD_NUMBER: _ClassVar[int]
-    LEAVES_FIELD_NUMBER: _ClassVar[int]
-    target: Target
-    successor: int
-    leaves: bool
-    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., successor: _Optional[int] = ..., leaves: _Optional[bool] = ...) -> None: ...
-
-class DropRequest(_message.Message):
-    __slots__ = ("target", "ordinal")
-    TARGET_FIELD_NUMBER: _ClassVar[int]
-    ORDINAL_FIELD_NUMBER: _ClassVar[int]
-    target: Target
-    ordinal: int
-    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., ordinal: _Optional[int] = ...) -> None: ...
-
-class ResizeRequest(_message.Message):
-    __slots__ = ("target", "copies")
-    TARGET_FIELD_NUMBER: _ClassVar[int]
-    COPIES_FIELD_NUMBER: _ClassVar[int]
-    target: Target
-    copies: int
-    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., copies: _Optional[int] = ...) -> None: ...
-
 class UpdateConfigRequest(_message.Message):
     __slots__ = ("target", "changes")
     class ChangesEntry(_message.Message):
@@ -191,9 +139,3 @@ class UpdateConfigReply(_message.Message):
     applied: _containers.RepeatedScalarFieldContainer[str]
     needs_restart: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, applied: _Optional[_Iterable[str]] = ..., needs_restart: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class RebuildRequest(_message.Message):
-    __slots__ = ("target",)
-    TARGET_FIELD_NUMBER: _ClassVar[int]
-    target: Target
-    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ...) -> None: ...

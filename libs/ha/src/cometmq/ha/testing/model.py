@@ -15,6 +15,7 @@ from cometmq.ha import member as members
 from cometmq.ha import state as states
 from cometmq.ha.in_sync import Ack, AckRefused
 from cometmq.ha.member import OrderRefused
+from cometmq.ha.orders import Fence, Follow, HandOver, Order
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Record, Versioned
 from cometmq.ha.role import Role
@@ -122,7 +123,7 @@ class Model(Machinery):
             if record is None or record.epoch > world.left.epochs:
                 continue
             spent = replace(world, left=replace(world.left, hand_overs=world.left.hand_overs - 1))
-            spent = self.react(spent, ordinal, members.HandOverOrder(target.ordinal))
+            spent = self.react(spent, ordinal, HandOver(target.ordinal))
             spent = self.lead(spent, ordinal, in_sync.written(leading, record))
             for how, after, outcome in self.write(spent, leading.base, record, is_counted=False):
                 asking = after.nodes[ordinal].leading
@@ -184,7 +185,7 @@ class Model(Machinery):
                     yield f"{ordinal} copies tables", self._acknowledge(after, ordinal, stream)
         for other in world.streams:  # orders to follow a former master may arrive at any time
             if other.epoch != follower.epoch and other.owner != ordinal:
-                order = members.FollowOrder(other.epoch, other.owner)
+                order = Follow(other.epoch, other.owner)
                 yield from self._orders(world, ordinal, order, f"follows {other.epoch}")
 
     def connect(self, world: World, ordinal: int, stream: Stream) -> World:
@@ -246,9 +247,7 @@ class Model(Machinery):
             return world
         return self.react(world, ordinal, members.RecordRead(found))
 
-    def _orders(
-        self, world: World, ordinal: int, order: members.Order, name: str
-    ) -> Iterator[Step]:
+    def _orders(self, world: World, ordinal: int, order: Order, name: str) -> Iterator[Step]:
         try:
             after = self.react(world, ordinal, order)
         except OrderRefused:
@@ -313,8 +312,7 @@ class Model(Machinery):
                 label = f"elector creates the record for {record.holder.ordinal}"
                 for how, after, _ in self.write(world, None, record, is_counted=False):
                     yield label + how, after
-            case actions.Fence(ordinal=ordinal, epoch=epoch) if epoch <= limit:
+            case actions.Tell(ordinal=ordinal, order=Fence(epoch=epoch) as order) if epoch <= limit:
                 if world.cell is None:
                     world = replace(world, fence_epoch=epoch)
-                order = members.FenceOrder(epoch)
                 yield from self._orders(world, ordinal, order, f"is fenced with {epoch}")

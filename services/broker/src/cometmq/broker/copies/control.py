@@ -15,6 +15,7 @@ from cometmq.broker.handlers.admin import change_settings
 from cometmq.control.controlled import ConfigChange, Report
 from cometmq.control.server import ControlServer
 from cometmq.ha.member import OrderRefusal, OrderRefused
+from cometmq.ha.orders import Order, Rebuild
 from cometmq.ha.role import Role
 from cometmq.remoting.errors import CommandError, SettingsError
 from cometmq.runtime.tls_keys import server_tls
@@ -43,23 +44,11 @@ class MemberControl:
             risk=exposure(broker.settings),
         )
 
-    async def promote(self, epoch: int) -> None:
-        await self._copies.member.promote(epoch)
-
-    async def follow(self, epoch: int, master: int) -> None:
-        await self._copies.member.follow(epoch, master)
-
-    async def fence(self, epoch: int) -> None:
-        await self._copies.member.fence(epoch)
-
-    async def hand_over(self, successor: int, *, leaves: bool) -> None:
-        await self._copies.member.hand_over(successor, leaves=leaves)
-
-    async def drop(self, ordinal: int) -> None:
-        await self._copies.member.drop(ordinal)
-
-    async def resize(self, copies: int) -> None:
-        await self._copies.member.resize(copies)
+    async def obey(self, order: Order) -> None:
+        if isinstance(order, Rebuild):
+            self._rebuild()
+        else:
+            await self._copies.member.obey(order)
 
     async def update_config(self, changes: Mapping[str, str]) -> ConfigChange:
         if unknown := [name for name in changes if not self._broker.config.loaded.knows(name)]:
@@ -70,7 +59,7 @@ class MemberControl:
             raise SettingsError(str(error)) from error
         return ConfigChange(tuple(sorted(changed)))
 
-    async def rebuild(self) -> None:
+    def _rebuild(self) -> None:
         status = self._copies.member.status()
         fault = why_not(self._broker.settings)
         if status.role is not Role.SLAVE or not status.epoch:

@@ -45,6 +45,7 @@ from cometmq.ha import state as states
 from cometmq.ha.durable import Files, OsFiles
 from cometmq.ha.epochs import EpochFile, History
 from cometmq.ha.member import OrderRefused
+from cometmq.ha.orders import HandOver
 from cometmq.ha.port import RecordPort
 from cometmq.ha.state import Boot, State, StateFile
 from cometmq.remoting.log import Log
@@ -179,7 +180,7 @@ class Joined:
             return False
         best = max(ready, key=lambda one: one.acked_offset)
         try:
-            await self.member.hand_over(best.copy.ordinal)
+            await self.member.obey(HandOver(best.copy.ordinal))
         except OrderRefused:
             return False
         return True

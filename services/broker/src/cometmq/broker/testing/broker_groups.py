@@ -25,6 +25,7 @@ from cometmq.ha import actions, election, missing_record
 from cometmq.ha.actions import Group, Status
 from cometmq.ha.group_key import KeyFile, Keys
 from cometmq.ha.member import OrderRefused
+from cometmq.ha.orders import Fence
 from cometmq.ha.places.memory import MemoryPlace, MemoryRecord
 from cometmq.ha.record import Record
 from cometmq.ha.role import Role
@@ -204,7 +205,7 @@ class BrokerGroup:
         if found is None:
             epoch = missing_record.restore_epoch(statuses)
             for status in statuses:
-                await self.member(status.copy.ordinal).fence(epoch)
+                await self.member(status.copy.ordinal).obey(Fence(epoch))
             statuses = tuple(self.status(ordinal) for ordinal in self.apps)
             actions = missing_record.restore(self.group, statuses, epoch, "u")
         else:
@@ -220,14 +221,8 @@ class BrokerGroup:
                 await self.port.create(record)
             case actions.Elect(base=base, record=record):
                 await self.port.replace(base, record)
-            case actions.Promote(ordinal=ordinal, epoch=epoch) if ordinal in self.apps:
-                await self.member(ordinal).promote(epoch)
-            case actions.Follow(ordinal=ordinal, epoch=epoch, master=master):
-                await self.member(ordinal).follow(epoch, master)
-            case actions.Fence(ordinal=ordinal, epoch=epoch):
-                await self.member(ordinal).fence(epoch)
-            case actions.HandOver(master=master, target=target, leaves=leaves):
-                await self.member(master).hand_over(target, leaves=leaves)
+            case actions.Tell(ordinal=ordinal, order=order) if ordinal in self.apps:
+                await self.member(ordinal).obey(order)
             case _:
                 pass
 

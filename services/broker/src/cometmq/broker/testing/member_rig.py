@@ -20,6 +20,7 @@ from cometmq.broker.copies.roles.saved_state import SavedState
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.ha import member as rules
 from cometmq.ha.durable import OsFiles
+from cometmq.ha.orders import Order
 from cometmq.ha.places.memory import Delay, MemoryPlace, no_delay
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Copy, Record
@@ -95,11 +96,8 @@ class Duties:
         await self.answered.wait()
         return self.result
 
-    def drop(self, ordinal: int) -> None:
-        self.note("drop", ordinal)
-
-    def resize(self, copies: int) -> None:
-        self.note("resize", copies)
+    def obey(self, order: Order) -> None:
+        self.note(type(order).__name__.lower(), *astuple(order))
 
     def record_seen(self, found: object) -> None: ...
 

@@ -109,8 +109,8 @@ async def prepare(view: View) -> Form:
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
     if plan is not None:
-        before = {"master": plan.order.master, "epoch": plan.record.epoch, "in sync": plan.in_sync}
-        after = {"master": plan.order.target, "epoch": plan.record.epoch + 1,
+        before = {"master": plan.master, "epoch": plan.record.epoch, "in sync": plan.in_sync}
+        after = {"master": plan.order.successor, "epoch": plan.record.epoch + 1,
                  "in sync": plan.in_sync}  # fmt: skip
 
     async def perform(admin: AdminClient) -> str:
@@ -133,7 +133,7 @@ async def prepare(view: View) -> Form:
         fields,
         Plan(
             what=f"Switch {name} over" if plan is None else
-            f"Make broker {plan.order.target} the master of {name}",
+            f"Make broker {plan.order.successor} the master of {name}",
             subject=name,
             before=before,
             after=after,
@@ -150,7 +150,7 @@ def _choices(members: list[Broker], plan: "Planned | None") -> list[tuple[str, s
     """Return the copies in sync; name servers list the master as 0, whatever its own id is."""
     states = [it.state for it in members if it.is_master and isinstance(it.state, BrokerState)]
     copies = states[0].figures.copies if states else None
-    master = None if plan is None else plan.order.master
+    master = None if plan is None else plan.master
     return [(str(it), f"broker {it}") for it in (copies.in_sync if copies else ()) if it != master]
 
 
@@ -163,14 +163,14 @@ def _consequences(plan: "Planned", members: list[Broker]) -> list[Consequence]:
     limit_ms = whole(limit)
     most = "" if limit_ms is None else f", and gives up after {limit_ms:,} ms"
     return [
-        Consequence(f"In sync are the brokers {ids}; broker {plan.order.target} {lag}.", "good"),
+        Consequence(f"In sync are the brokers {ids}; broker {plan.order.successor} {lag}.", "good"),
         Consequence(
-            f"Broker {plan.order.master} holds sends back until broker {plan.order.target} takes"
+            f"Broker {plan.master} holds sends back until broker {plan.order.successor} takes"
             f" them, usually less than half a second{most}. No send fails.",
         ),
         Consequence(
-            f"Producers and consumers go to broker {plan.order.target}; broker"
-            f" {plan.order.master} forwards what still comes to it, and follows as a slave.",
+            f"Producers and consumers go to broker {plan.order.successor}; broker"
+            f" {plan.master} forwards what still comes to it, and follows as a slave.",
         ),
     ]
 

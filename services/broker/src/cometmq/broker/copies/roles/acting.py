@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every role of a member answers; `role_changes.py` says how the roles belong together."""
 
+from cometmq.ha.orders import Order
+
 
 class Acting:
     """A role. The defaults are those of a broker that neither leads nor follows."""
@@ -18,6 +20,10 @@ class Acting:
 
     def before_write(self) -> None:
         """Check that answers may be sent."""
+
+    def obey(self, order: Order) -> None:
+        """Obey an order that names this role in `obeyed_in`."""
+        raise NotImplementedError(f"{type(self).__name__} does not obey {order}")
 
     def note_end(self) -> None:
         """Note the end of the log, and the number of table changes before it."""

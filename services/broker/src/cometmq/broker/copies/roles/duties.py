@@ -6,6 +6,7 @@ from typing import Protocol
 import msgspec
 
 from cometmq.ha.member import Duty
+from cometmq.ha.orders import Order
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Versioned
 
@@ -54,11 +55,8 @@ class Duties(Protocol):
         leadership ended, so that nothing was written.
         """
 
-    def drop(self, ordinal: int) -> None:
-        """Remove a member from the in-sync set, and keep it out while this broker leads."""
-
-    def resize(self, copies: int) -> None:
-        """Write this number of copies to the record from now on."""
+    def obey(self, order: Order) -> None:
+        """Obey an order that changes no role, in a role that obeys it."""
 
     def record_seen(self, found: Versioned | None) -> None:
         """Handle a version of the record reported by a watch."""

@@ -2,6 +2,7 @@
 """The role of a broker that neither leads nor follows."""
 
 from cometmq.broker.copies.roles.acting import Acting
+from cometmq.ha.orders import Order
 
 
 class Fenced(Acting):
@@ -13,3 +14,6 @@ class Fenced(Acting):
 
     def confirm_offset(self) -> int:
         return self._confirmed
+
+    def obey(self, order: Order) -> None:
+        """Ignore the order: the role that it was for has ended in this moment."""

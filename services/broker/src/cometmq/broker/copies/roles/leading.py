@@ -14,6 +14,7 @@ from cometmq.broker.copies.streams.sending import LogSender
 from cometmq.broker.copies.tables.feed import TableFeed
 from cometmq.ha import member as rules
 from cometmq.ha.in_sync import Leadership
+from cometmq.ha.orders import Drop, Order, Resize
 from cometmq.ha.port import RecordPort
 from cometmq.store.writing.write_state import Refusal
 
@@ -68,6 +69,17 @@ class Leading(Acting):
         if not self.confirmation.has_ended() and self.confirmation.is_lapsed():
             self.lapsed()
             self._close_peers()
+
+    def obey(self, order: Order) -> None:
+        if self.confirmation.has_ended():
+            return
+        match order:
+            case Drop(ordinal=ordinal):
+                self.confirmation.drop(ordinal)
+            case Resize(copies=copies):
+                self.writer.resize(copies)
+            case _:
+                super().obey(order)
 
     def note_end(self) -> None:
         self.confirmation.appended(self._broker.store.commit_log.end, self._feed.position.changes)

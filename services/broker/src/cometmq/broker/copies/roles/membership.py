@@ -12,8 +12,8 @@ from cometmq.broker.copies.roles.saved_state import SavedState
 from cometmq.ha import member as rules
 from cometmq.ha.actions import Status
 from cometmq.ha.member import OrderRefusal, OrderRefused
+from cometmq.ha.orders import HandOver, Order
 from cometmq.ha.port import Answer
-from cometmq.ha.role import Role
 from cometmq.remoting.log import Log
 
 
@@ -50,34 +50,37 @@ class Membership:
             **msgspec.structs.asdict(self._duties.position()),
         )
 
-    async def promote(self, epoch: int) -> Status:
-        """Obey the order to become master of `epoch`, as recorded; return before leading."""
-        return await self._obey(rules.PromoteOrder(epoch))
+    async def obey(self, order: Order) -> Status:
+        """Carry out an order; return the status after its last step.
 
-    async def follow(self, epoch: int, master: int) -> Status:
-        return await self._obey(rules.FollowOrder(epoch, master))
+        An order to become master is obeyed before this member leads.
+        """
+        if isinstance(order, HandOver):
+            return await self._hand_over(order)
+        if type(order) in rules.CHANGE_THE_ROLE:
+            return await self._handle(order)
+        self._check(order)
+        self._duties.obey(order)
+        return self.status()
 
-    async def fence(self, epoch: int) -> Status:
-        """Promise `epoch`, and stop being master; return the status after the promise."""
-        return await self._obey(rules.FenceOrder(epoch))
-
-    async def hand_over(self, target: int, *, leaves: bool = False) -> Status:
+    async def _hand_over(self, order: HandOver) -> Status:
         """Make a different member the master without failing any send; return once the record names
         it.
 
-        `leaves` means that this broker is about to be removed. Raise OrderRefused, with this broker
-        still the master, if the target does not catch up in time or the record cannot be written.
+        Raise OrderRefused, with this broker still the master, if the target does not catch up in
+        time or the record cannot be written.
         """
-        await self._obey(rules.HandOverOrder(target))
+        target, leaves = order.successor, order.leaves
+        await self._handle(order)
         result = await self._duties.hand_over(target, leaves=leaves)
         if result is None:
-            await self._obey(rules.Abandoned())
+            await self._handle(rules.Abandoned())
             raise self._not_handed_over(
                 OrderRefusal.NOT_IN_SYNC,
                 f"broker {target} did not catch up in time; try again when it lags less",
             )
         answer, epoch = result
-        status = await self._obey(rules.HandedOver(answer, target, epoch))
+        status = await self._handle(rules.HandedOver(answer, target, epoch))
         has_followed = (self._inbox.member.epoch, self._inbox.member.master) == (epoch, target)
         if answer is not Answer.APPLIED and not has_followed:
             raise self._not_handed_over(
@@ -91,35 +94,19 @@ class Membership:
         self._log.warning("hand_over.failed", error=text)  # a broker that stops has no caller
         return OrderRefused(reason, text)
 
-    async def drop(self, ordinal: int) -> Status:
-        """Remove a departing member from the in-sync set."""
-        self._check_leading()
-        if ordinal == self._inbox.member.me.ordinal:
-            raise OrderRefused(
-                OrderRefusal.NOT_IN_SYNC, f"broker {ordinal} is the master: hand over first"
-            )
-        self._duties.drop(ordinal)
-        return self.status()
-
-    async def resize(self, copies: int) -> Status:
-        """Write a new number of copies to the record."""
-        self._check_leading()
-        if copies < 1:
-            raise OrderRefused(
-                OrderRefusal.NOT_IN_SYNC, f"a group cannot have {copies} copies: give it 1 or more"
-            )
-        self._duties.resize(copies)
-        return self.status()
-
-    def _check_leading(self) -> None:
+    def _check(self, order: Order) -> None:
+        """Raise OrderRefused if this member cannot obey an order that changes no role."""
         member = self._inbox.member
-        if member.role is not Role.MASTER:
+        if member.role not in order.obeyed_in:
+            roles = " or ".join(sorted(order.obeyed_in))
             raise OrderRefused(
                 OrderRefusal.NOT_MASTER,
-                f"broker {member.me.ordinal} is {member.role}, not the master",
+                f"broker {member.me.ordinal} is {member.role}, not the {roles}",
             )
+        if fault := order.fault(member.me.ordinal):
+            raise OrderRefused(OrderRefusal.NOT_IN_SYNC, fault)
 
-    async def _obey(self, event: rules.Event) -> Status:
+    async def _handle(self, event: rules.Event) -> Status:
         done = asyncio.get_running_loop().create_future()
         self._inbox.jobs.put_nowait(Job(event, done))
         await done

@@ -47,6 +47,7 @@ from cometmq.ha import epochs, in_sync
 from cometmq.ha import member as rules
 from cometmq.ha.in_sync import Leadership
 from cometmq.ha.member import Duty
+from cometmq.ha.orders import Order
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Versioned
 from cometmq.store.writing.write_state import Refusal
@@ -233,13 +234,8 @@ class RoleChanges:
         self._broker.pending.hold.wake_all()
         self._broker.driver.turn.wake()
 
-    def drop(self, ordinal: int) -> None:
-        if (leading := self._current.leading) is not None:
-            leading.confirmation.drop(ordinal)
-
-    def resize(self, copies: int) -> None:
-        if (leading := self._current.leading) is not None:
-            leading.writer.resize(copies)
+    def obey(self, order: Order) -> None:
+        self._current.acting.obey(order)
 
     def record_seen(self, found: Versioned | None) -> None:
         if (leading := self._current.leading) is not None:
