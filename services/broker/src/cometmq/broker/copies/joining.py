@@ -254,8 +254,8 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
     )  # fmt: skip
     saved = SavedState(state, StateFile(folder, host.files), workers.config)
     driver = MemberDriver(saved, place, roles, inbox=inbox, log=broker.log)
-    member = Membership(driver, saved, roles, inbox=inbox, log=broker.log)
-    watch = RecordWatch(place, saved, inbox, seen=roles.record_seen, log=broker.log)
+    member = Membership(driver, saved, roles, current=current, inbox=inbox, log=broker.log)
+    watch = RecordWatch(place, saved, inbox, current=current, log=broker.log)
     return Joined(
         member, inbox, driver, watch, roles, current, watchdog, gate, follower, sender, place,
         settings.hand_over_linger_mills, _role_hook(broker),

@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec.structs import astuple
 
+from cometmq.broker.copies.roles.acting import Acting
 from cometmq.broker.copies.roles.duties import Position
 from cometmq.broker.copies.roles.inbox import Inbox
 from cometmq.broker.copies.roles.member_driver import MemberDriver
@@ -20,7 +21,7 @@ from cometmq.broker.copies.roles.saved_state import SavedState
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.ha import member as rules
 from cometmq.ha.durable import OsFiles
-from cometmq.ha.orders import Order
+from cometmq.ha.orders import HandOver, Order
 from cometmq.ha.places.memory import Delay, MemoryPlace, no_delay
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Copy, Record
@@ -57,11 +58,12 @@ def record(epoch: int, holder: Copy = ME, in_sync: tuple[Copy, ...] = (ME, X)) -
     return Record(uid="u", group="g", epoch=epoch, holder=holder, in_sync=in_sync)
 
 
-class Duties:
-    """Records every call, with the promise on disk at that time."""
+class Duties(Acting):
+    """Records every call of a member, to its role too, with the promise on disk at that time."""
 
     def __init__(self, file: StateFile) -> None:
         self.file = file
+        self.acting: Acting = self
         self.calls: list[tuple[object, ...]] = []
         self.promises: list[int] = []
         self.error: OSError | None = None
@@ -91,15 +93,13 @@ class Duties:
     async def repair_history(self) -> None:
         self.note("repair")
 
-    async def hand_over(self, target: int, *, leaves: bool) -> tuple[Answer, int] | None:
-        self.note("hand over", target, leaves)
+    async def hand_over(self, order: HandOver) -> tuple[Answer, int] | None:
+        self.note("hand over", *astuple(order))
         await self.answered.wait()
         return self.result
 
     def obey(self, order: Order) -> None:
         self.note(type(order).__name__.lower(), *astuple(order))
-
-    def record_seen(self, found: object) -> None: ...
 
 
 class Rig:
@@ -115,10 +115,10 @@ class Rig:
         self.inbox = Inbox(state.copy, state.promised, log=self.log)
         saved = SavedState(state, self.file, self.worker)
         self.driver = MemberDriver(saved, self.port, self.duties, inbox=self.inbox, log=self.log)
-        self.member = Membership(self.driver, saved, self.duties, inbox=self.inbox, log=self.log)
-        self.watch = RecordWatch(
-            self.port, saved, self.inbox, seen=self.duties.record_seen, log=self.log
+        self.member = Membership(
+            self.driver, saved, self.duties, current=self.duties, inbox=self.inbox, log=self.log
         )
+        self.watch = RecordWatch(self.port, saved, self.inbox, current=self.duties, log=self.log)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

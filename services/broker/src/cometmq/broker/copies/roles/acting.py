@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every role of a member answers; `role_changes.py` says how the roles belong together."""
 
-from cometmq.ha.orders import Order
+from typing import Protocol
+
+from cometmq.ha.orders import HandOver, Order
+from cometmq.ha.port import Answer
+from cometmq.ha.record import Versioned
 
 
 class Acting:
@@ -25,5 +29,22 @@ class Acting:
         """Obey an order that names this role in `obeyed_in`."""
         raise NotImplementedError(f"{type(self).__name__} does not obey {order}")
 
+    async def hand_over(self, _order: HandOver) -> tuple[Answer, int] | None:
+        """Wait until the successor has caught up, and write the record that makes it the master.
+
+        Return the answer and the new epoch; None if the successor did not catch up in time, or if
+        the leadership ended, so that nothing was written.
+        """
+        return None
+
+    def record_seen(self, found: Versioned | None) -> None:
+        """Handle a version of the record reported by a watch."""
+
     def note_end(self) -> None:
         """Note the end of the log, and the number of table changes before it."""
+
+
+class Current(Protocol):
+    """Knows the role in which a broker acts now."""
+
+    acting: Acting

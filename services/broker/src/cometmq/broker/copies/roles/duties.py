@@ -6,9 +6,6 @@ from typing import Protocol
 import msgspec
 
 from cometmq.ha.member import Duty
-from cometmq.ha.orders import Order
-from cometmq.ha.port import Answer
-from cometmq.ha.record import Versioned
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,16 +44,3 @@ class Duties(Protocol):
 
         The member is neither master nor slave in the meantime. Raise OSError if this fails.
         """
-
-    async def hand_over(self, target: int, *, leaves: bool) -> tuple[Answer, int] | None:
-        """Wait until the target has caught up, and write the record that makes it the master.
-
-        Return the answer and the new epoch; None if the target did not catch up in time, or if the
-        leadership ended, so that nothing was written.
-        """
-
-    def obey(self, order: Order) -> None:
-        """Obey an order that changes no role, in a role that obeys it."""
-
-    def record_seen(self, found: Versioned | None) -> None:
-        """Handle a version of the record reported by a watch."""

@@ -14,8 +14,9 @@ from cometmq.broker.copies.streams.sending import LogSender
 from cometmq.broker.copies.tables.feed import TableFeed
 from cometmq.ha import member as rules
 from cometmq.ha.in_sync import Leadership
-from cometmq.ha.orders import Drop, Order, Resize
-from cometmq.ha.port import RecordPort
+from cometmq.ha.orders import Drop, HandOver, Order, Resize
+from cometmq.ha.port import Answer, RecordPort
+from cometmq.ha.record import Versioned
 from cometmq.store.writing.write_state import Refusal
 
 
@@ -80,6 +81,27 @@ class Leading(Acting):
                 self.writer.resize(copies)
             case _:
                 super().obey(order)
+
+    async def hand_over(self, order: HandOver) -> tuple[Answer, int] | None:
+        if self.confirmation.has_ended():
+            return None
+        self._broker.driver.commit()
+        wait_ms = self._broker.settings.switchover_timeout_mills
+        return await self.writer.hand_over(
+            order.successor,
+            leaves=order.leaves,
+            deadline_ms=self.confirmation.attendance.now_ms() + wait_ms,
+            is_ready=lambda: self._is_ready(order.successor),
+        )
+
+    def _is_ready(self, successor: int) -> bool:
+        """Return whether every put is answered and the successor is connected."""
+        is_connected = any(one.copy.ordinal == successor for one in self._sender.followers())
+        return is_connected and not len(self._broker.store.upkeep.pending)
+
+    def record_seen(self, found: Versioned | None) -> None:
+        if not self.confirmation.has_ended():
+            self.writer.record_seen(found)
 
     def note_end(self) -> None:
         self.confirmation.appended(self._broker.store.commit_log.end, self._feed.position.changes)

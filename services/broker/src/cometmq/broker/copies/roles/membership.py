@@ -5,6 +5,7 @@ import asyncio
 
 import msgspec
 
+from cometmq.broker.copies.roles.acting import Current
 from cometmq.broker.copies.roles.duties import Duties
 from cometmq.broker.copies.roles.inbox import Inbox, Job
 from cometmq.broker.copies.roles.member_driver import MemberDriver
@@ -24,11 +25,19 @@ class Membership:
     """
 
     def __init__(
-        self, driver: MemberDriver, saved: SavedState, duties: Duties, *, inbox: Inbox, log: Log
+        self,
+        driver: MemberDriver,
+        saved: SavedState,
+        duties: Duties,
+        *,
+        current: Current,
+        inbox: Inbox,
+        log: Log,
     ) -> None:
         self._driver = driver
         self._saved = saved
         self._duties = duties
+        self._current = current
         self._inbox = inbox
         self._log = log
 
@@ -60,7 +69,7 @@ class Membership:
         if type(order) in rules.CHANGE_THE_ROLE:
             return await self._handle(order)
         self._check(order)
-        self._duties.obey(order)
+        self._current.acting.obey(order)
         return self.status()
 
     async def _hand_over(self, order: HandOver) -> Status:
@@ -70,9 +79,9 @@ class Membership:
         Raise OrderRefused, with this broker still the master, if the target does not catch up in
         time or the record cannot be written.
         """
-        target, leaves = order.successor, order.leaves
+        target = order.successor
         await self._handle(order)
-        result = await self._duties.hand_over(target, leaves=leaves)
+        result = await self._current.acting.hand_over(order)
         if result is None:
             await self._handle(rules.Abandoned())
             raise self._not_handed_over(

@@ -6,9 +6,9 @@ member's state has not changed since it began; otherwise it is repeated (R4).
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
+from cometmq.broker.copies.roles.acting import Current
 from cometmq.broker.copies.roles.inbox import Inbox, Job, Read, Seen
 from cometmq.broker.copies.roles.saved_state import SavedState
 from cometmq.ha import state as states
@@ -33,10 +33,9 @@ class RecordWatch:
         saved: SavedState,
         inbox: Inbox,
         *,
-        seen: Callable[[Versioned | None], None],
+        current: Current,
         log: Log,
     ) -> None:
-        """`seen` handles a version of the record reported by a watch."""
         self.fault = ""
         """Why the last read of the record failed; empty if it succeeded."""
         self.uid = ""
@@ -44,7 +43,7 @@ class RecordWatch:
         self._record = record
         self._saved = saved
         self._inbox = inbox
-        self._report = seen
+        self._current = current
         self._log = log
         self._seen: tuple[object, ...] = ()
 
@@ -95,7 +94,7 @@ class RecordWatch:
 
     def _look(self, found: Versioned | None) -> None:
         """Read the record if a watch shows a different master."""
-        self._report(found)
+        self._current.acting.record_seen(found)
         self._note_seen(found)
         if found is None:
             return

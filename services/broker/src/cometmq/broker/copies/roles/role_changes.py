@@ -47,8 +47,6 @@ from cometmq.ha import epochs, in_sync
 from cometmq.ha import member as rules
 from cometmq.ha.in_sync import Leadership
 from cometmq.ha.member import Duty
-from cometmq.ha.orders import Order
-from cometmq.ha.port import Answer
 from cometmq.ha.record import Versioned
 from cometmq.store.writing.write_state import Refusal
 
@@ -212,34 +210,11 @@ class RoleChanges:
         self._broker.role.is_diverting = True
         self._gate.diversion.hold()
 
-    async def hand_over(self, target: int, *, leaves: bool) -> tuple[Answer, int] | None:
-        leading = self._current.leading
-        if leading is None:
-            return None
-        self._broker.driver.commit()
-        deadline_ms = self._boottime_ms() + self._broker.settings.switchover_timeout_mills
-
-        def is_ready() -> bool:
-            """Return whether every put is answered and the target is connected."""
-            is_connected = any(one.copy.ordinal == target for one in self._sender.followers())
-            return is_connected and not len(self._broker.store.upkeep.pending)
-
-        return await leading.writer.hand_over(
-            target, leaves=leaves, deadline_ms=deadline_ms, is_ready=is_ready
-        )
-
     def _forward_held(self, target: int) -> None:
         self._end_leadership()
         self._forward_to(self._members.get(target), self._inbox.member.epoch)
         self._broker.pending.hold.wake_all()
         self._broker.driver.turn.wake()
-
-    def obey(self, order: Order) -> None:
-        self._current.acting.obey(order)
-
-    def record_seen(self, found: Versioned | None) -> None:
-        if (leading := self._current.leading) is not None:
-            leading.writer.record_seen(found)
 
     def _forward_to(self, master: MemberAddress | None, epoch: int) -> None:
         if master is None:
