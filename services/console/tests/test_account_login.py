@@ -4,13 +4,16 @@
 import pytest
 
 from cometmq.client.settings import ClientOptions
-from cometmq.console.login import accounts
-from cometmq.console.login.accounts import Refused, account_user
-from cometmq.console.login.roles import Role
+from cometmq.console.login import accounts, sessions
+from cometmq.console.login.accounts import Refused, account_user, standing_user
+from cometmq.console.login.roles import Role, User
+from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.errors import AccessDenied, ConnectFailed
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.signature import SessionCredentials
+
+from .test_on_a_suite import log_in
 
 RIGHT = SessionCredentials("clerk", "secret")
 
@@ -45,7 +48,9 @@ class Broker:
         )
 
 
-async def login(monkeypatch, groups):
+def set_up(monkeypatch, groups):
+    """Let the console ask brokers that treat the account in these ways."""
+
     class Admin:
         def __init__(self, *, options, **_more):
             self._credentials = options.credentials
@@ -68,7 +73,11 @@ async def login(monkeypatch, groups):
             return {name: it[0] for name, it in (await self.broker_groups()).items() if 0 in it}
 
     monkeypatch.setattr(accounts, "AdminClient", Admin)
-    options = ClientOptions(namesrv="n:9876")
+    return ClientOptions(namesrv="n:9876")
+
+
+async def login(monkeypatch, groups):
+    options = set_up(monkeypatch, groups)
     return await account_user(options, RIGHT, role=Role.VIEWER, log=NO_LOG)
 
 
@@ -108,3 +117,68 @@ async def test_only_a_master_that_checks_accounts_makes_an_administrator(monkeyp
 async def test_an_account_that_no_broker_can_check_is_refused(monkeypatch, groups, why):
     with pytest.raises(Refused, match=why):
         await login(monkeypatch, groups)
+
+
+@pytest.mark.parametrize(
+    ("groups", "role"),
+    [
+        ({"a": {0: ADMIN}}, Role.ADMIN),
+        ({"a": {0: ADMIN}, "b": {0: CLERK}}, Role.VIEWER),
+        # An outage takes no rights: operators are about to need them.
+        ({}, Role.ADMIN),
+        ({"a": {0: SILENT, 1: CLERK}}, Role.ADMIN),
+    ],
+)
+async def test_a_session_has_the_role_that_masters_give_its_account_now(monkeypatch, groups, role):
+    options, user = set_up(monkeypatch, groups), User("clerk", Role.ADMIN, "account")
+    found = await standing_user(options, RIGHT, user, role=Role.VIEWER, log=NO_LOG)
+    assert found == User("clerk", role, "account")
+    viewer = User("clerk", Role.VIEWER, "account")
+    found = await standing_user(options, RIGHT, viewer, role=Role.VIEWER, log=NO_LOG)
+    assert found == viewer
+
+
+async def test_a_session_survives_the_name_servers(monkeypatch):
+    async def lost(*_given):
+        raise ConnectFailed("no name server answers")
+
+    options, user = set_up(monkeypatch, {}), User("clerk", Role.ADMIN, "account")
+    monkeypatch.setattr("cometmq.console.login.accounts.AdminClient.broker_groups", lost)
+    with pytest.raises(ConnectFailed):
+        await standing_user(options, RIGHT, user, role=Role.VIEWER, log=NO_LOG)
+
+
+async def test_a_session_ends_soon_after_its_account(monkeypatch, desk):
+    monkeypatch.setattr(sessions, "ASKED_AGAIN_MS", 0)
+    (master,) = (await desk.admin.masters()).values()
+
+    async def put(**changed):
+        given = {"secret_key": "leaver-secret", "admin": True, **changed}
+        await master.put_account(AclAccount(access_key="leaver-key", **given))
+
+    async def status():
+        return (await desk.web.get("/topic/create")).status_code
+
+    await put()
+    await log_in(desk, access_key="leaver-key", secret_key="leaver-secret")
+    assert await status() == 200
+    await put(admin=False)
+    assert (await status(), (await desk.web.get("/")).status_code) == (403, 200)
+    await put(secret_key="another-secret")
+    assert (await status(), (await desk.web.get("/")).status_code) == (303, 303)
+
+    await put()
+    await log_in(desk, access_key="leaver-key", secret_key="leaver-secret")
+    assert await status() == 200
+    await master.delete_account("leaver-key")
+    assert await status() == 303
+
+
+async def test_the_brokers_are_not_asked_about_an_account_for_each_page(monkeypatch, desk):
+    await log_in(desk, access_key="chief-key", secret_key="chief-secret")
+
+    async def never(*_given, **_more):
+        raise AssertionError("asked again")
+
+    monkeypatch.setattr("cometmq.console.login.routes.standing_user", never)
+    assert (await desk.web.get("/topic/create")).status_code == 200

@@ -212,6 +212,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "the name in `kept`, and a new history begins.",
     "login.refused": "Somebody could not log in to the console; many of them from one address are "
     "an attack, which is slowed down.",
+    "login.revoked": "A session at the console has ended, because a broker does not accept its "
+    "account any more: it was deleted, or has another secret key.",
     "request.failed": "The console has a fault: a page ended with an error; please report it.",
     # operator
     "backlog.unknown": "The operator cannot get the number of unread messages from the master; the "

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logs in with an account of the cluster's access control: the brokers check its signature."""
 
+from asyncio import TaskGroup
+from itertools import chain
+from typing import Final
+
 import msgspec
 
 from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.settings import ClientOptions
 from cometmq.console.login.roles import Role, User
@@ -12,6 +17,9 @@ from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.errors import AccessDenied, CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.signature import SessionCredentials
+
+STANDING_TIMEOUT_MS: Final = 1_000
+"""How long a page waits for each broker that is asked again about the account of a session."""
 
 
 class Refused(Exception):
@@ -47,6 +55,26 @@ async def account_user(
     return User(credentials.access_key, Role.ADMIN if is_admin else role, "account")
 
 
+async def standing_user(
+    options: ClientOptions, credentials: SessionCredentials, user: User, *, role: Role, log: Log
+) -> User:
+    """Return the user of a session as the brokers see the account now; `role` is for one that is
+    no administrator any more.
+
+    Raise Refused if a broker denies the account. Silent brokers change nothing, because operators
+    need the console most during an outage. A new administrator has to log in again.
+    """
+    options = msgspec.structs.replace(
+        options, api_timeout_ms=min(options.api_timeout_ms, STANDING_TIMEOUT_MS)
+    )
+    if not all((await _answers(options, credentials, Code.GET_BROKER_RUNTIME_INFO, log)).values()):
+        raise Refused("the brokers do not accept the account any more: log in again")
+    if user.role <= role:
+        return user
+    ruled = await _answers(options, credentials, Code.UPDATE_BROKER_CONFIG, log, masters_only=True)
+    return user if all(ruled.values()) else User(user.name, role, user.how)
+
+
 async def _answers(
     options: ClientOptions,
     credentials: SessionCredentials,
@@ -61,19 +89,23 @@ async def _answers(
     which changes nothing here, is a request that also RocketMQ grants to administrators only.
     """
     found: dict[str, bool] = {}
+
+    async def ask(broker: BrokerAdmin) -> None:
+        try:
+            await broker.invoke(code)
+        except AccessDenied:
+            found[broker.address] = False
+        except CometError:
+            return
+        else:
+            found[broker.address] = True
+
     async with AdminClient(options=with_account(options, credentials), log=log) as admin:
-        for group in (await admin.broker_groups()).values():
-            for broker_id, broker in group.items():
-                if masters_only and broker_id != MASTER_ID:
-                    continue
-                try:
-                    await broker.invoke(code)
-                except AccessDenied:
-                    found[broker.address] = False
-                except CometError:
-                    continue
-                else:
-                    found[broker.address] = True
+        groups = (await admin.broker_groups()).values()
+        async with TaskGroup() as tasks:
+            for broker_id, broker in chain.from_iterable(it.items() for it in groups):
+                if broker_id == MASTER_ID or not masters_only:
+                    tasks.create_task(ask(broker))
     return found
 
 

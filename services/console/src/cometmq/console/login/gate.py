@@ -101,6 +101,11 @@ class Gate:
         self._set(response, self._cookie, token, self._settings.session_life // 1_000)
         self._log.info("login.accepted", user=user.name, role=user.role.name.lower(), how=user.how)
 
+    def revoke(self, request: Request, session: Session) -> None:
+        """End the session of an account that the brokers do not accept any more."""
+        self.sessions.end(request.cookie(self._cookie))
+        self._log.warning("login.revoked", user=session.user.name)
+
     def end(self, request: Request, response: Response) -> None:
         """Log a user out."""
         self.sessions.end(request.cookie(self._cookie))

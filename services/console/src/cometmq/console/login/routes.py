@@ -5,9 +5,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from cometmq.console.desk import Desk
-from cometmq.console.login.accounts import Refused, account_user
+from cometmq.console.login.accounts import Refused, account_user, standing_user
 from cometmq.console.login.gate import Gate
 from cometmq.console.login.roles import Role, User, role_of
+from cometmq.console.login.sessions import Session
 from cometmq.console.login.tokens import Tokens
 from cometmq.console.web.exchange import Handler, Request, Response, redirect
 from cometmq.console.web.guard import form_of, local_path
@@ -54,6 +55,30 @@ class LoginPages:
             found["/login/oidc"] = self._oidc_begin, "GET"
             found["/login/oidc/callback"] = self._oidc_end, "GET"
         return found
+
+    async def who(self, request: Request) -> tuple[User, Session | None]:
+        """Return the user of a request; ask the brokers from time to time whether its account
+        still has its rights.
+        """
+        user, session = self._gate.who(request)
+        if session is None or session.credentials is None:
+            return user, session
+        if not self._gate.sessions.is_due(session):
+            return user, session
+        try:
+            session.user = await standing_user(
+                self._desk.admin.options,
+                session.credentials,
+                user,
+                role=role_of(self._desk.settings.account_role, "accountRole"),
+                log=self._desk.log,
+            )
+        except Refused:
+            self._gate.revoke(request, session)
+            return self._gate.who(request)
+        except CometError:
+            return user, session  # no name server answers
+        return session.user, session
 
     async def _login(self, request: Request) -> Response:
         if request.method == "GET":

@@ -17,6 +17,8 @@ SESSIONS_MAX: Final = 1_000
 SESSIONS_PER_USER_MAX: Final = 20
 """One user cannot push the sessions of others out."""
 ENDED_MAX: Final = 1_000
+ASKED_AGAIN_MS: Final = 10_000
+"""How long a session may outlive its account, or the rights of its account."""
 
 
 class Ended(NamedTuple):
@@ -29,7 +31,7 @@ class Ended(NamedTuple):
 class Session:
     """One login of a user in one browser."""
 
-    __slots__ = ("begun_ms", "credentials", "csrf", "notice", "seen_ms", "user")
+    __slots__ = ("asked_ms", "begun_ms", "credentials", "csrf", "notice", "seen_ms", "user")
 
     def __init__(self, user: User, credentials: SessionCredentials | None, now_ms: int) -> None:
         self.user = user
@@ -37,6 +39,8 @@ class Session:
         """The user's own account, with which changes are sent; None for the console's account."""
         self.csrf = secrets.token_urlsafe(32)
         self.begun_ms = now_ms
+        self.asked_ms = now_ms
+        """When the brokers were last asked about the user's account."""
         self.seen_ms = now_ms
         self.notice = ""
         """The outcome of the last change, shown once."""
@@ -85,6 +89,14 @@ class Sessions:
         session.seen_ms = now_ms
         self._sessions[key] = session  # now the most recently used
         return session
+
+    def is_due(self, session: Session) -> bool:
+        """Return whether the brokers must be asked about the account of a session, from now on."""
+        now_ms = self._clock.monotonic_ms()
+        is_due = session.credentials is not None and now_ms - session.asked_ms >= ASKED_AGAIN_MS
+        if is_due:
+            session.asked_ms = now_ms
+        return is_due
 
     def end(self, token: str) -> None:
         """End the session of a token, if there is one."""

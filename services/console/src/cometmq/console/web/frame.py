@@ -88,6 +88,7 @@ class Frame:
         self._desk = desk
         self._gate = gate
         self._renderer = renderer
+        self._login = login
         self._sections = {page.path: page.section or page.path for page in pages}
         self._assets = Assets(_STATIC)
         self._routes: dict[str, tuple[Handler, str]] = {
@@ -131,7 +132,7 @@ class Frame:
         return timed
 
     async def _page(self, page: Page, request: Request) -> Response:
-        user, session = self._gate.who(request)
+        user, session = await self._login.who(request)
         if not may(user, page.role):
             return self._forbidden(request, user, page.role)
         args = request.args
@@ -170,7 +171,7 @@ class Frame:
         )
 
     async def _action(self, action: Action, request: Request) -> Response:
-        user, session = self._gate.who(request)
+        user, session = await self._login.who(request)
         if not may(user, action.role):
             is_sent = request.method == "POST" and not wants_json(request)
             if is_sent and user.is_anonymous and self._gate.has_ended(request):
