@@ -17,7 +17,9 @@ REFUSED = "no name server answers: no connection to {}: Connection refused"
 START_ONE = "; start one (cometmq standalone), or give its address with -n or NAMESRV_ADDR\n"
 
 
-@pytest.mark.parametrize("command", [("produce", "T", "x", "--timeout", 0), ("topic", "list")])
+@pytest.mark.parametrize(
+    "command", [("produce", "T", "x", "--timeout", 0), ("topic", "list"), ("top",)]
+)
 def test_all_commands_report_a_refused_connection_in_the_same_words(call, command):
     namesrv = f"127.0.0.1:{free_port()}"
     result = call(*command, "-n", namesrv)

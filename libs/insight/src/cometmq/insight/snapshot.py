@@ -147,14 +147,19 @@ class Watch:
         self.history = History()
         self.snapshot: Snapshot | None = None
         """The newest snapshot; None before the first."""
-        self.failure: str = ""
-        """Why the last snapshot failed altogether; empty if it did not."""
+        self.error: CometError | None = None
+        """Why the last snapshot failed altogether; None if it did not."""
         self._admin = admin
         self._interval_s = interval_s
         self._expected = expected
         self._seen = seen
         self._further = further
         self._looking: asyncio.Lock = asyncio.Lock()
+
+    @property
+    def failure(self) -> str:
+        """Why the last snapshot failed altogether; empty if it did not."""
+        return "" if self.error is None else str(self.error)
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -169,7 +174,7 @@ class Watch:
         """
         was_looking = self._looking.locked()
         async with self._looking:
-            if was_looking and not self.failure:
+            if was_looking and self.error is None:
                 return self.snapshot
             try:
                 found = await look(
@@ -179,9 +184,9 @@ class Watch:
                     further=self._further(),
                 )
             except CometError as error:
-                self.failure = str(error)
+                self.error = error
                 return self.snapshot
-            self.failure = ""
+            self.error = None
             self.snapshot = found
         self._seen(found)
         return found

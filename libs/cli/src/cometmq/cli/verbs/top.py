@@ -83,7 +83,7 @@ async def _once(namesrv: str, screen: Screen, *, as_json: bool) -> None:
             await asyncio.sleep(FIRST_RATES_S)
         found = await watch.refresh()
         if found is None:
-            raise CometError(watch.failure)
+            raise _failure(watch)
     for it in unreachable(found, watch.history):
         MISSING.setdefault(it.subject, f"{it.text}; {it.remedy}")
     if not found.brokers:
@@ -98,7 +98,7 @@ async def _watched(namesrv: str, screen: Screen, every_s: float) -> None:
     async with AdminClient(namesrv, options=options, log=NO_LOG) as admin:
         watch = Watch(admin, interval_s=every_s)
         if (first := await watch.refresh()) is None:
-            raise CometError(watch.failure)
+            raise _failure(watch)
         screen.note(first)
         with _raw_terminal(screen, changed):
             while not screen.is_over:
@@ -110,6 +110,11 @@ async def _watched(namesrv: str, screen: Screen, every_s: float) -> None:
                         continue
                 if not screen.is_paused and (found := await watch.refresh()) is not None:
                     screen.note(found)
+
+
+def _failure(watch: Watch) -> CometError:
+    assert watch.error is not None, "without a snapshot, there is an error"
+    return watch.error
 
 
 def _draw(watch: Watch, screen: Screen) -> None:
