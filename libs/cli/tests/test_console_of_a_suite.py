@@ -17,6 +17,7 @@ import pytest
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port
 from cometmq.peers.processes import Child
+from cometmq.runtime.process.priority import NICENESS
 
 START_S = 180
 DEADLINE_S = 60
@@ -55,6 +56,10 @@ def processes_of(suite):
     return [int(word) for word in found]
 
 
+def niceness(pid):
+    return os.getpriority(os.PRIO_PROCESS, pid)
+
+
 def page(url, path="", **headers):
     request = urllib.request.Request(url + path, headers=headers)
     try:
@@ -79,6 +84,8 @@ def test_the_process_starts_with_the_first_connection(suite, tmp_path):
     assert status == 200
     assert "127.0.0.1" in text
     (process,) = processes_of(suite)
+    assert niceness(process) >= NICENESS
+    assert niceness(suite.pid) == niceness(os.getpid())
     token = (tmp_path / "data" / "console" / "token").read_text().split()[-1]
     status, _ = page(url, "topic/create?name=x", Authorization=f"Bearer {token}")
     assert status == 200

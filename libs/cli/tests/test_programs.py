@@ -12,6 +12,7 @@ import pytest
 
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
+from cometmq.runtime.process.priority import NICENESS
 from cometmq.runtime.programs import COMMANDS
 
 from .starting import (
@@ -37,6 +38,11 @@ def test_a_name_server_says_where_it_serves_and_stops_on_a_signal(start, tmp_pat
     host, port = address.split(":")
     socket.create_connection((host, int(port)), timeout=5).close()
     assert child.stop(STOP_TIMEOUT_S) == 0
+
+
+def test_a_console_yields_the_processors_to_brokers(start, tmp_path):
+    child = start(*alone("console", tmp_path), "--admin-http-port", -1, ready="console.ready")
+    assert os.getpriority(os.PRIO_PROCESS, child.pid) >= NICENESS
 
 
 def test_a_mistyped_setting_of_a_broker_is_answered_with_the_right_one(start, tmp_path):

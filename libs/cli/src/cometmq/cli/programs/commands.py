@@ -15,6 +15,7 @@ from cometmq.cli.programs.running import (
     named,
     run_program,
 )
+from cometmq.runtime.process.priority import yield_processors
 
 app = typer.Typer(add_completion=False)
 
@@ -96,4 +97,5 @@ def console(
     EXAMPLE
       cometmq console -n mq1:9876
     """
+    yield_processors()
     run_program("console", config, running, args=ctx.args, cli=named(namesrv))

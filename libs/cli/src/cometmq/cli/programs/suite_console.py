@@ -18,6 +18,7 @@ import msgspec
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime import logging
 from cometmq.runtime.process.garbage import no_collections
+from cometmq.runtime.process.priority import yield_processors
 from cometmq.runtime.program import program
 from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.service import EXIT_CANNOT_START, Stop, run
@@ -40,6 +41,7 @@ class ConsoleOrder(msgspec.Struct, frozen=True):
 
 def main() -> int:
     """Run the console until the order's pipe ends; return the status."""
+    yield_processors()
     with os.fdopen(os.dup(_INPUT), "rb", buffering=0) as pipe:
         line = b""
         while not line.endswith(b"\n"):

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lets a program leave the processors to the others on its machine."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+NICENESS: Final = 5
+"""Measured on two processors that a broker and its load generator fill, while a browser loads pages
+of 1,000 topics and 2,000 groups in a row: the broker stores 12 % more than with a console of
+niceness 0, and a page takes 0.14 s instead of 0.05. With 10, it stores 17 % more, but a page takes
+0.4 s, and some take 4 s.
+"""
+_AUTOGROUP: Final = Path("/proc/self/autogroup")
+
+
+def yield_processors() -> None:
+    """Lower the priority of this process, and of all threads that it starts from now on.
+
+    A lower one is kept. With autogroup scheduling, Linux compares sessions first, so the session of
+    a service is lowered, too; that of a terminal, which has other programs, is not.
+    """
+    with suppress(OSError):  # a sandbox may forbid it
+        os.setpriority(
+            os.PRIO_PROCESS, 0, max(NICENESS, os.getpriority(os.PRIO_PROCESS, os.getpid()))
+        )
+    if os.getsid(0) != os.getpid():
+        return
+    with suppress(OSError, ValueError):  # not with every kernel
+        if int(_AUTOGROUP.read_text("ascii").split()[-1]) < NICENESS:
+            _AUTOGROUP.write_text(str(NICENESS), "ascii")
