@@ -96,6 +96,19 @@ def test_a_live_page_renews_itself(tab, place):
     assert tab.run("document.body.dataset.mark") == "same"
 
 
+def test_a_live_page_has_one_renewal_at_a_time(tab, place):
+    tab.open(f"{place.url}/topics")
+    renewals = """(async () => {
+        let count = 0;
+        const real = window.fetch;
+        window.fetch = (...all) => { count += 1; return real(...all); };
+        await Promise.all([renew(), renew(), renew()]);
+        await renew();
+        return count;
+    })()"""
+    assert tab.run(renewals) == 2
+
+
 def test_a_live_page_whose_session_has_ended_leads_to_the_login(tab, place):
     tab.open(f"{place.url}/topics")
     tab.run("window.fetch = async () => ({ok: true, redirected: true}); 1")

@@ -24,6 +24,7 @@ function themeButton() {
 // -- live pages: fetch the same address, and replace the content ---------------------------------
 
 let timer = 0;
+let isRenewing = false; // a busy machine may answer later than the next renewal is due
 
 function isBusy() {
   const at = document.activeElement;
@@ -33,9 +34,12 @@ function isBusy() {
 }
 
 async function renew() {
-  if (isBusy()) return;
+  if (isRenewing || isBusy()) return;
+  isRenewing = true;
   try {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+    const answer = await fetch(location.href, {
+      headers: { Accept: "text/html" }, signal: AbortSignal.timeout(60_000),
+    });
     if (answer.redirected) { location.reload(); return; } // the session has ended: to the login
     if (!answer.ok) throw new Error(answer.statusText);
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -56,6 +60,8 @@ async function renew() {
     bind();
   } catch {
     document.body.classList.add("lost");
+  } finally {
+    isRenewing = false;
   }
 }
 
