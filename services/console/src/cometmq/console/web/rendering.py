@@ -14,6 +14,7 @@ from cometmq.console.login.sessions import Session
 from cometmq.console.web import cells
 from cometmq.console.web.exchange import Request, Response
 from cometmq.console.web.page import Page, address
+from cometmq.console.web.tables import cells_of
 from cometmq.console.web.templating import Templates
 from cometmq.runtime.clock import Clock
 
@@ -43,6 +44,7 @@ class Renderer:
             {
                 **cells.FORMATS,
                 "cell": cells.cell,
+                "cells_of": cells_of,
                 "href": self._href,
                 "query": _query,
                 "prefixed": _prefixed,

@@ -4,6 +4,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from markupsafe import Markup
+
 from cometmq.console.web.cells import NUMERIC
 from cometmq.insight.model import Unknown, Unreachable
 
@@ -29,6 +31,38 @@ class Column(NamedTuple, Generic[R]):
     @property
     def is_numeric(self) -> bool:
         return self.kind in NUMERIC
+
+
+class Cells(NamedTuple, Generic[R]):
+    """The HTML around the cells of a column, which is the same in each row."""
+
+    column: Column[R]
+    begin: Markup
+    """Up to the tone."""
+    middle: Markup
+    """Between the tone and the content."""
+    end: Markup
+
+
+def cells_of(columns: Sequence[Column[R]]) -> list[Cells[R]]:
+    """Return what surrounds the cells of each column; the first one names the row."""
+    found = []
+    for place, column in enumerate(columns):
+        kinds = "num " if column.is_numeric else ""
+        if column.kind in {"prose", "short"}:
+            kinds += f"{column.kind} "
+        begin, end = Markup("<td"), Markup("</td>")
+        if not place:
+            begin, end = Markup('<th scope="row"'), Markup("</th>")
+        found.append(
+            Cells(
+                column,
+                begin + Markup(' class="{}').format(kinds),
+                Markup('" data-title="{}">').format(column.title),
+                end,
+            )
+        )
+    return found
 
 
 class Order(NamedTuple):

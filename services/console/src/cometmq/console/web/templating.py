@@ -35,7 +35,7 @@ class Templates:
 
     def __init__(self, folder: Path, names: Mapping[str, object]) -> None:
         self._folder = folder
-        self._names = {**names, "escape": escape, "Markup": Markup, "_joined": _joined}
+        self._names = {**names, "escape": _escaped, "Markup": Markup, "_joined": _joined}
         self._compiled: dict[str, tuple[CodeType, str]] = {}
 
     def render(self, name: str, values: Mapping[str, object]) -> str:
@@ -60,6 +60,11 @@ class Templates:
             exec(code, space)  # noqa: S102  # a file of this package
         show: Callable[[], str] = space["_page"]
         return show()
+
+
+def _escaped(value: Any) -> Markup:
+    """Escape a value; markupsafe's `escape` makes two copies of what is `Markup` already."""
+    return value if type(value) is Markup else escape(value)
 
 
 def _joined(parts: Callable[..., Iterator[str]]) -> Callable[..., Markup]:
