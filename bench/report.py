@@ -71,10 +71,14 @@ class Row:
     java: float | None
     rivals: tuple[float | None, ...] = ()
     """The medians of the servers in `rivals_of`, in the same order."""
+    paired: float | None = None
+    """The median of the ratios of single rounds, if it is compared instead of the medians."""
 
     @property
     def ratio(self) -> float | None:
         """Return CometMQ's value divided by Java's, or None if either is missing."""
+        if self.paired is not None:
+            return self.paired
         return self.comet / self.java if self.comet is not None and self.java else None
 
     @property
@@ -115,7 +119,7 @@ def rows(samples: Samples) -> Iterator[Row]:
             java = _median(by_server.get(other(samples), ()), metric)
             rivals = tuple(_median(by_server.get(name, ()), metric) for name in names)
             if any(value is not None for value in (comet, java, *rivals)):
-                yield Row(workload, metric, comet, java, rivals)
+                yield Row(workload, metric, comet, java, rivals, _paired(by_server, metric))
 
 
 def other(samples: Samples) -> str:
@@ -133,6 +137,17 @@ def rivals_of(samples: Samples) -> list[str]:
 def _median(rounds: Sequence[Sample], metric: str) -> float | None:
     values = [sample[metric] for sample in rounds if metric in sample]
     return statistics.median(values) if values else None
+
+
+def _paired(by_server: Mapping[str, Sequence[Sample]], metric: str) -> float | None:
+    """Return the median ratio of the rounds with and without a console.
+
+    A console costs less than what the rate of a machine changes in a minute, so only the two
+    samples of one round are compared.
+    """
+    rounds = zip(by_server.get("comet", ()), by_server.get(WATCHED, ()), strict=False)
+    ratios = [own[metric] / with_it[metric] for own, with_it in rounds if with_it.get(metric)]
+    return statistics.median(ratios) if ratios else None
 
 
 def _cpu_name() -> str:

@@ -74,6 +74,9 @@ SCENARIOS: Final[dict[str, Callable[[Plan], None]]] = {
 QUICK: Final = {"rounds": 1, "seconds": 3.0, "warmup": 5.0, "catch_up_gib": 1.0}
 """The options of `--quick`, which divides the time of a whole run by about three."""
 
+PAIRED: Final = {"rounds": 15, "seconds": 3.0}
+"""The options of `--server console`: many short rounds, whose samples are compared in pairs."""
+
 
 def parse_arguments() -> argparse.Namespace:
     names = [workload.name for workload in WORKLOADS]
@@ -97,7 +100,10 @@ def parse_arguments() -> argparse.Namespace:
     add("--check", action="store_true", help="exit 1 on a missed target or a worse ratio")
     add("--save-baseline", action="store_true", help="take over into bench/baseline.json")
     add("--publish", action="store_true", help="the same, and into the documents")
-    if parser.parse_known_args()[0].quick:
+    known = parser.parse_known_args()[0]
+    if known.server == "console":
+        parser.set_defaults(**PAIRED)
+    if known.quick:
         parser.set_defaults(**QUICK)
     arguments = parser.parse_args()
     if arguments.server == "console" and not arguments.only:

@@ -38,5 +38,6 @@ def test_a_run_with_a_console_has_three_rows_by_default(monkeypatch):
     arguments = run.parse_arguments()
     assert arguments.only == ["send-8x32", "pull", "start"]
     assert run.SERVERS[arguments.server] == ["comet", "watched"]
+    assert (arguments.rounds, arguments.seconds) == (15, 3.0)
     monkeypatch.setattr(sys, "argv", ["run.py", "--server", "console", "--only", "pull"])
     assert run.parse_arguments().only == ["pull"]

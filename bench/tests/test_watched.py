@@ -4,7 +4,9 @@
 import urllib.request
 from pathlib import Path
 
+import pytest
 from macro import watched
+from macro.process import cpu_seconds
 from macro.servers import start_seconds
 from macro.watched import TABS, WATCHED, running_watched
 
@@ -32,6 +34,9 @@ def test_all_tabs_are_renewed_while_the_server_is_under_load(tmp_path, monkeypat
             return state.read_text().rpartition(")")[2].split()[0] == "T"
 
         wait_until(stands_still, 10, "a console that stands still")
+        used = cpu_seconds(server.broker_pid) + cpu_seconds(server.console.pid)
+        assert server._cpu_seconds() == pytest.approx(used, abs=0.1)
+        assert cpu_seconds(server.console.pid) > 0.1
 
 
 def test_the_start_with_a_console_is_a_row_of_its_own(tmp_path):
