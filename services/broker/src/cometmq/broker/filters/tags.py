@@ -7,7 +7,7 @@ The broker compares only the hash codes in queue entries; a client compares the 
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from cometmq.remoting.message.flags import tag_code
+from cometmq.remoting.message.flags import java_hash, tag_code
 from cometmq.remoting.names import ALL_TAGS
 
 EXPRESSION_TYPE: Final = "TAG"
@@ -34,7 +34,9 @@ def tag_codes(expression: str | None) -> frozenset[int] | None:
         parts.pop()  # Java's split drops trailing empty strings
     if not parts:
         raise ValueError("subString split error")
-    return frozenset(tag_code(tag) for part in parts if (tag := part.strip()))
+    # As many tags as a request can hold would push those of all others out of the memo.
+    code = tag_code if len(parts) <= CODES_MAX else java_hash
+    return frozenset(code(tag) for part in parts if (tag := part.strip()))
 
 
 def tag_filter(codes: frozenset[int] | None) -> TagFilter | None:
