@@ -108,6 +108,11 @@ async def send_waiting(client: Client, kind: str, topic: str) -> EndTransaction 
     if kind == "delayed":
         await client.send(topic, 2, b"late", level=3)
         return None
+    if kind == "timed":  # two hops: 10 and 5 s
+        text = "TIMER_DELAY_SEC\x0112\x02UNIQ_KEY\x01U"
+        header = SendMessageV2("P", topic, "TBW102", QUEUES, 2, 0, 0, 0, text)
+        await client.ask(RequestCode.SEND_MESSAGE_V2, header, b"late")
+        return None
     text = "TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01U"
     header = SendMessageV2("P", topic, "TBW102", QUEUES, 2, HALF, 0, 0, text)
     sent = (await client.ask(RequestCode.SEND_MESSAGE_V2, header, b"late")).header
@@ -115,8 +120,11 @@ async def send_waiting(client: Client, kind: str, topic: str) -> EndTransaction 
     return EndTransaction("P", sent.queue_offset, offset, COMMIT, "U")
 
 
-@pytest.mark.parametrize("kind", ["delayed", "half"])
-async def test_messages_that_wait_bring_their_topic_along(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("starts", [1, 2])
+@pytest.mark.parametrize("kind", ["delayed", "timed", "half"])
+async def test_messages_that_wait_bring_their_topic_along(
+    tmp_path: Path, kind: str, starts: int
+) -> None:
     """A topic whose messages all wait has no queues from which recovery could find it."""
     broker = BrokerChild(tmp_path, flushDiskType="SYNC_FLUSH", defaultTopicQueueNums=str(QUEUES))
     try:
@@ -134,6 +142,11 @@ async def test_messages_that_wait_bring_their_topic_along(tmp_path: Path, kind: 
             path.write_bytes(data)
         cut_journal(broker.store, NEW.encode())
         await broker.start()
+        adopted = {event["topic"] for event in broker.events("topic.adopted")}
+        assert adopted == {NEW, DELETED}
+        if starts == 2:
+            broker.kill()
+            await broker.start()
         async with Client(broker.address) as client:
             await client.delete_topic(DELETED)
             for end in (gone, deleted, new):
@@ -149,7 +162,6 @@ async def test_messages_that_wait_bring_their_topic_along(tmp_path: Path, kind: 
             topics = await client.topics()
             assert topics[NEW] == QUEUES
             assert not {GONE, DELETED} & topics.keys()
-        assert [event["topic"] for event in broker.events("topic.adopted")] == [NEW]
         assert await broker.stop() == 0
     finally:
         broker.kill()

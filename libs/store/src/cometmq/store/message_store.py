@@ -7,7 +7,7 @@ worker thread and then completes them. Writeback (`upkeep.flusher`) and scrubbin
 (`upkeep.scrubber`) may run at the same time as any other job, so they have workers of their own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Self
 
 from cometmq.remoting.log import NO_LOG, Log
@@ -106,6 +106,10 @@ class MessageStore:
         """Return the jobs that are due; run them in order on one worker and call `done` on each."""
         repair = self._repair.job()
         return [*self.upkeep.housekeeping.jobs(now_ms), *([] if repair is None else [repair])]
+
+    def deletion_ends(self) -> Mapping[str, int]:
+        """Return the log's end at the deletion of each topic that no checkpoint covers yet."""
+        return self._parts.deletions.ends()
 
     def delete_topic(self, topic: str, done: PutDone = _ignore) -> Batch | None:
         """Drop the queues of a topic; the log keeps its messages until they expire.

@@ -54,6 +54,7 @@ from cometmq.broker.start_checks import (
     warn_of_ineffective,
 )
 from cometmq.broker.storing.disk_jobs import Workers
+from cometmq.broker.tables.lost_creations import waiting_topics
 from cometmq.broker.timers import background_steps
 from cometmq.ha.port import RecordPort
 from cometmq.remoting.command import Peer
@@ -252,6 +253,9 @@ class BrokerApp:
             journal,
             member_keys,
             open_native_syncer(settings),
+            {}
+            if settings.group_record
+            else await workers.store.submit(partial(waiting_topics, store, journal.known_log_end)),
         )
 
     async def stop(self) -> None:

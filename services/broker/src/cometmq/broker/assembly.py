@@ -2,9 +2,10 @@
 """Builds a broker around an open store, without running anything."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from cometmq.broker.acl.keeper import AclKeeper
@@ -96,6 +97,8 @@ class Inputs(NamedTuple):
     journal: Journal
     member_keys: MemberKeys = MemberKeys()
     syncer: NativeSyncer | None = None
+    waiting_topics: Mapping[str, int] = MappingProxyType({})
+    """What `tables/lost_creations.py` has found."""
 
 
 def load_tables(
@@ -138,7 +141,7 @@ def load_tables(
     if known_end is not None and not is_member and "topics.json" not in journal.replay.unreliable:
         # A topic that has only earlier messages was deleted. The creation of others may be lost.
         topics.adopt(queue_counts(store, since=known_end))
-        topics.lost.expect(known_end, store.commit_log.end)
+        topics.adopt_created(inputs.waiting_topics)
     elif not is_complete:  # otherwise, topics that have only queues were deleted
         topics.adopt(queue_counts(store))
     unknown.find(offsets.table)

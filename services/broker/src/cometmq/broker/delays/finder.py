@@ -105,7 +105,7 @@ class Finder:
             if hop is not None:
                 return hop, None
         message = delivered(record, host=self._host)
-        queue_id = self._destinations.queue_id(message.topic, message.queue_id, physical_offset)
+        queue_id = self._destinations.queue_id(message.topic, message.queue_id)
         reason = queue_id if isinstance(queue_id, Reason) else None
         place = PARKED_TOPIC, 0
         if not isinstance(queue_id, Reason):

@@ -88,11 +88,11 @@ class Destinations:
         self._topics = topics
         self._groups = groups
 
-    def queue_id(self, topic: str, queue_id: int, physical_offset: int) -> int | Reason:
+    def queue_id(self, topic: str, queue_id: int) -> int | Reason:
         """Return the queue to store a message in, or the reason why there is none.
 
         If the topic has fewer queues now, no consumer would read the queue, so the message goes to
-        another one. `physical_offset` is the place of the record that was acknowledged.
+        another one.
         """
         if not topic:
             return Reason.NO_TOPIC
@@ -104,12 +104,9 @@ class Destinations:
         if config is None:
             name = topic.removeprefix(RETRY_PREFIX)
             group = self._groups.table.get(name) if topic.startswith(RETRY_PREFIX) else None
-            if group is not None:
-                config = self._topics.create_retry(name, queue_nums=group.retry_queue_nums)
-            elif self._topics.lost.has(topic, physical_offset):
-                config = self._topics.adopt_created(topic)
-            if config is None:
+            if group is None:
                 return Reason.TOPIC_MISSING  # even if recovery has built its queues again
+            config = self._topics.create_retry(name, queue_nums=group.retry_queue_nums)
         numbers = config.read_queue_nums, config.write_queue_nums
         if queue_id < max(numbers):
             return queue_id

@@ -138,7 +138,7 @@ def _end(
     if call.header.commit_or_rollback == TRANSACTION_ROLLBACK:
         return _store_end(broker, call, half, Outcome.ROLLED_BACK)
     message = committed(half, place, host=broker.process.store_host)
-    queue_id = broker.deferred.destinations.queue_id(*place, half.physical_offset)
+    queue_id = broker.deferred.destinations.queue_id(*place)
     if isinstance(queue_id, Reason):
         return _store_end(broker, call, half, Outcome.COMMITTED, message, reason=queue_id)
     message.queue_id = queue_id

@@ -1,34 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics whose creation may be lost, although the log has messages that wait for them.
+"""Finds the topics of messages that wait in the broker, whose creation a crash may have lost.
 
 A crash of the host loses what the journal got last. A topic of stored messages is found by its
 queues; one whose messages all wait, in a delay level or as half messages, has no queues yet.
 """
 
+from collections.abc import Iterator
+from heapq import merge
+from itertools import islice
 from typing import Final
 
-DELETED_MAX: Final = 10_000  # topics; beyond that, messages are parked
+from cometmq.broker.tables.topics import QUEUE_NUMS_MAX
+from cometmq.remoting.integers import whole
+from cometmq.remoting.message.properties import PropertyKey
+from cometmq.remoting.names import HALF_TOPIC, SCHEDULE_TOPIC
+from cometmq.store.message_store import MessageStore
+from cometmq.store.queues.consume_queue import ConsumeQueue, QueueEntry, entries_from
+from cometmq.store.queues.queue_files import FILLER_SIZE
+from cometmq.store.reads import finish
+
+MESSAGES_MAX: Final = 50_000
+"""The newest messages, which are read in about two seconds. The journal is synced twice a second,
+so a crash loses only the creations of its last moments.
+"""
+_STEP: Final = 1_024  # entries that are in memory at a time
 
 
-class LostCreations:
-    """The part of the log whose topics may be missing from the table."""
+def waiting_topics(
+    store: MessageStore, since: int | None, *, count_max: int = MESSAGES_MAX
+) -> dict[str, int]:
+    """Return the topics of delayed and half messages at or after an offset of the log, with the
+    number of queues that they need; blocks.
+    """
+    if since is None:
+        return {}
+    reader, deleted = store.reader, store.deletion_ends()
+    queues = [
+        queue
+        for topic, queue_id in reader.queue_ids()
+        if topic in (SCHEDULE_TOPIC, HALF_TOPIC) and (queue := reader.queue(topic, queue_id))
+    ]
+    found: dict[str, int] = {}
+    entries = merge(*(_newest(queue, since) for queue in queues), reverse=True)
+    for entry in islice(entries, count_max):
+        record = finish(reader.read_record(entry.physical_offset))
+        if record is None:
+            continue
+        topic = record.properties.get(PropertyKey.REAL_TOPIC, "")
+        queue_id = whole(record.properties.get(PropertyKey.REAL_QUEUE_ID, ""))
+        if queue_id is None or entry.physical_offset < deleted.get(topic, 0):
+            continue
+        found[topic] = max(found.get(topic, 0), min(queue_id + 1, QUEUE_NUMS_MAX))
+    return found
 
-    def __init__(self) -> None:
-        self._places = range(0)
-        self._deleted: set[str] = set()
 
-    def expect(self, begin: int, end: int) -> None:
-        """Expect that the topics of messages in this part of the log were not deleted."""
-        self._places = range(begin, end)
-
-    def note_deletion(self, topic: str) -> None:
-        """Note that a topic is missing from now on because it was deleted."""
-        if not self._places:
-            return
-        self._deleted.add(topic)
-        if len(self._deleted) > DELETED_MAX:
-            self._places, self._deleted = range(0), set()
-
-    def has(self, topic: str, physical_offset: int) -> bool:
-        """Return whether the creation of the missing topic of a message must have been lost."""
-        return physical_offset in self._places and topic not in self._deleted
+def _newest(queue: ConsumeQueue, since: int) -> Iterator[QueueEntry]:
+    """Yield the entries of the records at or after an offset of the log, newest first."""
+    end = queue.max_offset
+    while end > queue.min_offset:
+        begin = max(queue.min_offset, end - _STEP)
+        for fields in reversed(entries_from(queue, begin, end - begin)):
+            entry = QueueEntry(*fields)
+            if entry.size in {0, FILLER_SIZE}:
+                continue
+            if entry.physical_offset < since:
+                return
+            yield entry
+        end = begin

@@ -16,7 +16,6 @@ import msgspec
 
 from cometmq.broker.names import topic_fault
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.tables.lost_creations import LostCreations
 from cometmq.broker.tables.versioned_table import ConfigChanges, VersionedTable
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig, TopicConfigTable
@@ -27,6 +26,7 @@ from cometmq.remoting.names import (
     BENCHMARK_TOPIC,
     OFFSET_MOVED_TOPIC,
     REPLY_SUFFIX,
+    RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     is_system_topic,
@@ -67,7 +67,6 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
             log=log,
         )
         self.reserved: set[str] = set()
-        self.lost = LostCreations()
         self._queue_count: int | None = None  # unknown until it is asked for
         self._changed_at: dict[str, int] = {}
         self._grown: dict[str, tuple[int, int]] = {}
@@ -112,11 +111,16 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
             self._log.warning("topic.adopted", topic=topic, queues=queue_count)
             self.put(_config(topic, queue_count))
 
-    def adopt_created(self, topic: str) -> TopicConfig | None:
-        """Recreate a topic that a send created, with as many queues as sends create at most."""
+    def adopt_created(self, queues: Mapping[str, int]) -> None:
+        """Recreate topics that sends created (topic -> queue count at least)."""
         template = self.table.get(AUTO_CREATE_TOPIC)
-        self.adopt({topic: 1 if template is None else max(1, template.write_queue_nums)})
-        return self.table.get(topic)
+        usual = 1 if template is None else template.write_queue_nums
+        self.adopt(
+            {
+                topic: count if topic.startswith(RETRY_PREFIX) else max(count, usual)
+                for topic, count in queues.items()
+            }
+        )
 
     def create_for_send(
         self,
@@ -229,7 +233,6 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
 
     def remove(self, topic: str) -> bool:
         """Delete a topic; return whether it existed."""
-        self.lost.note_deletion(topic)
         if self.table.pop(topic, None) is None:
             return False
         self._queue_count = None
