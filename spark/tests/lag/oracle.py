@@ -122,7 +122,10 @@ def _growth(points: list[Row], name: str) -> float:
     slopes = [line["slope"] for line in [fit(values)] if line is not None]
     if len({y for _, y in values}) == 1:
         return 0.0
-    trims = [i for i in range(1, len(values)) if values[i - 1][1] - values[i][1] >= 0.01]
+    count = len(values)
+    trims = [i for i in range(1, count) if values[i - 1][1] - values[i][1] >= 0.01
+             and not (i > 1 and values[i - 1][1] - values[i][1]
+                      <= 2 * (values[i - 1][1] - values[i - 2][1]))]  # fmt: skip
     values = values[trims[-1] if trims else 0 :]
     low = min((y for _, y in values), default=0)
     begin = max((i for i, (_, y) in enumerate(values) if y == low), default=0)
@@ -130,7 +133,7 @@ def _growth(points: list[Row], name: str) -> float:
     steps = [values[i + 1][1] - values[i][1] for i in range(begin)]
     if values and not values[-1][1] - low > 2 * max(steps, default=0):
         return max(slopes, default=0.0)
-    if len(late) == 2 and len(values) > 2 and all(y < late[1][1] for _, y in values[:-1]):
+    if len(late) == 2 and count > 2 and all(y < late[1][1] for _, y in values[:-1]):
         slopes.append((late[1][1] - low) / -late[0][0] if late[0][0] else 0)
     line = fit(late) if len({y for _, y in late}) > 1 else None
     slopes += [line["slope"]] if line is not None else [0.0] * (len(late) > 2)

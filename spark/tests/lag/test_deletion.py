@@ -102,13 +102,26 @@ def test_growth_counts_from_its_first_snapshot(quiet: int, rise: int) -> None:
     assert _full_s(ratios) == pytest.approx(expected, rel=1e-6)
 
 
-def test_growth_counts_after_a_decline_and_after_files_were_deleted() -> None:
+def test_growth_counts_after_a_decline() -> None:
     decline = [0.6 - 0.002 * number for number in range(40)]
     rise = [decline[-1] + 0.01 * number for number in range(1, 5)]
     assert _full_s(decline + rise) == pytest.approx((0.75 - rise[-1]) / 0.01 * 60, rel=1e-6)
+
+
+@pytest.mark.parametrize("rise", [1, 2, 3, 10])
+@pytest.mark.parametrize("left", [[0.5], [0.6, 0.5]])
+def test_growth_counts_from_its_first_snapshot_after_files_were_deleted(
+    left: list[float], rise: int
+) -> None:
     grown = [0.3 + 0.01 * number for number in range(40)]
-    trimmed = [0.5 + 0.01 * number for number in range(5)]
-    assert _full_s(grown + trimmed) == pytest.approx((0.75 - trimmed[-1]) / 0.01 * 60, rel=1e-6)
+    ratios = grown + left + [0.5 + 0.02 * number for number in range(1, rise + 1)]
+    assert _full_s(ratios) == pytest.approx(max(0, 0.75 - ratios[-1]) / 0.02 * 60, rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [0.005, 0.02, 0.1])
+def test_a_file_that_comes_and_goes_is_no_growth(size: float) -> None:
+    left_s = _full_s([0.5, 0.5 + size] * 20)
+    assert left_s is None or left_s > 2 * 3600
 
 
 @given(st.lists(st.sampled_from([0.0, 0.001, 0.002]), min_size=30, max_size=59))

@@ -109,19 +109,33 @@ def _growth(points: Sequence[tuple[datetime, float]]) -> float | None:
     """
     if not points:
         return None
-    whole = _slope(points)
-    values = [value for _, value in points]
-    drops = (place for place, (a, b) in enumerate(pairwise(values), 1) if a - b >= TRIM_MIN)
-    points = points[max(drops, default=0) :]
+    whole, count = _slope(points), len(points)
+    points = points[_trimmed_at([value for _, value in points]) :]
     values = [value for _, value in points]
     lowest = min(values)
     begin = len(values) - 1 - values[::-1].index(lowest)
     noise = max((b - a for a, b in pairwise(values[: begin + 1])), default=0)
-    is_peak = len(points) >= POINTS_MIN and values[-1] > max(values[:-1])
+    is_peak = count >= POINTS_MIN and values[-1] > max(values[:-1], default=values[-1])
     late = None
     if values[-1] - lowest > NOISE_FACTOR * noise:
         late = _slope(points[begin:], points_min=2 if is_peak else POINTS_MIN)
     return max((it for it in (whole, late) if it is not None), default=None)
+
+
+def _trimmed_at(values: Sequence[float]) -> int:
+    """Return the place of the first value after files were last deleted; 0 if none were.
+
+    A drop that hardly exceeds the step before it is a file that came and went.
+    """
+    steps = [b - a for a, b in pairwise(values)]
+    return max(
+        (
+            place
+            for place, (before, step) in enumerate(pairwise([0.0, *steps]), 1)
+            if -step >= TRIM_MIN and -step > NOISE_FACTOR * before
+        ),
+        default=0,
+    )
 
 
 def _slope(
