@@ -5,6 +5,9 @@ import json
 
 import pytest
 
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.remoting.errors import ServiceNotAvailable
+
 OPTION = "command line --file-reserved-time"
 
 
@@ -58,6 +61,18 @@ def test_an_unknown_broker_is_named_with_those_that_exist(run):
         "cometmq: there is no broker broker-q; the brokers are: broker-a:0, broker-b:0"
     )
     assert run("config", "diff", "-c", "Other").err.startswith("cometmq: there is no cluster Other")
+
+
+@pytest.mark.parametrize("verb", [["show", "--changed"], ["show", "--json"], ["diff"]])
+def test_brokers_that_refuse_have_not_told_their_settings(run, monkeypatch, verb):
+    async def refuse(_):
+        raise ServiceNotAvailable("it is starting")
+
+    monkeypatch.setattr(BrokerAdmin, "settings", refuse)
+    done = run("config", *verb)
+    done.assert_named("no broker has answered with its settings")
+    done.assert_named("broker broker-b (")
+    assert done.out == ""
 
 
 def test_one_broker_differs_from_none(ask):

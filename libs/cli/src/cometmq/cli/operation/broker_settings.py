@@ -9,6 +9,7 @@ import typer
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask, wrong_usage
 from cometmq.cli.output import AsJson, Cell, print_json, print_notes, print_rows
+from cometmq.cli.say import say
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.insight.definitions.broker_settings import (
     Difference,
@@ -112,6 +113,9 @@ async def _ask(admin: CommandAdmin, cluster: str | None, wanted: str | None) -> 
         name: {label: told[label] for label in told if label.rpartition(":")[0] in names}
         for name, names in sorted(tables.items())
     }
+    if not told:
+        say("cometmq: no broker has answered with its settings", err=True)
+        raise typer.Exit(1)
     return {name: found for name, found in clusters.items() if found}
 
 
