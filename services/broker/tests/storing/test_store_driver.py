@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.storing.large_puts import LargePuts
 from cometmq.broker.storing.store_driver import IDLE_INTERVAL_MS, LONG_COMMIT_S, TICK_INTERVAL_MS
 from cometmq.broker.testing.replicas import Node
 from cometmq.remoting.errors import SystemBusy
 from cometmq.store.errors import DiskError
+from cometmq.store.index.index import ROWS_MAX
 from cometmq.store.reads import Lookup, Read
 from cometmq.store.results import PutStatus
 from cometmq.store.testing.builders import make_message
@@ -238,6 +240,42 @@ async def test_a_running_broker_truncates_its_log() -> None:
         node.store.writer.needs_replicas = False
         (stored,) = await _stored(node)
         assert stored.queue_offset == 20
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3, 10])
+async def test_a_truncation_waits_for_a_large_put_and_its_keys(turns: int) -> None:
+    sizes: dict[str, Any] = {"max_hash_slot_num": 1_000, "max_index_num": 100_000}
+    async with Node(**sizes, mapped_file_size_commit_log=1 << 20) as node:
+        node.put(make_message())
+        await asyncio.sleep(0)
+        border = node.end
+        keys = " ".join(f"{number}" for number in range(2 * ROWS_MAX))
+        puts = LargePuts(node.driver)
+        puts.put([make_message(keys=keys)] * 10, lambda _: None)
+        async with asyncio.timeout(10):
+            while node.end == border:  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        index = node.store.upkeep.index
+        node.store.write_state.role_writable = False
+        truncate, calls, catch_up = node.store.truncate, list[str](), index.catch_up
+
+        def noted(rows_max: int = 1 << 30) -> bool:
+            calls.append("index")
+            return catch_up(rows_max)
+
+        def slow(offset: int) -> None:
+            calls.append("truncate")
+            time.sleep(0.1)  # the loop runs meanwhile
+            calls.append("truncated")
+            truncate(offset)
+
+        index.catch_up, node.store.truncate = noted, slow  # type: ignore[method-assign]
+        await node.driver.truncate(border)
+        assert "index" in calls
+        assert calls[calls.index("truncate") + 1] == "truncated"
+        await puts.drain()
 
 
 async def test_a_truncation_that_fails_is_final() -> None:

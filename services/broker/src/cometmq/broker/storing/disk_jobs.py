@@ -2,6 +2,8 @@
 """The threads for disk work, and the store's jobs that run on them."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -62,6 +64,17 @@ class DiskJobs:
         job = self._store.upkeep.flusher.writeback_job()
         if job is not None:
             self._start(job, self.workers.writeback)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count work of several turns of the loop as a running job."""
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self.running.add(future)
+        try:
+            yield
+        finally:
+            self.running.discard(future)
+            future.set_result(None)
 
     def _start(self, job: Job, worker: Worker) -> None:
         future = worker.submit(job.run)

@@ -144,16 +144,17 @@ class StoreDriver:
         """
         self.commit()
         placing, began_s = self._writer.put_large(messages, done), time.perf_counter()
-        try:
-            while not placing.is_done:
-                self._place(placing)
+        with self.jobs.counted():  # `drain` waits for the steps
+            try:
+                while not placing.is_done:
+                    self._place(placing)
+                    yield
+            finally:
+                placing.finish()
+                self._note_commit(placing.batch, began_s)
+                self.commit()
+            while self.store.upkeep.indexing.add_more():
                 yield
-        finally:
-            placing.finish()
-            self._note_commit(placing.batch, began_s)
-            self.commit()
-        while self.store.upkeep.indexing.add_more():
-            yield
 
     def _place(self, placing: Placing) -> None:
         self._is_committing = True  # an answer may stage messages, but not commit them
