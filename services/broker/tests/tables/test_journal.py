@@ -275,7 +275,7 @@ def test_a_journal_without_records_is_damaged_after_a_kill(content: bytes | None
         node.disk.contents[path] = bytearray(content.ljust(FILE_BYTES, b"\0"))
     after = node.killed(was_killed=True)
     assert [facts["error"] for facts in after.log.named("journal.damaged")] == [
-        "the last run was killed, but no record of its journal is left"
+        "the store was in use, but there is no record of its journal"
     ]
     after.offsets.commit("g", "T", 0, 2)
     after.journal.write()

@@ -85,7 +85,10 @@ class JournalContent(msgspec.Struct):
         if self.fault:
             return self.fault
         if self.cut is not None and self.cut.is_damage:
-            return f"{self.cut.path} is damaged at byte {self.cut.position}, and entries follow"
+            return (
+                f"{self.cut.path} is damaged at byte {self.cut.position}: there are entries after"
+                " it, or the file is too short"
+            )
         return ""
 
     def base(self, table: str, digest: str) -> int | None:

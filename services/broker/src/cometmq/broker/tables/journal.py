@@ -96,7 +96,8 @@ class Journal:
         `begin`.
 
         `keeps_position` is for members of a broker group. After a run that `was_killed` while it
-        wrote a journal, a journal without any record counts as damaged. `log_end` returns the end
+        wrote a journal, a journal without any record counts as damaged: it is lost, or the copy of
+        a running broker's store is incomplete. `log_end` returns the end
         of a log whose messages all have their topics in the tables.
         """
         self.turn = turn or Turn()
@@ -109,7 +110,7 @@ class Journal:
         )  # fmt: skip
         found = self.files.found
         if was_killed and not found.marks and not found.fault:
-            found.fault = "the last run was killed, but no record of its journal is left"
+            found.fault = "the store was in use, but there is no record of its journal"
         self.replay = Replay(found, log, keeps_position=keeps_position)
         self.number = found.number
         """The number of the last entry."""
