@@ -6,13 +6,15 @@ import contextlib
 import json
 import socket
 import time
+from collections import Counter
 from http import HTTPStatus
+from itertools import pairwise
 
 import pytest
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime import admin_http
-from cometmq.runtime.admin_http import HEAD_BYTES_MAX, AdminHttp
+from cometmq.runtime.admin_http import ACCEPTED_AT_ONCE, HEAD_BYTES_MAX, AdminHttp
 
 
 @pytest.fixture
@@ -115,6 +117,24 @@ async def test_silent_connections_keep_no_health_check_out(admin):
     assert len(admin._silent) <= admin_http.CONNECTION_COUNT_MAX
     for one in silent:
         one.close()
+
+
+async def test_a_turn_of_the_loop_accepts_few_connections_and_answers_one_request(admin):
+    turns, answered, connected = 0, [], []
+    admin.add_ready_check("turns", lambda: answered.append(turns))
+    flood = [socket.create_connection(("127.0.0.1", admin.port)) for _ in range(100)]
+    for one in flood:
+        one.sendall(b"GET /readyz HTTP/1.1\r\n\r\n")
+        one.setblocking(False)
+    async with asyncio.timeout(30):
+        while len(answered) < len(flood):
+            await asyncio.sleep(0)
+            turns += 1
+            connected.append(admin._connection_count + len(answered))
+    for one in flood:
+        one.close()
+    assert max(Counter(answered).values()) == 1
+    assert max(b - a for a, b in pairwise([0, *connected])) <= ACCEPTED_AT_ONCE + 1
 
 
 async def test_the_address_with_the_most_silent_connections_loses_one(admin):
