@@ -451,3 +451,27 @@ async def test_an_idle_group_stays_in_sync_with_the_shortest_intervals(tmp_path:
             # On a loaded machine, the event loop may block for longer than an interval.
             while not await is_quiet():
                 pass
+
+
+@pytest.mark.parametrize("accept_loss", [True, False])
+async def test_offsets_are_lowered_if_an_accepted_loss_has_cost_messages(
+    tmp_path: Path, accept_loss: bool
+) -> None:
+    async with running_group(tmp_path, 2, minInSync="1") as group:
+        old = group.master
+        assert old is not None
+        async with group.client(old) as client:
+            await send_all(client, 0, 20)
+            await client.commit(50)  # as after the loss of 30 messages
+        await group.until_in_sync(0, 1)
+        ends = [app.broker.tables.offsets for app in group.apps.values()]
+        await group.until(lambda: [it.committed("G", "T", 0) for it in ends] == [50, 50])
+        group.place.current = None
+        await group.elect(accept_loss=accept_loss)
+        await group.elect(accept_loss=accept_loss)
+        master = await group.until_master()
+        async with group.client(master) as client:
+            await send_all(client, 20, 1)
+        expected = 20 if accept_loss else 50
+        await group.until(lambda: [it.committed("G", "T", 0) for it in ends] == [expected] * 2)
+    assert any(log.named("offsets.lowered") for log in group.logs) == accept_loss

@@ -181,7 +181,8 @@ class BrokerApp:
             recall_transactions(broker)
             if broker.role.is_master:
                 broker.deferred.delays.fit()
-                lower_offsets(broker)
+                if broker.tables.has_lost_messages:
+                    lower_offsets(broker)
         if settings.enable_property_filter:
             await workers.config.submit(load_parser)
             broker.tables.filters.arriving.compiler.note_loaded()

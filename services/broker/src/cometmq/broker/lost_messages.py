@@ -4,8 +4,10 @@
 A queue that has lost its last messages, with a disk or by a power failure, gives their offsets to
 new messages. A group that had consumed the lost ones would skip as many new ones.
 
-Compatibility: RocketMQ leaves such offsets as they are. Otherwise an offset may be behind the end
-of its queue, because programs may commit one before the messages arrive.
+Call it only after a loss: otherwise, an offset may be behind the end of its queue because programs
+may commit one before the messages arrive.
+
+Compatibility: RocketMQ leaves such offsets as they are.
 """
 
 from cometmq.broker.broker import Broker
@@ -14,8 +16,6 @@ from cometmq.broker.tables.offset_index import KEY_SEPARATOR
 
 def lower_offsets(broker: Broker) -> None:
     """Lower the offsets of known topics that lie behind the ends of their queues."""
-    if not broker.tables.has_lost_messages:
-        return
     topics, offsets = broker.tables.topics.table, broker.tables.offsets
     lowered: list[str] = []
     for key, queues in list(offsets.table.items()):

@@ -198,7 +198,7 @@ class BrokerGroup:
         """Stop a broker as if its process had been killed."""
         await self.apps.pop(ordinal).kill()
 
-    async def elect(self, *lost: int) -> None:
+    async def elect(self, *lost: int, accept_loss: bool = False) -> None:
         """Perform one round of the elector, which treats the members in `lost` as dead."""
         found = await self.port.read()
         statuses = tuple(self.status(ordinal) for ordinal in self.apps)
@@ -207,7 +207,9 @@ class BrokerGroup:
             for status in statuses:
                 await self.member(status.copy.ordinal).obey(Fence(epoch))
             statuses = tuple(self.status(ordinal) for ordinal in self.apps)
-            actions = missing_record.restore(self.group, statuses, epoch, "u")
+            actions = missing_record.restore(
+                self.group, statuses, epoch, "u", accept_loss=accept_loss
+            )
         else:
             is_lost = found.record.holder.ordinal in lost
             actions = election.decide(self.group, found, statuses, is_master_lost=is_lost)

@@ -42,11 +42,13 @@ from cometmq.broker.copies.streams.epoch_log import EpochLog
 from cometmq.broker.copies.streams.follower import Follower
 from cometmq.broker.copies.streams.sending import LogSender
 from cometmq.broker.copies.tables.feed import TableFeed
+from cometmq.broker.lost_messages import lower_offsets
 from cometmq.broker.role import ServedRole
 from cometmq.ha import epochs, in_sync
 from cometmq.ha import member as rules
 from cometmq.ha.in_sync import Leadership
 from cometmq.ha.member import Duty
+from cometmq.ha.missing_record import EPOCHS_LEFT_OUT
 from cometmq.ha.record import Versioned
 from cometmq.store.writing.write_state import Refusal
 
@@ -167,9 +169,11 @@ class RoleChanges:
         store = self._broker.store
         store.publisher.confirm(None)  # dispatches everything; the gate hides it meanwhile
         store.publisher.confirm(store.commit_log.end)
-        end = store.commit_log.end
-        await self._epochs.save(epochs.begun(self._epochs.history, epoch, end))
+        end, history = store.commit_log.end, self._epochs.history
+        await self._epochs.save(epochs.begun(history, epoch, end))
         self._feed.begin(epoch)
+        if history and epoch - epochs.last_epoch(history) >= EPOCHS_LEFT_OUT:
+            lower_offsets(self._broker)  # the record was restored with an accepted loss
 
     async def repair_history(self) -> None:
         # A save that failed may have followed a truncation of the log.
