@@ -61,6 +61,22 @@ def test_a_torn_tail_costs_exactly_the_torn_record(lost_bytes):
     assert bodies(rig) == sent(11)
 
 
+def test_an_older_version_of_the_last_file_is_refused():
+    """As when one file is restored from a backup; the progress knows that messages are missing."""
+    disk = MemoryDisk()
+    rig = StoreRig(disk)
+    fill(rig, 10)
+    rig.work()
+    older = bytes(disk.contents[LOG + "0" * 20])
+    fill(rig, 3, start=10)
+    end = rig.store.commit_log.end
+    rig.store.close()
+    assert end < len(older)
+    disk.contents[LOG + "0" * 20][:] = older
+    with pytest.raises(CorruptStore, match=f"messages up to {end} were synced"):
+        StoreRig(disk)
+
+
 def test_a_torn_tail_and_another_crash_revive_nothing(disk):
     """A later end may coincide with an old record boundary; the cut records must not reappear."""
     rig = StoreRig(disk)

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from cometmq.remoting.message.record import Scan
 from cometmq.store.errors import CorruptStore
-from cometmq.store.log.log_scanner import LogScanner, find_record
+from cometmq.store.log.log_scanner import LogScanner, find_record, follow_headers
 from cometmq.store.parts import Parts
 from cometmq.store.recovery.start import LastRun
 
@@ -61,10 +61,19 @@ class LogEnd:
         self._judge(scanner.offset)
 
     def check_files(self) -> None:
-        """Raise CorruptStore if the last files of the log do not exist."""
-        end = self._files.end if self._files.files else 0
-        if self._progress is not None and end < self._progress.offset:
-            self._note_missing(end, self._progress.offset)
+        """Raise CorruptStore if the last files of the log do not exist, or if the last one is an
+        older version from a backup, which ends early.
+        """
+        progress, files = self._progress, self._files
+        if progress is None:
+            return
+        end = files.end if files.files else 0
+        if self._was_clean and files.files and files.first <= progress.offset <= end:
+            end = follow_headers(files, max(progress.verify_offset, files.first), progress.offset)
+            if end == progress.offset or files.has_data_from(end):
+                return  # whole, or damaged: readers leave damage out
+        if end < progress.offset:
+            self._note_missing(end, progress.offset)
 
     def _note_missing(self, end: int, synced_end: int) -> None:
         """Report synced messages that are missing from the end of the log; raise CorruptStore if
