@@ -67,6 +67,7 @@ async def test_resetting_an_idle_group_sets_its_first_offsets(
     await send(producer, 3)
     assert (await admin.reset_offsets("new", "T", END, is_new_group=True))[QUEUE] == 3
     assert await admin.committed_offset("new", QUEUE) == 3
+    assert "new" in await admin.groups()  # or no list of groups and no `lag` would show it
 
 
 async def test_offsets_of_an_unknown_group_are_not_moved(

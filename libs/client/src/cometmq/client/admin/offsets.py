@@ -17,6 +17,7 @@ from cometmq.client.message import check_group
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import ConsumeStats, OffsetPair, TopicOffset
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.errors import ConsumerNotOnline, ServerError, TopicNotExist
 from cometmq.remoting.progress import difference, unread
 
@@ -304,12 +305,18 @@ class OffsetAdmin(AdminBase):
     async def _masters_to_move(
         self, group: str, topic: str, *, is_new_group: bool
     ) -> list[BrokerAdmin]:
-        """Return the masters of a topic; raise if one is missing, or if the group is unknown."""
+        """Return the masters of a topic; raise if one is missing, or if the group is unknown.
+
+        A new group is created where it is missing: lists of groups leave out bare offsets.
+        """
         masters = await self.masters_to_change_of(topic)
-        if is_new_group:
-            check_group(group)
-        else:
+        if not is_new_group:
             await check_known(self, group, NEW_GROUP)
+            return masters
+        check_group(group)
+        for broker, groups in await self.ask_all(masters, lambda it: it.groups()):
+            if group not in groups:
+                await broker.create_group(SubscriptionGroupConfig(group_name=group))
         return masters
 
 
