@@ -22,7 +22,7 @@ from cometmq.operator.topics_and_groups.decide import (
     wanted,
 )
 from cometmq.operator.topics_and_groups.item import declared_of, owner
-from cometmq.operator.topics_and_groups.suite import Suite
+from cometmq.operator.topics_and_groups.suite import DeclaredBrokers
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import NoPermission
@@ -113,7 +113,7 @@ async def test_the_cause_of_an_unknown_backlog_is_the_brokers_refusal():
         await admin.create_topic("orders", queue_count=8)
         wish = item(nameServers=[cluster.namesrv], clusterName=CLUSTER_NAME, writeQueueNums=4)
         cluster.brokers[0].fail(RequestCode.GET_TOPIC_STATS_INFO, NoPermission("not allowed"))
-        (found,) = await Suite(admin, wish).look((), lambda _name, _end: True)
+        (found,) = await DeclaredBrokers(admin, wish).look((), lambda _name, _end: True)
     assert found.config is not None
     assert found.left is None
     assert "not allowed" in found.left_fault
@@ -140,7 +140,7 @@ async def test_the_quiet_time_starts_once_no_route_offers_the_queues():
         await admin.create_topic("orders", queue_count=8)
         suite_of = {"nameServers": [cluster.namesrv], "clusterName": CLUSTER_NAME}
         wish = item(deletionPolicy="Delete", is_deleting=True, **suite_of)
-        suite = Suite(admin, wish)
+        suite = DeclaredBrokers(admin, wish)
         (found,) = await suite.look((), is_quiet)
         await suite.put(found.name, plan(wish, [found]).puts[found.name])
         (found,) = await suite.look((), is_quiet)

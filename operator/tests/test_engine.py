@@ -15,7 +15,7 @@ from cometmq.operator.engine.engine import Engine
 from cometmq.operator.engine.managed import Managed, metadata_of
 from cometmq.operator.engine.passes import Pass
 from cometmq.operator.metrics import OperatorFigures
-from cometmq.operator.topics_and_groups.objects import Objects
+from cometmq.operator.topics_and_groups.objects import DeclaredObjects
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.testing.clock import FakeClock
@@ -202,7 +202,7 @@ def test_a_place_is_quiet_once_its_end_has_not_moved_for_a_while():
 async def test_an_object_that_vanished_unseen_gives_its_name_up():
     """A watch that starts anew tells nothing of objects that were deleted meanwhile."""
     api = AsyncMock(get=AsyncMock(return_value=None), list_all=AsyncMock(return_value=[]))
-    objects = Objects(context_of(api), OperatorFigures())
+    objects = DeclaredObjects(context_of(api), OperatorFigures())
 
     def body(name, created):
         metadata = {"namespace": "mq", "name": name, "uid": name, "creationTimestamp": created}

@@ -8,7 +8,7 @@ from structlog.testing import CapturingLogger
 
 from cometmq.client.testing.waiting import eventually
 from cometmq.ha.places.memory import MemoryPlace
-from cometmq.operator.access import AGE_MAX_MS, PLAIN, Link, Secrets
+from cometmq.operator.access import AGE_MAX_MS, PLAIN, MemberAccess, Secrets
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.broker_groups.group import CONTROL_NAME, FINALIZER, TLS_SECRET
 from cometmq.operator.broker_groups.group_elector import GroupElector
@@ -114,7 +114,7 @@ async def test_a_member_is_reached_as_before_while_its_secret_is_gone(tmp_path):
     )
     assert await work._link(group(), live, 0) == PLAIN  # a pod from before the change
     link = await work._link(group(), live, 1)  # a pod that is missing will have the new template
-    assert link == Link(await secrets.tls("mq", "cert"), "brokers.test")
+    assert link == MemberAccess(await secrets.tls("mq", "cert"), "brokers.test")
     elector.links = {1: link}
     api.secrets.clear()
     now_ms += AGE_MAX_MS

@@ -15,7 +15,7 @@ from cometmq.client.testing.waiting import eventually
 from cometmq.operator.engine.context import Context
 from cometmq.operator.metrics import OperatorFigures
 from cometmq.operator.topics_and_groups.item import FINALIZER, declared_of
-from cometmq.operator.topics_and_groups.objects import Objects
+from cometmq.operator.topics_and_groups.objects import DeclaredObjects
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import SystemClock
 
@@ -34,7 +34,7 @@ class World:
             side_effect=lambda kind, _namespace: list(self.bodies.values()) * (kind == "Topic")
         )
         api.namespace = AsyncMock(return_value={"metadata": {}})
-        self.objects = Objects(
+        self.objects = DeclaredObjects(
             Context(
                 api=api, secrets=Mock(), clock=SystemClock(), log=NO_LOG, wall_time=lambda: "",
                 resync_ms=60_000, quiet_ms=0,

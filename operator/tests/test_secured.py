@@ -20,7 +20,7 @@ from cometmq.client.testing.waiting import eventually
 from cometmq.ha.places.memory import MemoryPlace
 from cometmq.namesrv.app import NamesrvApp
 from cometmq.namesrv.settings import NamesrvSettings
-from cometmq.operator.access import PLAIN, Link, Secrets
+from cometmq.operator.access import PLAIN, MemberAccess, Secrets
 from cometmq.operator.broker_groups.group_elector import Addresses, GroupElector
 from cometmq.operator.broker_groups.key_rotation import StoredKeys
 from cometmq.operator.broker_groups.key_secret import KeySecret
@@ -128,7 +128,7 @@ class World:
         return elector
 
     async def link(self):
-        return Link(await self.secrets.tls("mq", "cert"), NAME, has_key=True)
+        return MemberAccess(await self.secrets.tls("mq", "cert"), NAME, has_key=True)
 
     async def elected(self):
         """Return an elector that has made the broker the master."""

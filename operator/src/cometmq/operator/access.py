@@ -49,7 +49,7 @@ class SecretFault(CometError):
         self.reason = reason
 
 
-class Link(msgspec.Struct, frozen=True):
+class MemberAccess(msgspec.Struct, frozen=True):
     """How a member's ports are reached."""
 
     tls: TlsSettings | None = None
@@ -60,7 +60,7 @@ class Link(msgspec.Struct, frozen=True):
     """The member has the key of its group, and must prove that."""
 
 
-PLAIN: Final = Link()
+PLAIN: Final = MemberAccess()
 
 
 class Secrets:

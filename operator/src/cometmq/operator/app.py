@@ -16,7 +16,7 @@ from cometmq.operator.engine.context import Context
 from cometmq.operator.leader import Leadership, LeadershipLost
 from cometmq.operator.metrics import ELECTOR_FAMILIES, FAMILIES, OperatorFigures, electors
 from cometmq.operator.settings import OperatorSettings
-from cometmq.operator.topics_and_groups.objects import Objects
+from cometmq.operator.topics_and_groups.objects import DeclaredObjects
 from cometmq.operator.watches import watch
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
@@ -51,7 +51,7 @@ class OperatorApp:
         self._leadership: Leadership | None = None
         self._figures = OperatorFigures()
         self._groups: Groups | None = None
-        self._objects: Objects | None = None
+        self._objects: DeclaredObjects | None = None
         self.acting = asyncio.Event()
         """Set while this operator manages groups."""
         if admin is not None:
@@ -134,7 +134,7 @@ class OperatorApp:
         groups = self._groups = Groups(
             context, figures, record_of=api.record, addresses=self._addresses
         )
-        objects = self._objects = Objects(context, figures)
+        objects = self._objects = DeclaredObjects(context, figures)
         objects.start(namespaces)
         self.acting.set()
         try:

@@ -14,7 +14,7 @@ from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.api_types.topics_and_groups import PLURALS
 from cometmq.operator.broker_groups.group import GROUP_LABEL
 from cometmq.operator.broker_groups.groups import Groups
-from cometmq.operator.topics_and_groups.objects import Objects
+from cometmq.operator.topics_and_groups.objects import DeclaredObjects
 from cometmq.remoting.log import Log
 
 OWNED: Final = (
@@ -30,7 +30,7 @@ Handle = Callable[[str, Body], None]
 
 
 async def watch(
-    groups: Groups, objects: Objects, api: KubeApi, namespaces: Iterable[str], log: Log
+    groups: Groups, objects: DeclaredObjects, api: KubeApi, namespaces: Iterable[str], log: Log
 ) -> None:
     """Wake `groups` and `objects` on events in these namespaces, or in all, until cancelled."""
     handles: list[tuple[str, str, Handle]] = [
@@ -65,7 +65,7 @@ def _group_event(groups: Groups, _type: str, body: Body) -> None:
     groups.wake((KIND, body["metadata"]["namespace"], body["metadata"]["name"]))
 
 
-def _declared_event(objects: Objects, kind: str, type_: str, body: Body) -> None:
+def _declared_event(objects: DeclaredObjects, kind: str, type_: str, body: Body) -> None:
     if type_ == "DELETED":
         objects.deleted(kind, body["metadata"]["namespace"], body["metadata"]["name"])
     else:

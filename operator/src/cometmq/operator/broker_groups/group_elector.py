@@ -21,7 +21,7 @@ from cometmq.ha.group_key import Keys
 from cometmq.ha.orders import Order
 from cometmq.ha.port import RecordPort
 from cometmq.ha.record import Record
-from cometmq.operator.access import PLAIN, Link
+from cometmq.operator.access import PLAIN, MemberAccess
 from cometmq.operator.broker_groups.decide import Backlog
 from cometmq.operator.broker_groups.group import CONTROL_PORT, MAIN_PORT, BrokerGroup
 from cometmq.operator.broker_groups.user_orders import AcceptLoss
@@ -61,7 +61,7 @@ class GroupElector:
         self._addresses = addresses or Addresses()
         self._app: ElectorApp | None = None
         self._settings: ElectorSettings | None = None
-        self.links: Mapping[int, Link] = {}
+        self.links: Mapping[int, MemberAccess] = {}
         """How the control ports are reached, as last given to `look_after`."""
         self.master_opened = asyncio.Event()
         """Set when a master opens; the waiting task clears it."""
@@ -140,7 +140,7 @@ class GroupElector:
         group: BrokerGroup,
         ordinals: range,
         leaving: frozenset[int],
-        links: Mapping[int, Link],
+        links: Mapping[int, MemberAccess],
     ) -> None:
         """Elect masters among these brokers from now on; do nothing if they are unchanged.
 

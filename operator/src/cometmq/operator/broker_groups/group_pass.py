@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.ha.actions import Tell
-from cometmq.operator.access import SERVER_KEYS, Link, SecretFault
+from cometmq.operator.access import SERVER_KEYS, MemberAccess, SecretFault
 from cometmq.operator.api import ApiRefused, ApiUnreachable, Body
 from cometmq.operator.api_types.secret_keys import ACL_FILE
 from cometmq.operator.api_types.status import GroupStatus
@@ -183,7 +183,7 @@ class GroupPass(Pass[BrokerGroup]):
         links = {one: await self._link(group, live, one) for one in range(count)}
         await self.elector.look_after(group, range(count), going, links)
 
-    async def _link(self, group: BrokerGroup, live: Live, ordinal: int) -> Link:
+    async def _link(self, group: BrokerGroup, live: Live, ordinal: int) -> MemberAccess:
         """Return how a member is reached: while TLS is being rolled out, pods differ.
 
         If its Secret cannot be used any more, the member is reached as before.
@@ -191,13 +191,13 @@ class GroupPass(Pass[BrokerGroup]):
         marks = marks_of(live, ordinal)
         secret, has_key = marks.get(TLS_SECRET), KEY_MARK in marks
         if secret is None:
-            return Link(has_key=has_key)
+            return MemberAccess(has_key=has_key)
         try:
             tls = await self.context.secrets.tls(group.namespace, secret)
         except SecretFault as error:
             self.context.log.warning("secret.unusable", group=group.name, error=str(error))
-            return self.elector.links.get(ordinal, Link(has_key=has_key))
-        return Link(tls, marks.get(CONTROL_NAME, ""), has_key)
+            return self.elector.links.get(ordinal, MemberAccess(has_key=has_key))
+        return MemberAccess(tls, marks.get(CONTROL_NAME, ""), has_key)
 
     async def _keep_key(self, group: BrokerGroup, live: Live, fault: Wait | None) -> Wait | None:
         """Create the group's key or take the next step of its replacement, and give it to the

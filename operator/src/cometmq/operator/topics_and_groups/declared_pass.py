@@ -18,7 +18,7 @@ from cometmq.operator.engine.passes import Pass
 from cometmq.operator.topics_and_groups import decide
 from cometmq.operator.topics_and_groups.decide import BrokerSeen, Outcome, Plan, Reason, Wait
 from cometmq.operator.topics_and_groups.item import FINALIZER, Claim, Declared, declared_of, owner
-from cometmq.operator.topics_and_groups.suite import Suite, is_outage, open_admin
+from cometmq.operator.topics_and_groups.suite import DeclaredBrokers, is_outage, open_admin
 from cometmq.remoting.errors import CometError
 
 RESYNC_FACTOR: Final = 10
@@ -135,7 +135,7 @@ class DeclaredPass(Pass[Declared]):
         seen: tuple[BrokerSeen, ...] = ()
         try:
             async with await open_admin(item, self.context.secrets, self.context.log) as admin:
-                suite = Suite(admin, item)
+                suite = DeclaredBrokers(admin, item)
                 seen = await suite.look((one.name for one in before.brokers), self.quiet.is_quiet)
                 self._note(item, suite.addresses)
                 if (rival := self._rival(item)) is not None:
@@ -161,7 +161,7 @@ class DeclaredPass(Pass[Declared]):
                 self._note(item, frozenset())
 
     async def _put(
-        self, item: Declared, suite: Suite, plan: Plan, seen: tuple[BrokerSeen, ...]
+        self, item: Declared, suite: DeclaredBrokers, plan: Plan, seen: tuple[BrokerSeen, ...]
     ) -> tuple[BrokerSeen, ...]:
         """Write the planned settings; return the state afterwards."""
         after = []

@@ -21,7 +21,7 @@ PASSES_MAX: Final = 8
 """Concurrent passes: each reads a table of all topics from every broker."""
 
 
-class Objects(Engine[DeclaredPass]):
+class DeclaredObjects(Engine[DeclaredPass]):
     def __init__(self, context: Context, figures: OperatorFigures) -> None:
         super().__init__(context, figures.count)
         self._claims: dict[Key, Claim] = {}

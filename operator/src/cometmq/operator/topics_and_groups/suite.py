@@ -34,7 +34,7 @@ negative offset starts the while anew.
 """
 
 
-class Suite:
+class DeclaredBrokers:
     """The brokers of one object, as found through its name servers."""
 
     def __init__(self, admin: AdminClient, item: Declared) -> None:

@@ -147,7 +147,7 @@ class Flusher:
         After a kill, the bytes beyond it may exist only in the page cache.
         """
         self._parts = parts
-        self._log = parts.commit_log
+        self._commit_log = parts.commit_log
         self._pending = pending
         self._apart: dict[DiskFile, tuple[DiskFile, DiskFile]] = {}
         """The descriptions of the flusher and of the checkpoint for each file to sync."""
@@ -159,7 +159,7 @@ class Flusher:
         self._deletions_version = 0  # of the notes of deleted topics that are on the disk
         self._named_end = -1  # the folder is synced for all files before this offset
         self._writeback_offset = flushed_offset  # writeback was started for all pages before it
-        self.zeros_ahead = ZerosAhead(self._log)
+        self.zeros_ahead = ZerosAhead(self._commit_log)
         self.is_writing_back = False
         self.flushed_offset = flushed_offset
         self.flush_count = 0
@@ -177,7 +177,7 @@ class Flusher:
         the thorough interval.
         """
         pages = self._parts.settings.flush_commit_log_least_pages
-        return self._log.end - self.flushed_offset >= max(1, pages * PAGE_BYTES)
+        return self._commit_log.end - self.flushed_offset >= max(1, pages * PAGE_BYTES)
 
     def job(self, now_ms: int | None = None, *, is_forced: bool = False) -> FlushJob | None:
         """Return the sync that is due, or None; run it on a worker, then call `done`.
@@ -210,14 +210,14 @@ class Flusher:
             return self._pending.is_needed(Condition.FLUSHED, beyond=planned)
         if refused_ms is not None or self._is_due(now_ms):
             return True
-        return is_forced and self._log.end > self.flushed_offset
+        return is_forced and self._commit_log.end > self.flushed_offset
 
     def writeback_job(self) -> WritebackJob | None:
         """Return the writeback that is due, or None; it may run at the same time as a sync.
 
         The last page is left out, because the next append changes it.
         """
-        log, files = self._log, self._log.files
+        log, files = self._commit_log, self._commit_log.files
         start = max(self._writeback_offset, self.flushed_offset)
         if log.end - start < WRITEBACK_BYTES or self.is_writing_back or self.has_failed:
             return None
@@ -233,7 +233,7 @@ class Flusher:
 
     def plan(self, *, is_checkpoint: bool = False) -> FlushJob:
         """Return the job that syncs everything written so far."""
-        log, files = self._log, self._log.files
+        log, files = self._commit_log, self._commit_log.files
         file_end = files.end
         # Start with the file of the first unsynced byte: a commit may have filled it and begun the
         # next.
@@ -276,7 +276,7 @@ class Flusher:
         return None
 
     def _is_due(self, now_ms: int) -> bool:
-        if self._log.end <= self.flushed_offset:
+        if self._commit_log.end <= self.flushed_offset:
             return False
         if self._pending.is_needed(
             Condition.FLUSHED

@@ -102,7 +102,7 @@ class Appender:
         clock_ms: Callable[[], int],
     ) -> None:
         """Start with nothing staged; while `refusal` is set, it is the answer to every put."""
-        self._log = log
+        self._commit_log = log
         self._table = table
         self._queues = table.queues
         self._clock_ms = clock_ms
@@ -219,7 +219,7 @@ class Appender:
         return batch if batch.results else None
 
     def _begin(self) -> Batch:
-        end, files = self._log.end, self._log.files
+        end, files = self._commit_log.end, self._commit_log.files
         now_ms = self._clock_ms()
         if now_ms > self._now_ms or self._now_ms - now_ms > CLOCK_STEP_MS:
             self._now_ms = now_ms
