@@ -35,16 +35,16 @@ OFFLINE = {
     "context add", "debug bundle", "definitions import", "restore", "txn verify",
     "brokerConsumeStats", "producer", "sendMsgStatus",
 }  # fmt: skip
-"""Verbs that do not need the name server, or read a file or ask a broker before they ask it."""
+"""Verbs that need no name server, or that first read a file or ask a broker."""
 WITHOUT_BODY = {"updateOrderConf", "updateKvConfig", "deleteKvConfig", "getNamesrvConfig"}
 """Verbs that do not read a JSON body of the name server."""
 LATE = {"restore", "group seek"}
-"""Verbs that need something in the cluster or a folder before they look at a file."""
+"""Verbs that ask the cluster, or need a folder, before they read their file."""
 ASKING = [it for it in verbs() if it.asks_a_cluster and it.name not in ENDLESS]
 LIES = (b"[]", b"null", b"\xff\xfe", b'{"brokerAddrTable":5,"brokerDatas":7,"topicList":{"a":1}}',
         b"[" * 5_000, b"{}")  # fmt: skip
 EMPTY = LIES[-1]
-"""True of a cluster without brokers."""
+"""The answer of a cluster without brokers."""
 NAMES = (
     "Unknown", "\u65e5\u672c", "a b", "<script>alert(1)</script>", "\u202egnp.exe", "\x1b[2J",
     "../../etc/passwd", "{0}%s$(id)", "x" * 3_000, "",

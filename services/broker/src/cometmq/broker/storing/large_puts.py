@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts that would hold the loop for long: they are stored in steps, one of all at a time."""
+"""Puts that would hold the loop for long are stored in steps; only one of them runs at a time."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ would hold the loop for seconds.
 
 
 def has_many_keys(message: NewMessage) -> bool:
-    """Return whether a message is stored in steps."""
+    """Return whether the message has so many keys that it must be stored in steps."""
     return len(message.keys) > KEYS_AT_ONCE
 
 
 class LargePuts:
-    """Stores large units; peers and the parts of the broker take turns."""
+    """Stores large puts; the peers and the broker itself take turns."""
 
     def __init__(self, driver: StoreDriver, log: Log = NO_LOG) -> None:
         self.driver = driver
@@ -33,7 +33,7 @@ class LargePuts:
         self._tasks = TaskSet(log)
 
     def put(self, messages: Sequence[NewMessage], done: PutDone, key: object = OWN) -> None:
-        """Store a unit that the broker has made; the caller bounds how many are waiting."""
+        """Store messages that the broker itself has made; the caller limits how many puts wait."""
         if any(map(has_many_keys, messages)):
             self.start(self.driver.put_large(messages, done), key)
         elif len(messages) == 1:
@@ -42,15 +42,15 @@ class LargePuts:
             self.driver.put_batch(messages, done)
 
     def begin(self, work: Steps[None], key: object) -> None:
-        """Run the first step at once, and the others after the steps that wait."""
+        """Run the first step at once, and queue the others behind the work of other peers."""
         if next(work, work) is not work:
             self.start(work, key)
 
     def start(self, work: Steps[None], key: object) -> None:
-        """Run the steps after those that wait."""
+        """Queue all steps behind the work of other peers."""
         self._tasks.spawn(self.runner.run(work, key), name="large-put")
 
     async def drain(self) -> None:
-        """Wait until what has been started is written."""
+        """Wait until all started puts are written."""
         while len(self._tasks):  # noqa: ASYNC110  # its steps run in the same turns
             await asyncio.sleep(0)
