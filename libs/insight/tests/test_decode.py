@@ -115,7 +115,10 @@ def test_a_wanted_form_that_does_not_fit_says_why():
     found = decode(b"{nope", Format.JSON)
     assert (found.format, found.note.startswith("not json: ")) == (Format.HEX, True)
     assert decode(b"\xff", Format.TEXT).note == "not text: byte 0 is not UTF-8"
-    assert decode(b"x", Format.PROTOBUF).note == "not protobuf: no descriptor set was given"
+    assert (
+        decode(b"x", Format.PROTOBUF).note
+        == "not protobuf: no message type of a descriptor set was named"
+    )
     many = decode(msgspec.msgpack.encode([0] * 60_000), Format.MSGPACK)
     assert many.note == "not msgpack: it has more than 50,000 values"
 

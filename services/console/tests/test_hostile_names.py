@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names that try to be markup, scripts or addresses are only text, on every list."""
 
+import itertools
+import re
 from html.parser import HTMLParser
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
 from cometmq.client.admin.figures import BrokerFigures
@@ -21,6 +24,7 @@ from cometmq.insight.model import (
     Producer,
     Refusal,
     Since,
+    Snapshot,
     Subscription,
     Topic,
     TopicKind,
@@ -108,6 +112,64 @@ async def test_hostile_names_are_only_text(sites, path):
             assert inspector.faults == [], name
             answer = await site.web.get(path, params=query, headers={**ADMIN, **JSON})
             assert answer.headers["content-type"] == "application/json"
+
+
+ONLY_IN_JSON = {
+    "/brokers": {"address"},
+    "/topics": {"brokers", "groups"},
+    "/groups": {
+        *("consume_type", "disagreements", "members", "missing_brokers", "subscriptions"),
+    },
+    "/delayed": {"delay_text"},
+}
+"""Parts of a row that lists leave to the pages of single items, or write in another form."""
+
+
+class Shown(HTMLParser):
+    """The texts of a page, as a reader sees them."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, _tag, attrs):
+        self.text += "".join(f"\n{value}" for name, value in attrs if name in {"title", "value"})
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def told(data, part=""):
+    """Yield each string, and the part of its row in which it is."""
+    if isinstance(data, str):
+        yield part, data
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            yield from told(value, part or key)
+    elif isinstance(data, list):
+        for value in data:
+            yield from told(value, part)
+
+
+@pytest.mark.parametrize("name", [it for it in NAMES if len(it) < 1_000 and it.isprintable()])
+@pytest.mark.parametrize("path", [page.path for page in PAGES if page.menu])
+async def test_a_page_shows_what_its_json_tells(sites, path, name):
+    """Each name in the snapshot is another one, so that none hides the lack of another."""
+    site, numbers = sites(admin=Silent()), itertools.count()
+    coded = msgspec.json.encode(name).decode()[1:-1]
+    mixed = msgspec.json.encode(hostile(site.clock, name)).decode()
+    mixed = re.sub(re.escape(coded), lambda _: f"{coded}n{next(numbers)}z", mixed)
+    site.snapshot = msgspec.json.decode(mixed, type=Snapshot)
+    shown = Shown((await site.web.get(path, headers=ADMIN)).text).text.casefold()
+    answer = (await site.web.get(path, headers={**ADMIN, **JSON})).json()
+    lacking = {
+        part
+        for part, text in told(answer.get("data"))
+        for found in re.findall(rf"{re.escape(name)}n\d+z", text)
+        if found.casefold() not in shown
+    }
+    assert lacking == ONLY_IN_JSON.get(path, set())
 
 
 class Silent:

@@ -125,7 +125,7 @@ def _plain(body: bytes) -> tuple[bytes, tuple[str, ...], str]:
 
 def _render(kind: Format, body: bytes, schema: Schema | None, chars_max: int) -> str:
     if kind is Format.PROTOBUF and schema is None:
-        raise _Unfit("no descriptor set was given")
+        raise _Unfit("no message type of a descriptor set was named")
     return _RENDERERS[kind](body, schema, chars_max)
 
 
