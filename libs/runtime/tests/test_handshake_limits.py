@@ -10,6 +10,7 @@ from cometmq.remoting.transport.handshakes import (
     Handshakes,
 )
 from cometmq.remoting.transport.settings import ServerSettings
+from cometmq.remoting.transport.tls import IDLE_RECORDS_MAX
 from cometmq.runtime.limits import FRAME_LIMITS, HANDSHAKE_LIMITS
 
 
@@ -23,7 +24,8 @@ async def test_the_table_of_limits_has_every_limit_of_handshakes() -> None:
         assert count == max(connections_max * bounds["handshakes"] // 100, HOST_MIN)
     assert bounds["handshake_bytes"] == HANDSHAKE_BYTES_MAX
     assert bounds["handshake_ms"] == HANDSHAKE_TIMEOUT_MS
-    assert len(bounds) == len(HANDSHAKE_LIMITS) == 3
+    assert bounds["idle_records"] == IDLE_RECORDS_MAX
+    assert len(bounds) == len(HANDSHAKE_LIMITS) == 4
 
 
 def test_the_table_of_limits_has_every_limit_of_frames() -> None:

@@ -29,6 +29,7 @@ from cometmq.remoting.transport.handshakes import (
     HOST_SHARE,
 )
 from cometmq.remoting.transport.settings import ServerSettings
+from cometmq.remoting.transport.tls import IDLE_RECORD_BYTES, IDLE_RECORDS_MAX
 from cometmq.runtime.metrics import Family, Row, labelled_counter, labelled_gauge
 
 PEERS_MAX: Final = 10_000
@@ -84,6 +85,12 @@ HANDSHAKE_LIMITS: Final[tuple[Limit, ...]] = (
     Limit(
         "handshake_ms", "Milliseconds of a TLS handshake, without those in which it waits",
         Scope.CONNECTION, _CLOSED, fixed=HANDSHAKE_TIMEOUT_MS,
+    ),
+    Limit(
+        "idle_records",
+        "TLS records without data, as changes of the key; one more per"
+        f" {IDLE_RECORD_BYTES >> 20} MiB of data",
+        Scope.CONNECTION, _CLOSED, fixed=IDLE_RECORDS_MAX,
     ),
 )  # fmt: skip
 """The limits of every server with TLS, which its transport enforces."""

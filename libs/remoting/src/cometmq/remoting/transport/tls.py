@@ -26,6 +26,13 @@ from cometmq.remoting.transport.tls_contexts import (
 from cometmq.remoting.types import Buffer
 
 _READ_BYTES: Final = 64 * 1024
+_RECORD_HEADER_BYTES: Final = 5
+_RECORDS_PER_FEED: Final = 32
+IDLE_RECORDS_MAX: Final = 32
+"""How many records without data a peer may send after the handshake; as many as rustls allows in a
+row. A new key, which such a record may ask for, takes as long as 50 KB of data."""
+IDLE_RECORD_BYTES: Final = 1 << 20
+"""One more for each so many bytes of data: peers change their keys after gigabytes."""
 
 
 class Pipe(Protocol):
@@ -116,10 +123,52 @@ class NativePipe:
         return self.session.close()
 
 
-class TlsPipe:
-    """Encrypts and decrypts one connection with OpenSSL."""
+class Records:
+    """Where the records of a TLS stream end, which arrives in any pieces."""
 
-    __slots__ = ("_incoming", "_outgoing", "_tls", "is_finished", "is_ready")
+    __slots__ = ("_header", "_left")
+
+    def __init__(self) -> None:
+        self._header = b""  # the received part of a header
+        self._left = 0  # the bytes missing from a record whose header is known
+
+    def take(self, data: bytes, start: int) -> tuple[int, int]:
+        """Return where to cut the bytes from `start`, and how many records end before: a bounded
+        number.
+        """
+        count = 0
+        while count < _RECORDS_PER_FEED:
+            if not self._left:
+                end = start + _RECORD_HEADER_BYTES - len(self._header)
+                header = self._header + data[start:end]
+                start = min(end, len(data))
+                if len(header) < _RECORD_HEADER_BYTES:
+                    self._header = header
+                    break
+                self._header, self._left = b"", int.from_bytes(header[3:])
+            taken = min(self._left, len(data) - start)
+            start += taken
+            self._left -= taken
+            if self._left:
+                break
+            count += 1
+        return start, count
+
+
+class TlsPipe:
+    """Encrypts and decrypts one connection with OpenSSL, which serves any number of records without
+    data in one call. They are therefore counted here.
+    """
+
+    __slots__ = (
+        "_idle_left",
+        "_incoming",
+        "_outgoing",
+        "_records",
+        "_tls",
+        "is_finished",
+        "is_ready",
+    )
 
     session: None = None
 
@@ -127,13 +176,29 @@ class TlsPipe:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._records = Records()
+        self._idle_left: float = IDLE_RECORDS_MAX
         self.is_ready = False
         self.is_finished = False
 
     def decrypt(self, data: bytes) -> tuple[bytes, bytes]:
         """Return the decrypted bytes, and the bytes that TLS itself has to send."""
-        self._incoming.write(data)
         plain: list[bytes] = []
+        start, view = 0, memoryview(data)
+        while start < len(data) and not self.is_finished:
+            end, count = self._records.take(data, start)
+            self._incoming.write(view[start:end])
+            start, known, was_ready = end, len(plain), self.is_ready
+            try:
+                self._read(plain)
+            except ssl.SSLError as error:
+                raise RemoteProtocolError(f"TLS failed: {error}") from error
+            if was_ready:
+                self._note_records(count, plain[known:])
+        return b"".join(plain), self._outgoing.read()
+
+    def _read(self, plain: list[bytes]) -> None:
+        """Append the data of each record that has arrived, one at a time."""
         try:
             with contextlib.suppress(ssl.SSLWantReadError):  # the rest arrives with the next bytes
                 if not self.is_ready:
@@ -144,9 +209,14 @@ class TlsPipe:
                 self.is_finished = True
         except ssl.SSLZeroReturnError:
             self.is_finished = True
-        except ssl.SSLError as error:
-            raise RemoteProtocolError(f"TLS failed: {error}") from error
-        return b"".join(plain), self._outgoing.read()
+
+    def _note_records(self, count: int, chunks: list[bytes]) -> None:
+        """Count records without data, which cost much more time than bytes."""
+        self._idle_left -= count - len(chunks)
+        if self._idle_left < 0 and not self.is_finished:
+            raise RemoteProtocolError("TLS failed: too many records without data")
+        earned = sum(map(len, chunks)) / IDLE_RECORD_BYTES
+        self._idle_left = min(self._idle_left + earned, IDLE_RECORDS_MAX)
 
     def encrypt(self, data: Buffer) -> bytes:
         """Return plain bytes as TLS records; raise LocalProtocolError before the handshake."""
