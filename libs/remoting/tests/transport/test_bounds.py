@@ -111,6 +111,31 @@ async def test_one_connection_too_many_is_ended(
     await client.invoke(address, QUERY, HEADER, timeout_ms=60_000)
 
 
+async def test_a_connection_that_was_never_served_makes_room(
+    start_server: Any, new_client: Any, connect_raw: Any
+) -> None:
+    server, port = await start_server(
+        {QUERY: lambda _, call: QueryConsumerOffsetReply(offset=1)},
+        ServerSettings(connections_max=2),
+    )
+    address = f"127.0.0.1:{port}"
+    first, second = new_client(), new_client()
+    await first.invoke(address, QUERY, HEADER, timeout_ms=60_000)
+    silent, _ = await connect_raw(port)
+    unknown, writer = await connect_raw(port)  # it takes the place of the silent one
+    assert await is_ended(silent)
+    writer.write(encode_frame(RawCommand(code=31_999, opaque=1)))
+    assert await unknown.read(1)
+
+    await second.invoke(address, QUERY, HEADER, timeout_ms=60_000)
+
+    while await unknown.read(4096):
+        pass
+    assert len(server.peers) == 2
+    assert server.stats().connections_refused == 2
+    await first.invoke(address, QUERY, HEADER, timeout_ms=60_000)
+
+
 async def test_hooks_hear_of_connections(
     start_server: Any, eventually: Any, connect_raw: Any
 ) -> None:

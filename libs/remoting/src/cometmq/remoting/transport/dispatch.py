@@ -62,6 +62,10 @@ class InOrder:
         self._work.close()
 
 
+class _NotSupported(CommandError):
+    """Raised for a request that the port does not know."""
+
+
 class NoRoom(Exception):  # not an error: the request is served later
     """Raised before a handler runs, because the connection must serve nothing more for now."""
 
@@ -120,20 +124,18 @@ class Dispatcher(Generic[ContextT]):
         find_handler, context, deliver = self._handlers.get, self._context, peer.outlet.deliver
         end = monotonic() + SLICE_S
         may_overflow = self.in_flight.exceeds(peer, len(calls))
-        in_flight, served = 0, len(calls)
+        in_flight, served, refused = 0, len(calls), 0
         for index, call in enumerate(calls):
             try:
                 if may_overflow and self.in_flight.exceeds(peer, in_flight + 1):
                     result: Result = self._refusal(peer, call)
                 else:
-                    result = find_handler(call.code, _not_supported)(context, call)
+                    result = find_handler(call.code, _unknown)(context, call)
             except NoRoom:
                 served = index
                 break
-            except CommandError as error:
-                result = self._error(call, error)
             except Exception as error:  # noqa: BLE001  # see the module's head
-                result = self.failure(call, error)
+                result, refused = self._error(call, error), refused + 1
             if result is None:
                 if not call.flag & FLAG_ONEWAY:
                     in_flight += weight_of(call)
@@ -156,16 +158,16 @@ class Dispatcher(Generic[ContextT]):
         if in_flight:
             self.in_flight.add(peer, in_flight)
         self._stats.requests += served
+        if served > refused:
+            peer.is_served = True
         return served
 
     def serve_postponed(self, peer: Connected, call: Call[Any]) -> None:
         """Serve a call that waited for room, and has been counted as in flight."""
         try:
             result = self._unlimited[call.code](self._context, call)
-        except CommandError as error:
-            result = self._error(call, error)
         except Exception as error:  # noqa: BLE001  # see the module's head
-            result = self.failure(call, error)
+            result = self._error(call, error)
         if result is None:
             return
         if isinstance(result, Struct):
@@ -177,10 +179,8 @@ class Dispatcher(Generic[ContextT]):
         """Answer a request whose fields do not fit its command."""
         call = fault.call
         if not call.flag & FLAG_ONEWAY:
-            known = call.code in self._handlers
-            error = fault.error
-            answer = Reply(code=error.code, remark=error.remark)
-            peer.outlet.deliver(call, answer if known else _not_supported(None, call))
+            error = fault.error if call.code in self._handlers else _not_supported(call.code)
+            peer.outlet.deliver(call, Reply(code=error.code, remark=error.remark))
         self._log.debug("request.malformed", code=call.code, error=fault.error.remark)
 
     def run_after(self, call: Call[Any], answer: Answer) -> None:
@@ -226,10 +226,8 @@ class Dispatcher(Generic[ContextT]):
             await self._starts.admitted()
             try:
                 answer = await Timed(work, call.peer.intake.charge)
-            except CommandError as error:
-                answer = self._error(call, error)
             except Exception as error:  # noqa: BLE001  # see the module's head
-                answer = self.failure(call, error)
+                answer = self._error(call, error)
             if answer is not None:
                 call.answer(answer)
         finally:
@@ -256,8 +254,10 @@ class Dispatcher(Generic[ContextT]):
             self._refused(self._context, call, ResponseCode.SYSTEM_BUSY, remark)
         return Reply(code=ResponseCode.SYSTEM_BUSY, remark=remark)
 
-    def _error(self, call: Call[Any], error: CommandError) -> Reply:
-        if self._refused is not None:
+    def _error(self, call: Call[Any], error: Exception) -> Reply:
+        if not isinstance(error, CommandError):
+            return self.failure(call, error)
+        if self._refused is not None and not isinstance(error, _NotSupported):
             self._refused(self._context, call, error.code, error.remark)
         return Reply(code=error.code, remark=error.remark)
 
@@ -295,8 +295,10 @@ def _admitted(handler: Handler[ContextT]) -> Handler[ContextT]:
     return admitted
 
 
-def _not_supported(_context: object, call: Call[Any]) -> Reply:
-    return Reply(
-        code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-        remark=remarks.request_not_supported(call.code),
-    )
+def _unknown(_context: object, call: Call[Any]) -> Result:
+    raise _not_supported(call.code)
+
+
+def _not_supported(code: int) -> _NotSupported:
+    remark = remarks.request_not_supported(code)
+    return _NotSupported(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)

@@ -12,6 +12,7 @@ from cometmq.remoting.transport.flow.budget import TURN_BYTES, UnsentBudget
 from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.flow.frames import UnfinishedFrames
 from cometmq.remoting.transport.flow.memory import MemoryLimit
+from cometmq.remoting.transport.flow.places import Places
 from cometmq.remoting.transport.flow.room import Room
 from cometmq.remoting.transport.flow.turns import Turns
 from cometmq.remoting.transport.flow.writes import Writes
@@ -50,12 +51,12 @@ class Hub(Generic[PeerT]):
         self.tls = tls
         self.stats = TransportStats()
         server = settings if isinstance(settings, ServerSettings) else None
-        self.connections_max = 0 if server is None else server.connections_max
-        """How many connections a server accepts; none while it stops."""
+        connections_max = 0 if server is None else server.connections_max
         self.writes = Writes(self.loop, before_write, save)
         self.turns = Turns(self.loop, settings.calls_per_turn_max)
-        self.handshakes = Handshakes(self.loop, self.connections_max)
+        self.handshakes = Handshakes(self.loop, connections_max)
         self.peers: set[PeerT] = set()
+        self.places: Places[PeerT] = Places(connections_max)
         self.budget = UnsentBudget(
             self.loop,
             bytes_max=_net_bytes(settings.unsent_total_bytes_max),
@@ -103,6 +104,7 @@ class Hub(Generic[PeerT]):
     def discard(self, peer: PeerT) -> None:
         """Remove a closed connection."""
         self.peers.discard(peer)
+        self.places.leave(peer)
         if not self.peers:
             self._is_empty.set()
 

@@ -53,6 +53,9 @@ PARTS: Final = Parts()
 class PeerProtocol(asyncio.Protocol):
     """One connection, which handlers see as a `Peer`."""
 
+    is_served = False
+    """Whether one of its requests was served, and not refused; see `Places`."""
+
     def __init__(
         self, hub: "Hub[PeerProtocol]", dispatcher: Dispatcher[Any], parts: Parts = PARTS
     ) -> None:

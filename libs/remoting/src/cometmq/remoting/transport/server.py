@@ -239,7 +239,7 @@ class Server(Generic[ContextT]):
 
     def stop_listening(self) -> None:
         """Accept no more connections; existing connections are still served."""
-        self._hub.connections_max = 0  # the loop may still report accepted connections
+        self._hub.places.connections_max = 0  # the loop may still report accepted connections
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()

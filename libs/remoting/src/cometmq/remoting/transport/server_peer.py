@@ -25,17 +25,21 @@ class ServerPeer(PeerProtocol):
     """A connection to a server."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the connection, which is reset if this process dies; close it at once if there
-        are too many.
+        """Register the connection, which is reset if this process dies; if there are too many,
+        close one of them at once.
         """
         set_reset(transport, is_on=True)
         super().connection_made(transport)
         hub = self._hub
-        if len(hub.peers) > hub.connections_max:
+        if len(hub.peers) > hub.places.connections_max:
             hub.stats.connections_refused += 1
-            if hub.connections_max:  # otherwise the server stops
-                hub.log.warning("connection.refused", peer=self.address, error="too many")
-            self.abort()
+            one: PeerProtocol = self
+            if hub.places.connections_max:  # otherwise the server stops
+                one = hub.places.yielder(self) or self
+                hub.log.warning("connection.refused", peer=one.address, error="too many")
+            one.abort()
+        if self.is_open:
+            hub.places.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection and fail its pending requests."""

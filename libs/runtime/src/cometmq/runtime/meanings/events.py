@@ -80,8 +80,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "The connections with the most output are paused until their peers have read, and closed if "
     "they do not.",
     "connection.refused": "A connection was closed: it sent an invalid frame, did not use TLS as "
-    "configured, did not complete its TLS handshake within the limits, or exceeded the maximum "
-    "number of connections.",
+    "configured, did not complete its TLS handshake within the limits, or had to make room "
+    "because the maximum number of connections was exceeded.",
     "connection.stalled": "A connection was closed: the peer did not read its pending answers in "
     "time.",
     "groups.unmeasured": "The lag of consumer groups could not be read from disk; the broker "

@@ -12,7 +12,10 @@ from cometmq.remoting.setting_facts import MUTABLE, Positive
 class LimitSettings(CopiesSettings, frozen=True, kw_only=True, rename="camel"):
     """Limits on connections, unanswered requests, unread answer bytes, and tables."""
 
-    connections_max: Annotated[Positive, "Maximum number of open connections."] = 20_000
+    connections_max: Annotated[
+        Positive,
+        "Maximum number of open connections; above it, one that was never served is closed.",
+    ] = 20_000
     connection_in_flight_max: Annotated[
         Positive,
         "Maximum number of unanswered requests per connection; further requests are refused with "

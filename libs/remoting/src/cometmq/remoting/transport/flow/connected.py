@@ -82,9 +82,11 @@ class Connected(Protocol):
 
     address: str
     connection: Connection
+    host: bytes
     in_flight: int
     is_dirty: bool
     is_open: bool
+    is_served: bool
     reading: Reading
 
     @property

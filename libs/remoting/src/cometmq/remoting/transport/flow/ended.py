@@ -31,6 +31,7 @@ class _Ended:
     may_build = False
     tls = None
 
+    is_served = property(lambda _: True, lambda _, __: None)
     is_dirty = property(lambda _: True, lambda _, __: None)  # it has no output to be written
     habit = property(lambda _: 0, lambda _, __: None)
 

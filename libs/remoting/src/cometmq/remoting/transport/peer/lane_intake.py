@@ -107,6 +107,7 @@ class LaneIntake(Intake):
             return False
         self._dispatcher.in_flight.add(self._peer, answer_count)
         self._hub.stats.requests += count
+        self._peer.is_served = True
         return True
 
     def _receive_parts(self, lane: Lane, data: bytes, parts: list[Part], frames_max: int) -> None:
@@ -194,6 +195,7 @@ class LaneIntake(Intake):
             if count:
                 first += count
                 hub.stats.requests += count
+                peer.is_served = True
                 connection.out.append(frames)
                 connection.out_bytes += len(frames)
                 if connection.out_bytes > LARGE_BYTES:

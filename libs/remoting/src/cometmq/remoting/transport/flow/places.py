@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which connection makes room for a new one where a server has as many as it may.
+
+Nobody needs an account to connect, and a silent connection costs its peer nothing. If new
+connections were refused, whoever opens enough of them would exclude everybody else. A new one
+therefore takes the place of the oldest *stranger*: a connection without a request that was served,
+of the host with the most of them. If there is none, a host with more than half of all connections
+makes room for the others. Otherwise the new connection is refused.
+
+All steps take constant time, because a flood takes them for each of its connections. Whether a
+connection is still a stranger is therefore found out when its turn comes.
+"""
+
+from typing import Generic, Protocol, TypeVar
+
+
+class Guest(Protocol):
+    """A connection that may have to make room."""
+
+    host: bytes
+    is_served: bool
+    """Whether one of its requests was served, and not refused."""
+
+
+GuestT = TypeVar("GuestT", bound=Guest)
+
+
+class _House(Generic[GuestT]):
+    """The connections of one host, the oldest ones first."""
+
+    __slots__ = ("known", "strangers")
+
+    def __init__(self) -> None:
+        self.strangers: dict[GuestT, None] = {}
+        self.known: dict[GuestT, None] = {}
+
+    def __len__(self) -> int:
+        return len(self.strangers) + len(self.known)
+
+
+class Places(Generic[GuestT]):
+    """The connections of one server, by host."""
+
+    __slots__ = ("_fullest", "_houses", "_most", "_ranks", "_total", "connections_max")
+
+    def __init__(self, connections_max: int = 0) -> None:
+        self.connections_max = connections_max
+        """How many connections a server accepts; none while it stops."""
+        self._houses: dict[bytes, _House[GuestT]] = {}
+        self._ranks: dict[int, dict[_House[GuestT], None]] = {}  # by the number of strangers
+        self._most = 0
+        self._total = 0
+        self._fullest: _House[GuestT] | None = None  # the last one that had the majority
+
+    def enter(self, guest: GuestT) -> None:
+        """Count a new connection."""
+        house = self._houses.setdefault(_host(guest), _House())
+        house.strangers[guest] = None
+        self._total += 1
+        self._rank(house, 1)
+        if 2 * len(house) > self._total:
+            self._fullest = house
+
+    def leave(self, guest: GuestT) -> None:
+        """Forget a connection that has ended; nothing happens if it has made room."""
+        host = _host(guest)
+        house = self._houses.get(host)
+        if house is None:
+            return
+        if guest in house.strangers:
+            del house.strangers[guest]
+            self._rank(house, -1)
+        elif guest in house.known:
+            del house.known[guest]
+        else:
+            return
+        self._total -= 1
+        if not len(house):
+            del self._houses[host]
+
+    def yielder(self, guest: GuestT) -> GuestT | None:
+        """Return the connection that makes room for one that is not counted yet, and forget it."""
+        found = self._stranger() or self._of_majority(guest)
+        if found is not None:
+            self.leave(found)
+        return found
+
+    def _stranger(self) -> GuestT | None:
+        while self._most:
+            house = next(iter(self._ranks[self._most]))
+            guest = next(iter(house.strangers))
+            if not guest.is_served:
+                return guest
+            del house.strangers[guest]
+            house.known[guest] = None
+            self._rank(house, -1)
+        return None
+
+    def _of_majority(self, guest: GuestT) -> GuestT | None:
+        """Return the oldest connection of another host that has more than half of them."""
+        house = self._fullest
+        if house is None or 2 * len(house) <= self._total:
+            return None
+        return None if house is self._houses.get(_host(guest)) else next(iter(house.known))
+
+    def _rank(self, house: _House[GuestT], step: int) -> None:
+        """Note that a host has one stranger more or less."""
+        count = len(house.strangers)
+        before = self._ranks.get(count - step)
+        if before is not None:
+            before.pop(house, None)
+            if not before:
+                del self._ranks[count - step]
+        if count:
+            self._ranks.setdefault(count, {})[house] = None
+        if count > self._most:
+            self._most = count
+        elif self._most and self._most not in self._ranks:
+            self._most -= 1
+
+
+def _host(guest: Guest) -> bytes:
+    """Return the address, of IPv6 the network of 64 bits, without the port."""
+    return guest.host[: 4 if len(guest.host) == 8 else 8]
