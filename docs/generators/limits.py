@@ -9,6 +9,7 @@ import msgspec
 
 from cometmq.broker.limits import LIMITS as BROKER_LIMITS
 from cometmq.broker.settings import BrokerSettings
+from cometmq.control.front import CONTROL_LIMITS
 from cometmq.namesrv.limits import LIMITS as NAMESRV_LIMITS
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.remoting.codes import ResponseCode
@@ -40,6 +41,11 @@ _SECTIONS: Final[Sequence[tuple[str, Sequence[Limit], type[msgspec.Struct]]]] = 
     ("Name server", NAMESRV_LIMITS, NamesrvSettings),
 )
 
+_FIXED: Final[Sequence[tuple[str, Sequence[Limit]]]] = (
+    ("Frames and TLS handshakes, of any server", (*FRAME_LIMITS, *HANDSHAKE_LIMITS)),
+    ("Control ports", CONTROL_LIMITS),
+)
+
 
 def page() -> str:
     """Return the page with all limits."""
@@ -52,11 +58,11 @@ def page() -> str:
         head = ("limit", "what is counted", "of", "default", "setting", "code", "above it")
         lines += [f"## {title}", "", *table(head, _rows(limits, settings)), ""]
     columns = ("limit", "what is counted", "of", "bound", "above it")
-    rows = (
-        (code(it.name), it.counts, it.scope.value, str(it.fixed), it.above)
-        for it in (*FRAME_LIMITS, *HANDSHAKE_LIMITS)
-    )
-    lines += ["## Frames and TLS handshakes, of any server", "", *table(columns, rows), ""]
+    for title, limits in _FIXED:
+        rows = (
+            (code(it.name), it.counts, it.scope.value, str(it.fixed), it.above) for it in limits
+        )
+        lines += [f"## {title}", "", *table(columns, rows), ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

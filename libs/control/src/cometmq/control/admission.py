@@ -30,7 +30,7 @@ class Caller(NamedTuple):
     """The other end of a call."""
 
     connection: str
-    """Its address and port, as gRPC writes them."""
+    """Its address and port."""
     is_proven: bool = False
 
     @property

@@ -3,6 +3,7 @@
 
 gRPC parses what it receives on threads of its own, and none of its settings bounds what that takes:
 a flood of header frames from 20 connections used 600 MiB, of which glibc kept 500 MiB for ever.
+`front.py` bounds what strangers send; admitted callers can still do this.
 """
 
 import asyncio

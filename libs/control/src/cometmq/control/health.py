@@ -33,10 +33,18 @@ CHECKS: Final[Mapping[str, Callable[[Report], bool]]] = {
 class Health:
     """Answers health checks from the member's current report."""
 
-    def __init__(self, report: Callable[[], Report], streams: Streams) -> None:
-        """Watches take places among `streams`, as those of callers without a proof."""
+    def __init__(
+        self,
+        report: Callable[[], Report],
+        streams: Streams,
+        address_of: Callable[[str], str],
+    ) -> None:
+        """Watches take places among `streams`, as those of callers without a proof; `address_of`
+        returns the address of a caller that gRPC names.
+        """
         self._report = report
         self._streams = streams
+        self._address_of = address_of
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
         """Answer one check; an unknown service gets NOT_FOUND."""
@@ -53,7 +61,7 @@ class Health:
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Send the state now and after each change."""
         sent = None
-        stream = self._streams.enter(Caller(context.peer()))
+        stream = self._streams.enter(Caller(self._address_of(context.peer())))
         try:
             while not stream.is_evicted.is_set():
                 answer = self._answer(request.service)

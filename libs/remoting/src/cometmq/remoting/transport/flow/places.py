@@ -54,7 +54,7 @@ class Places(Generic[GuestT]):
 
     def enter(self, guest: GuestT) -> None:
         """Count a new connection."""
-        house = self._houses.setdefault(_host(guest), _House())
+        house = self._houses.setdefault(host_of(guest), _House())
         house.strangers[guest] = None
         self._total += 1
         self._rank(house, 1)
@@ -63,7 +63,7 @@ class Places(Generic[GuestT]):
 
     def leave(self, guest: GuestT) -> None:
         """Forget a connection that has ended; nothing happens if it has made room."""
-        host = _host(guest)
+        host = host_of(guest)
         house = self._houses.get(host)
         if house is None:
             return
@@ -101,7 +101,7 @@ class Places(Generic[GuestT]):
         house = self._fullest
         if house is None or 2 * len(house) <= self._total:
             return None
-        return None if house is self._houses.get(_host(guest)) else next(iter(house.known))
+        return None if house is self._houses.get(host_of(guest)) else next(iter(house.known))
 
     def _rank(self, house: _House[GuestT], step: int) -> None:
         """Note that a host has one stranger more or less."""
@@ -119,6 +119,6 @@ class Places(Generic[GuestT]):
             self._most -= 1
 
 
-def _host(guest: Guest) -> bytes:
+def host_of(guest: Guest) -> bytes:
     """Return the address, of IPv6 the network of 64 bits, without the port."""
     return guest.host[: 4 if len(guest.host) == 8 else 8]

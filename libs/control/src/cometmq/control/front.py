@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connections of the control port, which gRPC serves but cannot limit.
+
+gRPC accepts connections until the process has no descriptors left, and then the broker's own
+clients cannot connect either. A limit of gRPC's own would let strangers exclude the electors. So
+this module accepts the connections and passes their bytes to gRPC, which listens on a name that
+only this machine can reach. Above CONNECTIONS_MAX, a connection makes room whose calls have proven
+nothing, of the host with the most of them (`Places`). Such connections also take turns (`Pace`).
+"""
+
+import asyncio
+import contextlib
+import socket
+from secrets import token_hex
+from typing import Any, Final
+
+from cometmq.control.pace import ENTRY_SHARE, SHARE, Pace
+from cometmq.remoting.transport.addresses import has_ipv6, peer_address
+from cometmq.remoting.transport.flow.places import Places
+from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.runtime.limits import Limit, Scope
+
+CONNECTIONS_MAX: Final = 256
+STRANGER_BYTES_MAX: Final = 128 * 1024
+"""What a connection may send before one of its calls is admitted. It bounds gRPC's parser, which
+takes 30 MiB for a flood of header frames; a health check sends 300 bytes."""
+_CHUNK_BYTES: Final = 16 * 1024
+_STRANGER_CHUNK_BYTES: Final = 1024
+"""What a stranger sends in one turn: gRPC may find 50 calls in it."""
+
+ENTRY_S: Final = 0.000_1
+CONNECTION_S: Final = 0.001
+CHUNK_S: Final = 0.000_3
+CALL_S: Final = 0.000_4
+"""How long the steps of a stranger keep a processor busy, gRPC's threads included: being accepted,
+a connection to gRPC with its TLS handshake, one turn, and a call."""
+_ACCEPTS_MAX: Final = 4
+_ACCEPT_PAUSE_S: Final = 0.005
+"""So many connections are accepted at a time: 800/s, because one that is closed at once takes up to
+0.1 ms. A flood of more fills the backlog, and new connections then wait for TCP to try again."""
+_RETRY_S: Final = 1.0
+"""The pause if the system has no descriptors left."""
+_BACKLOG: Final = 256
+
+CONTROL_LIMITS: Final[tuple[Limit, ...]] = (
+    Limit(
+        "control_connections", "Connections", Scope.TOTAL,
+        "One without an admitted call is closed, of the address with the most.",
+        fixed=CONNECTIONS_MAX,
+    ),
+    Limit(
+        "control_stranger_bytes", "Bytes sent before a call is admitted", Scope.CONNECTION,
+        "The connection is closed.", fixed=STRANGER_BYTES_MAX,
+    ),
+    Limit(
+        "control_stranger_percent",
+        "Percent of a processor that connections without an admitted call take", Scope.TOTAL,
+        "They wait for their turn, by address; new ones of an address that has taken much are"
+        " closed.",
+        fixed=round(100 * (2 * SHARE + ENTRY_SHARE)),
+    ),
+)  # fmt: skip
+"""The limits of every control port, for the reference page."""
+
+_ALL: Final = ("0.0.0.0", "::")  # noqa: S104  # the settings ask for it
+_PREFIX: Final = "unix-abstract:"
+
+
+class Link:
+    """One connection, and the one that carries its bytes to gRPC."""
+
+    def __init__(self, sock: socket.socket, peer_name: Any) -> None:
+        self.address, self.host = peer_address(peer_name)
+        self.name = f"cometmq-control-{token_hex(8)}"
+        """How gRPC tells this connection from others."""
+        self.is_served = False
+        """Whether one of its calls was admitted."""
+        self.number = 0
+        self.outside = sock
+        self.task: asyncio.Task[None] | None = None
+        self._socks = [sock]
+
+    async def open(self, inside: str) -> socket.socket:
+        """Connect to gRPC."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._socks.append(sock)
+        sock.bind(f"\0{self.name}")
+        await asyncio.get_running_loop().sock_connect(sock, f"\0{inside}")
+        return sock
+
+    def close(self) -> None:
+        """Close both ends; unsent bytes are lost."""
+        for sock in self._socks:
+            sock.close()
+
+
+class Front:
+    """Accepts the connections of one control port."""
+
+    def __init__(self, tasks: TaskSet, connections_max: int = CONNECTIONS_MAX) -> None:
+        """Requires a running event loop."""
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self._connections_max = connections_max
+        self._inside = f"cometmq-control-{token_hex(8)}"
+        self._links: dict[str, Link] = {}
+        self._places: Places[Link] = Places()
+        self._pace = Pace(self._loop.time, self._loop.call_later)
+        self._listeners: set[socket.socket] = set()
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    @property
+    def target(self) -> str:
+        """Where gRPC has to listen."""
+        return _PREFIX + self._inside
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept connections and return the port; an empty host means all addresses."""
+        hosts = (host,) if host else _ALL if has_ipv6() else _ALL[:1]
+        for one in hosts:
+            found = await self._loop.getaddrinfo(one, port, type=socket.SOCK_STREAM)
+            for family, *_, address in dict.fromkeys(found):
+                place = (address[0], port, *address[2:])
+                listener = socket.create_server(place, family=family, backlog=_BACKLOG)
+                listener.setblocking(False)
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited
+                port = listener.getsockname()[1]
+                self._listeners.add(listener)
+                self._resume(listener)
+        return port
+
+    def address_of(self, peer: str) -> str:
+        """Return the address of a caller, from the name that gRPC knows."""
+        link = self._links.get(peer.removeprefix(_PREFIX))
+        return peer if link is None else link.address
+
+    def note_call(self) -> None:
+        """Count a call, as one of a stranger until it is admitted."""
+        self._pace.note_calls(1, CALL_S)
+
+    def note_served(self, peer: str) -> None:
+        """Let the connection of an admitted call keep its place, and do not pace it."""
+        self._pace.note_calls(-1, CALL_S)
+        link = self._links.get(peer.removeprefix(_PREFIX))
+        if link is not None:
+            link.is_served = True
+            self._pace.note_known(link)
+
+    def stop_listening(self) -> None:
+        """Accept no more connections; those that exist go on."""
+        for listener in self._listeners:
+            self._loop.remove_reader(listener)
+            listener.close()
+        self._listeners.clear()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.stop_listening()
+        for link in tuple(self._links.values()):
+            self._end(link)
+
+    def _resume(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            self._loop.add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        self._loop.remove_reader(listener)
+        pause_s = _ACCEPT_PAUSE_S
+        try:
+            for _ in range(_ACCEPTS_MAX):
+                self._enter(*listener.accept())
+        except (BlockingIOError, ConnectionAbortedError):
+            pass
+        except OSError:
+            pause_s = _RETRY_S
+        self._loop.call_later(pause_s, self._resume, listener)
+
+    def _enter(self, sock: socket.socket, peer_name: Any) -> None:
+        """Give a new connection a place, or close it."""
+        link = Link(sock, peer_name)
+        if not self._pace.may_enter(link, ENTRY_S) or not self._has_place(link):
+            link.close()
+            return
+        sock.setblocking(False)
+        self._links[link.name] = link
+        self._places.enter(link)
+        link.task = self._tasks.spawn(self._carry(link), name="control-connection")
+        link.task.add_done_callback(lambda _: self._forget(link))  # even if it never started
+
+    def _has_place(self, link: Link) -> bool:
+        if len(self._links) >= self._connections_max:
+            gone = self._places.yielder(link)
+            if gone is None:
+                return False
+            self._end(gone)
+        return True
+
+    def _end(self, link: Link) -> None:
+        self._links.pop(link.name, None)
+        if link.task is not None:
+            link.task.cancel()
+
+    def _forget(self, link: Link) -> None:
+        self._links.pop(link.name, None)
+        self._places.leave(link)
+        link.close()
+
+    async def _carry(self, link: Link) -> None:
+        """Connect to gRPC once there is something to read, and pass bytes in both directions."""
+        with contextlib.suppress(OSError):
+            if not (first := await self._read(link)):
+                return
+            await self._pace.turn(link, CONNECTION_S)
+            inside = await link.open(self._inside)
+            async with asyncio.TaskGroup() as group:
+                asking = group.create_task(self._pass_in(link, inside, first))
+                await self._pass_out(link, inside)
+                asking.cancel()
+
+    async def _read(self, link: Link) -> bytes:
+        size = _CHUNK_BYTES if link.is_served else _STRANGER_CHUNK_BYTES
+        return await self._loop.sock_recv(link.outside, size)
+
+    async def _pass_in(self, link: Link, inside: socket.socket, data: bytes) -> None:
+        """Pass on what the peer sends, until it ends or a stranger has sent too much."""
+        size = 0
+        with contextlib.suppress(OSError):
+            while data:
+                size += len(data)
+                if not link.is_served:
+                    if size > STRANGER_BYTES_MAX:
+                        break
+                    await self._pace.turn(link, CHUNK_S)
+                await self._loop.sock_sendall(inside, data)
+                data = await self._read(link)
+        with contextlib.suppress(OSError):
+            inside.shutdown(socket.SHUT_RDWR)
+
+    async def _pass_out(self, link: Link, inside: socket.socket) -> None:
+        """Pass on what gRPC answers, until it closes the connection."""
+        with contextlib.suppress(OSError):
+            while data := await self._loop.sock_recv(inside, _CHUNK_BYTES):
+                await self._loop.sock_sendall(link.outside, data)

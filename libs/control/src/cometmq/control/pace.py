@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of a processor's time strangers may take at a control port.
+
+A connection is a stranger's until one of its calls is admitted. Sending costs a stranger nothing,
+but every connection, and every piece of what it sends, costs this process up to a millisecond. So
+strangers wait for turns, which share a budget; what they send meanwhile waits in the kernel.
+
+Turns go by host. Hosts that have taken less than LITTLE_S lately have a budget of their own, and
+the first of them are those of admitted callers, then those that have taken the least. An elector
+that reconnects therefore does not wait for floods from other hosts. Among the connections of one
+host the newest is first, because those of a flood soon are old.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+from cometmq.remoting.transport.flow.places import Guest, host_of
+
+SHARE: Final = 0.02
+"""The part of a processor's time in each of the two budgets."""
+ENTRY_SHARE: Final = 0.01
+"""The part for accepting connections of hosts that have taken more than LITTLE_S."""
+BURST_S: Final = 0.02
+"""What a budget holds if nobody has used it for a while."""
+LITTLE_S: Final = 0.1
+"""What a host takes before it shares a budget with floods: about 50 connections of an elector."""
+FADE_S: Final = 10.0
+"""Half of what a host has taken is forgotten after this time."""
+_TRACE_S: Final = 0.0001
+"""What is forgotten altogether; it bounds the number of hosts that are remembered."""
+_TICK_S: Final = 0.001
+HOSTS_MAX: Final = 64
+"""So many hosts of admitted callers are remembered."""
+
+
+class Visitor(Guest, Protocol):
+    """A connection that waits for turns."""
+
+    number: int
+    """Set by `Pace`; later connections have higher ones."""
+
+
+class Budget:
+    """A part of the time, which may be overdrawn by the last one to take from it."""
+
+    def __init__(self, share: float, now_s: Callable[[], float]) -> None:
+        self._share = share
+        self._now_s = now_s
+        self._left_s = BURST_S
+        self._at_s = now_s()
+        self.is_due = False
+        """Whether turns are given again after the pause."""
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait until something is left; 0 if there is."""
+        now_s = self._now_s()
+        self._left_s = min(self._left_s + (now_s - self._at_s) * self._share, BURST_S)
+        self._at_s = now_s
+        return 0.0 if self._left_s >= 0 else max(-self._left_s / self._share, _TICK_S)
+
+    def take(self, cost_s: float) -> None:
+        """Count what was used; what was not used after all is negative."""
+        self._left_s -= cost_s
+
+
+class _Waiter(NamedTuple):
+    cost_s: float
+    turn: asyncio.Future[None]
+
+
+class Pace:
+    """The turns of all strangers at one port."""
+
+    def __init__(
+        self, now_s: Callable[[], float], call_later: Callable[[float, Callable[[], None]], Any]
+    ) -> None:
+        self._now_s = now_s
+        self._call_later = call_later
+        self._few = Budget(SHARE, now_s)
+        self._crowd = Budget(SHARE, now_s)
+        self._entries = Budget(ENTRY_SHARE, now_s)
+        self._spent_s: dict[bytes, float] = {}
+        self._faded_s = now_s()
+        self._known: dict[bytes, None] = {}
+        self._count = 0
+        self._waiting: dict[bytes, dict[Visitor, _Waiter]] = {}
+
+    def may_enter(self, guest: Visitor, cost_s: float) -> bool:
+        """Return whether a new connection may wait for a turn, and count what that takes."""
+        host = host_of(guest)
+        if not self._has_taken_little(host):
+            if self._entries.pause_s:
+                return False
+            self._entries.take(cost_s)
+        self._note(host, cost_s)
+        self._count += 1
+        guest.number = self._count
+        return True
+
+    def note_known(self, guest: Visitor) -> None:
+        """Remember the host of an admitted caller."""
+        host = host_of(guest)
+        self._known.pop(host, None)
+        self._known[host] = None
+        if len(self._known) > HOSTS_MAX:
+            del self._known[next(iter(self._known))]
+
+    def note_calls(self, count: int, cost_s: float) -> None:
+        """Count calls, whose sender is not known yet; -1 for one that was admitted after all."""
+        self._crowd.take(count * cost_s)
+
+    async def turn(self, guest: Visitor, cost_s: float) -> None:
+        """Wait until a connection may take this much time."""
+        host, waiter = host_of(guest), _Waiter(cost_s, asyncio.get_running_loop().create_future())
+        self._waiting.setdefault(host, {})[guest] = waiter
+        self._serve()
+        try:
+            await waiter.turn
+        finally:
+            self._pop(host, guest)
+
+    def _pop(self, host: bytes, guest: Visitor) -> None:
+        house = self._waiting.get(host, {})
+        if house.pop(guest, None) and not house:
+            del self._waiting[host]
+
+    def _serve(self) -> None:
+        """Give turns while there is time left, then again when there is some."""
+        for budget, is_little in ((self._few, True), (self._crowd, False)):
+            while not (pause_s := budget.pause_s):
+                host = self._first(is_little=is_little)
+                if host is None:
+                    break
+                house = self._waiting[host]
+                guest = max(house, key=_number)
+                waiter = house[guest]
+                self._pop(host, guest)
+                if waiter.turn.done():  # its connection has just ended
+                    continue
+                budget.take(waiter.cost_s)
+                self._note(host, waiter.cost_s)
+                waiter.turn.set_result(None)
+            if pause_s and self._waiting and not budget.is_due:
+                budget.is_due = True
+                self._call_later(pause_s, partial(self._serve_again, budget))
+
+    def _serve_again(self, budget: Budget) -> None:
+        budget.is_due = False
+        self._serve()
+
+    def _first(self, *, is_little: bool) -> bytes | None:
+        mine = (host for host in self._waiting if self._has_taken_little(host) is is_little)
+        return min(mine, key=self._rank, default=None)
+
+    def _rank(self, host: bytes) -> tuple[bool, float]:
+        return host not in self._known, self._spent_s.get(host, 0.0)
+
+    def _has_taken_little(self, host: bytes) -> bool:
+        return self._spent_s.get(host, 0.0) < LITTLE_S
+
+    def _note(self, host: bytes, cost_s: float) -> None:
+        now_s = self._now_s()
+        if now_s - self._faded_s >= FADE_S:
+            part = 0.5 ** ((now_s - self._faded_s) / FADE_S)
+            self._faded_s = now_s
+            faded = ((one, spent_s * part) for one, spent_s in self._spent_s.items())
+            self._spent_s = {one: spent_s for one, spent_s in faded if spent_s > _TRACE_S}
+        self._spent_s[host] = self._spent_s.get(host, 0.0) + cost_s
+
+
+def _number(guest: Visitor) -> int:
+    return guest.number

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections to the control port are limited, and strangers exclude nobody."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from cometmq.control.client import STATUS_TIMEOUT_MS, MemberClient
+from cometmq.control.controlled import MemberUnreachable
+from cometmq.control.front import STRANGER_BYTES_MAX
+from cometmq.control.server import ControlServer
+from cometmq.control.testing.scripted import TARGET
+
+DEADLINE_S = 60
+KEY = b"k" * 32
+
+
+class Log:
+    def __init__(self):
+        self.events = []
+
+    def info(self, event, /, **_facts):
+        self.events.append(event)
+
+    warning = error = debug = info
+
+
+@pytest.fixture
+async def server(member):
+    log = Log()
+    server = ControlServer(member, keys=lambda: (KEY,), log=log)
+    server._front._connections_max = 4
+    await server.start("127.0.0.1", 0)
+    yield server
+    await server.stop()
+    assert "task.failed" not in log.events
+
+
+@pytest.fixture
+async def connect(server):
+    """Open silent connections; return how many are still open."""
+    writers = set()
+
+    async def wait(reader, writer):
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(4096):
+                pass
+        writer.transport.abort()
+        writers.discard(writer)
+
+    async def open_more(count):
+        for _ in range(count):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writers.add(writer)
+            group.create_task(wait(reader, writer))
+        return lambda: len(writers)
+
+    async with asyncio.TaskGroup() as group:
+        yield open_more
+        for writer in tuple(writers):
+            writer.transport.abort()
+
+
+async def until(condition):
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110  # the server has no event for it
+            await asyncio.sleep(0.01)
+
+
+def fd_count():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_strangers_make_room_for_each_other_and_for_members(server, connect):
+    member = MemberClient(f"127.0.0.1:{server.port}", TARGET, keys=lambda: (KEY,))
+    reports = member.watch(silence_ms=DEADLINE_S * 1000)
+    await anext(reports)
+    before = fd_count()
+
+    open_count = await connect(40)
+
+    await until(lambda: open_count() == 3)
+    await until(lambda: fd_count() <= before + 3 * 4)  # both ends of both connections
+    assert len(server._front) == 4
+    await anext(reports)  # the watch has lasted
+    other = MemberClient(f"127.0.0.1:{server.port}", TARGET, keys=lambda: (KEY,))
+    await other.status(timeout_ms=60_000)
+    await until(lambda: open_count() == 2)
+    await member.close()
+    await other.close()
+
+
+async def test_connections_that_end_at_once_leave_nothing_behind(server, connect):
+    linger = struct.pack("ii", 1, 0)
+    for _ in range(200):  # fewer than wait for `accept`, because connecting blocks the loop
+        with socket.create_connection(("127.0.0.1", server.port)) as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)  # closed by a reset
+        await asyncio.sleep(0)
+    await until(lambda: not len(server._front))
+
+
+async def test_a_stranger_sends_little_and_a_member_as_much_as_it_likes(server):
+    settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + struct.pack(">IBI", 4, 0, 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(settings)
+    ping, sent = struct.pack(">IBI8s", 8 << 8 | 6, 1, 0, bytes(8)), 0
+    with contextlib.suppress(ConnectionError):
+        async with asyncio.timeout(DEADLINE_S):
+            while not reader.at_eof() and sent < 100 * STRANGER_BYTES_MAX:
+                writer.write(ping * 100)
+                sent += 100 * len(ping)
+                await writer.drain()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(4096), 0.01)
+    writer.transport.abort()
+    assert sent < 2 * STRANGER_BYTES_MAX
+    await until(lambda: not len(server._front))
+
+    member = MemberClient(f"127.0.0.1:{server.port}", TARGET, keys=lambda: (KEY,))
+    await member.status(timeout_ms=60_000)
+    (name,) = server._front._links
+    for _ in range(5):
+        await member.update_config({"a": "b" * 50_000})
+    assert list(server._front._links) == [name]
+    await member.close()
+
+
+async def test_calls_without_a_proof_keep_no_place(server, connect):
+    strangers = [MemberClient(f"127.0.0.1:{server.port}", TARGET) for _ in range(4)]
+    for stranger in strangers:
+        with pytest.raises(MemberUnreachable):
+            await stranger.status(timeout_ms=60_000)
+    assert len(server._front) <= 4
+    assert not any(link.is_served for link in server._front._links.values())
+    member = MemberClient(f"127.0.0.1:{server.port}", TARGET, keys=lambda: (KEY,))
+    await member.status(timeout_ms=60_000)
+    for one in (*strangers, member):
+        await one.close()
+
+
+async def test_health_checks_are_served_beside_silent_connections(server, connect):
+    await connect(10)
+    for _ in range(3):
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            answer = await stub.Check(health_pb2.HealthCheckRequest(service="live"), timeout=60)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_callers_are_known_by_their_own_addresses(server, member):
+    client = MemberClient(f"127.0.0.1:{server.port}", TARGET, keys=lambda: (KEY,))
+    reports = client.watch(silence_ms=DEADLINE_S * 1000)
+    await anext(reports)
+    (stream,) = server.streams._open
+    assert stream.caller.address == "127.0.0.1"
+    await client.close()
+
+
+async def test_a_connection_ends_with_its_peer(server, connect):
+    before = fd_count()
+    await connect(2)
+    await until(lambda: len(server._front) == 2)
+    await server.stop()
+    await until(lambda: fd_count() <= before + 2)
+    assert not len(server._front)
+
+
+FLOOD = """
+import asyncio, contextlib, struct, sys
+
+def frame(kind, stream, payload):
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, 0, stream) + payload
+
+HEADER = b"\\x00\\x03x-a\\x7f\\x99\\x74" + b"a" * (127 + 0x19 + (0x74 << 7))
+PREFACE = b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + frame(4, 0, b"") + frame(1, 1, HEADER)
+
+async def flood(host, port):
+    while True:
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection(host, port, local_addr=(host, 0))
+            writer.write(PREFACE)
+            while not reader.at_eof():
+                writer.write(frame(9, 1, HEADER) * 8)
+                await writer.drain()
+
+async def main():
+    async with asyncio.TaskGroup() as group:
+        for _ in range(250):
+            group.create_task(flood(sys.argv[1], int(sys.argv[2])))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"], ids=["its own host", "another host"])
+async def test_a_flood_of_headers_delays_no_elector(member, host):
+    """Without turns, the open connection misses deadlines, and a new one is never admitted."""
+    server = ControlServer(member, keys=lambda: (KEY,))
+    await server.start("0.0.0.0", 0)
+    electors = [
+        MemberClient(f"127.0.0.1:{server.port}", TARGET, keys=lambda: (KEY,)) for _ in range(4)
+    ]
+    await electors[0].status(timeout_ms=60_000)
+    flood = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", FLOOD, host, str(server.port)
+    )
+    try:
+        await until(lambda: len(server._front) > 100)
+        before = time.process_time()
+        begun = time.monotonic()
+        for elector in electors[1:]:
+            for _ in range(4):
+                await electors[0].status(timeout_ms=STATUS_TIMEOUT_MS)
+                await asyncio.sleep(0.1)
+            await elector.status(timeout_ms=STATUS_TIMEOUT_MS)
+        spent = (time.process_time() - before) / (time.monotonic() - begun)
+    finally:
+        flood.kill()
+        await flood.wait()
+        for elector in electors:
+            await elector.close()
+        await server.stop()
+    assert spent < 0.5
