@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to the control port are limited, and strangers exclude nobody."""
+"""The control port limits its connections, and strangers cannot exclude electors."""
 
 import asyncio
 import contextlib

@@ -22,11 +22,11 @@ from cometmq.runtime.limits import Limit, Scope
 
 CONNECTIONS_MAX: Final = 256
 STRANGER_BYTES_MAX: Final = 128 * 1024
-"""What a connection may send before one of its calls is admitted. It bounds gRPC's parser, which
-takes 30 MiB for a flood of header frames; a health check sends 300 bytes."""
+"""How many bytes a connection may send before one of its calls is admitted. With this limit, gRPC's
+parser takes 30 MiB for a flood of header frames. A health check sends 300 bytes."""
 _CHUNK_BYTES: Final = 16 * 1024
 _STRANGER_CHUNK_BYTES: Final = 1024
-"""What a stranger sends in one turn: gRPC may find 50 calls in it."""
+"""How many bytes of a stranger one turn passes on; they may contain 50 calls."""
 
 ENTRY_S: Final = 0.000_1
 CONNECTION_S: Final = 0.001
@@ -141,7 +141,7 @@ class Front:
         self._pace.note_calls(1, CALL_S)
 
     def note_served(self, peer: str) -> None:
-        """Let the connection of an admitted call keep its place, and do not pace it."""
+        """Note that a call was admitted: its connection keeps its place and no longer waits."""
         self._pace.note_calls(-1, CALL_S)
         link = self._links.get(peer.removeprefix(_PREFIX))
         if link is not None:
@@ -149,7 +149,7 @@ class Front:
             self._pace.note_known(link)
 
     def stop_listening(self) -> None:
-        """Accept no more connections; those that exist go on."""
+        """Accept no more connections; the open ones are still served."""
         for listener in self._listeners:
             self._loop.remove_reader(listener)
             listener.close()
@@ -172,7 +172,7 @@ class Front:
             for _ in range(_ACCEPTS_MAX):
                 self._enter(*listener.accept())
         except (BlockingIOError, ConnectionAbortedError):
-            pass
+            pass  # no connection waits, or the next one has ended already
         except OSError:
             pause_s = _RETRY_S
         self._loop.call_later(pause_s, self._resume, listener)

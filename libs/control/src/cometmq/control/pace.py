@@ -8,7 +8,7 @@ strangers wait for turns, which share a budget; what they send meanwhile waits i
 Turns go by host. Hosts that have taken less than LITTLE_S lately have a budget of their own, and
 the first of them are those of admitted callers, then those that have taken the least. An elector
 that reconnects therefore does not wait for floods from other hosts. Among the connections of one
-host the newest is first, because those of a flood soon are old.
+host the newest is first, because the connections of a flood are soon old.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ SHARE: Final = 0.02
 ENTRY_SHARE: Final = 0.01
 """The part for accepting connections of hosts that have taken more than LITTLE_S."""
 BURST_S: Final = 0.02
-"""What a budget holds if nobody has used it for a while."""
+"""The most that an unused budget accumulates."""
 LITTLE_S: Final = 0.1
-"""What a host takes before it shares a budget with floods: about 50 connections of an elector."""
+"""A host that has taken more shares a budget with floods; an elector may connect about 50 times."""
 FADE_S: Final = 10.0
 """Half of what a host has taken is forgotten after this time."""
 _TRACE_S: Final = 0.0001
-"""What is forgotten altogether; it bounds the number of hosts that are remembered."""
+"""Hosts that have taken less are forgotten, which bounds the number of remembered hosts."""
 _TICK_S: Final = 0.001
 HOSTS_MAX: Final = 64
 """So many hosts of admitted callers are remembered."""
@@ -62,7 +62,7 @@ class Budget:
         return 0.0 if self._left_s >= 0 else max(-self._left_s / self._share, _TICK_S)
 
     def take(self, cost_s: float) -> None:
-        """Count what was used; what was not used after all is negative."""
+        """Count used time; a negative cost gives time back."""
         self._left_s -= cost_s
 
 
