@@ -21,7 +21,7 @@ thread = threading.Thread(target=lambda: found.append(os.getpriority(os.PRIO_PRO
 thread.start()
 thread.join()
 group = Path("/proc/self/autogroup")
-print(found[0], group.read_text().split()[-1] if group.exists() else "-")
+print(found[0], *(group.read_text() if group.exists() else "").split()[-1:])
 """
 OWN = os.getpriority(os.PRIO_PROCESS, 0)
 
@@ -36,15 +36,15 @@ def lowered(*, niceness=0, is_service=True):
 
 
 def test_a_service_yields_with_its_session():
-    process, session = lowered()
+    process, *session = lowered()
     assert int(process) == max(NICENESS, OWN)
-    assert session in {str(NICENESS), "-"}
+    assert session in ([str(NICENESS)], [])  # not every kernel, nor every control group, has one
 
 
 def test_the_session_of_a_terminal_is_left_alone():
     own = Path("/proc/self/autogroup")
     before = own.read_text() if own.exists() else ""
-    process, _ = lowered(is_service=False)
+    process, *_ = lowered(is_service=False)
     assert int(process) == max(NICENESS, OWN)
     assert before == (own.read_text() if own.exists() else "")
 
@@ -60,7 +60,7 @@ def test_a_sandbox_that_forbids_it_does_no_harm(monkeypatch, tmp_path, error):
 
     monkeypatch.setattr(os, "setpriority", refuse)
     monkeypatch.setattr(os, "getsid", lambda _: os.getpid())
-    for text in ("nonsense", "/autogroup-7 nice nonsense", None):
+    for text in ("nonsense", "/autogroup-7 nice nonsense", "", None):
         group = tmp_path / "autogroup"
         group.unlink(missing_ok=True)
         if text is not None:
