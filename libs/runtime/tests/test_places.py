@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cometmq.remoting.errors import SettingsError
-from cometmq.runtime.places import listening, prepare_folder
+from cometmq.runtime import places
+from cometmq.runtime.places import free_port, listening, prepare_folder
 
 
 def refusal(number: int, host: str = "127.0.0.1", note: str = "") -> str:
@@ -49,6 +50,28 @@ def test_a_name_without_address_keeps_its_reason() -> None:
         listening("no.such.host", 80, setting="--port"),
     ):
         raise error
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", ""])
+def test_a_free_port_can_be_used_with_its_neighbours(host: str) -> None:
+    port = free_port(host, (-2, 0, 1))
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for distance in (-2, 0, 1):
+        socket.create_server((host, port + distance), family=family).close()
+
+
+def test_without_a_free_port_an_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        used = taken.getsockname()[1]
+        monkeypatch.setattr(places, "_PORTS", [used])
+        with pytest.raises(OSError, match="Address already in use"):
+            free_port("127.0.0.1")
+
+
+def test_a_host_of_another_machine_has_no_free_port() -> None:
+    with pytest.raises(OSError, match="assign"):
+        free_port("192.0.2.1")
 
 
 def test_a_folder_is_made_and_left_empty(tmp_path: Path) -> None:

@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check ports and folders at startup, with the same error messages in all programs.
+"""Choose and check ports and folders at startup, with the same error messages in all programs.
 
 Each message gives the reason and names the option or setting to change.
 """
 
 import errno
 import os
+import secrets
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from cometmq.remoting.errors import SettingsError
 
+_PORTS: Final = range(22_000, 32_000)
+"""Below Linux's ephemeral range, from which outgoing connections take ports at any time."""
+_PORT_ATTEMPTS: Final = 100
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -48,6 +52,29 @@ def check_port(
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with listening(host, port, setting=setting, host_setting=host_setting, note=note):
         socket.create_server((host, port), family=family).close()
+
+
+def free_port(host: str, distances: Collection[int] = (0,)) -> int:
+    """Return a random port that is free and whose neighbours at the given distances are free, too.
+
+    Raise OSError if none was found, or if the host is not an address of this machine.
+    """
+    for _ in range(_PORT_ATTEMPTS):
+        port = secrets.choice(_PORTS)
+        if all(_is_free(host, port + distance) for distance in distances):
+            return port
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return False
+    return True
 
 
 def check_different(ports: Iterable[tuple[int, str, str]]) -> None:

@@ -3,8 +3,6 @@
 
 import asyncio
 import contextlib
-import secrets
-import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
@@ -13,15 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.cli.demo.errors import DemoFailed
+from cometmq.runtime.places import free_port
 
 HOST: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 60
 STOP_TIMEOUT_S: Final = 10
-PORT_ATTEMPTS: Final = 100
 PIPE_BYTES: Final = 1 << 20
-_PORTS: Final = range(12_000, 32_000)
-"""The ports below Linux's ephemeral range, from which outgoing connections take ports at any time.
-"""
 _BROKER_NEIGHBOURS: Final = (-2, 0, 1)
 """A broker also listens on the ports two below (VIP) and one above (slaves)."""
 
@@ -29,8 +24,8 @@ _BROKER_NEIGHBOURS: Final = (-2, 0, 1)
 @asynccontextmanager
 async def suite(folder: Path, *more: str) -> AsyncIterator[str]:
     """Run `cometmq standalone` in a folder; yield the address of its name server."""
-    namesrv_port = free_port((0,))
-    broker_port = free_port(_BROKER_NEIGHBOURS)
+    namesrv_port = free_port(HOST)
+    broker_port = free_port(HOST, _BROKER_NEIGHBOURS)
     options = [
         *("--data", str(folder), "--namesrv-port", str(namesrv_port)),
         *("--broker-port", str(broker_port), "--http-port", "-1", *more),
@@ -94,21 +89,3 @@ async def _wait_until_it_runs(process: Process) -> None:
                 if b"is running" in line:
                     return
     raise DemoFailed("the suite did not start")
-
-
-def free_port(distances: tuple[int, ...]) -> int:
-    """Return a free port whose neighbours at the given distances are free, too."""
-    for _ in range(PORT_ATTEMPTS):
-        port = secrets.choice(_PORTS)
-        if all(_is_free(port + distance) for distance in distances):
-            return port
-    raise DemoFailed(f"no free port on {HOST}")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True

@@ -12,10 +12,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
-from cometmq.cli.demo.children import HOST, end, free_port
+from cometmq.cli.demo.children import HOST, end
 from cometmq.cli.demo.errors import DemoFailed
 from cometmq.client.admin import AdminClient
 from cometmq.client.cluster.routes import MASTER_ID
+from cometmq.runtime.places import free_port
 
 GROUP: Final = "orders"
 BROKER_COUNT: Final = 3
@@ -52,7 +53,7 @@ class Group:
     """A broker group whose record is a file."""
 
     def __init__(self, folder: Path) -> None:
-        self.namesrv = f"{HOST}:{free_port((0,))}"
+        self.namesrv = f"{HOST}:{free_port(HOST)}"
         self._folder = folder
         taken: set[int] = set()
         self._ports = [_another_port(taken, _BROKER_NEIGHBOURS) for _ in range(BROKER_COUNT)]
@@ -197,7 +198,7 @@ def _name(ordinal: int) -> str:
 def _another_port(taken: set[int], distances: tuple[int, ...]) -> int:
     """Return a port that is free and, like its neighbours, not in `taken`; add them all to it."""
     while True:
-        port = free_port(distances)
+        port = free_port(HOST, distances)
         ports = {port + distance for distance in distances}
         if not ports & taken:
             taken |= ports

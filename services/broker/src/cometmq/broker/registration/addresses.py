@@ -13,12 +13,12 @@ import msgspec
 from cometmq.broker.settings import BrokerSettings
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.addresses import parse_address
+from cometmq.runtime.places import free_port
 from cometmq.runtime.settings import DEFAULT, Loaded, Origin
 
 VIP_OFFSET: Final = -2  # the port for clients that send short requests only
 HA_OFFSET: Final = 1
 DERIVED: Final = Origin("derived from listenPort")
-_FREE_PORT_TRIES: Final = 64
 _OUTSIDE: Final = ("192.0.2.1", 9)  # reserved for documentation: nothing is sent to it
 
 
@@ -172,31 +172,12 @@ def with_derived_port(loaded: Loaded[BrokerSettings]) -> Loaded[BrokerSettings]:
 
 def choose_ports(listen_port: int, bind_address: str, *, ha_port: int | None) -> Ports:
     """Return the ports; if listenPort is 0, choose a free port whose neighbours are free too."""
-    if listen_port:
-        return _ports(listen_port, ha_port)
-    for _ in range(_FREE_PORT_TRIES):
-        with socket.socket() as probe:
-            probe.bind((bind_address, 0))
-            ports = _ports(probe.getsockname()[1], ha_port)
-            if ports.vip and all(_is_free(bind_address, port) for port in (ports.vip, ports.ha)):
-                return ports
-    raise SettingsError("listenPort=0: found no three adjacent free ports")
+    return _ports(listen_port or free_port(bind_address, (0, VIP_OFFSET, HA_OFFSET)), ha_port)
 
 
 def _ports(main: int, ha_port: int | None) -> Ports:
     vip = main + VIP_OFFSET
     return Ports(main, vip if vip > 0 else None, ha_port or min(main + HA_OFFSET, PORT_MAX))
-
-
-def _is_free(bind_address: str, port: int) -> bool:
-    if not 0 < port <= PORT_MAX:
-        return False
-    with socket.socket() as probe:
-        try:
-            probe.bind((bind_address, port))
-        except OSError:
-            return False
-    return True
 
 
 def outward_ip() -> str:

@@ -8,7 +8,6 @@ A kill leaves a broker's files as they are in the page cache, and notifies no on
 import asyncio
 import contextlib
 import secrets
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Final
 from cometmq.broker.app import BrokerApp
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.roles.membership import Membership
+from cometmq.broker.registration.addresses import HA_OFFSET, VIP_OFFSET
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.testing.clients import Client
@@ -31,6 +31,7 @@ from cometmq.ha.record import Record
 from cometmq.ha.role import Role
 from cometmq.remoting.transport.server import Server
 from cometmq.runtime.clock import SystemClock
+from cometmq.runtime.places import free_port
 from cometmq.runtime.settings import load
 from cometmq.store.message_store import MessageStore
 
@@ -51,20 +52,7 @@ second, which must cause no election.
 """
 
 
-PORTS: Final = range(12_000, 32_000)
-"""Below Linux's ephemeral range, so no outgoing connection takes the port of a stopped broker."""
-NEIGHBOURS: Final = (-2, 0, 1)
-
-
-def _free_port() -> int:
-    """Return a free port whose VIP and replication ports are free too."""
-    while True:
-        port = secrets.choice(PORTS)
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            for distance in NEIGHBOURS:
-                probe = stack.enter_context(socket.socket())
-                probe.bind((HOST, port + distance))
-            return port
+NEIGHBOURS: Final = (VIP_OFFSET, 0, HA_OFFSET)
 
 
 class KillableApp(BrokerApp):
@@ -101,7 +89,7 @@ class BrokerGroup:
     def __init__(self, folder: Path, count: int, **settings: str) -> None:
         self._folder = folder
         self._settings = settings
-        self._ports = [_free_port() for _ in range(count)]
+        self._ports = [free_port(HOST, NEIGHBOURS) for _ in range(count)]
         self.place = MemoryPlace()
         self.port = self.place.port()
         self.ports: dict[int, MemoryRecord] = {}
