@@ -277,6 +277,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "log.shortened": "The log of a slave or of a member of a broker group ends before its synced "
     "end: the disk lost the missing bytes, or someone removed them. The broker gets them from its "
     "master; in a broker group, the store becomes a new copy.",
+    "log.files_lost": "The oldest files of the log are missing, but the broker has not deleted "
+    "them: someone removed them by hand, or RocketMQ did when it used the store. It is logged at "
+    "one start only.",
     "log.write_failed": "The log could not be written; sends are refused until a test write "
     "succeeds.",
     "queue.repaired": "Damaged entries of a queue were written again from the log; consumers that "

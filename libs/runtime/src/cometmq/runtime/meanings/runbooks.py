@@ -59,6 +59,7 @@ RUNBOOKS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "store-damaged.md": (
         "log.damaged",
+        "log.files_lost",
         "log.repaired",
         "log.shortened",
         "log.truncated",

@@ -118,14 +118,20 @@ class Checksums:
                 if file.size() == self._size:
                     self._files[int(name)] = file
 
+    def without_log_file(self, first: int) -> list[int]:
+        """Return the starts of the files of checksums that precede the log, in order."""
+        return [start for start in self._starts() if start < first]
+
+    def _starts(self) -> list[int]:
+        names = self._disk.names(self._layout.checksums)
+        return sorted(int(name) for name in names if name.isdigit())
+
     def keep(self, files: FileSequence, end: int) -> int:
         """Delete the checksums of files that begin outside the log or at or after `end`.
 
         Return the number of files whose checksums were deleted.
         """
-        folder = self._layout.checksums
-        starts = [int(name) for name in self._disk.names(folder) if name.isdigit()]
-        doomed = [start for start in starts if not files.first <= start < end]
+        doomed = [start for start in self._starts() if not files.first <= start < end]
         for start in doomed:
             self._remove(start)
         return len(doomed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide which checksums of the log to trust at startup."""
+"""Decide which checksums of the log to trust at startup, and what they tell of lost files."""
 
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.log.log_scanner import first_record
@@ -15,11 +15,31 @@ def load_checksums(parts: Parts, checkpoint: Checkpoint, own: Progress | None) -
     """
     files, checksums = parts.commit_log.files, parts.checksums
     end = trusted_end(files, checkpoint, own)
+    if files.files and own is not None and own.is_newest(checkpoint):
+        _report_lost_head(parts)
     count = checksums.keep(files, end)
     checksums.load()
     if count:
         parts.log.info("checksums.forgotten", file_count=count)
     return end
+
+
+def _report_lost_head(parts: Parts) -> None:
+    """Report the oldest files of the log if they are missing although no retention deleted them.
+
+    The cleaner deletes checksums, durably, before it deletes their log file.
+    """
+    files = parts.commit_log.files
+    lost = parts.checksums.without_log_file(files.first)
+    if lost:
+        parts.log.error(
+            "log.files_lost",
+            count=len(lost),
+            first=files.path(lost[0]),
+            last=files.path(lost[-1]),
+            advice="stop the broker and put the files back, or restore them from a backup; without"
+            " them, consumers continue at the oldest message that is left",
+        )
 
 
 def trusted_end(files: FileSequence, checkpoint: Checkpoint, progress: Progress | None) -> int:

@@ -50,6 +50,7 @@ class Cleaner:
         self._must_trim = False
         self._plan: _Plan | None = None
         self._doomed: list[str] = []
+        self._doomed_checksums: list[str] = []
         self._was_above_ratio = False
         self._sacrificed_count = 0
         self._sacrificed_logged_ms = -SACRIFICED_REMIND_MS
@@ -88,7 +89,10 @@ class Cleaner:
 
     def _removal(self) -> Step:
         paths, self._doomed = self._doomed, []
-        return Step("remove", partial(remove, self._disk, paths), self._note_removed)
+        sums, self._doomed_checksums = self._doomed_checksums, []
+        # Checksums without their log file prove a loss (`recovery/checksum_trust.py`).
+        run = partial(remove, self._disk, paths, sums, self._parts.layout.checksums)
+        return Step("remove", run, self._note_removed)
 
     def remove_at_end(self) -> None:
         """Delete all queued files and ignore failures; blocks."""
@@ -173,7 +177,8 @@ class Cleaner:
         files = self._commit_log.files
         paths = self._commit_log.forget_first(plan.file_count)
         starts = range(files.first - len(paths) * files.file_size, files.first, files.file_size)
-        self._doomed += paths + self._parts.checksums.take_paths(starts)
+        self._doomed += paths
+        self._doomed_checksums += self._parts.checksums.take_paths(starts)
         self._parts.log.info("files.expired", count=len(paths), first=paths[0])
         self._sacrificed_count += max(0, len(paths) - plan.expired_count)
         self._report_sacrificed(plan.now_ms)

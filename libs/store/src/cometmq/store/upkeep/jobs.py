@@ -206,8 +206,15 @@ def probe(files: FileSequence, segments: Sequence[tuple[int, int]]) -> None:
         file.sync()
 
 
-def remove(disk: Disk, paths: Iterable[str]) -> None:
-    """Delete files and folders one after the other."""
+def remove(disk: Disk, paths: Iterable[str], checksums: Sequence[str], folder: str) -> None:
+    """Delete files and folders one after the other.
+
+    Even if the host crashes, the files of checksums, all in `folder`, are gone before the others.
+    """
+    for path in checksums:
+        disk.remove(path)
+    if checksums:
+        disk.sync_folder(folder)
     for path in paths:
         if disk.is_folder(path):
             disk.remove_tree(path)
