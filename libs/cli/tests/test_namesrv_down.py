@@ -6,7 +6,9 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
+from typer.main import get_group
 
+from cometmq.cli.operation.check import app as checks
 from cometmq.cli.verbs.patience import Patience
 from cometmq.client import Message
 from cometmq.client.errors import NoNamesrv, WrongServer
@@ -24,6 +26,15 @@ def test_all_commands_report_a_refused_connection_in_the_same_words(call, comman
     namesrv = f"127.0.0.1:{free_port()}"
     result = call(*command, "-n", namesrv)
     assert result == (1, "", f"cometmq: {REFUSED.format(namesrv)}{START_ONE}")
+
+
+@pytest.mark.parametrize("kind", sorted(get_group(checks).commands))
+def test_all_checks_name_the_remedy(call, kind):
+    namesrv = f"127.0.0.1:{free_port()}"
+    result = call("check", kind, "-n", namesrv)
+    status, word = (2, "CRITICAL") if kind in {"broker", "roundtrip"} else (3, "UNKNOWN")
+    text = f"{word}: {kind} cluster: {REFUSED.format(namesrv)}{START_ONE}"
+    assert result == (status, text, "")
 
 
 def test_produce_retries_until_its_deadline(call):

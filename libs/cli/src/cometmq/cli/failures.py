@@ -51,11 +51,16 @@ def _hint(error: CometError) -> str:
     return HINTS.get(type(error).__name__, "")
 
 
+def with_remedy(error: CometError) -> str:
+    """Return an error's text on one line, with what to do about it."""
+    return f"{' '.join(str(error).splitlines())}{_hint(error)}"
+
+
 def print_error(error: CometError) -> None:
     """Print an error that ends a command or one of its attempts, one line per wrong setting."""
-    lines = str(error).splitlines()
-    for text in lines if isinstance(error, SettingsError) else [" ".join(lines)]:
-        say(f"cometmq: {text}{_hint(error)}", err=True)
+    lines = str(error).splitlines() if isinstance(error, SettingsError) else [with_remedy(error)]
+    for text in lines:
+        say(f"cometmq: {text}", err=True)
 
 
 def print_wrong_usage(error: Any) -> None:

@@ -17,6 +17,7 @@ from mcp.server.stdio import stdio_server
 
 from cometmq.cli.access import resolved_access
 from cometmq.cli.connecting import with_access
+from cometmq.cli.failures import with_remedy
 from cometmq.cli.input import read_lines
 from cometmq.cli.mcp import change_tools, cluster_tools, message_tools
 from cometmq.cli.mcp.tool import Arguments, Risk, Session, Tool, harmless, shown
@@ -157,7 +158,8 @@ def _no_tool(name: str, names: Sequence[str]) -> str:
 
 
 def _refused(error: Exception) -> types.CallToolResult:
-    text = shown(str(error) or type(error).__name__, ERROR_MAX)
+    words = with_remedy(error) if isinstance(error, CometError) else str(error)
+    text = shown(words or type(error).__name__, ERROR_MAX)
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
 
 

@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, EXIT_USAGE, Namesrv, run, with_access
+from cometmq.cli.failures import with_remedy
 from cometmq.cli.operation import checks
 from cometmq.cli.operation.checks import FORMS, Item, Limits, Status
 from cometmq.cli.operation.roundtrip import round_trips
@@ -318,6 +319,6 @@ def _conclude(
         raise typer.Exit(code) from end
     except CometError as error:
         status = Status.CRITICAL if is_down_critical else Status.UNKNOWN
-        items = [Item("cluster", status, str(error))]
+        items = [Item("cluster", status, with_remedy(error))]
     say(FORMS[form](check, items), nl=False)
     raise typer.Exit(int(checks.worst(it.status for it in items)))

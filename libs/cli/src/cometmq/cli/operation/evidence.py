@@ -4,6 +4,7 @@
 import asyncio
 import gzip
 import io
+import os
 import platform
 import re
 import socket
@@ -149,7 +150,9 @@ async def _reached(address: str, kind: str) -> Server:
         return Server(address, kind, error=f"no connection within {CONNECT_S:g} s")
     except socket.gaierror as error:
         return Server(address, kind, error=f"{UNRESOLVED}: {error.strerror}")
-    except (OSError, SettingsError) as error:
+    except OSError as error:  # event loops word its text differently
+        return Server(address, kind, error=os.strerror(error.errno) if error.errno else str(error))
+    except SettingsError as error:
         return Server(address, kind, error=str(error))
     return Server(address, kind, resolved, monotonic_ms() - begun_ms)
 
