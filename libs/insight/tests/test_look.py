@@ -109,7 +109,7 @@ async def timed(fakes):
 async def test_what_a_broker_does_not_answer_has_one_deadline(fakes):
     await fakes.start("b", **dict.fromkeys(REST, hang))
     found, took_s = await timed(fakes)
-    assert took_s < 0.9  # one deadline of 0.5 s, not one for each kind of question
+    assert took_s < 2.5  # one deadline of 0.5 s; one for each kind of question is 4.5 s
     assert found.broker("b").state.figures.version == "V4_9_4"
     assert found.topic("T").messages == 20
     assert list(found.incomplete) == ["b"]
@@ -137,7 +137,7 @@ async def test_a_broker_that_hangs_in_its_turn_costs_one_deadline(fakes):
     answers = {"get_all_topic_config": body(TopicConfigTable(topic_config_table=topics))}
     await fakes.start("b", **answers, get_topic_stats_info=hang)
     found, took_s = await timed(fakes)
-    assert took_s < 0.9
+    assert took_s < 1.5  # one deadline of 0.5 s; one for each round of topics is 2 s
     assert found.topic("T0").messages == NOT_TOLD
 
 
