@@ -12,7 +12,8 @@ from cometmq.store.disk import Disk, DiskFile
 from cometmq.store.errors import CorruptStore
 from cometmq.store.layout import file_name
 
-_PIECE_BYTES: Final = 1 << 20
+_PIECE_BYTES_MIN: Final = 4 << 10
+_PIECE_BYTES_MAX: Final = 1 << 20
 
 
 class FileSequence:
@@ -172,9 +173,15 @@ class FileSequence:
 
 
 def _has_data(file: DiskFile, position: int, end: int) -> bool:
-    """Return whether a file has a byte other than zero; blocks of zeros may have been written."""
+    """Return whether a file has a byte other than zero; blocks of zeros may have been written.
+
+    The pieces grow: the last entry of a queue is usually in the last block that is not a hole, and
+    reading 1 MiB of each of 6,000 queues took 10 s.
+    """
+    piece = _PIECE_BYTES_MIN
     while position < end:
-        rest = min(-position % _PIECE_BYTES or _PIECE_BYTES, end - position)
+        rest = min(-position % piece or piece, end - position)
+        piece = min(2 * piece, _PIECE_BYTES_MAX)
         found = file.next_data(position)
         if found is None:
             return False
