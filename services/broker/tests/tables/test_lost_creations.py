@@ -5,8 +5,10 @@ from typing import Final
 
 import pytest
 
+from cometmq.broker.tables import lost_creations
 from cometmq.broker.tables.lost_creations import waiting_topics
 from cometmq.remoting.names import HALF_TOPIC, SCHEDULE_TOPIC
+from cometmq.store.log.damage import DamagedRange
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
 
@@ -51,3 +53,49 @@ def test_messages_before_the_deletion_of_their_topic_do_not_count(rig: StoreRig)
     left = expected(*range(COUNT))
     del left["D6"]
     assert waiting_topics(rig.store, 0) == left
+
+
+def reads_of(rig: StoreRig, disk: MemoryDisk) -> int:
+    """Return how often the search reads the log."""
+    count = 0
+
+    def counted(operation: str, path: str) -> int:
+        nonlocal count
+        count += operation == "read" and "/commitlog/" in path
+        return 0
+
+    disk.fault = counted
+    waiting_topics(rig.store, 0)
+    disk.fault = None
+    return count
+
+
+def test_messages_that_lie_together_are_read_together_but_not_what_lies_between() -> None:
+    disk = MemoryDisk()
+    rig = StoreRig(disk, SETTINGS)
+    properties = {"REAL_TOPIC": "D", "REAL_QID": "0"}
+    for _ in range(300):
+        rig.put(make_message(SCHEDULE_TOPIC, 0, properties=properties))
+    assert reads_of(rig, disk) == 1
+    rig.put(make_message("Other", body=bytes(lost_creations.GAP_BYTES_MAX)))
+    rig.put(make_message(SCHEDULE_TOPIC, 0, properties=properties))
+    assert reads_of(rig, disk) == 2
+
+
+def test_a_damaged_message_hides_no_other(rig: StoreRig) -> None:
+    whole = waiting_topics(rig.store, 0)
+    entry = rig.entry(HALF_TOPIC, 0, 3)
+    rig.store.commit_log.set_damage(
+        [DamagedRange(entry.physical_offset, entry.physical_offset + 1)]
+    )
+    assert whole.pop("H3")
+    assert waiting_topics(rig.store, 0) == whole
+
+
+def test_messages_in_several_files_are_found() -> None:
+    rig = StoreRig(MemoryDisk(), small_settings(mapped_file_size_commit_log=4096))
+    for number in range(100):
+        properties = {"REAL_TOPIC": f"D{number}", "REAL_QID": "0"}
+        rig.put(make_message(SCHEDULE_TOPIC, 0, properties=properties))
+    assert len(rig.store.commit_log.files.files) > 3
+    assert waiting_topics(rig.store, 0) == {f"D{number}": 1 for number in range(100)}
