@@ -18,7 +18,7 @@ from cometmq.console.desk import Desk
 from cometmq.console.history.source import History, figures_of
 from cometmq.console.history.store import HistoryStore
 from cometmq.console.login.reading_rights import patterns_of
-from cometmq.console.login.tokens import Tokens, own_token, read_tokens
+from cometmq.console.login.tokens import GENERATED, Tokens, own_token, read_tokens
 from cometmq.console.notes import Notes
 from cometmq.console.pages.switchover import groups_of
 from cometmq.console.programs import Program, certificates_in, check_programs, programs_in
@@ -242,7 +242,11 @@ class ConsoleApp:
         if settings.token_file:
             path = Path(settings.token_file).expanduser()
             return read_tokens(path, self._loaded.label("tokenFile")), ""
-        path = own_token(folder)
+        try:
+            path = own_token(folder)
+        except OSError as error:  # pages are needed most while the disk is full
+            self._log.warning("token.missing", path=str(folder / GENERATED), error=str(error))
+            return Tokens({}), ""
         return read_tokens(path, "token"), str(path)
 
     async def _oidc(self, stack: AsyncExitStack) -> "Oidc | None":

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open SQLite files; one that is damaged is put aside, any other fault is raised."""
 
+import errno
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,12 @@ from typing import Any, Final
 from cometmq.remoting.errors import StoreError
 
 _DAMAGES: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_FULL: Final = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}  # the second: no space for the log
 _COMPANIONS: Final = ("-wal", "-shm")
+
+
+class DiskFull(StoreError):
+    """There is no space to open a database, which is left as it is."""
 
 
 def opened(
@@ -17,8 +23,8 @@ def opened(
 ) -> tuple[sqlite3.Connection, list[Any]]:
     """Open or create a database; return it and the rows of the query.
 
-    A damaged file gets another name, which `damaged` is told with the error. Raise StoreError if
-    the file cannot be used for another reason; it is left as it is.
+    A damaged file gets another name, which `damaged` is told with the error. Raise DiskFull or
+    StoreError if the file cannot be used for another reason; it is left as it is.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,6 +36,9 @@ def opened(
             damaged(str(error), put_aside(path))
         return _opened(path, schema, query)
     except (OSError, sqlite3.Error) as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in _FULL or getattr(error, "errno", 0) == errno.ENOSPC:
+            raise DiskFull(f"cannot open {path}: {error}; free space on its disk") from error
         raise StoreError(
             f"cannot open {path}: {error}; end other programs that use it, and give this user the"
             " right to read and write it"

@@ -6,13 +6,13 @@ All notes are in memory too, so that lists show them. Everything on disk happens
 
 import sqlite3
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from cometmq.console.database import opened
+from cometmq.console.database import DiskFull, opened
 from cometmq.remoting.errors import CometError, StoreError
 from cometmq.remoting.log import Log
 from cometmq.runtime.worker import Worker
@@ -80,9 +80,16 @@ class Notes:
         self._notes: dict[tuple[str, str], Note] = {}
 
     async def open(self) -> None:
-        """Open or create the file; one that is damaged is put aside."""
-        for note in await self._worker.submit(self._read):
-            self._notes[note.kind, note.name] = note
+        """Open or create the file; one that is damaged is put aside.
+
+        On a full disk, the file is only read; the next note that is stored opens it again.
+        """
+        try:
+            self._add(await self._worker.submit(self._read))
+        except DiskFull as error:
+            self._log.warning("notes.readonly", error=str(error))
+            with suppress(StoreError):
+                self._add(await self._worker.submit(lambda: read_notes(self._path.parent)))
 
     def of(self, kind: str) -> Mapping[str, Note]:
         """Return the notes about topics or groups, by name."""
@@ -110,13 +117,16 @@ class Notes:
                 f"at most {COUNT_MAX:,} notes of {CHARS_MAX:,} characters can be stored"
             )
         try:
-            await self._worker.submit(lambda: self._write(note))
+            self._add(await self._worker.submit(lambda: self._write(note)))
         except (sqlite3.Error, StoreError) as error:
             raise NoteRefused(f"the note cannot be stored in {self._path}: {error}") from error
         if note.text:
             self._notes[key] = note
         else:
             self._notes.pop(key, None)
+
+    def _add(self, notes: list[Note]) -> None:
+        self._notes.update({(it.kind, it.name): it for it in notes})
 
     async def close(self) -> None:
         """Close the file."""
@@ -137,9 +147,9 @@ class Notes:
     def _damaged(self, error: str, kept: Path) -> None:
         self._log.warning("notes.damaged", error=error, kept=str(kept))
 
-    def _write(self, note: Note) -> None:
-        if self._database is None:
-            self._read()
+    def _write(self, note: Note) -> list[Note]:
+        """Store a note; return those that were found if the file had to be opened."""
+        found = self._read() if self._database is None else []
         database = self._database
         assert database is not None
         if note.text:
@@ -149,6 +159,7 @@ class Notes:
             database.execute(
                 "DELETE FROM notes WHERE kind = ? AND name = ?", (note.kind, note.name)
             )
+        return found
 
     def _close(self) -> None:
         if self._database is not None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cometmq.console.database import opened
+from cometmq.console.database import DiskFull, opened
 from cometmq.console.history.source import Points
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock
@@ -74,8 +74,14 @@ class HistoryStore:
         self._compacted_s = 0
 
     async def open(self) -> None:
-        """Open or create the file; one that is damaged is put aside."""
-        await self._worker.submit(self._open)
+        """Open or create the file; one that is damaged is put aside.
+
+        On a full disk, there is no history until the file can be opened for a point.
+        """
+        try:
+            await self._worker.submit(self._open)
+        except DiskFull as error:
+            self._log.warning("history.missing", error=str(error))
 
     async def record(self, figures: Mapping[str, float]) -> None:
         """Note the figures of now; a series that is missing is unknown from now on."""
@@ -110,8 +116,10 @@ class HistoryStore:
             self._database = None
 
     def _record(self, now_s: int, figures: dict[str, float]) -> None:
+        if self._database is None:
+            self._open()
         database = self._database
-        assert database is not None, "not open"
+        assert database is not None
         if now_s <= self._seen_s:
             return  # the clock was set back: the points of that time exist
         run_s, last = self._run_s, self._last
@@ -146,7 +154,8 @@ class HistoryStore:
         )
 
     def _line(self, key: str, begin_s: int, end_s: int) -> Points:
-        assert self._database is not None, "not open"
+        if self._database is None:
+            return []
         found = self._database.execute("SELECT id FROM series WHERE name = ?", (key,)).fetchone()
         if found is None:
             return []

@@ -57,14 +57,21 @@ def read_tokens(path: Path, setting: str) -> Tokens:
 
 
 def own_token(folder: Path) -> Path:
-    """Return the file with the generated token of an admin; create it if it is missing."""
+    """Return the file with the generated token of an admin; create it if it is missing.
+
+    Raise OSError if it cannot be written; no part of it stays.
+    """
     path = folder / GENERATED
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return path
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(f"# name role token\nadmin admin {secrets.token_urlsafe(24)}\n")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(f"# name role token\nadmin admin {secrets.token_urlsafe(24)}\n")
+    except OSError:
+        path.unlink()  # an empty file would be taken for the token's from now on
+        raise
     return path
 
 
