@@ -315,6 +315,7 @@ def test_a_stopped_group_says_how_long_its_oldest_message_waits():
     stopped = msgspec.structs.replace(told, master=ages)
     (found,) = [it for it in findings(seen(stopped)) if it.rule == "group-stopped"]
     assert "30 unread messages, the oldest 1 h 10 min old" in found.text
+    assert found.since == Since(NOW_MS - 4_210_000)
 
 
 def test_a_group_that_is_known_to_be_stuck_is_reported_once():

@@ -34,7 +34,13 @@ def _read(snapshot: Snapshot) -> Iterator[Group]:
 
 
 def _condition(
-    rule: str, severity: Severity, group: Group, text: str, remedy: str, runbook: str
+    rule: str,
+    severity: Severity,
+    group: Group,
+    text: str,
+    remedy: str,
+    runbook: str,
+    since: Since | None = None,
 ) -> Condition:
     return Condition(
         rule=rule,
@@ -45,6 +51,7 @@ def _condition(
         runbook=runbook,
         command=command("lag", group.name),
         page="groups",
+        since=since,
     )
 
 
@@ -75,7 +82,15 @@ def stopped(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
                 f"{_age(group)}{_loss(kept_s, group)}",
                 "start a member, or delete the group if it is no longer used",
                 "lag-grows.md",
+                _unread_since(snapshot, group),
             )
+
+
+def _unread_since(snapshot: Snapshot, group: Group) -> Since | None:
+    """Return when the oldest unread message was stored, if that is known."""
+    if isinstance(group.behind_s, Unknown) or not group.behind_s:
+        return None
+    return Since(int(snapshot.taken_ms - group.behind_s * 1_000))
 
 
 def _age(group: Group) -> str:
@@ -163,7 +178,7 @@ def behind(snapshot: Snapshot, history: History) -> Iterator[Condition]:
                 runbook="lag-grows.md",
                 command=command("lag", group.name, options=("--watch", "5")),
                 page="groups",
-                since=Since(int(snapshot.taken_ms - group.behind_s * 1_000)),
+                since=_unread_since(snapshot, group),
             )
 
 
