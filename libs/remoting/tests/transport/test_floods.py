@@ -17,6 +17,7 @@ from cometmq.remoting.errors import (
 )
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import encode_frame
+from cometmq.remoting.raw import FLAG_ONEWAY, FLAG_REPLY
 from cometmq.remoting.transport import ServerSettings
 
 from .queries import ANSWER, EXT, HEADER, QUERY, REQUEST, SMALL
@@ -73,6 +74,38 @@ async def test_a_flood_is_served_in_portions(
     await eventually(lambda: sum(map(len, portions)) == len(flood))
     assert [opaque for portion in portions for opaque in portion] == list(range(len(flood)))
     assert max(map(len, portions)) <= 20  # the rest of one read and a portion of the next
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [RawCommand(code=0, flag=FLAG_REPLY), RawCommand(code=QUERY, flag=FLAG_ONEWAY)],
+    ids=["answers", "without-fields"],
+)
+async def test_frames_that_no_handler_gets_are_decoded_in_portions(
+    start_server: Any, eventually: Any, connect_raw: Any, frame: RawCommand
+) -> None:
+    """Decoding them takes as long as serving requests: a chunk may contain thousands."""
+    loop, count, answered = asyncio.get_running_loop(), 2_000, asyncio.Event()
+    waiting = 0
+
+    def turn() -> None:
+        nonlocal waiting
+        waiting += any(peer.buffered_bytes for peer in server.peers)
+        if not answered.is_set():
+            loop.call_soon(turn)
+
+    def query(_: None, call: Call[Any]) -> QueryConsumerOffsetReply:
+        answered.set()
+        return QueryConsumerOffsetReply(offset=0)
+
+    server, port = await start_server({QUERY: query}, ServerSettings(calls_per_turn_max=10))
+    _, writer = await connect_raw(port)
+    await eventually(lambda: server.peers)
+    turn()
+    writer.write(encode_frame(frame) * count + REQUEST)
+    await eventually(answered.is_set)
+    assert waiting >= count // 20
+    await eventually(lambda: not server.stats().buffered_bytes)
 
 
 async def test_requests_that_wait_for_their_turn_count_as_memory(

@@ -2,6 +2,7 @@
 """TLS and plain connections on one port."""
 
 import asyncio
+import contextlib
 import gc
 import re
 import ssl
@@ -116,6 +117,24 @@ async def test_all_requests_of_a_plain_chunk_get_the_reason_before_the_end(
         assert [(one.code, one.remark) for one in answers] == [(1, TLS_REQUIRED)] * 2
         writer.close()
     assert server.stats().in_flight == 0
+
+
+async def test_a_flood_on_a_refused_connection_is_answered_in_part(start_server: Any) -> None:
+    """Decoding a chunk of 256 KiB would hold the loop for 40 ms."""
+    _, port = await start_server(HANDLERS, server_settings(TlsMode.ENFORCING))
+    sender = Connection(Codec(COMMANDS), cast("Any", None))
+    answers: list[Any] = []
+    for _ in range(5_000):
+        sender.invoke(Request(QUERY, HEADER), deadline_ms=1 << 40, done=answers.append)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"".join(bytes(part) for part in sender.out))
+    async with asyncio.timeout(60):
+        with contextlib.suppress(ConnectionResetError):  # the rest has not been read
+            while data := await reader.read(1 << 16):
+                sender.receive(data, 0)
+    assert len(answers) < 1_000
+    assert {(one.code, one.remark) for one in answers} == {(1, TLS_REQUIRED)}
+    writer.close()
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\1\0", b"\xff" * 100])

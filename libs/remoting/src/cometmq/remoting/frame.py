@@ -178,6 +178,16 @@ class FrameReader:
         self._need = 4 + length
 
 
+def end_of_frames(data: bytes, count_max: int) -> int:
+    """Return where the first `count_max` frames end, or the size of `data` if it has fewer."""
+    position, last = 0, len(data) - PREFIX_BYTES
+    for _ in range(count_max):
+        if position > last:
+            return len(data)
+        position += 4 + int.from_bytes(data[position : position + 4], "big")
+    return min(position, len(data))
+
+
 def frame_prefix(serialization: int, header_length: int, body_length: int) -> bytes:
     """Return the eight bytes before a header; raise ValueError if the header is too long."""
     if header_length > HEADER_BYTES_MAX:

@@ -60,7 +60,7 @@ class Pace:
         """Divides the number of requests that are served in a row."""
 
     def note(self, spent_s: float, count: int) -> bool:
-        """Note how long `count` requests took; return whether that is long.
+        """Note how long `count` requests took, or frames of this size; return whether that is long.
 
         One long time proves little, because the system may have interrupted the program; that
         takes less than `_LONG_S`.

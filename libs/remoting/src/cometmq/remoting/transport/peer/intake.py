@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from cometmq.remoting.command import Call
 from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.frame import end_of_frames
 from cometmq.remoting.transport.dispatch import Dispatcher
 from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.flow.ended import ENDED
@@ -23,6 +24,7 @@ from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.peer.backlog import Backlog
 
 CALL_BYTES: Final = 1_024  # memory of a small request with its decoded header
+SMALL_BYTES: Final = 4_096  # no more than 140 frames, with the shortest headers
 
 
 class Intake:
@@ -64,6 +66,7 @@ class Intake:
             self._held += data
             return
         connection = self._connection
+        data = self._first_of(data, self._calls_max)
         calls = connection.receive(data, self._hub.clock_ms())
         if self._backlog:
             self._backlog.put(calls)
@@ -71,6 +74,28 @@ class Intake:
             self._serve(calls)
         if connection.out or connection.faults:
             self._end_chunk()
+        self._wait_with_held()
+
+    def _first_of(self, data: bytes, count_max: int) -> bytes:
+        """Hold what follows the first frames, and return these.
+
+        Requests, refused ones and answers alike take their time where they are decoded: up to
+        0.1 ms each, and a chunk of 256 KiB may contain thousands.
+        """
+        if not self._defers or len(data) <= SMALL_BYTES:
+            return data
+        data = self._connection.join(data)
+        end = end_of_frames(data, count_max)
+        if end == len(data):
+            return data
+        self._held = data[end:]
+        return data[:end]
+
+    def _wait_with_held(self) -> None:
+        """Let what is held wait for its turn, unless the connection waits in any case."""
+        is_waiting = self._backlog or self._reading.pauses & BACKLOG
+        if self._held and not is_waiting and self._may_serve:
+            self._fall_behind()
 
     def _end_chunk(self) -> None:
         """Answer malformed requests with an error, and send all answers."""
@@ -140,13 +165,14 @@ class Intake:
 
     def catch_up(self) -> None:
         """Serve requests that have waited for their turn."""
-        stats, reading = self._hub.stats, self._reading
+        reading = self._reading
         reading.pauses &= ~BACKLOG
         self._hub.turns.fell_behind(-1)
-        before, begun = stats.requests, monotonic()
+        waiting_bytes, begun = self.buffered_bytes, monotonic()
         if not reading.pauses & UNSENT_OUTPUT:
             self.serve_backlog()
-        self.note_time(monotonic() - begun, stats.requests - before)
+        # Unlike the number of requests, this also shows frames that contain none.
+        self.note_time(monotonic() - begun, waiting_bytes - self.buffered_bytes)
         reading.resume()
 
     @property
@@ -166,11 +192,6 @@ class Intake:
         work = functools.partial(self._dispatcher.serve_postponed, self._peer, call)
         self._peer.when_room(work)
         return True
-
-    def _wait_for_room(self) -> None:
-        """Serve nothing more before there is room; the caller keeps the requests as bytes."""
-        self._reading.pause(NO_ROOM)
-        self._peer.when_room(_nothing)
 
     def go_on(self) -> None:
         """Serve the requests that wait as received bytes."""
@@ -216,10 +237,6 @@ class Intake:
         self.pace.note(spent_s, 0)
 
     def note_time(self, spent_s: float, count: int) -> None:
-        """Note how long serving `count` requests took."""
+        """Note how long serving `count` requests, or frames of this size, took."""
         if self.pace.note(spent_s, count):
             self._hub.turns.note(spent_s)
-
-
-def _nothing() -> None:
-    """The work of a connection whose requests wait as bytes: `go_on` serves them."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 from cometmq.remoting.command import Call
 from cometmq.remoting.transport.dispatch import Dispatcher
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES, TIGHT_WRITE_BYTES
-from cometmq.remoting.transport.flow.reading import WAITS
+from cometmq.remoting.transport.flow.reading import NO_ROOM, WAITS
 from cometmq.remoting.transport.flow.room import WAITING_MAX
 from cometmq.remoting.transport.flow.turns import SLOW
 from cometmq.remoting.transport.hub import Hub
@@ -123,7 +123,7 @@ class LaneIntake(Intake):
             call_count = sum(map(len, calls))
             count = call_count + sum(abs(part[0]) for part in parts)
             if count < frames_max:
-                rest = connection.receive(behind, now_ms)
+                rest = connection.receive(self._first_of(behind, self._calls_max), now_ms)
             else:
                 self._held = behind
         except BaseException:
@@ -143,8 +143,7 @@ class LaneIntake(Intake):
             if self._reading.pauses & WAITS:
                 self._hold_backlog()
         self._end_chunk()
-        if self._held and not self._backlog and self._may_serve:
-            self._fall_behind()
+        self._wait_with_held()
 
     def _serve_parts(
         self, lane: Lane, data: bytes, parts: list[Part], calls: list[list[Call[Any]]]
@@ -211,6 +210,11 @@ class LaneIntake(Intake):
                     return end if served else start, False
         return part[3], is_plain
 
+    def _wait_for_room(self) -> None:
+        """Serve nothing more before there is room; the caller keeps the requests as bytes."""
+        self._reading.pause(NO_ROOM)
+        self._peer.when_room(_nothing)
+
     def _has_room(self, count: int) -> bool:
         """Return whether this number of further requests may be in flight."""
         return not self._dispatcher.in_flight.exceeds(self._peer, count)
@@ -230,3 +234,7 @@ class LaneIntake(Intake):
         super().charge(spent_s)
         if self.pace.rank == SLOW:
             self._peer.habit = MIXED  # its requests wait for their turn
+
+
+def _nothing() -> None:
+    """The work of a connection whose requests wait as bytes: `go_on` serves them."""

@@ -11,9 +11,10 @@ from typing import Any, Final
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Reply
 from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.frame import end_of_frames
 from cometmq.remoting.raw import FLAG_ONEWAY
 from cometmq.remoting.transport.flow.connected import Connected
-from cometmq.remoting.transport.flow.reading import HANDSHAKE
+from cometmq.remoting.transport.flow.reading import HANDSHAKE, LEAVING
 from cometmq.remoting.transport.handshakes import (
     HANDSHAKE_BYTES_MAX,
     HANDSHAKE_TIMEOUT_MS,
@@ -29,6 +30,8 @@ from cometmq.remoting.transport.tls import (
 )
 
 _TLS_HANDSHAKE: Final = 0x16
+REFUSED_FRAMES_MAX: Final = 128
+"""Number of frames in one chunk of a refused connection above which nothing more is read."""
 
 
 class TlsState:
@@ -87,13 +90,17 @@ class TlsState:
         return True
 
     def _answer_refused(self, data: bytes) -> None:
-        """Answer any requests on a refused connection with the reason for the refusal.
+        """Answer the first requests on a refused connection with the reason for the refusal.
 
         Compatibility: RocketMQ closes the connection without a reply.
         """
-        outlet = self._peer.outlet
+        outlet, connection = self._peer.outlet, self._peer.connection
+        data = connection.join(data)
+        end = end_of_frames(data, REFUSED_FRAMES_MAX)
+        if end < len(data):
+            self._peer.reading.pause(LEAVING)
         with contextlib.suppress(RemoteProtocolError):
-            for call in self._peer.connection.receive(data, self._hub.clock_ms()):
+            for call in connection.receive(data[:end], self._hub.clock_ms()):
                 if not call.flag & FLAG_ONEWAY:
                     outlet.deliver(call, Reply(ResponseCode.SYSTEM_ERROR, remark=self._refusal))
         outlet.flush()
