@@ -5,6 +5,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
@@ -92,6 +93,49 @@ async def test_a_stranger_with_many_connections_loses_own_ones(server, held):
             other.write(held)
         assert await status_of(stack, server, GET + b"\r\n") == 200
         writer.write(b"123")
+        async with asyncio.timeout(60):
+            assert (await reader.readline()).split()[1] == b"200"
+
+
+async def test_a_turn_of_the_loop_answers_one_request_and_addresses_take_turns():
+    """A page takes 10 ms or more, and a stranger may ask for thousands at once."""
+    turns, clients, answered = 0, [], []
+
+    async def count(request):
+        clients.append(request.client)
+        answered.append(turns)
+        return plain("ok")
+
+    async with AsyncExitStack() as stack, web_server(count) as (server, _):
+        for number in range(40):
+            other = stack.enter_context(socket.socket())
+            other.bind(("127.0.0.2" if number < 39 else "127.0.0.1", 0))
+            other.connect(server)
+            other.sendall((GET + b"\r\n") * 5)
+        async with asyncio.timeout(60):
+            while len(answered) < 200:
+                await asyncio.sleep(0)
+                turns += 1
+    assert max(Counter(answered).values()) == 1
+    assert clients.index("127.0.0.1") < 30
+
+
+async def test_requests_that_wait_for_their_turn_make_room():
+    async with AsyncExitStack() as stack:
+        server, web = await stack.enter_async_context(
+            web_server(app, connections_max=CONNECTIONS_MAX)
+        )
+        async with web._turns.hold("a long turn"):
+            for _ in range(2 * CONNECTIONS_MAX):
+                _, writer = await asyncio.open_connection(*server, local_addr=("127.0.0.2", 0))
+                stack.callback(writer.close)
+                writer.write(GET + b"\r\n")
+            reader, writer = await asyncio.open_connection(*server)
+            stack.callback(writer.close)
+            writer.write(GET + b"\r\n")
+            async with asyncio.timeout(60):
+                while "127.0.0.1" not in {it.network for it in web._open}:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
         async with asyncio.timeout(60):
             assert (await reader.readline()).split()[1] == b"200"
 

@@ -20,8 +20,11 @@ from cometmq.console.web.clients import Proxies, network_of
 from cometmq.console.web.exchange import Disconnected, Handler, Request, Response, plain
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet, describe
+from cometmq.runtime.turn_lock import TurnLock
 
 BACKLOG: Final = 256
+ACCEPTED_AT_ONCE: Final = 4
+"""Connections that one turn of the loop accepts."""
 CONNECTIONS_MAX: Final = 500
 HEAD_BYTES_MAX: Final = 64 << 10
 READ_BYTES: Final = 64 << 10
@@ -47,7 +50,8 @@ class WebServer:
 
     A stranger who opens many connections and sends no request, half a header or half a form, or
     does not read the answers, loses the oldest of them, and keeps nobody out: the address, or the
-    IPv6 network, that holds the most connections makes room.
+    IPv6 network, that holds the most connections makes room. A turn of the loop begins to answer
+    one request, because a page takes 10 ms or more; addresses take turns.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class WebServer:
         self._connections_max = connections_max
         self._server: asyncio.Server | None = None
         self._open: dict[_Connection, asyncio.Task[None]] = {}
+        self._turns = TurnLock()
         self.unsent = Unsent()
 
     async def start(self, listener: socket) -> None:
@@ -78,8 +83,9 @@ class WebServer:
             ssl=self._tls,
             ssl_handshake_timeout=None if self._tls is None else SILENT_S,
             limit=READ_BYTES,
-            backlog=BACKLOG,
+            backlog=ACCEPTED_AT_ONCE,
         )
+        listener.listen(BACKLOG)  # asyncio accepts as many at once as it tells the kernel to queue
 
     async def stop(self) -> None:
         """Let open requests finish for a short time, then close everything."""
@@ -92,7 +98,7 @@ class WebServer:
         await self._tasks.close()
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = _Connection(reader, writer, self._proxies, self.unsent)
+        connection = _Connection(reader, writer, self._proxies, self._turns, self.unsent)
         is_full = len(self._open) >= self._connections_max and not self._make_room()
         handler = _busy if is_full else self._handler
         serving = self._serve(connection, handler)
@@ -164,11 +170,14 @@ class _Connection:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         proxies: Proxies,
+        turns: TurnLock,
         unsent: Unsent,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._proxies = proxies
+        self._turns = turns
+        self._is_queued = False  # whether the request waits for its turn
         self._unsent = unsent
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._peer = str((writer.get_extra_info("peername") or ("",))[0])
@@ -185,8 +194,8 @@ class _Connection:
 
     @property
     def may_close(self) -> bool:
-        """Whether the connection waits for its client, or has taken too long."""
-        return self.is_waiting or time.monotonic() - self.since_s > REQUEST_S
+        """Whether the connection waits for its client or its turn, or has taken too long."""
+        return self.is_waiting or self._is_queued or time.monotonic() - self.since_s > REQUEST_S
 
     def close(self) -> None:
         """Close the connection once everything is sent."""
@@ -208,6 +217,7 @@ class _Connection:
         except h11.RemoteProtocolError as error:
             await self._refuse(error)
             return False
+        await self._take_turn()
         method = head.method.decode("ascii")
         response = await handler(self._request(method, head))
         await self._send(response, has_body=method != "HEAD")
@@ -217,6 +227,14 @@ class _Connection:
         if self.is_waiting:
             await self._drop_rest()
         return False
+
+    async def _take_turn(self) -> None:
+        self._is_queued = True
+        async with self._turns.hold(self.network):
+            await asyncio.sleep(0)
+        self._is_queued = False
+        if self._writer.is_closing():
+            raise Disconnected
 
     def _request(self, method: str, head: h11.Request) -> Request:
         headers = [(name.decode("ascii"), value.decode("latin-1")) for name, value in head.headers]
