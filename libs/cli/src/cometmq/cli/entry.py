@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entry point of `cometmq`: Ctrl-C prints no traceback, even while modules are being imported."""
+"""Entry point of `cometmq`: what must precede all other imports.
 
+Ctrl-C prints no traceback, even while modules are being imported. gRPC prints errors only, because
+any peer can cause a line of a lower level, as by each failed TLS handshake; it reads its variable
+when it is imported.
+"""
+
+import os
 import signal
 import sys
 from importlib import import_module
@@ -12,6 +18,7 @@ EXIT_INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # noqa: TID251  # of gRPC, not of cometmq
     try:
         with no_collections():
             commands = import_module("cometmq.cli.main")
