@@ -3,7 +3,6 @@
 
 import asyncio
 import struct
-from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -166,13 +165,12 @@ def test_sends_with_thousands_of_keys_hold_the_loop_for_a_bounded_time(
     )
 
     async def send_all(broker: ScriptedBroker) -> float:
+        loop = asyncio.get_running_loop()
         connections = [broker.connect() for _ in range(connection_count)]
         with longest_hold() as holds:
             for start in range(0, len(data), CHUNK_BYTES):
                 for one in connections:  # in one turn of the loop
-                    holds.measure(
-                        partial(one.peer.data_received, data[start : start + CHUNK_BYTES])
-                    )
+                    loop.call_soon(one.peer.data_received, data[start : start + CHUNK_BYTES])
                 await asyncio.sleep(0)
             async with asyncio.timeout(60):
                 while not all(  # noqa: ASYNC110  # no event
