@@ -73,9 +73,10 @@ def test_refused_requests_are_shown_with_their_reason():
         ],
     )
     columns, (first, second) = rows_of(found, Screen("refused"))
-    assert columns[-3:] == ("Answer", "Times", "Remark")
-    assert first[-3:] == ["999", 7, "odd"]
-    assert second[1:] == [
+    assert columns[-4:] == ("Answer", "Times", "Remark", "What helps")
+    assert first[-4:-1] == ["999", 7, "odd"]
+    assert "send more slowly" in str(second[-1])
+    assert second[1:-1] == [
         "b",
         "1.2.3.4:5",
         "SEND_MESSAGE_V2 (310)",

@@ -16,7 +16,7 @@ from cometmq.insight.certificates import OURS, certificates_at, certificates_of
 from cometmq.insight.finding import Condition
 from cometmq.insight.findings import RULES, Findings, Severity, findings
 from cometmq.insight.history import History, Place
-from cometmq.insight.model import Certificate, Refusal, Since, Snapshot, Trouble
+from cometmq.insight.model import Certificate, Refusal, Since, Snapshot, Trouble, known
 from cometmq.insight.rules.clients import SIGNATURE_PROBE, advice_for
 from cometmq.peers.paths import ROOT
 from cometmq.remoting.bodies.overview import RefusedRequests
@@ -327,6 +327,17 @@ def test_a_group_that_is_known_to_be_stuck_is_reported_once():
         assert "unread messages, the oldest " in own.text
         if rule == "group-behind":
             assert own.since == Since(NOW_MS - 150_000)
+
+
+def test_a_group_that_reads_slowly_is_told_how_long_it_needs():
+    late = telling(reader(20), oldest_unread_ms={"T@G": NOW_MS - 150_000})
+    unread = seen(late)
+    (group,) = known(unread.groups)
+    slow = msgspec.structs.replace(group, out_per_s=0.25)
+    (found,) = findings(msgspec.structs.replace(unread, groups=[slow]))
+    assert found.rule == "group-behind"
+    assert "the oldest 2 min 30 s old; it reads 0.2/s, 2 min for these" in found.text
+    assert found.remedy.startswith("if that is too slow, add members")
 
 
 def test_each_account_that_is_refused_is_a_finding():

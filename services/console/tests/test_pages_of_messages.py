@@ -22,7 +22,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.settings import ClientOptions
 from cometmq.client.testing import eventually
 from cometmq.client.transfer.pulled import Pulled, PullStatus
-from cometmq.insight.model import DelayLevel, Refusal
+from cometmq.insight.model import DelayLevel, Refusal, Topic, TopicKind
 from cometmq.insight.model import Producer as ShownProducer
 from cometmq.insight.snapshot import look
 from cometmq.peers.fakes import Fakes, body, hang
@@ -317,6 +317,26 @@ async def test_a_broker_that_hangs_or_lies_gives_a_clear_text(sites, path, param
         assert found.json()["unanswered"] or not found.json()["data"]
 
 
+async def test_push_back_names_the_topics_that_producers_do_not_send_to(sites):
+    site = sites()
+    shut = [f"shut-{number:02}" for number in range(12)]
+    topics = [
+        Topic(name, kind, perm, 4, 4, ["a"], 1, 1, 0.0, 1)
+        for kind, perm, names in (
+            (TopicKind.NORMAL, 4, [NASTY, *shut]),
+            (TopicKind.NORMAL, 6, ["open"]),
+            (TopicKind.SYSTEM, 4, ["inner"]),
+        )
+        for name in names
+    ]
+    site.snapshot = snapshot(site.clock, refusals=[], topics=topics)
+    text = await page(site, "/push-back")
+    assert "No broker has refused a request lately." in text
+    assert '<a href="/topic?name=shut-08">shut-08</a>, and 3 more.' in " ".join(text.split())
+    for absent in ("shut-09", "name=open", "name=inner", "<script>alert"):
+        assert absent not in text
+
+
 async def test_push_back_says_who_why_and_what_helps(sites):
     site = sites()
     site.desk.log = FaultLog()
@@ -350,6 +370,8 @@ async def test_push_back_says_who_why_and_what_helps(sites):
     assert "AclException" not in text
     assert "no topic" not in text
     site.snapshot = snapshot(site.clock)
-    assert "Who was refused is unknown" in await page(site, "/push-back")
+    text = await page(site, "/push-back")
+    assert "Who was refused is unknown" in text
+    assert "without write permission" not in text
     for path in ("/delayed", "/connections", "/dead-letters"):
         assert re.search("unknown|Not known", await page(site, path))

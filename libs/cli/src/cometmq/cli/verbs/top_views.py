@@ -10,7 +10,7 @@ from cometmq.cli.output import Cell
 from cometmq.cli.plots import Trends
 from cometmq.insight.findings import findings
 from cometmq.insight.model import Group, Snapshot, Topic, TopicKind, Unknown, known
-from cometmq.insight.rules.clients import unexpected_refusals
+from cometmq.insight.rules.clients import advice_for, unexpected_refusals
 from cometmq.insight.times import shown
 from cometmq.insight.words import counted
 from cometmq.remoting.codes import ResponseCode, request_name
@@ -177,6 +177,7 @@ def _refused(snapshot: Snapshot) -> list[list[Cell]]:
         [
             shown(it.last_ms), it.broker, it.peer, request_name(it.code), it.subject or None,
             _answer_name(it.response), it.count, plain_remark(it.remark),
+            advice_for(it.code, it.response, it.remark) or None,
         ]
         for it in known(unexpected_refusals(snapshot))
     ]  # fmt: skip
@@ -226,7 +227,8 @@ VIEWS: Final[Mapping[str, View]] = {
         "Seconds behind",
     ),
     "refused": (
-        ("Last", "Broker", "Of whom", "Request", "About", "Answer", "Times", "Remark"),
+        ("Last", "Broker", "Of whom", "Request", "About", "Answer", "Times", "Remark",
+         "What helps"),
         _refused,
         "Times",
     ),

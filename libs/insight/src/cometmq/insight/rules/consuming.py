@@ -154,8 +154,8 @@ def lag_grows(snapshot: Snapshot, history: History) -> Iterator[Condition]:
 
 
 def behind(snapshot: Snapshot, history: History) -> Iterator[Condition]:
-    """Find groups with members that have left messages unread for long, and of which it is not
-    known whether they read at all; a single snapshot cannot tell.
+    """Find groups with members that have left messages unread for long: those that read slowly,
+    and those of which a single snapshot cannot tell whether they read at all.
     """
     told = {it.subject for rule in (stuck, lag_grows) for it in rule(snapshot, history)}
     kept_s = retention_s(snapshot)
@@ -165,21 +165,33 @@ def behind(snapshot: Snapshot, history: History) -> Iterator[Condition]:
         if not group.members or isinstance(group.members, Unknown):
             continue
         if group.name not in told:
+            pace, remedy = _pace(group)
             yield Condition(
                 rule="group-behind",
                 severity=Severity.INFO,
                 subject=group.name,
                 text=(
                     f"{group.name} has {counted(len(group.members), 'member')}, and"
-                    f" {counted(_lag(group), 'unread message')}{_age(group)}"
+                    f" {counted(_lag(group), 'unread message')}{_age(group)}{pace}"
                     f"{_loss(kept_s, group)}"
                 ),
-                remedy="see whether its offsets move; if not, look at its members and their logs",
+                remedy=remedy,
                 runbook="lag-grows.md",
                 command=command("lag", group.name, options=("--watch", "5")),
                 page="groups",
                 since=_unread_since(snapshot, group),
             )
+
+
+def _pace(group: Group) -> tuple[str, str]:
+    """Return how fast a group reads, if that is known, and what to do about it."""
+    rate = group.out_per_s
+    if isinstance(rate, Unknown) or rate <= 0:
+        return "", "see whether its offsets move; if not, look at its members and their logs"
+    return (
+        f"; it reads {rate:,.1f}/s, {lasting(_lag(group) / rate)} for these",
+        "if that is too slow, add members up to one per queue, or make the listeners faster",
+    )
 
 
 def skips(snapshot: Snapshot, _history: History) -> Iterator[Condition]:

@@ -5,11 +5,15 @@ from typing import Any, Final
 
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.tables import Column
-from cometmq.insight.model import BrokerState, Refusal, Snapshot, Unknown, known
+from cometmq.insight.model import BrokerState, Refusal, Snapshot, TopicKind, Unknown, known
 from cometmq.insight.rules.clients import advice_for, question_of, unexpected_refusals
 from cometmq.remoting.codes import ResponseCode, request_name
 from cometmq.remoting.integers import whole
+from cometmq.remoting.message.flags import Perm
 from cometmq.remoting.refusals import is_access_refusal, plain_remark
+
+CLOSED_MAX: Final = 10
+"""Topics without write permission that are named."""
 
 
 def _response_name(code: int) -> str:
@@ -51,6 +55,11 @@ async def overview(view: View) -> Shown:
     shown = view.table(
         states, _STATES, default="-waiting", search=lambda it: str(it["broker"]), name="b"
     )
+    closed = [
+        it.name
+        for it in known(snapshot.topics)
+        if it.kind is TopicKind.NORMAL and not it.perm & Perm.WRITE
+    ]
     return Shown(
         {"refusals": refusals, "brokers": states},
         "cometmq top refused",
@@ -59,6 +68,8 @@ async def overview(view: View) -> Shown:
         {
             "table": table,
             "states": shown,
+            "closed": [(it, "," if it != closed[-1] else "") for it in closed[:CLOSED_MAX]],
+            "closed_more": len(closed[CLOSED_MAX:]),
             "reason": refusals if isinstance(refusals, Unknown) else None,
         },
     )
