@@ -237,7 +237,8 @@ async def test_a_real_group_switches_over_without_a_failed_send(tmp_path):
         group = RealGroup(tmp_path)
         stack.push_async_callback(group.stop)
         await group.start()
-        before = (await group.status())["master"]
+        status = await group.status()
+        before = status["master"]
         suite = Suite(group.namesrv, "", ClientOptions(namesrv=group.namesrv))
         given: Any = {
             "accessKey": "",
@@ -248,6 +249,17 @@ async def test_a_real_group_switches_over_without_a_failed_send(tmp_path):
         headers = {"authorization": f"Bearer {desk.token}", **JSON}
         await desk.admin.create_topic("Switched", queue_count=1)
         plan = (await desk.web.get(f"{PATH}?name=orders", headers=headers)).json()
+        shown = (await desk.web.get("/brokers", headers=headers)).json()["data"]
+        told = {
+            int(it["state"]["runtime"]["groupBrokerId"]): (it["address"], it["state"]["epoch"])
+            for it in shown
+        }
+        bearer = {"authorization": headers["authorization"]}
+        page = (await desk.web.get(f"{PATH}?name=orders", headers=bearer)).text
+        for member in {0, 1, 2} - {before}:
+            address, epoch = told[member]
+            assert epoch == status["epoch"]
+            assert f">broker {member} ({address})</option>" in page
         producer = Producer("switchers", namesrv=group.namesrv)
         await stack.enter_async_context(producer)
         await producer.send(Message("Switched", b"before"))

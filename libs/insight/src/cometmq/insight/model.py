@@ -14,6 +14,7 @@ from typing import TypeGuard, TypeVar
 import msgspec
 
 from cometmq.client.admin.figures import BrokerFigures
+from cometmq.remoting.integers import whole
 
 T = TypeVar("T")
 
@@ -101,6 +102,11 @@ class BrokerState(msgspec.Struct, frozen=True, gc=False, tag="answers"):
     native_share: float | None = None
     """The share of requests that took the native path, 0 to 1; None without such a path."""
     memory: Memory | Unknown = Unknown("this broker does not report its memory")
+
+    @property
+    def member_id(self) -> int | None:
+        """The id of a member in its group; name servers list members by other ids."""
+        return whole(self.runtime.get("groupBrokerId", ""))
 
 
 class Broker(msgspec.Struct, frozen=True, gc=False):

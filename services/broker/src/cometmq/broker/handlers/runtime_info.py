@@ -70,6 +70,12 @@ GROUP_IN_SYNC: Final = "groupInSync"
 GROUP_MIN_IN_SYNC: Final = "groupMinInSync"
 """Only CometMQ has these keys, and only while a broker leads a group; the first two list ids."""
 
+GROUP_BROKER_ID: Final = "groupBrokerId"
+GROUP_EPOCH: Final = "groupEpoch"
+"""Only CometMQ has these keys, and only members of a broker group: the id in the group, which the
+id at the name servers differs from, and the epoch of the role, once it has one.
+"""
+
 CERTIFICATES: Final = "certificates"
 """Only CometMQ has this key, and only with TLS files: when the first certificate in each expires,
 as `SETTING=MS` in milliseconds since 1970, separated by commas.
@@ -217,16 +223,20 @@ def _missing_slave(broker: Broker, end: int) -> str:
 
 
 def _copies(broker: Broker) -> dict[str, str]:
-    """Return the members and the in-sync copies of the group that this broker leads; empty if it
-    does not lead one.
-    """
+    """Return what a member tells of its broker group; the copies only while it leads the group."""
+    settings, epoch = broker.settings, broker.role.state.epoch
+    if not settings.group_record:
+        return {}
+    own = {GROUP_BROKER_ID: str(settings.broker_id)}
+    if epoch:
+        own[GROUP_EPOCH] = str(epoch)
     in_sync = broker.replication.copies()
     if in_sync is None:
-        return {}
-    settings = broker.settings
+        return own
     possible = parse_members(settings.group_members)
     members = expected_members(possible, in_sync, broker.replication.copy_count())
     return {
+        **own,
         GROUP_MEMBERS: ",".join(map(str, members)),
         GROUP_IN_SYNC: ",".join(map(str, in_sync)),
         GROUP_MIN_IN_SYNC: str(settings.min_in_sync),

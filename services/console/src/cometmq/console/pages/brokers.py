@@ -72,6 +72,8 @@ def columns(view: View) -> list[Column[Row]]:
             link=lambda it: view.href("/broker", name=it.broker.name, id=it.broker.broker_id),
         ),
         Column("id", "Id", lambda it: it.broker.broker_id, "number"),
+        Column("member", "Member", lambda it: it.of(lambda s: s.member_id), "number",
+               help="Its id in a group with failover, whatever its role; switchovers name it"),
         Column("role", "Role", lambda it: it.broker.role),
         Column("state", "State", lambda it: "; ".join(it.faults) or "healthy",
                tone=lambda it: "bad" if it.faults else "good"),

@@ -147,11 +147,20 @@ async def prepare(view: View) -> Form:
 
 
 def _choices(members: list[Broker], plan: "Planned | None") -> list[tuple[str, str]]:
-    """Return the copies in sync; name servers list the master as 0, whatever its own id is."""
+    """Return the copies in sync with their addresses: name servers list them by other ids."""
     states = [it.state for it in members if it.is_master and isinstance(it.state, BrokerState)]
     copies = states[0].figures.copies if states else None
     master = None if plan is None else plan.master
-    return [(str(it), f"broker {it}") for it in (copies.in_sync if copies else ()) if it != master]
+    places = {
+        it.state.member_id: f" ({it.address})"
+        for it in members
+        if isinstance(it.state, BrokerState)
+    }
+    return [
+        (str(it), f"broker {it}{places.get(it, '')}")
+        for it in (copies.in_sync if copies else ())
+        if it != master
+    ]
 
 
 def _consequences(plan: "Planned", members: list[Broker]) -> list[Consequence]:
