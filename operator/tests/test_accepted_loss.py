@@ -3,7 +3,7 @@
 
 import json
 from typing import Any, cast
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import msgspec
 import pytest
@@ -111,12 +111,6 @@ class FakeElector:
     async def look_after(self, *_):
         pass
 
-    async def refuse_sends(self, *_):
-        pass
-
-    async def backlog(self, _group, _account):
-        return None
-
     def accept_loss(self, order):
         assert self._api.lease is None
         self.accepted.append((order.epoch, order.copies))
@@ -151,6 +145,9 @@ class Operator:
         )  # fmt: skip
         key = (KIND, "mq", "orders")
         self.work = GroupPass(key, context, cast("GroupElector", self.elector))
+        drain: Any = self.work._drain
+        drain.refuse_sends = AsyncMock()
+        drain.backlog = AsyncMock(return_value=None)
 
     def order(self, value):
         self.api.group["metadata"]["annotations"][ACCEPT_LOSS] = value

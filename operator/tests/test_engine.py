@@ -14,6 +14,7 @@ from cometmq.operator.engine.context import Context
 from cometmq.operator.engine.engine import Engine
 from cometmq.operator.engine.managed import Managed, metadata_of
 from cometmq.operator.engine.passes import Pass
+from cometmq.operator.engine.quiet import Quiet
 from cometmq.operator.metrics import OperatorFigures
 from cometmq.operator.topics_and_groups.objects import DeclaredObjects
 from cometmq.remoting.log import NO_LOG
@@ -186,7 +187,7 @@ async def test_the_task_of_an_object_that_is_gone_ends(engine):
 
 def test_a_place_is_quiet_once_its_end_has_not_moved_for_a_while():
     clock = FakeClock()
-    quiet = OnePass(KEY, context_of(Api(), clock)).quiet
+    quiet = Quiet(context_of(Api(), clock))
     assert not quiet.is_quiet("a", 5)
     clock.advance(999)
     assert not quiet.is_quiet("a", 5)

@@ -3,9 +3,6 @@
 stops it.
 """
 
-import pytest
-
-from cometmq.control.client import MemberClient
 from cometmq.elector.elector import Elector
 from cometmq.ha.places.memory import MemoryPlace
 from cometmq.ha.record import Copy, Record
@@ -13,7 +10,6 @@ from cometmq.operator.api_types.broker_group import Spec
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.user_orders import AcceptLoss
-from cometmq.remoting.errors import RequestTimeout
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import SystemClock
 
@@ -76,20 +72,3 @@ async def test_an_accepted_loss_ends_with_the_elector():
         assert not elector.is_accepting_loss
     finally:
         await elector.close()
-
-
-async def test_every_broker_is_asked_to_refuse_sends_although_one_does_not_answer(monkeypatch):
-    """The master may be the last one, and producers go on there."""
-    asked = []
-
-    async def update_config(self, settings):
-        assert settings == {"brokerPermission": "4"}
-        asked.append(self.target.ordinal)
-        if self.target.ordinal != 1:
-            raise RequestTimeout("no answer")
-
-    monkeypatch.setattr(MemberClient, "update_config", update_config)
-    elector = GroupElector(MemoryPlace().port(), clock=SystemClock(), log=NO_LOG)
-    with pytest.raises(RequestTimeout):
-        await elector.refuse_sends(GROUP, range(3))
-    assert asked == [0, 1, 2]

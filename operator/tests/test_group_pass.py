@@ -59,7 +59,6 @@ class World:
             links={}, reported_keys={}, open_master=None, has_looked=True, is_record_known=True,
             is_accepting_loss=False,
         )  # fmt: skip
-        self.elector.backlog.return_value = Backlog({}, end=5)
         context = Context(
             api=self.api, resync_ms=60_000, quiet_ms=QUIET_MS, secrets=Mock(), clock=self.clock,
             wall_time=lambda: "2026-01-01T00:00:00Z", log=NO_LOG,
@@ -69,6 +68,10 @@ class World:
             find_service=AsyncMock(), apply=AsyncMock(return_value=False), service=None
         )
         self.work._group_key = AsyncMock(keys=())
+        drain: Any = self.work._drain
+        drain.refuse_sends = AsyncMock()
+        drain.backlog = AsyncMock(return_value=Backlog({}, end=5))
+        self.drain = drain
 
     async def _get(self, kind, *_):
         if kind == KIND:
@@ -130,11 +133,11 @@ async def test_pods_of_a_group_that_never_had_a_master_are_replaced(world):
 async def test_the_quiet_time_starts_once_every_broker_refuses_sends(world):
     """Until then, name servers offer the group to producers."""
     world.group["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    world.elector.refuse_sends.side_effect = RequestTimeout("orders-1 does not answer")
+    world.drain.refuse_sends.side_effect = RequestTimeout("orders-1 does not answer")
     assert await world.reason() == "BacklogUnknown"
     world.clock.advance(QUIET_MS)
     assert await world.reason() == "BacklogUnknown"
-    world.elector.refuse_sends.side_effect = None
+    world.drain.refuse_sends.side_effect = None
     assert await world.reason() == "SendsGoOn"
     world.clock.advance(QUIET_MS - 1)
     assert await world.reason() == "SendsGoOn"

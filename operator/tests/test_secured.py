@@ -21,6 +21,7 @@ from cometmq.ha.places.memory import MemoryPlace
 from cometmq.namesrv.app import NamesrvApp
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.operator.access import PLAIN, MemberAccess, Secrets
+from cometmq.operator.broker_groups.drain import Drain
 from cometmq.operator.broker_groups.group_elector import Addresses, GroupElector
 from cometmq.operator.broker_groups.key_rotation import StoredKeys
 from cometmq.operator.broker_groups.key_secret import KeySecret
@@ -139,6 +140,10 @@ class World:
         return elector, one
 
 
+def drained(elector):
+    return Drain(Mock(log=NO_LOG), elector)
+
+
 class FakeApi:
     """Holds Secrets and one Topic."""
 
@@ -180,10 +185,10 @@ async def world(tmp_path):
 async def test_a_group_with_tls_and_accounts_gets_a_master_and_a_backlog(world):
     elector, one = await world.elected()
     account = await world.secrets.account("mq", "operator")
-    found = await elector.backlog(one, account)
+    found = await drained(elector).backlog(one, account)
     assert found is not None
     assert found.total == 0
-    await elector.refuse_sends(one, range(1))
+    await drained(elector).refuse_sends(one, range(1))
     assert world.broker.broker.settings.broker_permission == 4
 
 
@@ -210,7 +215,7 @@ async def test_messages_in_queues_without_producers_belong_to_the_backlog(world)
         await broker.commit_offset("G", "T", 0, 1)
 
         async def counted():
-            return await elector.backlog(one, account)
+            return await drained(elector).backlog(one, account)
 
         found = await eventually(counted)
         assert found is not None
@@ -218,7 +223,7 @@ async def test_messages_in_queues_without_producers_belong_to_the_backlog(world)
         assert found.end > 0
         await broker.commit_offset("G", "T", 1, 1)
         await broker.commit_offset("G", "T", 2, 1)
-        found = await elector.backlog(one, account)
+        found = await drained(elector).backlog(one, account)
         assert found is not None
         assert found.total == 0
 
@@ -234,8 +239,10 @@ async def sent(producer, queue):
 
 async def test_a_backlog_is_unknown_without_a_valid_account(world):
     elector, one = await world.elected()
-    assert await elector.backlog(one, None) is None
-    assert await elector.backlog(one, await world.secrets.account("mq", "stranger")) is None
+    assert await drained(elector).backlog(one, None) is None
+    assert (
+        await drained(elector).backlog(one, await world.secrets.account("mq", "stranger")) is None
+    )
 
 
 async def test_an_unchanged_link_keeps_the_elector_and_a_renewed_one_replaces_it(world):
@@ -245,7 +252,7 @@ async def test_an_unchanged_link_keeps_the_elector_and_a_renewed_one_replaces_it
     assert elector.elector is before
     await elector.look_after(one, range(1), frozenset(), {0: PLAIN})
     assert elector.elector is not before
-    assert await elector.backlog(one, None) is None
+    assert await drained(elector).backlog(one, None) is None
 
 
 async def test_changed_secrets_take_effect_without_a_restart(world):
@@ -260,10 +267,12 @@ async def test_changed_secrets_take_effect_without_a_restart(world):
     account = await world.secrets.account("mq", "stranger")
 
     async def counted():
-        return await elector.backlog(one, account) is not None
+        return await drained(elector).backlog(one, account) is not None
 
     await eventually(counted)
-    assert await elector.backlog(one, await world.secrets.account("mq", "operator")) is None
+    assert (
+        await drained(elector).backlog(one, await world.secrets.account("mq", "operator")) is None
+    )
 
 
 async def test_a_key_is_replaced_without_a_restart_and_without_losing_the_broker(world):
@@ -284,7 +293,7 @@ async def test_a_key_is_replaced_without_a_restart_and_without_losing_the_broker
     await eventually(is_replaced)
     keys = OLD.encode(), NEW.encode()
     assert list(dict.fromkeys(steps)) == [keys, keys[::-1], keys[1:]]
-    await elector.refuse_sends(one, range(1))
+    await drained(elector).refuse_sends(one, range(1))
     assert elector.elector is before
     assert any(it.role.value == "master" for it in elector.statuses)
 

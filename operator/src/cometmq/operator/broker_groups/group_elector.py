@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The elector of a group, and the calls to its brokers that the elector does not make."""
+"""The elector of a group, and the control clients of its brokers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from cometmq.client.admin import AdminClient
-from cometmq.client.settings import ClientOptions
 from cometmq.control.client import MemberClient
 from cometmq.control.controlled import Target
 from cometmq.elector.app import ElectorApp
@@ -22,18 +20,12 @@ from cometmq.ha.orders import Order
 from cometmq.ha.port import RecordPort
 from cometmq.ha.record import Record
 from cometmq.operator.access import PLAIN, MemberAccess
-from cometmq.operator.broker_groups.decide import Backlog
 from cometmq.operator.broker_groups.group import CONTROL_PORT, MAIN_PORT, BrokerGroup
 from cometmq.operator.broker_groups.user_orders import AcceptLoss
-from cometmq.operator.unconsumed import unconsumed
-from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
-from cometmq.remoting.signature import SessionCredentials
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.settings import Loaded
-
-READ_ONLY = {"brokerPermission": "4"}
 
 
 class Addresses(msgspec.Struct, frozen=True):
@@ -58,7 +50,7 @@ class GroupElector:
         self._record_port = record
         self._clock = clock
         self._log = log
-        self._addresses = addresses or Addresses()
+        self.addresses = addresses or Addresses()
         self._app: ElectorApp | None = None
         self._settings: ElectorSettings | None = None
         self.links: Mapping[int, MemberAccess] = {}
@@ -148,7 +140,7 @@ class GroupElector:
         certificate counts as a change. A member without an entry is reached without TLS.
         """
         replication = group.spec.replication
-        members = (f"{one}={self._addresses.control(group, one)}" for one in ordinals)
+        members = (f"{one}={self.addresses.control(group, one)}" for one in ordinals)
         settings = ElectorSettings(
             broker_name=group.broker_name,
             group_record=f"kubernetes:{group.namespace}/{group.name}",
@@ -189,10 +181,10 @@ class GroupElector:
         return self.keys if self.links.get(ordinal, PLAIN).has_key else ()
 
     @asynccontextmanager
-    async def _client(self, group: BrokerGroup, ordinal: int) -> AsyncIterator[MemberClient]:
+    async def client(self, group: BrokerGroup, ordinal: int) -> AsyncIterator[MemberClient]:
         """Connect to the control port of a broker for a few calls."""
         link, keys = self.links.get(ordinal, PLAIN), self._keys_of(ordinal)
-        address = self._addresses.control(group, ordinal)
+        address = self.addresses.control(group, ordinal)
         target = Target(group.broker_name, ordinal)
         client = MemberClient(address, target, tls=link.tls, tls_name=link.name, keys=lambda: keys)
         try:
@@ -202,58 +194,5 @@ class GroupElector:
 
     async def tell(self, group: BrokerGroup, action: Tell[Order]) -> None:
         """Give a broker an order; raise CometError if it refuses, or does not confirm."""
-        async with self._client(group, action.ordinal) as it:
+        async with self.client(group, action.ordinal) as it:
             await it.order(action.order)
-
-    async def refuse_sends(self, group: BrokerGroup, ordinals: range) -> None:
-        """Make the brokers read-only, those after a fault too; raise CometError unless all of them
-        confirm.
-        """
-        faults: list[CometError] = []
-        for ordinal in ordinals:
-            try:
-                async with self._client(group, ordinal) as it:
-                    await it.update_config(READ_ONLY)
-            except CometError as error:
-                faults.append(error)
-        if faults:
-            raise faults[0]
-
-    async def backlog(
-        self, group: BrokerGroup, account: SessionCredentials | None
-    ) -> Backlog | None:
-        """Return the unconsumed messages on the master; None if it does not answer, or refuses
-        `account`.
-        """
-        record = self.record
-        if record is None:
-            return None
-        master = record.holder.ordinal
-        address = self._addresses.main(group, master)
-        tls = self.links.get(master, PLAIN).tls or TlsSettings()
-        options = ClientOptions(credentials=account, tls=tls)
-        try:
-            async with AdminClient(
-                ";".join(group.spec.name_servers), options=options, log=self._log
-            ) as admin:
-                broker = admin.broker(address)
-                found = {
-                    one: (await unconsumed(broker, one)).total() for one in await broker.groups()
-                }
-                facts = await broker.runtime_info()
-        except CometError as error:
-            self._log.warning("backlog.unknown", group=group.name, error=str(error))
-            return None
-        found["delayed messages"] = _delayed(facts)
-        behind = {name: count for name, count in found.items() if count}
-        return Backlog(behind, int(facts.get("commitLogMaxOffset", -1)))
-
-
-def _delayed(info: dict[str, str]) -> int:
-    """Return the number of messages waiting in delay levels, as reported in a broker's runtime
-    info.
-    """
-    levels = (
-        value.split(",") for key, value in info.items() if key.startswith("scheduleMessageOffset_")
-    )
-    return sum(max(0, int(end) - int(delivered)) for delivered, end in levels)

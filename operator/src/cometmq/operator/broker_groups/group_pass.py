@@ -14,7 +14,6 @@ from cometmq.operator.api_types.secret_keys import ACL_FILE
 from cometmq.operator.api_types.status import GroupStatus
 from cometmq.operator.broker_groups import decide, render, user_orders
 from cometmq.operator.broker_groups.decide import (
-    Backlog,
     Ending,
     Nothing,
     Release,
@@ -23,6 +22,7 @@ from cometmq.operator.broker_groups.decide import (
     Step,
     Wait,
 )
+from cometmq.operator.broker_groups.drain import Drain
 from cometmq.operator.broker_groups.events import Reporter
 from cometmq.operator.broker_groups.given_orders import GivenOrders
 from cometmq.operator.broker_groups.group import (
@@ -64,6 +64,7 @@ class GroupPass(Pass[BrokerGroup]):
         self._group_key = KeySecret(context.api, log=context.log)
         self._owned = OwnedObjects(context)
         self._orders = GivenOrders(context, elector, self._group_key)
+        self._drain = Drain(context, elector)
         self._endpoint = MasterEndpoint(context.api, log=context.log)
         self._found: tuple[BrokerGroup, Mapping[int, Body]] | None = None
         """The group and its pods, as of the last pass."""
@@ -134,7 +135,7 @@ class GroupPass(Pass[BrokerGroup]):
                 return 0
         operation = await self._orders.obey(group, seen) if has_looked else None
         operation = operation or self._orders.end_of_acceptance(group, before)
-        seen = await self._with_backlog(group, seen)
+        seen = await self._drain.look(group, seen)
         step = await self._act(group, seen, live, fault)
         if isinstance(step, Release):
             await self.close()
@@ -270,40 +271,6 @@ class GroupPass(Pass[BrokerGroup]):
             case _:
                 pass
         return step
-
-    async def _with_backlog(self, group: BrokerGroup, seen: Seen) -> Seen:
-        """Make the group read-only, and count the unconsumed messages.
-
-        Producers learn from the name servers that the group is read-only, and brokers accept their
-        sends until then. So a count of 0 is final only once nothing has been stored for a while,
-        which starts when every broker is read-only.
-        """
-        if not group.is_deleting or decide.may_skip_drain(group, seen):
-            return seen
-        try:
-            await self.elector.refuse_sends(group, range(seen.replicas or 0))
-        except CometError as error:
-            self.context.log.warning("drain.blocked", group=group.name, error=str(error))
-            self.quiet.forget()
-            return seen
-        backlog = await self._backlog(group)
-        if backlog is None:
-            return seen
-        # The count may miss a message that moves meanwhile, such as to a retry topic. It is stored
-        # again there, so the end after the count shows it.
-        return msgspec.structs.replace(
-            seen, backlog=backlog, is_quiet=self.quiet.is_quiet("", backlog.end)
-        )
-
-    async def _backlog(self, group: BrokerGroup) -> Backlog | None:
-        accounts, account = group.spec.accounts, None
-        try:
-            if accounts is not None:
-                name = accounts.operator_secret_name
-                account = await self.context.secrets.account(group.namespace, name)
-        except SecretFault:  # a condition reports it
-            return None
-        return await self.elector.backlog(group, account)
 
     def _may_have_data(self, before: GroupStatus) -> bool:
         """Return whether there is, may be or has been a master.

@@ -15,26 +15,6 @@ from cometmq.operator.engine.managed import Key, Managed
 M = TypeVar("M", bound=Managed)
 
 
-class Quiet:
-    """Tells whether the ends of queues or logs have not moved for a while."""
-
-    def __init__(self, context: Context) -> None:
-        self._now_ms, self._quiet_ms = context.clock.monotonic_ms, context.quiet_ms
-        self._ends: dict[str, tuple[int, int]] = {}
-        """The last known end in each place, and when it was first seen."""
-
-    def is_quiet(self, place: str, end: int) -> bool:
-        """Return whether `end` has not moved for `quiet_ms`; a negative one is unknown."""
-        now_ms = self._now_ms()
-        known = self._ends.get(place)
-        if known is None or known[0] != end or end < 0:
-            known = self._ends[place] = (end, now_ms)
-        return now_ms - known[1] >= self._quiet_ms
-
-    def forget(self) -> None:
-        self._ends.clear()
-
-
 class Pass(ABC, Generic[M]):
     """Passes over one object; the fields kept between them are hints, and may be lost."""
 
@@ -43,7 +23,6 @@ class Pass(ABC, Generic[M]):
     def __init__(self, key: Key, context: Context) -> None:
         self.key = key
         self.context = context
-        self.quiet = Quiet(context)
 
     async def run(self) -> int | None:
         """Reconcile the object once; return the pause before the next pass, or None if it is gone.

@@ -15,6 +15,7 @@ from cometmq.operator.api_types.topics_and_groups import DeclaredStatus
 from cometmq.operator.engine.context import Context
 from cometmq.operator.engine.managed import Key
 from cometmq.operator.engine.passes import Pass
+from cometmq.operator.engine.quiet import Quiet
 from cometmq.operator.topics_and_groups import decide
 from cometmq.operator.topics_and_groups.decide import BrokerSeen, Outcome, Plan, Reason, Wait
 from cometmq.operator.topics_and_groups.item import FINALIZER, Claim, Declared, declared_of, owner
@@ -60,6 +61,7 @@ class DeclaredPass(Pass[Declared]):
     def __init__(self, key: Key, context: Context, rivals: Rivals) -> None:
         super().__init__(key, context)
         self._rivals = rivals
+        self._quiet = Quiet(context)
         self._failures = 0
         self._found: Claim | None = None
         """The claim with the brokers that the last pass found."""
@@ -136,7 +138,7 @@ class DeclaredPass(Pass[Declared]):
         try:
             async with await open_admin(item, self.context.secrets, self.context.log) as admin:
                 suite = DeclaredBrokers(admin, item)
-                seen = await suite.look((one.name for one in before.brokers), self.quiet.is_quiet)
+                seen = await suite.look((one.name for one in before.brokers), self._quiet.is_quiet)
                 self._note(item, suite.addresses)
                 if (rival := self._rival(item)) is not None:
                     return Outcome(owner=rival), False
@@ -193,7 +195,7 @@ class DeclaredPass(Pass[Declared]):
         self._failures = 0
         if outcome.waits:
             return WAIT_MS
-        self.quiet.forget()
+        self._quiet.forget()
         return self._resync_ms
 
     async def _finish(self, item: Declared, outcome: Outcome, before: DeclaredStatus) -> None:
