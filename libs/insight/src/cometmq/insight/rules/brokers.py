@@ -3,6 +3,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from cometmq.insight.finding import Condition, Severity
@@ -10,8 +11,7 @@ from cometmq.insight.history import History
 from cometmq.insight.model import Broker, BrokerState, Snapshot, Trouble, Unreachable, answers
 from cometmq.insight.words import listed
 
-COMMAND: Final = "cometmq cluster"
-PAGE: Final = "brokers"
+broker_condition: Final = partial(Condition, command="cometmq cluster", page="brokers")
 _DOWN: Final = {
     Trouble.DOWN: ("does not answer", "start it, or look at its log"),
     Trouble.HANGS: ("hangs", "look at its log and its /readyz"),
@@ -44,15 +44,13 @@ def unreachable(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
         if not isinstance(state, Unreachable):
             continue
         what, remedy = _DOWN[state.trouble]
-        yield Condition(
+        yield broker_condition(
             rule="broker-down",
             severity=Severity.CRITICAL if broker.is_master else Severity.WARNING,
             subject=f"{broker.name}:{broker.broker_id}",
             text=f"{place(broker)} {what}: {state.reason}",
             remedy=remedy,
             runbook="program-down.md",
-            command=COMMAND,
-            page=PAGE,
             since=state.since,
         )
 
@@ -60,7 +58,7 @@ def unreachable(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
 def unregistered(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
     """Find a cluster without a broker, in which nothing else can be wrong."""
     if not snapshot.brokers:
-        yield Condition(
+        yield broker_condition(
             rule="no-broker",
             severity=Severity.CRITICAL,
             subject="cluster",
@@ -70,8 +68,6 @@ def unregistered(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
                 " starts, and again within 30 s after a restart of the name server"
             ),
             runbook="program-down.md",
-            command=COMMAND,
-            page=PAGE,
         )
 
 
@@ -80,7 +76,7 @@ def masterless(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
     led = {it.name for it in snapshot.brokers if it.is_master}
     slaves = {it.name for it in snapshot.brokers if answers(it)} - led
     for name in sorted(slaves):
-        yield Condition(
+        yield broker_condition(
             rule="no-master",
             severity=Severity.CRITICAL,
             subject=name,
@@ -90,8 +86,6 @@ def masterless(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
                 " status"
             ),
             runbook="group-degraded.md",
-            command=COMMAND,
-            page=PAGE,
         )
 
 
@@ -99,7 +93,7 @@ def electorless(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
     """Find the groups after which no elector looks."""
     for broker, state in states(snapshot):
         if state.figures.is_elector_missing:
-            yield Condition(
+            yield broker_condition(
                 rule="no-elector",
                 severity=Severity.WARNING,
                 subject=broker.name,
@@ -109,8 +103,6 @@ def electorless(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
                 ),
                 remedy="start one (cometmq elector, or the operator), or look at its /readyz",
                 runbook="group-degraded.md",
-                command=COMMAND,
-                page=PAGE,
             )
 
 
@@ -118,7 +110,7 @@ def routes_missing(snapshot: Snapshot, _history: History) -> Iterator[Condition]
     """Find the brokers that some name servers do not list."""
     for broker, state in states(snapshot):
         if missing := state.figures.routes_missing:
-            yield Condition(
+            yield broker_condition(
                 rule="routes-missing",
                 severity=Severity.CRITICAL,
                 subject=f"{broker.name}:{broker.broker_id}",
@@ -128,8 +120,6 @@ def routes_missing(snapshot: Snapshot, _history: History) -> Iterator[Condition]
                 ),
                 remedy="remove the cause, and the broker registers again by itself",
                 runbook="namesrv-unreachable.md",
-                command=COMMAND,
-                page=PAGE,
             )
 
 
@@ -137,7 +127,7 @@ def accounts_broken(snapshot: Snapshot, _history: History) -> Iterator[Condition
     """Find the brokers that will not start again with their account file."""
     for broker, state in states(snapshot):
         if file := state.figures.accounts_broken:
-            yield Condition(
+            yield broker_condition(
                 rule="accounts-broken",
                 severity=Severity.CRITICAL,
                 subject=f"{broker.name}:{broker.broker_id}",
@@ -147,8 +137,6 @@ def accounts_broken(snapshot: Snapshot, _history: History) -> Iterator[Condition
                 ),
                 remedy="correct it as accounts.unreadable in the broker's log says",
                 runbook="accounts-broken.md",
-                command=COMMAND,
-                page=PAGE,
             )
 
 
@@ -157,13 +145,11 @@ def releases_differ(snapshot: Snapshot, _history: History) -> Iterator[Condition
     versions = Counter(state.figures.version for _, state in states(snapshot))
     if len(versions) > 1:
         names = [f"{version} ({count})" for version, count in sorted(versions.items())]
-        yield Condition(
+        yield broker_condition(
             rule="releases-differ",
             severity=Severity.INFO,
             subject="cluster",
             text=f"brokers of {len(versions)} versions are running: {listed(names)}",
             remedy="finish the upgrade",
             runbook="releases-differ.md",
-            command=COMMAND,
-            page=PAGE,
         )

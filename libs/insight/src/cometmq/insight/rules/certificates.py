@@ -7,7 +7,6 @@ from typing import Final
 from cometmq.insight.finding import Condition, Severity
 from cometmq.insight.history import History
 from cometmq.insight.model import Snapshot
-from cometmq.insight.rules.brokers import PAGE
 from cometmq.insight.words import lasting, moment
 
 SOON_S: Final = 21 * 86_400
@@ -30,5 +29,5 @@ def expiring(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
             remedy="replace its file: programs load the new one without a restart",
             runbook="certificate-expires.md",
             command="cometmq check certificate",
-            page=PAGE,
+            page="brokers",
         )

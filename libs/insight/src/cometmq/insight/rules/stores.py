@@ -7,7 +7,7 @@ from typing import Final
 from cometmq.insight.finding import Condition, Severity
 from cometmq.insight.history import History
 from cometmq.insight.model import Disk, Snapshot
-from cometmq.insight.rules.brokers import COMMAND, PAGE, place, states
+from cometmq.insight.rules.brokers import broker_condition, place, states
 from cometmq.insight.words import lasting, sized
 
 FULL_RATIO: Final = 0.85
@@ -21,15 +21,13 @@ def writes_refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]
     for broker, state in states(snapshot):
         reasons = state.figures.writes_refused
         if reasons and broker.is_master:
-            yield Condition(
+            yield broker_condition(
                 rule="writes-refused",
                 severity=Severity.CRITICAL,
                 subject=broker.name,
                 text=f"{place(broker)} accepts no messages: {reasons}",
                 remedy="look at its disk, its log and its /readyz",
                 runbook="disk-full.md" if "disk" in reasons else "writes-refused.md",
-                command=COMMAND,
-                page=PAGE,
             )
 
 
@@ -46,15 +44,13 @@ def disk_fills(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
         text = f"the disk of {place(broker)} is {disk.used_ratio:.0%} full"
         if disk.full_in_s is not None:
             text += f", and has no room left in {lasting(disk.full_in_s)} if it goes on so"
-        yield Condition(
+        yield broker_condition(
             rule="disk-full",
             severity=Severity.CRITICAL if is_full and is_soon else Severity.WARNING,
             subject=f"{broker.name}:{broker.broker_id}",
             text=text,
             remedy="lower fileReservedTime, add space, or send less",
             runbook="disk-full.md",
-            command=COMMAND,
-            page=PAGE,
         )
 
 
@@ -65,7 +61,7 @@ def copies_missing(snapshot: Snapshot, _history: History) -> Iterator[Condition]
         if copies is not None and copies.missing:
             numbers = ", ".join(map(str, copies.missing))
             is_refusing = len(copies.in_sync) < copies.min_in_sync
-            yield Condition(
+            yield broker_condition(
                 rule="copies-missing",
                 severity=Severity.CRITICAL if is_refusing else Severity.WARNING,
                 subject=broker.name,
@@ -76,11 +72,9 @@ def copies_missing(snapshot: Snapshot, _history: History) -> Iterator[Condition]
                 ),
                 remedy="start the missing members, or wait until they have caught up",
                 runbook="group-degraded.md",
-                command=COMMAND,
-                page=PAGE,
             )
         if reason := state.figures.slave_missing:
-            yield Condition(
+            yield broker_condition(
                 rule="copies-missing",
                 severity=Severity.WARNING,
                 subject=broker.name,
@@ -90,8 +84,6 @@ def copies_missing(snapshot: Snapshot, _history: History) -> Iterator[Condition]
                 ),
                 remedy="start the slave, or look at its log",
                 runbook="slave-does-not-follow.md",
-                command=COMMAND,
-                page=PAGE,
             )
 
 
@@ -107,13 +99,11 @@ def slaves_behind(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
         elif isinstance(behind, int) and behind > BEHIND_BYTES:
             text = f"{place(broker)} lacks {sized(behind)} of its master's log"
         if text:
-            yield Condition(
+            yield broker_condition(
                 rule="copy-behind",
                 severity=Severity.WARNING,
                 subject=f"{broker.name}:{broker.broker_id}",
                 text=text,
                 remedy="look at its log; if it catches up, wait",
                 runbook="slave-does-not-follow.md",
-                command=COMMAND,
-                page=PAGE,
             )
