@@ -157,7 +157,8 @@ async def test_a_table_that_cannot_be_saved_is_an_answer(tmp_path: Path) -> None
     broker.tables.topics.file = topic_file(tmp_path / "topics.json")
     await topics.update_and_create_topic(broker, change())
     saver: Any = broker.tables.saver
-    assert saver.saved["topics.json"] == encode_json(broker.tables.topics.as_table())
+    table = broker.tables.topics
+    assert saver.saved["topics.json"] == encode_json(TopicConfigTable(table.version, table.table))
     saver.error = OSError(28, "No space left on device")
 
     with pytest.raises(ServerError) as raised:

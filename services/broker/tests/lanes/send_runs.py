@@ -14,6 +14,7 @@ import msgspec
 
 from cometmq.broker.testing.scripted import ScriptedBroker, Wire, frames_of
 from cometmq.broker.testing.scripts import Step
+from cometmq.remoting.bodies.topic_config import TopicConfigTable
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.runtime.acl.accounts import Accounts
 
@@ -68,6 +69,7 @@ async def play(broker: ScriptedBroker, steps: list[Step]) -> None:
 
 def state_of(broker: ScriptedBroker, wires: list[Any]) -> dict[str, Any]:
     store, stats = broker.broker.store, broker.broker.stats
+    topics = broker.broker.tables.topics
     return {
         "log": broker.log_bytes(),
         "queues": broker.queue_entries(),
@@ -77,7 +79,7 @@ def state_of(broker: ScriptedBroker, wires: list[Any]) -> dict[str, Any]:
         "in flight": [peer.in_flight for peer, _ in broker.connections],
         "transport": msgspec.to_builtins(broker.hub.stats),
         "store": store.stats()._asdict(),
-        "topics": msgspec.json.encode(broker.broker.tables.topics.as_table()),
+        "topics": msgspec.json.encode(TopicConfigTable(topics.version, topics.table)),
         "statistics": {
             topic: (one.put_count, one.put_bytes, one.request_count, one.is_active)
             for topic, one in stats.topics.items()

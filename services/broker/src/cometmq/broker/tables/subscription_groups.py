@@ -90,12 +90,6 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
     def without_entries(self) -> GroupTable:
         return SubscriptionGroupTable(data_version=self.version)
 
-    def as_table(self) -> GroupTable:
-        """Return the version and all groups, as the answer to code 201."""
-        return SubscriptionGroupTable(
-            data_version=self.version, subscription_group_table=self.table
-        )
-
 
 def group_file(path: str | Path) -> JsonTable[GroupTable]:
     return JsonTable(path, decode=_decode, encode=encode_json)

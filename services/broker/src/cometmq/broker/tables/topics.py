@@ -286,10 +286,6 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
     def without_entries(self) -> TopicConfigTable:
         return TopicConfigTable(data_version=self.version)
 
-    def as_table(self) -> TopicConfigTable:
-        """Return the version and all topics, as the answer to code 21."""
-        return TopicConfigTable(data_version=self.version, topic_config_table=self.table)
-
     def apply_changes(self, data: msgspec.Raw) -> None:
         """Apply a piece of `noted_changes`; name servers are then sent all topics."""
         super().apply_changes(data)

@@ -69,10 +69,6 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         return self.table.get(name)
 
     @abstractmethod
-    def as_table(self) -> FileT:
-        """Return the version and configurations in their saved form."""
-
-    @abstractmethod
     def without_entries(self) -> msgspec.Struct:
         """Return the version in its saved form, with an empty table."""
 

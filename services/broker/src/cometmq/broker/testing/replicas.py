@@ -10,7 +10,7 @@ import msgspec
 from cometmq.broker.copies.state import Replication
 from cometmq.broker.copies.streams.rocketmq.frames import Transfer, TransferReader, encode_report
 from cometmq.broker.copies.streams.rocketmq.slave import SlaveFollower
-from cometmq.broker.copies.streams.rocketmq.slave_addresses import fixed_addresses
+from cometmq.broker.copies.streams.rocketmq.slave_addresses import SlaveAddresses, parse_allowed
 from cometmq.broker.copies.streams.serving import LogServer
 from cometmq.broker.native import open_native_code
 from cometmq.broker.settings import BrokerSettings
@@ -70,8 +70,11 @@ class Node:
             self.state.slaves,
             worker=self.workers.replicate,
             settings=lambda: self.settings,
-            addresses=fixed_addresses(
-                self.settings.ha_slave_addresses, now_ms=self.clock.monotonic_ms, log=self.log
+            addresses=SlaveAddresses(
+                parse_allowed(self.settings.ha_slave_addresses),
+                _nothing,  # there is no name server
+                now_ms=self.clock.monotonic_ms,
+                log=self.log,
             ),
             clock=self.clock,
             log=self.log,

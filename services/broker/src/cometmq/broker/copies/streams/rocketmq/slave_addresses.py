@@ -132,16 +132,6 @@ class SlaveAddresses:
         return self._allowed.registered and is_here
 
 
-async def _nobody() -> Iterable[str] | None:
-    """Return None: there are no name servers."""
-    return None
-
-
-def fixed_addresses(setting: str, *, now_ms: Callable[[], int], log: Log) -> SlaveAddresses:
-    """Return the addresses of a broker that asks no name server."""
-    return SlaveAddresses(parse_allowed(setting), _nobody, now_ms=now_ms, log=log)
-
-
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
