@@ -47,7 +47,7 @@ async def test_a_standing_that_cannot_be_saved_ends_the_membership(
         assert rig.log.named("member.failed")[0]["step"] == "SaveInSync"
         disk.number = 0
         rig.write(record(5, holder=X))
-        rig.inbox.want_read()
+        rig.inbox.is_read_wanted.set()
         with pytest.raises(OrderRefused) as caught:
             await rig.member.obey(Fence(9))
         assert caught.value.reason is OrderRefusal.STORE_FAILED
@@ -68,7 +68,7 @@ async def test_a_member_whose_state_did_not_fit_on_the_disk_takes_part_again(
         disk.number = 0
         await rig.until(lambda: rig.role is Role.SLAVE and rig.member.status().epoch == 4)
         assert rig.duties.calls[-1] == ("start", 1, 4)
-        rig.inbox.want_read()
+        rig.inbox.is_read_wanted.set()
         await rig.until(lambda: rig.saved.last_in_sync == (ME, X))
 
 

@@ -257,7 +257,7 @@ async def test_a_member_keeps_the_in_sync_set_of_a_record_that_is_deleted(tmp_pa
         rig.write(record(4, holder=X, in_sync=(X,)))
         await rig.until(lambda: rig.saved.last_in_sync == (X,))
         rig.place.delete()
-        rig.inbox.want_read()
+        rig.inbox.is_read_wanted.set()
         await rig.until(lambda: rig.watch.uid == "")
         assert rig.member.status().last_in_sync == rig.saved.last_in_sync == (X,)
 

@@ -41,7 +41,7 @@ class Retry(NamedTuple):
 
 class Job(NamedTuple):
     event: rules.Event | Read | Seen | Retry
-    done: asyncio.Future[None] | None
+    done: asyncio.Future[None] | None = None
 
 
 class Inbox:
@@ -57,7 +57,7 @@ class Inbox:
         self.can_recover = True
         self.recorded_epoch = 0
         self.claims = EpochClaims(
-            check=lambda epoch: self.jobs.put_nowait(Job(rules.EpochSeen(epoch), None)),
+            check=lambda epoch: self.observe(rules.EpochSeen(epoch)),
             recorded=lambda: max(self.recorded_epoch, self.member.promised),
             log=log,
             sleep=sleep,
@@ -65,20 +65,16 @@ class Inbox:
         self.sleep = sleep
         self._log = log
 
-    def observe(self, event: rules.Observation) -> None:
+    def observe(self, event: rules.Observation | Read | Seen | Retry) -> None:
         """Queue an event."""
         if isinstance(event, rules.StoreFailed):
             self.can_recover = False
-        self.jobs.put_nowait(Job(event, None))
+        self.jobs.put_nowait(Job(event))
 
     def epoch_seen(self, epoch: int) -> None:
         """Check an epoch that another broker has mentioned, if it is later than the promise."""
         if epoch > self.member.promised:
             self.claims.note(epoch)
-
-    def want_read(self) -> None:
-        """Request a read of the record."""
-        self.is_read_wanted.set()
 
     def store_failed(self, error: Exception) -> None:
         """End the membership; if only the history did not fit on the disk, until it does."""
@@ -86,7 +82,7 @@ class Inbox:
             self._log.error(
                 "member.failed", step="SaveHistory", error=describe(error), action=FREE_SPACE
             )
-            self.jobs.put_nowait(Job(rules.StoreFailed(), None))
+            self.jobs.put_nowait(Job(rules.StoreFailed()))
             self.is_full.set()
             return
         self._log.error("member.store_failed", error=describe(error))

@@ -51,7 +51,7 @@ class Leading(Acting):
             view, self, attendance, min_in_sync=broker.settings.min_in_sync
         )
         self.writer = RecordWriter(
-            self.confirmation, record, deposed=inbox.want_read, log=broker.log
+            self.confirmation, record, deposed=inbox.is_read_wanted.set, log=broker.log
         )
 
     def confirm_offset(self) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from cometmq.broker.copies.roles.duties import Duties
-from cometmq.broker.copies.roles.inbox import FREE_SPACE, Inbox, Job, Read, Retry, Seen
+from cometmq.broker.copies.roles.inbox import FREE_SPACE, Inbox, Read, Retry, Seen
 from cometmq.broker.copies.roles.record_watch import RETRY_MS
 from cometmq.broker.copies.roles.record_writer import swap
 from cometmq.broker.copies.roles.saved_state import SavedState
@@ -142,7 +142,7 @@ class MemberDriver:
             await self._inbox.is_full.wait()
             self._inbox.is_full.clear()
             await self._inbox.sleep(FULL_RETRY_MS / 1000)
-            self._inbox.jobs.put_nowait(Job(Retry(), None))
+            self._inbox.observe(Retry())
 
     async def _recover(self) -> None:
         """Save all promises and the history, and take part again; if they cannot be saved yet, wait

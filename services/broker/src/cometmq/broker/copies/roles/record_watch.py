@@ -9,7 +9,7 @@ import asyncio
 from typing import Final
 
 from cometmq.broker.copies.roles.acting import Current
-from cometmq.broker.copies.roles.inbox import Inbox, Job, Read, Seen
+from cometmq.broker.copies.roles.inbox import Inbox, Read, Seen
 from cometmq.broker.copies.roles.saved_state import SavedState
 from cometmq.ha import state as states
 from cometmq.ha.port import RecordPort, RecordUnreachable
@@ -67,7 +67,7 @@ class RecordWatch:
                 continue
             self._note_fault(None)
             self._note_seen(found)
-            self._inbox.jobs.put_nowait(Job(Read(began, found), None))
+            self._inbox.observe(Read(began, found))
 
     async def _read_wanted(self) -> None:
         """Wait until a read of the record is requested; without a master, wait at most
@@ -110,7 +110,7 @@ class RecordWatch:
             return
         self._inbox.recorded_epoch = found.record.epoch
         if states.saw(self._saved.state, found.record) != self._saved.state:
-            self._inbox.jobs.put_nowait(Job(Seen(found.record), None))
+            self._inbox.observe(Seen(found.record))
 
     def _note_fault(self, error: CometError | None) -> None:
         text = "" if error is None else str(error)
