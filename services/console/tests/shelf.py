@@ -10,7 +10,7 @@ from cometmq.remoting.errors import ConnectFailed
 
 from .desks import hidden
 
-EXTRA = {"problem": SimpleNamespace(text="a thing", status=200)}
+EXTRA = {"problem": SimpleNamespace(text="a thing", status=200, back="")}
 
 
 async def show(view):

@@ -71,7 +71,10 @@ async def test_the_second_of_two_people_is_told(sites):
     answer = await site.web.post("/shelf", data={"value": "mine", **tokens})
     assert answer.status_code == 409
     assert "has changed since" in answer.text
+    assert '<a href="/shelf?value=mine">Look at it again</a>' in answer.text
     assert shelf.value == "theirs"
+    long = {"value": "m" * 3_000, **tokens}
+    assert "Look at it again" not in (await site.web.post("/shelf", data=long)).text
 
 
 async def test_a_change_that_is_confirmed_twice_at_a_time_is_made_once(sites):

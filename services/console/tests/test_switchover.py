@@ -38,7 +38,10 @@ PATH = "/broker/switchover"
 
 def state(**runtime):
     return BrokerState(
-        read_figures(runtime), Disk(0.1), settings={"switchoverTimeoutMills": "2000"}
+        read_figures(runtime),
+        Disk(0.1),
+        runtime=runtime,
+        settings={"switchoverTimeoutMills": "2000"},
     )
 
 
@@ -202,6 +205,14 @@ async def test_the_page_says_why_it_offers_no_switchover(site, runtime, text):
     assert PATH not in page.text
     page = await site.web.get(f"{PATH}?name=orders", headers=ADMIN)
     assert text in page.text
+
+
+async def test_a_refused_plan_does_not_offer_the_master(site):
+    site.snapshot = snapshot(site.clock, brokers=brokers(groupBrokerId="1"))
+    page = await site.web.get(PATH, params={"name": "orders", "to": "7"}, headers=ADMIN)
+    assert "settings name no broker 7" in page.text
+    assert '<option value="1"' not in page.text
+    assert '<option value="2"' in page.text
 
 
 async def test_a_group_of_rocketmq_4_9_has_no_switchover(site):

@@ -150,7 +150,8 @@ def _choices(members: list[Broker], plan: "Planned | None") -> list[tuple[str, s
     """Return the copies in sync with their addresses: name servers list them by other ids."""
     states = [it.state for it in members if it.is_master and isinstance(it.state, BrokerState)]
     copies = states[0].figures.copies if states else None
-    master = None if plan is None else plan.master
+    known = states[0].member_id if states else None
+    master = known if plan is None else plan.master
     places = {
         it.state.member_id: f" ({it.address})"
         for it in members

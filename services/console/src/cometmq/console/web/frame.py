@@ -17,7 +17,7 @@ from cometmq.console.login.gate import Gate, may
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.routes import LoginPages
 from cometmq.console.login.sessions import Session
-from cometmq.console.web.action import Action, Plan
+from cometmq.console.web.action import Action, Form, Plan
 from cometmq.console.web.assets import Assets
 from cometmq.console.web.carrying import carry_out
 from cometmq.console.web.exchange import Handler, Request, Response, plain, redirect
@@ -29,6 +29,8 @@ from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.tasks import describe
 
 _STATIC: Final = Path(__file__).with_name("static")
+ADDRESS_MAX: Final = 2_000
+"""Characters of a link to a form with its values."""
 ASKING_S_MAX: Final = 60.0
 """How long one page may ask the cluster, also a broker that answers without an end."""
 OTHER_SESSION: Final = (
@@ -186,7 +188,11 @@ class Frame:
         if request.method == "POST" and not is_preview:
             if plan is None:
                 raise Problem(HTTPStatus.BAD_REQUEST, "the form is not filled in")
-            return await carry_out(self._desk, action, plan, view, request.client)
+            try:
+                return await carry_out(self._desk, action, plan, view, request.client)
+            except Problem as problem:
+                problem.back = _form_again(view, action, form)
+                raise
         if wants_json(request):
             return json_answer(
                 {
@@ -285,6 +291,14 @@ def _plan_data(plan: Plan, mark: str) -> dict[str, Any]:
         "consequences": [it.text for it in plan.consequences],
         "mark": mark,
     }
+
+
+def _form_again(view: View, action: Action, form: Form) -> str:
+    """Return the address of a form as it was filled in; empty if its values do not fit there."""
+    if action.by_post or any(it.kind in {"area", "file", "password"} for it in form.fields):
+        return ""
+    found = view.href(action.path, **{it.name: it.value for it in form.fields})
+    return found if len(found) <= ADDRESS_MAX else ""
 
 
 def _here(request: Request) -> str:

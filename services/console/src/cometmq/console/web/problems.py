@@ -16,6 +16,7 @@ class Problem(Exception):
         self.status = status
         self.title = title or _TITLES.get(status, status.phrase)
         self.text = text
+        self.back = ""  # the form to look at again, if it was one
         self.headers: dict[str, str] = {}
 
 
