@@ -10,7 +10,7 @@ import httpx2
 from cometmq.client.settings import ClientOptions
 from cometmq.console.audit import Audit
 from cometmq.console.desk import Desk
-from cometmq.console.login.tokens import Tokens, read_tokens
+from cometmq.console.login.tokens import Tokens
 from cometmq.console.notes import Notes
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
@@ -103,9 +103,9 @@ class Site:
             clock=self.clock,
             log=NO_LOG,
         )
-        file = folder / "tokens"
-        file.write_text(TOKENS, encoding="utf-8")
-        tokens: Tokens = read_tokens(file, "tokenFile")
+        self.tokens_file = folder / "tokens"
+        self.tokens_file.write_text(TOKENS, encoding="utf-8")
+        self.tokens = Tokens(self.tokens_file, "tokenFile")
         chosen = {
             name: value
             for name, value in (("pages", pages), ("actions", actions))
@@ -114,7 +114,7 @@ class Site:
         if oidc is not None:
             chosen["oidc"] = oidc(loaded.value, clock=self.clock)
             stack.push_async_callback(chosen["oidc"].close)
-        transport = Direct(site(self.desk, tokens, **chosen))
+        transport = Direct(site(self.desk, self.tokens, **chosen))
         self.web = httpx2.AsyncClient(transport=transport, base_url=BASE)
         stack.push_async_callback(self.web.aclose)
 

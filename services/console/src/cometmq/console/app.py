@@ -18,7 +18,7 @@ from cometmq.console.desk import Desk
 from cometmq.console.history.source import History, figures_of
 from cometmq.console.history.store import HistoryStore
 from cometmq.console.login.reading_rights import patterns_of
-from cometmq.console.login.tokens import GENERATED, Tokens, own_token, read_tokens
+from cometmq.console.login.tokens import GENERATED, Tokens, own_token
 from cometmq.console.notes import Notes
 from cometmq.console.pages.switchover import groups_of
 from cometmq.console.programs import Program, certificates_in, check_programs, programs_in
@@ -32,6 +32,7 @@ from cometmq.insight.certificates import OURS, certificates_at
 from cometmq.insight.findings import Findings
 from cometmq.insight.model import Certificate, Snapshot
 from cometmq.insight.snapshot import Watch
+from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
 from cometmq.remoting.signature import credentials_of
 from cometmq.remoting.transport.settings import TlsMode, TlsSettings
@@ -56,6 +57,8 @@ PROGRAMS_MS: Final = 60_000
 """Pause between two looks at the TLS files of other programs."""
 CERTIFICATES_MS: Final = 5_000
 """Pause between two looks at the TLS files."""
+TOKENS_MS: Final = 1_000
+"""Pause between two looks at the file of tokens."""
 
 
 class ConsoleApp:
@@ -209,6 +212,10 @@ class ConsoleApp:
             look = partial(CertificateWatch(tasks, self._log).look, watched)
             watch = every(CERTIFICATES_MS, look, name="console-certificates", log=self._log)
             tasks.spawn(watch, name="console-certificates", is_endless=True)
+        refresh = every(
+            TOKENS_MS, partial(self._refresh, tokens), name="console-tokens", log=self._log
+        )
+        tasks.spawn(refresh, name="console-tokens", is_endless=True)
         server = WebServer(
             handler,
             tls=context,
@@ -241,13 +248,21 @@ class ConsoleApp:
         settings = self._settings
         if settings.token_file:
             path = Path(settings.token_file).expanduser()
-            return read_tokens(path, self._loaded.label("tokenFile")), ""
+            return Tokens(path, self._loaded.label("tokenFile")), ""
         try:
             path = own_token(folder)
         except OSError as error:  # pages are needed most while the disk is full
             self._log.warning("token.missing", path=str(folder / GENERATED), error=str(error))
-            return Tokens({}), ""
-        return read_tokens(path, "token"), str(path)
+            return Tokens(None), ""
+        return Tokens(path, "token"), str(path)
+
+    async def _refresh(self, tokens: Tokens) -> None:
+        """Read a changed file of tokens; sessions of removed ones end with their next request."""
+        try:
+            if await asyncio.to_thread(tokens.refresh):
+                self._log.info("tokens.reloaded")
+        except SettingsError as error:
+            self._log.warning("tokens.unusable", error=str(error))
 
     async def _oidc(self, stack: AsyncExitStack) -> "Oidc | None":
         if not self._settings.oidc_issuer:

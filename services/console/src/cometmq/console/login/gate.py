@@ -52,6 +52,13 @@ class Gate:
         if given.lower().startswith(_BEARER):
             return self._bearer(given[len(_BEARER) :].strip(), request), None
         session = self.sessions.find(request.cookie(self._cookie))
+        if session is not None and session.token:
+            user = self._tokens.user_of(session.token)
+            if user is None:
+                self.revoke(request, session)
+                session = None
+            else:
+                session.user = user
         return (self._anonymous, None) if session is None else (session.user, session)
 
     def known(self, request: Request) -> tuple[User, Session | None]:
@@ -93,16 +100,19 @@ class Gate:
         request: Request,
         response: Response,
         user: User,
-        credentials: SessionCredentials | None = None,
+        proof: SessionCredentials | str = "",
     ) -> None:
-        """Log a user in; the session that the browser had before ends."""
+        """Log a user in; the session that the browser had before ends.
+
+        `proof` is an account, or the digest of a token.
+        """
         self.sessions.end(request.cookie(self._cookie))
-        token = self.sessions.begin(user, credentials)
-        self._set(response, self._cookie, token, self._settings.session_life // 1_000)
+        cookie = self.sessions.begin(user, proof)
+        self._set(response, self._cookie, cookie, self._settings.session_life // 1_000)
         self._log.info("login.accepted", user=user.name, role=user.role.name.lower(), how=user.how)
 
     def revoke(self, request: Request, session: Session) -> None:
-        """End the session of an account that the brokers do not accept any more."""
+        """End the session of an account or token that is not accepted any more."""
         self.sessions.end(request.cookie(self._cookie))
         self._log.warning("login.revoked", user=session.user.name)
 

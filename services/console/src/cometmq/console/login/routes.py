@@ -9,7 +9,7 @@ from cometmq.console.login.accounts import Refused, account_user, standing_user
 from cometmq.console.login.gate import Gate
 from cometmq.console.login.roles import Role, User, role_of
 from cometmq.console.login.sessions import Session
-from cometmq.console.login.tokens import Tokens
+from cometmq.console.login.tokens import Tokens, digest_of
 from cometmq.console.web.exchange import Handler, Request, Response, redirect
 from cometmq.console.web.guard import form_of, local_path
 from cometmq.console.web.problems import Problem
@@ -90,7 +90,7 @@ class LoginPages:
         name = values.get("access_key", "").strip()
         self._gate.begin_attempt(name, request)
         try:
-            user, credentials = await self._user(values, name)
+            user, proof = await self._user(values, name)
         except Refused as error:
             self._gate.refuse(name, request)
             return self._form(request, there, fault=str(error))
@@ -99,17 +99,19 @@ class LoginPages:
             return self._form(request, there, fault=str(error))
         self._gate.attempts.succeeded(name, request.client)
         response = redirect(self._desk.prefix + there)
-        self._gate.begin(request, response, user, credentials)
+        self._gate.begin(request, response, user, proof)
         return response
 
     async def _user(
         self, values: dict[str, str], name: str
-    ) -> tuple[User, SessionCredentials | None]:
+    ) -> tuple[User, SessionCredentials | str]:
+        """Return a user, and the account or the digest of the token that proves who it is."""
         if "token" in values:
-            user = self._tokens.find(values["token"].strip())
+            digest = digest_of(values["token"].strip())
+            user = self._tokens.user_of(digest)
             if user is None:
                 raise Refused("the token is not valid")
-            return user, None
+            return user, digest
         settings = self._desk.settings
         if not settings.account_login:
             raise Refused("accounts of the cluster may not log in here")

@@ -31,12 +31,24 @@ class Ended(NamedTuple):
 class Session:
     """One login of a user in one browser."""
 
-    __slots__ = ("asked_ms", "begun_ms", "credentials", "csrf", "notice", "seen_ms", "user")
+    __slots__ = (
+        "asked_ms",
+        "begun_ms",
+        "credentials",
+        "csrf",
+        "notice",
+        "seen_ms",
+        "token",
+        "user",
+    )
 
-    def __init__(self, user: User, credentials: SessionCredentials | None, now_ms: int) -> None:
+    def __init__(self, user: User, proof: SessionCredentials | str, now_ms: int) -> None:
+        """`proof` is an account, or the digest of a token; empty for neither."""
         self.user = user
-        self.credentials = credentials
+        self.credentials = None if isinstance(proof, str) else proof
         """The user's own account, with which changes are sent; None for the console's account."""
+        self.token = proof if isinstance(proof, str) else ""
+        """The digest of the token, without which the session ends."""
         self.csrf = secrets.token_urlsafe(32)
         self.begun_ms = now_ms
         self.asked_ms = now_ms
@@ -60,7 +72,7 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, user: User, credentials: SessionCredentials | None = None) -> str:
+    def begin(self, user: User, proof: SessionCredentials | str = "") -> str:
         """Return the token of a new session; the oldest of too many sessions ends."""
         self._expire()
         who = user.name, user.how  # an OpenID user may choose the name of an account
@@ -70,7 +82,7 @@ class Sessions:
         while len(self._sessions) >= SESSIONS_MAX:
             del self._sessions[next(iter(self._sessions))]
         token = secrets.token_urlsafe(32)
-        self._sessions[_digest(token)] = Session(user, credentials, self._clock.monotonic_ms())
+        self._sessions[_digest(token)] = Session(user, proof, self._clock.monotonic_ms())
         return token
 
     def find(self, token: str) -> Session | None:

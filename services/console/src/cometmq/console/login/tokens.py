@@ -18,29 +18,68 @@ GENERATED: Final = "token"
 
 
 class Tokens:
-    """The valid tokens, by their digests."""
+    """The valid tokens, by their digests; those of a file are read again when it changes."""
 
-    def __init__(self, users: dict[str, User]) -> None:
-        self._users = users
+    def __init__(self, path: Path | None, setting: str = "") -> None:
+        """Read the file; raise SettingsError if it cannot be used. Without one, none is valid."""
+        self._path = path
+        self._setting = setting
+        self._seen = self._changing = self._content()
+        self._users = self._parsed(self._seen)
 
     def find(self, token: str) -> User | None:
         """Return the user of a token."""
-        digest = _digest(token)
+        return self.user_of(digest_of(token))
+
+    def user_of(self, digest: str) -> User | None:
+        """Return the user of the token with this digest."""
         found = None
         for known, user in self._users.items():  # all, so that the time tells nothing
             if hmac.compare_digest(known, digest):
                 found = user
         return found
 
+    def refresh(self) -> bool:
+        """Read the file again if it has changed and settled; return whether its tokens differ.
 
-def read_tokens(path: Path, setting: str) -> Tokens:
-    """Read lines of `name role token`; raise SettingsError for any other, without its token."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{setting}: cannot read {path}: {error}") from error
+        Blocks. A change takes effect if the next call finds the same content. A file that cannot be
+        used raises SettingsError once, and the tokens before stay valid.
+        """
+        content = self._content()
+        is_at_rest = content == self._changing
+        self._changing = content
+        if content == self._seen or not is_at_rest:
+            return False
+        self._seen = content
+        users, before = self._parsed(content), self._users
+        self._users = users
+        return users != before
+
+    def _content(self) -> bytes | str:
+        """Return the content of the file, or why it cannot be read."""
+        if self._path is None:
+            return b""
+        try:
+            return self._path.read_bytes()
+        except OSError as error:
+            return str(error)
+
+    def _parsed(self, content: bytes | str) -> dict[str, User]:
+        if isinstance(content, str):
+            raise SettingsError(f"{self._setting}: cannot read {self._path}: {content}")
+        try:
+            return parse_tokens(content.decode(), str(self._path))
+        except UnicodeDecodeError as error:
+            raise SettingsError(f"{self._setting}: cannot read {self._path}: {error}") from error
+
+
+def parse_tokens(text: str, path: str) -> dict[str, User]:
+    """Return the users by the digests of their tokens.
+
+    Each line has `name role token`; raise SettingsError for any other, without its token.
+    """
     users: dict[str, User] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         place = f"{path}:{number}"
@@ -51,9 +90,9 @@ def read_tokens(path: Path, setting: str) -> Tokens:
         is_digest = _DIGEST.fullmatch(token) is not None
         if not is_digest and len(token) < LENGTH_MIN:
             raise SettingsError(f"{place}: a token has at least {LENGTH_MIN} characters")
-        digest = token if is_digest else _digest(token)
+        digest = token if is_digest else digest_of(token)
         users[digest] = User(name, role_of(role, place), "token")
-    return Tokens(users)
+    return users
 
 
 def own_token(folder: Path) -> Path:
@@ -75,5 +114,6 @@ def own_token(folder: Path) -> Path:
     return path
 
 
-def _digest(token: str) -> str:
+def digest_of(token: str) -> str:
+    """Return how a file may name a token without its text."""
     return f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"

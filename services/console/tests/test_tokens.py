@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens and their sessions follow the file while the console runs."""
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from cometmq.console.app import ConsoleApp
+from cometmq.console.login.roles import Role, User
+from cometmq.console.login.tokens import Tokens
+from cometmq.console.settings import ConsoleSettings
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.log import NO_LOG
+from cometmq.runtime.clock import SystemClock
+from cometmq.runtime.settings import load
+
+from .desks import hidden
+
+EYE, OPS = "viewer-token-0123456789", "operator-token-0123456789"
+DEADLINE_S = 60
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "tokens"
+    path.write_text(f"eye viewer {EYE}\nops operator {OPS}\n")
+    return path
+
+
+def settle(tokens: Tokens) -> bool:
+    """Look until a change has settled; return whether the tokens differ."""
+    return [tokens.refresh(), tokens.refresh()][-1]
+
+
+def test_a_changed_file_counts_once_it_has_settled(file):
+    tokens = Tokens(file, "tokenFile")
+    assert not settle(tokens)
+    file.write_text(f"eye admin sha256:{hashlib.sha256(EYE.encode()).hexdigest()}\n")
+    assert not tokens.refresh()
+    assert tokens.find(OPS) is not None
+    assert tokens.refresh()
+    assert tokens.find(OPS) is None
+    assert tokens.find(EYE) == User("eye", Role.ADMIN, "token")
+    file.write_text("")
+    assert settle(tokens)
+    assert tokens.find(EYE) is None
+
+
+@pytest.mark.parametrize("text", ["eye viewer\n", "eye viewer short\n", b"\xff\xfe\n", None])
+def test_a_file_that_cannot_be_used_changes_nothing(file, text):
+    tokens = Tokens(file, "tokenFile")
+    if text is None:
+        file.unlink()
+    else:
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert not tokens.refresh()
+    with pytest.raises(SettingsError, match=str(file)):
+        tokens.refresh()
+    assert not tokens.refresh()  # it is reported once
+    assert tokens.find(EYE) is not None
+
+
+def changed(site, text):
+    """Write the tokens of a site anew."""
+    site.tokens_file.write_text(text)
+    assert settle(site.tokens)
+
+
+async def test_a_session_ends_with_its_token_and_follows_its_role(sites):
+    site = sites()
+    await site.log_in("operator")
+    assert "ops" in (await site.web.get("/login")).text
+    changed(site, f"ops viewer {OPS}\n")
+    assert (await site.web.get("/audit")).status_code == 403
+    changed(site, f"ops operator another-{OPS}\n")
+    page = await site.web.get("/audit")
+    assert page.status_code in {302, 303, 401}
+    changed(site, f"ops operator {OPS}\n")
+    assert (await site.web.get("/audit")).status_code == page.status_code  # it has ended
+
+
+async def test_a_running_console_reads_the_file_again(file, tmp_path):
+    given = {
+        "namesrvAddr": "127.0.0.1:1", "listenPort": "0", "bindAddress": "127.0.0.1",
+        "storePathRootDir": str(tmp_path / "console"), "tokenFile": str(file),
+    }  # fmt: skip
+    loaded = load(ConsoleSettings, prefix="COMETMQ_TEST", env={}, cli=given)
+    app = ConsoleApp(loaded, log=NO_LOG, clock=SystemClock())
+    await app.start()
+    try:
+        async with httpx2.AsyncClient(base_url=app.url, timeout=30, trust_env=False) as web:
+            page = await web.get("/login")
+            form = {"csrf": hidden(page, "csrf"), "token": OPS, "next": "/"}
+            assert (await web.post("/login", data=form)).status_code == 303
+            assert (await web.get("/audit")).status_code == 200
+            file.write_text(f"eye viewer {EYE}\n")
+            async with asyncio.timeout(DEADLINE_S):
+                while (await web.get("/audit")).status_code == 200:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+    finally:
+        await app.stop()
