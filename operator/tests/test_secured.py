@@ -348,7 +348,7 @@ async def test_a_topic_is_declared_with_tls_and_an_account(world):
         return (await reconciled(world, **WAYS_IN))[0] == "AsSpecified"
 
     await eventually(declared)  # until the master has registered
-    assert "orders-paid" in world.broker.broker.tables.topics.as_table().topic_config_table
+    assert "orders-paid" in world.broker.broker.tables.topics.table
 
 
 @pytest.mark.parametrize(
