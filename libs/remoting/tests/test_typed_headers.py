@@ -124,6 +124,19 @@ def test_templates_give_what_the_plain_way_gives(
     assert (plain.code, plain.flag, plain.opaque, plain.remark) == (code, 1, 9, remark)
 
 
+@pytest.mark.parametrize("code", [32_767, 32_768, -32_769, (1 << 31) - 1])
+@pytest.mark.parametrize("header", [None, PullMessageReply(1, 2, 3, 4)])
+@pytest.mark.parametrize("ext", [None, {"k" * 65_536: "v"}])
+def test_a_forwarded_answer_that_does_not_fit_the_binary_form_is_json(
+    code: int, header: Any, ext: Any
+) -> None:
+    said = encode_reply(BINARY, Reply(code, header, ext=ext, remark="mine"))
+    fits = code == 32_767 and ext is None
+    assert said.serialization == (BINARY if fits else JSON)
+    assert (said.code, said.flag, said.opaque, said.remark) == (code, 1, 9, "mine")
+    assert said.ext.items() >= (ext or {}).items()
+
+
 @given(PULL_REPLIES, st.sampled_from(Serialization))
 def test_a_reply_of_numbers_only(header: PullMessageReply, serialization: int) -> None:
     said = encode_reply(serialization, header)

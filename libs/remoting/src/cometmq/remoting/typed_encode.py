@@ -51,16 +51,23 @@ class FrameEncoder:
     def encode_reply(
         self, out: list[Buffer], serialization: int, opaque: int, reply: Reply | msgspec.Struct
     ) -> int:
-        """Append the frame of an answer to `out` without copying its body; return its size."""
+        """Append the frame of an answer to `out` without copying its body; return its size.
+
+        An answer that does not fit the binary form is encoded as JSON, which every client decodes:
+        a client's answer that is forwarded may have any code. RocketMQ truncates it to 16 bits.
+        """
         if type(reply) is not Reply:
             reply = Reply(header=reply)
         header, ext, head = reply.header, reply.ext, None
-        if header is not None and (ext is None or type(ext) is ConstantExt):
-            plan = self._plans.get(type(header)) or self._plan(type(header))
-            fast = plan.binary_reply if serialization == _BINARY else plan.json_reply
-            head = fast(header, ext, opaque, reply)
-        if head is None:
-            head = self._head(serialization, reply.code, FLAG_REPLY, opaque, reply)
+        try:
+            if header is not None and (ext is None or type(ext) is ConstantExt):
+                plan = self._plans.get(type(header)) or self._plan(type(header))
+                fast = plan.binary_reply if serialization == _BINARY else plan.json_reply
+                head = fast(header, ext, opaque, reply)
+            if head is None:
+                head = self._head(serialization, reply.code, FLAG_REPLY, opaque, reply)
+        except struct.error:
+            return self.encode_reply(out, _JSON, opaque, reply)
         if reply.body:
             return append_frame(out, serialization, head, reply.body)
         size = len(head)
