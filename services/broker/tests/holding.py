@@ -23,9 +23,10 @@ lanes = pytest.mark.parametrize(
 
 async def check(measure: Callable[[], Awaitable[float]]) -> None:
     """Measure again if a hold was too long, because caches and imports need time once."""
-    holds = [adjusted(await measure())]
-    while holds[-1] >= HOLD_S_MAX:
+    holds: list[float] = []
+    while not holds or holds[-1] >= HOLD_S_MAX:
         assert len(holds) < ATTEMPTS, holds
+        await asyncio.sleep(0)  # what `adjusted` took is no part of the next measurement
         holds.append(adjusted(await measure()))
 
 
