@@ -8,15 +8,17 @@ import errno
 import os
 import secrets
 import socket
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from cometmq.remoting.errors import SettingsError
 
+# All are below Linux's ephemeral range, from which outgoing connections take ports at any time.
 _PORTS: Final = range(22_000, 32_000)
-"""Below Linux's ephemeral range, from which outgoing connections take ports at any time."""
+PORTS_FOR_LATER: Final = range(17_000, 22_000)
+"""Ports that stay free until a program is started, because no other chooses one of them for 0."""
 _PORT_ATTEMPTS: Final = 100
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -54,13 +56,15 @@ def check_port(
         socket.create_server((host, port), family=family).close()
 
 
-def free_port(host: str, distances: Collection[int] = (0,)) -> int:
+def free_port(
+    host: str, distances: Collection[int] = (0,), *, among: Sequence[int] = _PORTS
+) -> int:
     """Return a random port that is free and whose neighbours at the given distances are free, too.
 
     Raise OSError if none was found, or if the host is not an address of this machine.
     """
     for _ in range(_PORT_ATTEMPTS):
-        port = secrets.choice(_PORTS)
+        port = secrets.choice(among)
         if all(_is_free(host, port + distance) for distance in distances):
             return port
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))

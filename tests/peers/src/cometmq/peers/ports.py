@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 HOST: Final = "127.0.0.1"
-# Above the well-known ports of brokers, below those that programs choose for port 0.
-_PORTS: Final = range(12_000, 22_000)
+# Above the well-known ports of brokers, below those that programs choose.
+_PORTS: Final = range(12_000, 17_000)
 # A broker listens on p, on p - 2 (VIP) and, for replication, on p + 1.
 _BROKER_NEIGHBOURS: Final = (-2, 0, 1)
 _ATTEMPTS: Final = 200

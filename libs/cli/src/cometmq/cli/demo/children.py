@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.cli.demo.errors import DemoFailed
-from cometmq.runtime.places import free_port
+from cometmq.runtime.places import PORTS_FOR_LATER, free_port
 
 HOST: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 60
@@ -24,8 +24,8 @@ _BROKER_NEIGHBOURS: Final = (-2, 0, 1)
 @asynccontextmanager
 async def suite(folder: Path, *more: str) -> AsyncIterator[str]:
     """Run `cometmq standalone` in a folder; yield the address of its name server."""
-    namesrv_port = free_port(HOST)
-    broker_port = free_port(HOST, _BROKER_NEIGHBOURS)
+    namesrv_port = free_port(HOST, among=PORTS_FOR_LATER)
+    broker_port = free_port(HOST, _BROKER_NEIGHBOURS, among=PORTS_FOR_LATER)
     options = [
         *("--data", str(folder), "--namesrv-port", str(namesrv_port)),
         *("--broker-port", str(broker_port), "--http-port", "-1", *more),

@@ -16,7 +16,7 @@ from cometmq.cli.demo.children import HOST, end
 from cometmq.cli.demo.errors import DemoFailed
 from cometmq.client.admin import AdminClient
 from cometmq.client.cluster.routes import MASTER_ID
-from cometmq.runtime.places import free_port
+from cometmq.runtime.places import PORTS_FOR_LATER, free_port
 
 GROUP: Final = "orders"
 BROKER_COUNT: Final = 3
@@ -53,7 +53,7 @@ class Group:
     """A broker group whose record is a file."""
 
     def __init__(self, folder: Path) -> None:
-        self.namesrv = f"{HOST}:{free_port(HOST)}"
+        self.namesrv = f"{HOST}:{free_port(HOST, among=PORTS_FOR_LATER)}"
         self._folder = folder
         taken: set[int] = set()
         self._ports = [_another_port(taken, _BROKER_NEIGHBOURS) for _ in range(BROKER_COUNT)]
@@ -198,7 +198,7 @@ def _name(ordinal: int) -> str:
 def _another_port(taken: set[int], distances: tuple[int, ...]) -> int:
     """Return a port that is free and, like its neighbours, not in `taken`; add them all to it."""
     while True:
-        port = free_port(HOST, distances)
+        port = free_port(HOST, distances, among=PORTS_FOR_LATER)
         ports = {port + distance for distance in distances}
         if not ports & taken:
             taken |= ports

@@ -31,7 +31,7 @@ from cometmq.ha.record import Record
 from cometmq.ha.role import Role
 from cometmq.remoting.transport.server import Server
 from cometmq.runtime.clock import SystemClock
-from cometmq.runtime.places import free_port
+from cometmq.runtime.places import PORTS_FOR_LATER, free_port
 from cometmq.runtime.settings import load
 from cometmq.store.message_store import MessageStore
 
@@ -89,7 +89,7 @@ class BrokerGroup:
     def __init__(self, folder: Path, count: int, **settings: str) -> None:
         self._folder = folder
         self._settings = settings
-        self._ports = [free_port(HOST, NEIGHBOURS) for _ in range(count)]
+        self._ports = [free_port(HOST, NEIGHBOURS, among=PORTS_FOR_LATER) for _ in range(count)]
         self.place = MemoryPlace()
         self.port = self.place.port()
         self.ports: dict[int, MemoryRecord] = {}
