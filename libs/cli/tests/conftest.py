@@ -174,6 +174,8 @@ def suite(tmp_path_factory):
 @pytest.fixture
 def call(capfdbinary, monkeypatch):
     """Run the command line in this process; return its exit status, output and errors."""
+    # The tests that follow in this process keep their priority.
+    monkeypatch.setattr("cometmq.cli.programs.commands.yield_processors", lambda: None)
 
     def call(*args):
         monkeypatch.setattr(sys, "argv", ["cometmq", *map(str, args)])
