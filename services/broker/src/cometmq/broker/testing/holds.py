@@ -5,6 +5,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from statistics import median
 from time import thread_time
 from typing import Any
 
@@ -12,7 +13,7 @@ import msgspec
 
 HOLD_S_MAX = 0.02
 """No request may hold the loop for longer, `adjusted` to the speed of the machine."""
-SAMPLE_S = 0.0075
+SAMPLE_S = 0.006
 """CPU time of the sample on the machine on which the bounds of requests were chosen."""
 
 
@@ -24,7 +25,7 @@ def adjusted(hold_s: float) -> float:
     """
     if hold_s < HOLD_S_MAX:
         return hold_s
-    return hold_s / max(1.0, min(_sample_s() for _ in range(3)) / SAMPLE_S)
+    return hold_s / max(1.0, median(_sample_s() for _ in range(3)) / SAMPLE_S)
 
 
 def _sample_s() -> float:
