@@ -13,6 +13,7 @@ import pytest
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.consuming.lag_report import collect
 from cometmq.client import ClientOptions, Message, MessageQueue, Producer
+from cometmq.insight.snapshot import look
 from cometmq.peers.ports import free_port
 from cometmq.peers.processes import wait_until
 from cometmq.remoting.codes import RequestCode
@@ -39,6 +40,7 @@ class Bench:
         self.cluster = cluster
         self._call = call
         self.http = free_port()
+        self.group = GROUP
 
     def start(self):
         self.cluster.start_broker(BROKER, **{**SMALL, "admin-http-port": str(self.http)})
@@ -87,7 +89,7 @@ class Bench:
 
     def commit(self, offset, queue=0):
         code = RequestCode.UPDATE_CONSUMER_OFFSET
-        self.broker(code, UpdateConsumerOffset(GROUP, TOPIC, queue, offset))
+        self.broker(code, UpdateConsumerOffset(self.group, TOPIC, queue, offset))
 
     def lags(self):
         """Return the lag by topic, for each way to ask; topics without lag are left out."""
@@ -95,20 +97,23 @@ class Bench:
         found: dict[str, Counter[str]] = {name: Counter() for name in METRICS}
         for name, labels, value in ROW.findall(text):
             at = dict(LABEL.findall(labels))
-            if name in found and GROUP in (at.get("group"), at.get("consumer_group")):
+            if name in found and self.group in (at.get("group"), at.get("consumer_group")):
                 found[name][at["topic"]] += int(float(value))
-        one = json.loads(self.say("lag", GROUP, "--json"))
+        one = json.loads(self.say("lag", self.group, "--json"))
         found["cometmq lag GROUP"] = Counter()
         for row in one["queues"]:
             found["cometmq lag GROUP"][row["topic"]] += row["lag"]
         totals = {row["group"]: row["lag"] for row in json.loads(self.say("lag", "--json"))}
         found["AdminClient.lag"] = Counter()
-        for it in self.ask(lambda admin: admin.lag(GROUP)):
+        for it in self.ask(lambda admin: admin.lag(self.group)):
             found["AdminClient.lag"][it.queue.topic] += it.lag
-        page = self.ask(lambda admin: collect(admin, self.cluster.namesrv, GROUP, None))
-        (row,) = page.groups
+        page = self.ask(lambda admin: collect(admin, self.cluster.namesrv))
+        (row,) = (it for it in page.groups if it.group == self.group)
         found["lag --report"] = Counter({it.topic: it.lag for it in row.topics})
-        assert one["lag"] == totals[GROUP] == row.lag == sum(found["cometmq lag GROUP"].values())
+        console = self.ask(look).group(self.group)
+        found["console"] = Counter({it.topic: it.lag for it in console.topics})
+        assert one["lag"] == totals[self.group] == row.lag
+        assert one["lag"] == sum(found["cometmq lag GROUP"].values())
         return {name: +counts for name, counts in found.items()}
 
     def check(self, expected):
@@ -121,7 +126,7 @@ class Bench:
             return {name for name, it in self.lags().items() if it != wanted} == set()
 
         wait_until(agree, 30, f"{wanted}, but: {self.lags()}")
-        (diff,) = re.findall(r"Diff Total: (-?\d+)", self.say("consumerProgress", "-g", GROUP))
+        (diff,) = re.findall(r"Diff Total: (-?\d+)", self.say("consumerProgress", "-g", self.group))
         return int(diff)
 
 
@@ -185,3 +190,19 @@ def test_every_way_to_ask_shows_the_same_lag(bench):
     # beyond the end, as after the topic was deleted and created again
     bench.commit(1000)
     bench.check({TOPIC: 3})
+
+
+def test_a_group_that_only_commits_offsets_is_known_everywhere(bench):
+    bench.group = "bare"
+    bench.send(10)
+    bench.commit(3)
+    assert bench.check({TOPIC: 7}) == 7
+
+    listed = {row["group"]: row for row in json.loads(bench.say("group", "list", "--json"))}
+    assert set(listed) == {GROUP, "bare"}
+    assert (listed["bare"]["members"], listed["bare"]["topics"]) == (0, [TOPIC])
+    assert json.loads(bench.say("group", "describe", "bare", "--json"))["unread_messages"] == 7
+    assert list(bench.ask(look).group("bare").members) == []  # rather than not told
+
+    bench.say("group", "delete", "bare", "--yes")
+    assert "bare" not in bench.say("group", "list")

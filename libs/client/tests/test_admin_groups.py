@@ -16,10 +16,13 @@ from cometmq.client import (
     MessageQueue,
     Producer,
 )
+from cometmq.client.admin.broker_consumers import BrokerConsumers
+from cometmq.client.admin.known_groups import find_group, known_groups
 from cometmq.client.clock import wall_ms
 from cometmq.client.testing import MemoryCluster
 from cometmq.client.testing.waiting import eventually
 from cometmq.remoting import remarks
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import ConsumerNotOnline, ServerError
 
@@ -68,6 +71,27 @@ async def test_resetting_an_idle_group_sets_its_first_offsets(
     assert (await admin.reset_offsets("new", "T", END, is_new_group=True))[QUEUE] == 3
     assert await admin.committed_offset("new", QUEUE) == 3
     assert "new" in await admin.groups()  # or no list of groups and no `lag` would show it
+
+
+async def test_a_group_with_only_an_offset_is_known_with_the_default_settings(
+    cluster: MemoryCluster, admin: AdminClient
+) -> None:
+    for name in ("bare", "%RETRY%bare", "%DLQ%bare", "not a name"):
+        cluster.broker.offsets[name, "T", 0] = 3
+    settings = await admin.groups()
+    default = SubscriptionGroupConfig(group_name="bare")
+    assert await known_groups(admin) == {**settings, "bare": default}
+    assert await find_group(admin, "bare") == default
+    assert await find_group(admin, "%RETRY%bare") is None
+
+
+async def test_offsets_are_read_only_for_a_group_without_settings(
+    admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = SubscriptionGroupConfig(group_name="made", retry_max_times=3)
+    await admin.create_group(config)
+    monkeypatch.delattr(BrokerConsumers, "consumer_offsets")
+    assert await find_group(admin, "made") == config
 
 
 async def test_offsets_of_an_unknown_group_are_not_moved(

@@ -6,7 +6,7 @@ import pytest
 
 from cometmq.insight.asking import Queue, Turns
 from cometmq.insight.history import History
-from cometmq.insight.model import Snapshot, TopicKind, Trouble, Unknown, Unreachable
+from cometmq.insight.model import Snapshot, TopicKind, Trouble, Unknown, Unreachable, known
 from cometmq.insight.rules.consuming import retention_s
 from cometmq.remoting.bodies.connections import ProducerInfo
 from cometmq.remoting.bodies.topic_config import TopicConfig
@@ -238,3 +238,11 @@ def test_memory_that_is_not_told_is_unknown(told):
 def test_parts_that_exceed_the_memory_are_left_out():
     (broker,) = seen(master(runtime={"memory": "resident=10,program=90,pullCache=4"})).brokers
     assert sum(it.size for it in broker.state.memory.parts) == 10
+
+
+def test_groups_with_only_offsets_are_listed_under_names_that_consumers_can_use():
+    places = ("T@G", "T@%RETRY%G", "T@%DLQ%G", "T@not a name", "T@")
+    found = seen(master(offsets={place: {0: 20} for place in places}))
+    assert [(it.name, it.lag, it.retries, it.is_enabled) for it in known(found.groups)] == [
+        ("G", 30, 16, True)
+    ]

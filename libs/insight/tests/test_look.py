@@ -216,6 +216,12 @@ async def test_callers_at_the_same_time_share_one_look(fakes):
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("more", [{}, {"get_broker_overview": body(BrokerOverview())}])
+async def test_the_members_of_a_group_with_only_offsets_are_told(fakes, more):
+    await fakes.start("a", **more)
+    assert (await looked(fakes)).group("G").members == []
+
+
 async def test_a_broker_with_an_overview_is_asked_once_for_all(fakes):
     singly = []
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from cometmq.cli.outcome import MISSING
 from cometmq.client.admin import AdminClient
+from cometmq.client.admin.known_groups import find_group
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
@@ -31,7 +32,7 @@ def broadcasting_text(group: str) -> str:
 
 async def known_group(admin: AdminClient, group: str) -> SubscriptionGroupConfig:
     """Return the settings of a group; raise ClientError if no broker knows it."""
-    config = (await admin.groups()).get(group)
+    config = await find_group(admin, group)
     if config is None:
         check_not_reserved(group)
     if config is None and MISSING:

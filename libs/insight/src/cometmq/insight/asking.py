@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.known_groups import with_offsets_only
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.insight.model import Since, Trouble, Unknown, Unreachable, is_silence
 from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerInfo
@@ -144,7 +145,8 @@ async def ask(
         overview = group.create_task(asking.answer(_overview(broker, memory)))
     found = overview.result()
     if not isinstance(found, BrokerOverview) and not is_silence(found):
-        await _take_turns(broker, memory, topics.result(), groups.result(), now_ms)
+        names = _group_names(groups.result(), offsets.result())
+        await _take_turns(broker, memory, topics.result(), names, now_ms)
     master = MasterAnswers(
         topics=topics.result(),
         groups=groups.result(),
@@ -192,7 +194,7 @@ async def _overview(broker: BrokerAdmin, memory: BrokerMemory) -> BrokerOverview
 
 
 def _with_overview(master: MasterAnswers, overview: BrokerOverview) -> MasterAnswers:
-    names = () if isinstance(master.groups, Unknown) else master.groups
+    names = _group_names(master.groups, master.offsets)
     consumers: dict[str, ConsumerConnections | None] = dict.fromkeys(names)
     for name, it in overview.groups.items():
         consumers[name] = ConsumerConnections(
@@ -215,6 +217,16 @@ def _with_overview(master: MasterAnswers, overview: BrokerOverview) -> MasterAns
     )
 
 
+def _group_names(
+    groups: Mapping[str, SubscriptionGroupConfig] | Unknown,
+    offsets: Mapping[str, Mapping[int, int]] | Unknown,
+) -> Collection[str]:
+    """Return the broker's groups, including those without settings."""
+    settings = {} if isinstance(groups, Unknown) else groups
+    places = () if isinstance(offsets, Unknown) else offsets
+    return with_offsets_only(settings, {place.partition("@")[2] for place in places})
+
+
 def unreachable(error: CometError, since: Since) -> Unreachable:
     """Return the state of a broker that failed with `error`."""
     trouble = Trouble.REFUSES
@@ -229,7 +241,7 @@ async def _take_turns(
     broker: BrokerAdmin,
     memory: BrokerMemory,
     topics: Mapping[str, Any] | Unknown,
-    groups: Mapping[str, Any] | Unknown,
+    groups: Collection[str],
     now_ms: int,
 ) -> None:
     room = asyncio.Semaphore(IN_FLIGHT_MAX)
@@ -253,12 +265,11 @@ async def _take_turns(
             return
 
     topic_names = () if isinstance(topics, Unknown) else topics.keys()
-    group_names = () if isinstance(groups, Unknown) else groups.keys()
     try:
         async with asyncio.timeout(TURNS_S_MAX), asyncio.TaskGroup() as tasks:
             for topic in memory.queues.next(topic_names, TURN_MAX):
                 tasks.create_task(attempt(bounds_of(topic)))
-            for group in memory.consumers.next(group_names, TURN_MAX):
+            for group in memory.consumers.next(groups, TURN_MAX):
                 tasks.create_task(attempt(members_of(group)))
     except* TimeoutError:  # the items left over keep their last answers
         pass

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.client.admin.known_groups import with_offsets_only
 from cometmq.insight.asking import NOT_TOLD, MasterAnswers, Queue
 from cometmq.insight.history import RATE_UNKNOWN, Sample
 from cometmq.insight.members import is_ours
@@ -58,8 +59,8 @@ def build_groups(parts: Parts) -> list[Group]:
                 name: config for name, config in answers.groups.items() if name not in configs
             }
     sums = _sums(parts)
-    names = sorted(configs.keys() | sums.keys())
-    return [_group(parts, name, configs.get(name), sums.get(name, {})) for name in names]
+    known = with_offsets_only(configs, sums)
+    return [_group(parts, name, config, sums.get(name, {})) for name, config in known.items()]
 
 
 def _sums(parts: Parts) -> dict[str, dict[str, _Sum]]:
@@ -136,7 +137,7 @@ def _add_queue(
 def _group(
     parts: Parts,
     name: str,
-    config: SubscriptionGroupConfig | None,
+    config: SubscriptionGroupConfig,
     sums: Mapping[str, _Sum],
 ) -> Group:
     members, online = _members(parts, name)
@@ -158,8 +159,8 @@ def _group(
     return Group(
         name=name,
         is_system=not is_ours(name),
-        retries=16 if config is None else config.retry_max_times,
-        is_enabled=config is None or config.consume_enable,
+        retries=config.retry_max_times,
+        is_enabled=config.consume_enable,
         members=members,
         model=None if online is None else online.message_model,
         consume_type=None if online is None else online.consume_type,

@@ -25,6 +25,7 @@ from cometmq.cli.say import say
 from cometmq.cli.verbs.topic_changes import configs_at, unread_notes
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
+from cometmq.client.admin.known_groups import with_offsets_only
 from cometmq.client.errors import ClientError
 from cometmq.client.message import check_group
 from cometmq.insight import times
@@ -83,9 +84,10 @@ def list_groups(
 
     async def question(admin: AdminClient) -> list[list[Cell]]:
         topics = await topics_by_group(admin)
+        known = with_offsets_only(await admin.groups(), topics)
         return [
             _row(await members_of(admin, group, config), topics.get(group, set()))
-            for group, config in (await admin.groups()).items()
+            for group, config in known.items()
             if with_all or is_ours(group)
         ]
 

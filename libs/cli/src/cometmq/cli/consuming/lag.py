@@ -30,6 +30,7 @@ from cometmq.cli.plots import sparkline
 from cometmq.cli.say import say
 from cometmq.cli.verbs.topic_changes import check_exists, unread_notes
 from cometmq.cli.watching import Every, watch
+from cometmq.client.admin.known_groups import known_groups
 from cometmq.insight import times
 from cometmq.insight.members import is_ours, members_of
 from cometmq.insight.queue_states import (
@@ -192,7 +193,7 @@ def _groups_view(
         absent = AbsentBrokers(admin)
         if topic is not None:
             await check_exists(admin, topic)
-        for group, config in (await admin.groups()).items():
+        for group, config in (await known_groups(admin)).items():
             if not is_ours(group):
                 continue
             try:

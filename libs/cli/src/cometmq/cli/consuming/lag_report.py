@@ -19,6 +19,7 @@ from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
 from cometmq.cli.verbs.pages import is_page_of, write_page
 from cometmq.client.admin import AdminClient
+from cometmq.client.admin.known_groups import known_groups
 from cometmq.client.clock import wall_ms
 from cometmq.insight import times
 from cometmq.insight.members import is_ours, members_of
@@ -119,7 +120,7 @@ async def collect(
     if group is not None:
         configs = {group: await known_group(admin, group)}
     else:
-        found = await admin.groups()
+        found = await known_groups(admin)
         configs = {name: config for name, config in found.items() if is_ours(name)}
     dead = set(await admin.dead_letter_groups())
     absent = AbsentBrokers(admin)

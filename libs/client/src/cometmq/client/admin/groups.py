@@ -2,7 +2,7 @@
 """Administration of consumer groups and their members, on all brokers."""
 
 from cometmq.client.admin.kept_offsets import check_disconnected
-from cometmq.client.admin.known_groups import check_deletable, check_known
+from cometmq.client.admin.known_groups import check_deletable, check_known, settings_of_groups
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import check_kind, checked_header, whole
 from cometmq.client.message import check_group
@@ -19,12 +19,8 @@ class GroupAdmin(AdminBase):
     """Manages consumer groups."""
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
-        """Return the consumer groups of all masters."""
-        found: dict[str, SubscriptionGroupConfig] = {}
-        masters = (await self.masters()).values()
-        for _, groups in await self.ask_each(masters, lambda it: it.groups()):
-            found.update(groups)
-        return dict(sorted(found.items()))
+        """Return the consumer groups for which a master stores settings."""
+        return await settings_of_groups(self)
 
     async def create_group(
         self, config: SubscriptionGroupConfig, *, cluster: str | None = None

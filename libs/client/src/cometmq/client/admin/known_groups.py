@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rejects names of consumer groups that no broker knows, which are usually misspelt."""
+"""The consumer groups that brokers know: those with settings, and those with only an offset.
 
-from collections.abc import Collection
+A client can commit offsets without ever joining its group; brokers then store no settings for it.
+Other names are usually misspelt, and are rejected.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from cometmq.client.admin.broker import BrokerAdmin
@@ -9,22 +13,53 @@ from cometmq.client.admin.scope import AdminBase
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import check_group
 from cometmq.remoting.bodies.offsets import ConsumerOffsetTable
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.remoting.spelling import did_you_mean
 
 NEW_GROUP: Final = "is_new_group=True sets the first offsets of a new group"
 
 
+async def settings_of_groups(admin: AdminBase) -> dict[str, SubscriptionGroupConfig]:
+    """Return the groups for which a master stores settings."""
+    found: dict[str, SubscriptionGroupConfig] = {}
+    masters = (await admin.masters()).values()
+    for _, groups in await admin.ask_each(masters, lambda it: it.groups()):
+        found.update(groups)
+    return dict(sorted(found.items()))
+
+
+async def known_groups(admin: AdminBase) -> dict[str, SubscriptionGroupConfig]:
+    """Return the groups for which a master stores settings or an offset."""
+    return with_offsets_only(await settings_of_groups(admin), await _groups_with_offsets(admin))
+
+
+async def find_group(admin: AdminBase, group: str) -> SubscriptionGroupConfig | None:
+    """Return the settings of one group as `known_groups` does; None if no master knows it.
+
+    The offsets, a much larger table, are read only if no master has settings.
+    """
+    if (found := (await settings_of_groups(admin)).get(group)) is not None:
+        return found
+    return with_offsets_only({}, await _groups_with_offsets(admin)).get(group)
+
+
+def with_offsets_only(
+    settings: Mapping[str, SubscriptionGroupConfig], names: Iterable[str]
+) -> dict[str, SubscriptionGroupConfig]:
+    """Add the groups that have only offsets, with the settings that brokers use for them."""
+    bare = {name for name in names if name not in settings and _can_be_joined(name)}
+    added = {name: SubscriptionGroupConfig(group_name=name) for name in bare}
+    return dict(sorted({**settings, **added}.items()))
+
+
 async def check_known(admin: AdminBase, group: str, advice: str = "") -> None:
     """Raise InvalidArgument unless a master stores settings or an offset for the group."""
     check_group(group)
-    masters = (await admin.masters()).values()
-    known: set[str] = set()
-    for _, groups in await admin.ask_each(masters, lambda it: it.groups()):
-        known.update(groups)
+    known = set(await settings_of_groups(admin))
     if group in known:
         return
-    for _, offsets in await admin.ask_each(masters, lambda it: it.consumer_offsets()):
-        known.update(_groups_of(offsets))
+    known |= await _groups_with_offsets(admin)
     if group not in known:
         more = f" ({advice})" if advice else ""
         raise InvalidArgument(
@@ -60,5 +95,22 @@ async def check_deletable(
         )
 
 
+async def _groups_with_offsets(admin: AdminBase) -> set[str]:
+    found: set[str] = set()
+    masters = (await admin.masters()).values()
+    for _, offsets in await admin.ask_each(masters, lambda it: it.consumer_offsets()):
+        found |= _groups_of(offsets)
+    return found
+
+
 def _groups_of(offsets: ConsumerOffsetTable) -> set[str]:
     return {place.rpartition("@")[2] for place in offsets.offset_table}
+
+
+def _can_be_joined(name: str) -> bool:
+    """Return whether consumers can use the name; brokers keep offsets under any name."""
+    try:
+        check_group(name)
+    except InvalidArgument:
+        return False
+    return not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
