@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What strangers send to a control port leaves no lines of gRPC on standard error."""
+"""Strangers at a control port cannot make gRPC print lines on standard error."""
 
 import socket
 from typing import Final

@@ -148,7 +148,7 @@ class Notes:
         self._log.warning("notes.damaged", error=error, kept=str(kept))
 
     def _write(self, note: Note) -> list[Note]:
-        """Store a note; return those that were found if the file had to be opened."""
+        """Store a note. If the file was not open, open it and return the notes in it."""
         found = self._read() if self._database is None else []
         database = self._database
         assert database is not None

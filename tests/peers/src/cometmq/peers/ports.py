@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 HOST: Final = "127.0.0.1"
-# Above the well-known ports of brokers, below those that programs choose.
+# Above the well-known ports of brokers, and below the ports that programs choose themselves.
 _PORTS: Final = range(12_000, 17_000)
 # A broker listens on p, on p - 2 (VIP) and, for replication, on p + 1.
 _BROKER_NEIGHBOURS: Final = (-2, 0, 1)

@@ -154,8 +154,9 @@ def lag_grows(snapshot: Snapshot, history: History) -> Iterator[Condition]:
 
 
 def behind(snapshot: Snapshot, history: History) -> Iterator[Condition]:
-    """Find groups with members that have left messages unread for long: those that read slowly,
-    and those of which a single snapshot cannot tell whether they read at all.
+    """Find groups with members whose messages have been unread for long.
+
+    They read slowly, or there is only one snapshot, which cannot show whether they read at all.
     """
     told = {it.subject for rule in (stuck, lag_grows) for it in rule(snapshot, history)}
     kept_s = retention_s(snapshot)

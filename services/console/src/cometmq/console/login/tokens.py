@@ -18,7 +18,7 @@ GENERATED: Final = "token"
 
 
 class Tokens:
-    """The valid tokens, by their digests; those of a file are read again when it changes."""
+    """The valid tokens, by their digests. `refresh` reads their file again when it has changed."""
 
     def __init__(self, path: Path | None, setting: str = "") -> None:
         """Read the file; raise SettingsError if it cannot be used. Without one, none is valid."""

@@ -92,7 +92,7 @@ class Intake:
         return data[:end]
 
     def _wait_with_held(self) -> None:
-        """Let what is held wait for its turn, unless the connection waits in any case."""
+        """Wait for a turn to serve the held bytes, unless the connection waits already."""
         is_waiting = self._backlog or self._reading.pauses & BACKLOG
         if self._held and not is_waiting and self._may_serve:
             self._fall_behind()
