@@ -50,10 +50,13 @@ class Api:
                 return json.loads(json.dumps(self.group))
             case "Lease":
                 return self.lease
+        claim = {"spec": {"resources": {"requests": {"storage": "1Gi"}}}}
         return {
             "metadata": {"generation": 1, "ownerReferences": [{"uid": "u"}]},
-            "spec": {"replicas": 2, "template": {"metadata": {}}},
-        }
+            "spec": {
+                "replicas": 2, "template": {"metadata": {}}, "volumeClaimTemplates": [claim],
+            },
+        }  # fmt: skip
 
     async def list(self, *_):
         return []

@@ -8,15 +8,8 @@ import pytest
 from cometmq.ha.actions import Tell
 from cometmq.ha.orders import HandOver
 from cometmq.operator.broker_groups import decide
-from cometmq.operator.broker_groups.decide import (
-    Backlog,
-    Nothing,
-    Reason,
-    Release,
-    Restart,
-    Seen,
-    Wait,
-)
+from cometmq.operator.broker_groups.decide import Nothing, Reason, Release, Restart, Wait
+from cometmq.operator.broker_groups.seen import Backlog, Seen
 from cometmq.operator.testing.states import (
     DOWN,
     DOWN_STALE,
@@ -107,14 +100,14 @@ def test_replicas(case):
 
 def test_pods_that_have_to_go_leave_unless_the_group_is_deleted():
     state = seen(READY, READY, READY, READY)
-    assert decide.leaving(group(replicas=2), state) == {2, 3}
-    assert decide.leaving(deleting(group(replicas=2)), state) == frozenset()
+    assert group(replicas=2).leaving(4, state.pods) == {2, 3}
+    assert deleting(group(replicas=2)).leaving(4, state.pods) == frozenset()
     assert decide.replicas(deleting(group(replicas=2)), state) == 4
 
 
 def test_a_pod_that_is_still_stopping_stays_out_of_the_set():
     state = seen(READY, READY, ENDING, replicas=2, out=(2,))
-    assert decide.leaving(group(replicas=2), state) == {2}
+    assert group(replicas=2).leaving(2, state.pods) == {2}
     assert decide.replicas(group(replicas=2), state) == 2
 
 
@@ -167,6 +160,6 @@ def test_a_stopping_broker_does_not_become_the_master():
 
 def test_a_master_has_to_be_open_in_the_epoch_of_the_record():
     state = seen(READY, READY)
-    assert decide.has_master(state)
-    assert not decide.has_master(seen(READY, READY, record=None))
-    assert not decide.has_master(seen(READY, READY, statuses=state.statuses[1:]))
+    assert state.has_master
+    assert not seen(READY, READY, record=None).has_master
+    assert not seen(READY, READY, statuses=state.statuses[1:]).has_master

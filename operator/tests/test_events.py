@@ -9,8 +9,9 @@ import pytest
 
 from cometmq.operator.api import ApiUnreachable, KubeApi
 from cometmq.operator.api_types.status import GroupStatus
-from cometmq.operator.broker_groups.decide import Nothing, Reason, Restart, Seen, Wait
+from cometmq.operator.broker_groups.decide import Nothing, Reason, Restart, Wait
 from cometmq.operator.broker_groups.events import PATIENCE_MS, Reporter
+from cometmq.operator.broker_groups.seen import Seen
 from cometmq.operator.broker_groups.status import Findings, status_of
 from cometmq.operator.engine.context import Context
 from cometmq.operator.testing.states import READY, STALE, group, seen

@@ -10,11 +10,11 @@ from cometmq.ha.actions import Status
 from cometmq.ha.record import Copy, Record
 from cometmq.ha.role import Role
 from cometmq.operator.api_types.broker_group import KIND
-from cometmq.operator.broker_groups.decide import Backlog
 from cometmq.operator.broker_groups.group import FINALIZER
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.group_pass import GroupPass
 from cometmq.operator.broker_groups.observe import REVISION
+from cometmq.operator.broker_groups.seen import Backlog
 from cometmq.operator.engine.context import Context
 from cometmq.remoting.errors import RequestTimeout
 from cometmq.remoting.log import NO_LOG
@@ -64,9 +64,8 @@ class World:
             wall_time=lambda: "2026-01-01T00:00:00Z", log=NO_LOG,
         )  # fmt: skip
         self.work = GroupPass((KIND, "mq", "orders"), context, self.elector)
-        self.work._owned = Mock(
-            find_service=AsyncMock(), apply=AsyncMock(return_value=False), service=None
-        )
+        owned: Any = self.work._owned
+        owned.find_service, owned.apply = AsyncMock(), AsyncMock(return_value=False)
         self.work._group_key = AsyncMock(keys=())
         drain: Any = self.work._drain
         drain.refuse_sends = AsyncMock()
@@ -77,9 +76,10 @@ class World:
         if kind == KIND:
             return self.group
         template: Any = {"metadata": {}}
+        claim = {"spec": {"resources": {"requests": {"storage": "1Gi"}}}}
         return {
             "metadata": {"generation": 1, "ownerReferences": [{"uid": "u"}]},
-            "spec": {"replicas": 2, "template": template},
+            "spec": {"replicas": 2, "template": template, "volumeClaimTemplates": [claim]},
             "status": {"updateRevision": "new", "observedGeneration": 1},
         }
 

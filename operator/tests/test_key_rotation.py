@@ -22,7 +22,7 @@ from cometmq.operator.broker_groups.key_rotation import (
     stored_of,
 )
 from cometmq.operator.broker_groups.key_secret import KeySecret, new_key
-from cometmq.operator.broker_groups.observe import Live, is_key_required
+from cometmq.operator.broker_groups.observe import Live
 from cometmq.operator.broker_groups.render import broker_conf, objects
 from cometmq.operator.broker_groups.user_orders import RotateKey, given, plan
 from cometmq.operator.testing.states import READY, group, seen
@@ -174,7 +174,7 @@ def live(*marks, template=None):
     ],
 )
 def test_a_proof_is_demanded_once_no_pod_is_without_the_key(found, is_required):
-    assert is_key_required(found) is is_required
+    assert found.is_key_required is is_required
 
 
 @pytest.mark.parametrize("is_required", [True, False])

@@ -10,24 +10,28 @@ from cometmq.broker.registration.addresses import shared_address
 from cometmq.broker.settings import BrokerSettings
 from cometmq.operator.api import ApiRefused
 from cometmq.operator.broker_groups.master_endpoint import MasterEndpoint
-from cometmq.operator.broker_groups.master_service import (
-    MasterPod,
-    ServiceSeen,
-    address_of,
-    endpoint_slice,
-    is_wanted,
-    service_seen,
-)
+from cometmq.operator.broker_groups.master_service import MasterPod, address_of, endpoint_slice
 from cometmq.operator.broker_groups.render import broker_conf, config_hash, master_service, objects
 from cometmq.operator.testing.states import group
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.settings import load
 
-SERVICE = ServiceSeen("s-1", "10.96.0.7")
+SERVICE = "s-1"
 POD = MasterPod("orders-1", "p-1", "10.0.0.1", "node-b", 4)
 NODE_PORTS = {"type": "NodePort", "nodePorts": [30911, 30921]}
 OUTSIDE = {**NODE_PORTS, "masterHost": "mq.example.com", "masterNodePort": 30900}
 BALANCED = {"type": "LoadBalancer", "hosts": ["192.0.2.1", "192.0.2.2"], "masterHost": "192.0.2.9"}
+
+
+def with_ip(address):
+    return {"spec": {"clusterIP": address}}
+
+
+def rendered(one, address=""):
+    return objects(
+        one, image="i", replicas=2, volume_size="1Gi", operator_namespace="o",
+        group_address=address,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -43,7 +47,7 @@ BALANCED = {"type": "LoadBalancer", "hosts": ["192.0.2.1", "192.0.2.2"], "master
 )
 def test_a_master_registers_the_address_of_its_service(tmp_path, spec, address):
     one = group(**spec)
-    found = address_of(one, SERVICE)
+    found = address_of(one, with_ip("10.96.0.7"))
     assert found == address
     file = tmp_path / "broker.conf"
     file.write_text(broker_conf(one, group_address=found), encoding="utf-8")
@@ -52,22 +56,20 @@ def test_a_master_registers_the_address_of_its_service(tmp_path, spec, address):
     shared = shared_address(loaded)
     assert (shared is not None) is bool(address)
     assert f"{shared.host}:{shared.port}" == address if shared else True
-    kinds = objects(one, image="i", replicas=2, volume_size="1Gi", operator_namespace="o")
-    names = [each["metadata"]["name"] for each in kinds if each["kind"] == "Service"]
-    assert ("orders-master" in names) is is_wanted(one) is bool(address)
+    names = [each["metadata"]["name"] for each in rendered(one) if each["kind"] == "Service"]
+    assert ("orders-master" in names) is one.has_master_service is bool(address)
 
 
 def test_an_address_of_version_six_is_in_brackets():
-    assert address_of(group(), ServiceSeen("s", "fd00::7")) == "[fd00::7]:10911"
+    assert address_of(group(), with_ip("fd00::7")) == "[fd00::7]:10911"
 
 
 def test_a_service_without_an_address_is_not_registered():
-    seen = service_seen({"metadata": {"uid": "s"}})
-    assert address_of(group(), seen) == address_of(group(), None) == ""
+    assert address_of(group(), {"metadata": {"uid": "s"}}) == address_of(group(), None) == ""
 
 
 def test_a_new_address_restarts_the_brokers():
-    one, other = (config_hash(group(), group_address=text) for text in ("a:1", "b:1"))
+    one, other = (config_hash(rendered(group(), text)) for text in ("a:1", "b:1"))
     assert one != other
 
 

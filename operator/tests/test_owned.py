@@ -8,7 +8,6 @@ import pytest
 
 from cometmq.ha.places.kubernetes import ANNOTATION
 from cometmq.operator.api import ApiRefused
-from cometmq.operator.broker_groups.decide import Seen
 from cometmq.operator.broker_groups.observe import Live
 from cometmq.operator.broker_groups.owned import OwnedObjects, delete_record
 from cometmq.operator.testing.states import group
@@ -62,6 +61,10 @@ def owned(api):
     return OwnedObjects(Mock(api=api, image="i", operator_namespace="ops"))
 
 
+async def applied(owned, live=NOTHING):
+    await owned.apply(group(), owned.wanted(group(), live, 2), live)
+
+
 def foreign(**metadata):
     return {"metadata": {"uid": "x", **metadata}}
 
@@ -71,21 +74,21 @@ async def test_an_object_of_another_program_is_left_alone_and_named(api, owned, 
     """Users choose the name of a group; one could otherwise take over a service account."""
     theirs = api.objects[kind, name] = foreign(labels={"app": "shop"}, ownerReferences=[])
     with pytest.raises(ApiRefused, match=f"the {kind} {name} exists and is not this group's"):
-        await owned.apply(group(), Seen(), NOTHING)
+        await applied(owned)
     assert api.objects[kind, name] is theirs
     assert kind == "StatefulSet" or ("StatefulSet", "orders") not in api.objects
     del api.objects[kind, name]
-    await owned.apply(group(), Seen(), NOTHING)
+    await applied(owned)
     assert ("StatefulSet", "orders") in api.objects
 
 
 async def test_the_objects_of_the_group_and_of_an_earlier_one_are_applied_again(api, owned):
-    await owned.apply(group(), Seen(), NOTHING)
+    await applied(owned)
     for one in api.objects.values():
         one["metadata"]["ownerReferences"] = []  # as after `kubectl delete --cascade=orphan`
     api.objects["Lease", "orders"] = foreign(annotations={ANNOTATION: "{}"})
     again = OwnedObjects(owned._context)
-    await again.apply(group(), Seen(), NOTHING)
+    await applied(again)
     assert api.objects["StatefulSet", "orders"]["metadata"]["ownerReferences"]
 
 
@@ -114,5 +117,5 @@ async def test_only_the_claims_of_the_groups_pods_are_grown(api, owned):
 
     names = ["store-orders-0", "store-orders-0-copy", "store-orders-eu-0", "copy-orders-0", "store"]
     api.claims = [claim(name) for name in names]
-    await owned.apply(group(), Seen(), await Live.read(api, group()))
+    await applied(owned, await Live.read(api, group()))
     assert api.grown == ["store-orders-0"]

@@ -9,8 +9,9 @@ from cometmq.ha.record import Copy
 from cometmq.ha.role import Role
 from cometmq.operator.api_types.secret_keys import SecretReason
 from cometmq.operator.api_types.status import GroupStatus
-from cometmq.operator.broker_groups.decide import Backlog, Nothing, Reason, Restart, Seen, Wait
+from cometmq.operator.broker_groups.decide import Nothing, Reason, Restart, Wait
 from cometmq.operator.broker_groups.observe import REVISION, Live, seen_of
+from cometmq.operator.broker_groups.seen import Backlog, Seen
 from cometmq.operator.broker_groups.status import Findings, status_of
 from cometmq.operator.testing.states import DOWN, READY, STALE, deleting, group, seen
 

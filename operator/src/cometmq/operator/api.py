@@ -63,6 +63,14 @@ class ApiRefused(CometError):
         self.status = status
 
 
+class NameTaken(ApiRefused):
+    """An object exists that is not the group's, but has the name of one of the group's."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        text = "exists and is not this group's: delete it, or give the group another name"
+        super().__init__(409, f"the {kind} {name} {text}")
+
+
 class ApiUnreachable(CometError):
     """The response is missing or unusable; the server may have performed the request."""
 

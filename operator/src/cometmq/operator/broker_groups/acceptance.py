@@ -7,17 +7,29 @@ person can decide that the group goes on with it.
 
 from typing import Final
 
+import msgspec
+
 from cometmq.ha.actions import Blocked
 from cometmq.ha.missing_record import ACCEPTABLE, ACCEPTANCE
-from cometmq.operator.broker_groups import decide
-from cometmq.operator.broker_groups.decide import Seen
+from cometmq.ha.record import Copy, Record
 from cometmq.operator.broker_groups.group import ACCEPT_LOSS, FENCE, BrokerGroup
+from cometmq.operator.broker_groups.seen import Seen
 
 WITH_RECORD: Final = frozenset({Blocked.NO_CANDIDATE})
 """Reasons why the record's in-sync set elects no master, although there is a record."""
 
 
-def epoch_of(seen: Seen) -> int:
+class AcceptLoss(msgspec.Struct, frozen=True):
+    """Create the record from the most complete store, even if messages may be lost."""
+
+    epoch: int
+    record: Record | None
+    """The record to delete first; None if there is none."""
+    copies: frozenset[Copy]
+    """The stores of all brokers."""
+
+
+def _epoch_of(seen: Seen) -> int:
     """Return the epoch that an acceptance must name.
 
     It is the record's epoch or, without a record, the highest one that a broker has promised. The
@@ -29,9 +41,9 @@ def epoch_of(seen: Seen) -> int:
     return max([1, *(one.promised for one in seen.statuses)])
 
 
-def obstacle(group: BrokerGroup, seen: Seen) -> str:
+def _obstacle(group: BrokerGroup, seen: Seen) -> str:
     """Return what must happen before a loss can be accepted; empty if it can be accepted now."""
-    if decide.has_master(seen):
+    if seen.has_master:
         return "the group has a master, so there is nothing to accept"
     live = [group.pod(one.copy.ordinal) for one in seen.statuses if one.role.is_live]
     if live:
@@ -52,27 +64,36 @@ def obstacle(group: BrokerGroup, seen: Seen) -> str:
     return ""
 
 
-def loss_epoch(group: BrokerGroup, seen: Seen) -> int:
-    """Return the epoch to name for a loss that can be accepted now; 0 if there is none."""
-    return 0 if group.is_deleting or obstacle(group, seen) else epoch_of(seen)
-
-
-def explained(group: BrokerGroup, seen: Seen) -> tuple[str, str] | None:
-    """Return why no master can be elected, with the way to accept a loss if that would help."""
+def explained(group: BrokerGroup, seen: Seen) -> tuple[tuple[str, str] | None, int]:
+    """Return why no master can be elected, with the way to accept a loss if that would help; and
+    the epoch to name for a loss that can be accepted now, 0 if there is none.
+    """
     if seen.election_fault is None:
-        return None
+        return None, 0
     reason, text = seen.election_fault
     if reason not in ACCEPTABLE | WITH_RECORD:
-        return reason, text
+        return (reason, text), 0
     if reason in WITH_RECORD:
         risk = "if the recorded stores are lost, so may be acknowledged messages"
         text = f"{text}; {risk}: {ACCEPTANCE}"
-    if why := obstacle(group, seen):
-        return reason, f"{text}, but not yet: {why}"
-    return reason, (
-        f"{text}, with cometmq k8s accept-loss {group.name} or the annotation"
-        f" {ACCEPT_LOSS}={epoch_of(seen)}"
-    )
+    if why := _obstacle(group, seen):
+        return (reason, f"{text}, but not yet: {why}"), 0
+    epoch = _epoch_of(seen)
+    way = f"with cometmq k8s accept-loss {group.name} or the annotation {ACCEPT_LOSS}={epoch}"
+    return (reason, f"{text}, {way}"), 0 if group.is_deleting else epoch
+
+
+def judged(group: BrokerGroup, seen: Seen, value: str) -> AcceptLoss | str:
+    """Return what an annotation with this value makes the operator do, or why it is refused."""
+    if why := _obstacle(group, seen):
+        return why
+    epoch = _epoch_of(seen)
+    if value != str(epoch):
+        return (
+            f"the loss that can be accepted now has the epoch {epoch}, not {value!r}: look at the"
+            f" condition ElectionPossible again, then use {ACCEPT_LOSS}={epoch}"
+        )
+    return AcceptLoss(epoch, seen.record, frozenset(one.copy for one in seen.statuses))
 
 
 def _silent(group: BrokerGroup, seen: Seen) -> list[str]:

@@ -6,74 +6,23 @@ same state and makes the same decision. Failover is not decided here but in `com
 from the replication streams; readiness of pods only paces planned changes.
 """
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from cometmq.ha import planned
-from cometmq.ha.actions import Statuses, Tell, leads
+from cometmq.ha.actions import Tell
 from cometmq.ha.orders import HandOver
 from cometmq.ha.record import Record
 from cometmq.operator.api_types.secret_keys import SecretReason
-from cometmq.operator.api_types.sections import Deletion, Rollout
+from cometmq.operator.api_types.sections import Rollout
 from cometmq.operator.broker_groups.group import BrokerGroup
+from cometmq.operator.broker_groups.seen import Seen
 from cometmq.operator.engine.managed import SKIP_DRAIN
 
 BEST: Final = "auto"
 """The switchover target that leaves the choice of the next master to the operator."""
-
-
-class PodSeen(msgspec.Struct, frozen=True):
-    is_ready: bool
-    is_current: bool
-    """The pod was created from the latest template."""
-    is_terminating: bool = False
-    trouble: str = ""
-    """Why Kubernetes cannot run the pod, as it says; empty while nothing is wrong."""
-
-    @property
-    def is_fit(self) -> bool:
-        """Whether the pod is ready, up to date and not being deleted."""
-        return self.is_ready and self.is_current and not self.is_terminating
-
-
-class Backlog(msgspec.Struct, frozen=True):
-    """Unconsumed messages of each consumer group; groups without any are not listed."""
-
-    by_group: Mapping[str, int]
-    end: int = -1
-    """The end of the master's log after the count; -1 if unknown."""
-
-    @property
-    def total(self) -> int:
-        return sum(self.by_group.values())
-
-
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a group, as last seen."""
-
-    replicas: int | None = None
-    """The number in the StatefulSet; None if the StatefulSet does not exist yet."""
-    is_settled: bool = True
-    """The controller has seen the StatefulSet's latest template, so `is_current` can be trusted."""
-    pods: Mapping[int, PodSeen] = {}
-    record: Record | None = None
-    may_have_data: bool = True
-    """False only if the record and the brokers' statuses were looked up, the record is missing, and
-    there has never been a master.
-    """
-    statuses: Statuses = ()
-    asked: tuple[int, ...] = ()
-    """The brokers that the elector asks for their status."""
-    election_fault: tuple[str, str] | None = None
-    """Why no master can be elected: reason and text."""
-    backlog: Backlog | None = None
-    """None if unknown, or not queried because the group is not being deleted."""
-    is_quiet: bool = False
-    """No message has been stored for a while, so producers have learnt that the group is read-only.
-    """
 
 
 class Reason(StrEnum):
@@ -116,20 +65,27 @@ Step = Nothing | Wait | Restart | Tell[HandOver]
 Ending = Wait | Release
 
 
-# ---- scaling ---------------------------------------------------------------------------------
+class Decision(msgspec.Struct, frozen=True):
+    """What a pass does."""
+
+    replicas: int
+    """The number of pods that the StatefulSet should have now."""
+    step: Step | Ending
 
 
-def leaving(group: BrokerGroup, seen: Seen) -> frozenset[int]:
-    """Return the ordinals that the elector has to keep out of the in-sync set.
-
-    A pod is included until it is gone; otherwise a broker that is still stopping would rejoin the
-    set.
-    """
+def decide(group: BrokerGroup, seen: Seen, fault: Wait | None) -> Decision:
+    """Return what to do now; `fault` is the reason why the Secrets of the spec cannot be used."""
+    step: Step | Ending
     if group.is_deleting:
-        return frozenset()
-    wanted = group.spec.replicas
-    still_there = {one for one in seen.pods if one >= wanted}
-    return frozenset(range(wanted, seen.replicas or 0)) | still_there
+        step = ending(group, seen)
+    elif group.spec.paused:
+        step = Nothing()
+    else:
+        step = fault or next_step(group, seen)
+    return Decision(replicas(group, seen), step)
+
+
+# ---- scaling ---------------------------------------------------------------------------------
 
 
 def replicas(group: BrokerGroup, seen: Seen) -> int:
@@ -144,19 +100,7 @@ def replicas(group: BrokerGroup, seen: Seen) -> int:
     if group.is_deleting or seen.record is None:
         return now
     ordinals = {copy.ordinal for copy in seen.record.in_sync}
-    return now if ordinals & leaving(group, seen) else wanted
-
-
-_UNITS: Final = {
-    "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40,
-    "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
-}  # fmt: skip
-
-
-def bytes_of(size: str) -> int:
-    """Convert a volume size in the API's notation to bytes."""
-    unit = next((one for one in _UNITS if size.endswith(one)), "")
-    return int(size.removesuffix(unit)) * _UNITS.get(unit, 1)
+    return now if ordinals & group.leaving(now, seen.pods) else wanted
 
 
 # ---- rolling updates -------------------------------------------------------------------------
@@ -187,7 +131,7 @@ def next_step(group: BrokerGroup, seen: Seen) -> Step:
         return Restart(broken[-1])
     if seen.record is None:
         return Wait(Reason.NO_RECORD, "the group has no master yet, so no pod can be spared")
-    if leaving(group, seen):
+    if group.leaving(seen.replicas, seen.pods):
         return Wait(Reason.MEMBER_LEAVES, "pods leave the group first, then others are restarted")
     return _healthy_step(group, seen, seen.record, stale)
 
@@ -244,47 +188,19 @@ def _in_sync(seen: Seen) -> frozenset[int]:
 # ---- deletion --------------------------------------------------------------------------------
 
 
-def may_skip_drain(group: BrokerGroup, seen: Seen) -> bool:
-    """Return whether a deletion may skip the drain: on request, or if there is no data.
-
-    An operator that has just started does not know the record yet, so a missing record proves
-    nothing.
-    """
-    return (
-        group.spec.deletion is Deletion.NOW
-        or group.annotations.get(SKIP_DRAIN) == "true"
-        or seen.replicas is None
-        or not seen.may_have_data
-    )
-
-
 def ending(group: BrokerGroup, seen: Seen) -> Ending:
     """Return whether the deletion of a group may finish now."""
-    if may_skip_drain(group, seen):
+    if group.skips_drain or not seen.has_stores:
         return Release()
     way_out = f"annotate the group with {SKIP_DRAIN}=true to delete it nevertheless"
     if seen.backlog is None:
         text = f"the master does not tell what consumers have left to consume; {way_out}"
         return Wait(Reason.BACKLOG_UNKNOWN, text)
     if seen.backlog.total:
-        worst = ", ".join(f"{name} ({count})" for name, count in worst_first(seen.backlog)[:3])
+        worst = ", ".join(f"{name} ({count})" for name, count in seen.backlog.worst_first[:3])
         text = f"{seen.backlog.total} messages are not consumed yet, by {worst}; {way_out}"
         return Wait(Reason.BACKLOG, text)
     if not seen.is_quiet:
         text = f"the group is read-only, and producers may not have noticed yet; {way_out}"
         return Wait(Reason.SENDS_GO_ON, text)
     return Release()
-
-
-def worst_first(backlog: Backlog) -> list[tuple[str, int]]:
-    """Return the consumer groups and their unconsumed messages, largest backlog first."""
-    return sorted(backlog.by_group.items(), key=lambda one: (-one[1], one[0]))
-
-
-# ---- facts that status and conditions share --------------------------------------------------
-
-
-def has_master(seen: Seen) -> bool:
-    """Return whether the master named in the record is open."""
-    record = seen.record
-    return record is not None and any(leads(one, record) for one in seen.statuses)

@@ -6,9 +6,9 @@ import msgspec
 from cometmq.client.admin import AdminClient
 from cometmq.client.settings import ClientOptions
 from cometmq.operator.access import PLAIN, SecretFault
-from cometmq.operator.broker_groups.decide import Backlog, Seen, may_skip_drain
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.group_elector import GroupElector
+from cometmq.operator.broker_groups.seen import Backlog, Seen
 from cometmq.operator.engine.context import Context
 from cometmq.operator.engine.quiet import Quiet
 from cometmq.operator.unconsumed import unconsumed
@@ -34,7 +34,7 @@ class Drain:
         sends until then. So a count of 0 is final only once nothing has been stored for a while,
         which starts when every broker is read-only.
         """
-        if not group.is_deleting or may_skip_drain(group, seen):
+        if not group.is_deleting or group.skips_drain or not seen.has_stores:
             return seen
         try:
             await self.refuse_sends(group, range(seen.replicas or 0))

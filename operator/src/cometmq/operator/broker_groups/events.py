@@ -6,7 +6,7 @@ from typing import Final
 
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.api_types.status import GroupStatus
-from cometmq.operator.broker_groups.decide import Ending, Nothing, Reason, Step, Wait, has_master
+from cometmq.operator.broker_groups.decide import Ending, Nothing, Reason, Step, Wait
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.status import Findings, said
 from cometmq.operator.engine.context import Context
@@ -57,7 +57,7 @@ class Reporter:
 
     async def _note_master(self, group: BrokerGroup, found: Findings, before: GroupStatus) -> None:
         record = found.seen.record
-        if record is None or not has_master(found.seen) or record.epoch == self._epoch:
+        if record is None or not found.seen.has_master or record.epoch == self._epoch:
             return
         is_first, self._epoch = self._epoch is None, record.epoch
         pod = group.pod(record.holder.ordinal)

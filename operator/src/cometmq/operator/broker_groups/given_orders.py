@@ -11,11 +11,12 @@ from cometmq.ha.record import decode_record
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.api_types.status import GroupStatus, LastOperation
 from cometmq.operator.broker_groups import user_orders
-from cometmq.operator.broker_groups.decide import Seen
+from cometmq.operator.broker_groups.acceptance import AcceptLoss
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.key_secret import KeySecret
-from cometmq.operator.broker_groups.user_orders import AcceptLoss, Plan, Refused, RotateKey, Verb
+from cometmq.operator.broker_groups.seen import Seen
+from cometmq.operator.broker_groups.user_orders import Order, Plan, Refused, RotateKey, Verb
 from cometmq.operator.engine.context import Context
 from cometmq.remoting.errors import CometError
 
@@ -30,15 +31,12 @@ class GivenOrders:
         self.operations: Counter[tuple[str, str]] = Counter()
         """Number of users' orders by verb and result."""
 
-    async def obey(self, group: BrokerGroup, seen: Seen) -> LastOperation | None:
+    async def obey(self, group: BrokerGroup, seen: Seen, order: Order) -> LastOperation:
         """Carry out the order in an annotation.
 
         The annotation is removed first: an operator that dies here loses the order instead of
         repeating it, because a second fence or rebuild causes damage.
         """
-        order = user_orders.given(group)
-        if order is None or group.is_deleting:
-            return None
         patch = {"metadata": {"annotations": {order.annotation: None}}}
         await self._context.api.patch(KIND, group.namespace, group.name, patch)
         error = await self._carry_out(group, user_orders.plan(group, seen, order))

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """One BrokerGroup as read from the API, and the names derived from it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from cometmq.operator.api_types.broker_group import GROUP, Spec
-from cometmq.operator.engine.managed import Managed, metadata_of
+from cometmq.operator.api_types.sections import Deletion
+from cometmq.operator.engine.managed import SKIP_DRAIN, Managed, metadata_of
 
 MEMBERS_MAX: Final = 9
 """The same bound as in the schema. Every broker knows the addresses of all possible members, so
@@ -97,6 +98,51 @@ class BrokerGroup(Managed, frozen=True, kw_only=True):
         """Return whether a PersistentVolumeClaim of this name is that of a pod of this group."""
         volume, _, pod = name.partition("-")
         return volume == VOLUME and self.ordinal(pod) is not None
+
+    def owns(self, body: Mapping[str, Any]) -> bool:
+        """Return whether Kubernetes deletes an object with the group."""
+        owners = body["metadata"].get("ownerReferences") or ()
+        return any(one["uid"] == self.uid for one in owners)
+
+    def may_change(self, body: Mapping[str, Any]) -> bool:
+        """Return whether an object is the group's, or was that of a deleted group of the same name.
+
+        A user who may create groups must not take over other objects by choosing a name.
+        """
+        labels = body["metadata"].get("labels") or {}
+        return self.owns(body) or labels.items() >= self.labels.items()
+
+    @property
+    def has_master_service(self) -> bool:
+        """Whether a Service leads to the master.
+
+        With external addresses, the Service is for clients outside the cluster, so it needs a host
+        that they can reach.
+        """
+        external = self.spec.external
+        return self.spec.master_service if external is None else external.master_host is not None
+
+    @property
+    def client_ports(self) -> dict[str, int]:
+        """The ports of the master's Service; outside the cluster, one suffices."""
+        main = {"main": MAIN_PORT}
+        return main if self.spec.external is not None else {**main, "short": MAIN_PORT - 2}
+
+    @property
+    def skips_drain(self) -> bool:
+        """Whether the user wants the group to be deleted although messages are left."""
+        return self.spec.deletion is Deletion.NOW or self.annotations.get(SKIP_DRAIN) == "true"
+
+    def leaving(self, replicas: int | None, pods: Collection[int]) -> frozenset[int]:
+        """Return the ordinals that the elector has to keep out of the in-sync set.
+
+        A pod is included until it is gone; otherwise a broker that is still stopping would rejoin
+        the set.
+        """
+        if self.is_deleting:
+            return frozenset()
+        wanted = self.spec.replicas
+        return frozenset(one for one in {*range(replicas or 0), *pods} if one >= wanted)
 
 
 def group_of(body: Mapping[str, Any]) -> BrokerGroup:

@@ -20,8 +20,8 @@ from cometmq.ha.orders import Order
 from cometmq.ha.port import RecordPort
 from cometmq.ha.record import Record
 from cometmq.operator.access import PLAIN, MemberAccess
+from cometmq.operator.broker_groups.acceptance import AcceptLoss
 from cometmq.operator.broker_groups.group import CONTROL_PORT, MAIN_PORT, BrokerGroup
-from cometmq.operator.broker_groups.user_orders import AcceptLoss
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.runtime.clock import Clock

@@ -12,15 +12,16 @@ from cometmq.operator.access import SERVER_KEYS, MemberAccess, SecretFault
 from cometmq.operator.api import ApiRefused, ApiUnreachable, Body
 from cometmq.operator.api_types.secret_keys import ACL_FILE
 from cometmq.operator.api_types.status import GroupStatus
-from cometmq.operator.broker_groups import decide, render, user_orders
+from cometmq.operator.broker_groups import user_orders
 from cometmq.operator.broker_groups.decide import (
     Ending,
     Nothing,
+    Reason,
     Release,
     Restart,
-    Seen,
     Step,
     Wait,
+    decide,
 )
 from cometmq.operator.broker_groups.drain import Drain
 from cometmq.operator.broker_groups.events import Reporter
@@ -38,9 +39,11 @@ from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.key_secret import KeySecret
 from cometmq.operator.broker_groups.master_endpoint import KIND as ENDPOINT
 from cometmq.operator.broker_groups.master_endpoint import MasterEndpoint
-from cometmq.operator.broker_groups.master_service import MasterPod, address_of, is_wanted
-from cometmq.operator.broker_groups.observe import Live, is_key_required, marks_of, seen_of
+from cometmq.operator.broker_groups.master_service import MasterPod
+from cometmq.operator.broker_groups.observe import Live, seen_of
 from cometmq.operator.broker_groups.owned import OwnedObjects, delete_record
+from cometmq.operator.broker_groups.render import config_hash
+from cometmq.operator.broker_groups.seen import Seen
 from cometmq.operator.broker_groups.status import Findings, status_of
 from cometmq.operator.engine.context import Context
 from cometmq.operator.engine.managed import Key
@@ -115,28 +118,29 @@ class GroupPass(Pass[BrokerGroup]):
         """Configure the elector, apply, obey, act and report."""
         before = msgspec.convert(body.get("status") or {}, GroupStatus)
         live = await Live.read(self.context.api, group)
-        fault = await self._secret_fault(group)
-        fault = await self._keep_key(group, live, fault)
+        fault = await self._keep_key(group, live, await self._secret_fault(group))
         await self._owned.find_service(group)
         self._found = (group, live.pods)
         await self._configure_elector(group, live)
         # An operator that has just started knows no master yet, and would refuse every order.
         has_looked = self.elector.has_looked
-        seen = self._seen(group, live, before)
+        seen = await self._drain.look(group, self._seen(group, live, before))
+        decision = decide(group, seen, fault)
+        wanted = self._owned.wanted(group, live, decision.replicas)
         refusal = ""
         is_to_apply = live.stateful_set is not None or not group.is_deleting
         # Without its Secrets no pod starts, so nothing is changed that would restart one.
         if not group.spec.paused and is_to_apply and fault is None:
             try:
-                changed = await self._owned.apply(group, seen, live)
+                if await self._owned.apply(group, wanted, live):
+                    return 0
             except ApiRefused as error:
-                refusal, changed = str(error), False
-            if changed:
-                return 0
-        operation = await self._orders.obey(group, seen) if has_looked else None
+                refusal = str(error)
+        order, operation = user_orders.given(group), None
+        if order is not None and has_looked and not group.is_deleting:
+            operation = await self._orders.obey(group, seen, order)
         operation = operation or self._orders.end_of_acceptance(group, before)
-        seen = await self._drain.look(group, seen)
-        step = await self._act(group, seen, live, fault)
+        step = await self._act(group, decision.step, live)
         if isinstance(step, Release):
             await self.close()
             await delete_record(self.context.api, group)
@@ -148,18 +152,13 @@ class GroupPass(Pass[BrokerGroup]):
             step=step,
             refusal=refusal,
             secret_fault=fault,
-            config_hash=render.config_hash(
-                group,
-                is_key_required=is_key_required(live),
-                group_address=address_of(group, self._owned.service),
-            ),
+            config_hash=config_hash(wanted),
             last_operation=operation,
         )
         await self._write_status(group, found, before)
         await self._reporter.note(group, found, before)
-        is_ordered = user_orders.given(group) is not None
-        is_idle = isinstance(step, Nothing) and not (is_ordered or refusal or fault)
-        return self.context.resync_ms if is_idle and decide.has_master(seen) else SOON_MS
+        is_idle = isinstance(step, Nothing) and order is None and not (refusal or fault)
+        return self.context.resync_ms if is_idle and seen.has_master else SOON_MS
 
     def _seen(self, group: BrokerGroup, live: Live, before: GroupStatus) -> Seen:
         elector = self.elector
@@ -174,11 +173,10 @@ class GroupPass(Pass[BrokerGroup]):
 
     async def _configure_elector(self, group: BrokerGroup, live: Live) -> None:
         """Tell the elector which pods should exist; without a StatefulSet there are none."""
-        if live.stateful_set is None:
+        if live.replicas is None:
             return
-        seen = seen_of(group, live, None, ())
-        leaving = decide.leaving(group, seen)
-        staying = seen.replicas or 0 if group.is_deleting else group.spec.replicas
+        leaving = group.leaving(live.replicas, live.pods)
+        staying = live.replicas if group.is_deleting else group.spec.replicas
         count = max([staying, *(one + 1 for one in leaving)])
         going = frozenset(range(staying, count))  # no gaps: pods may disappear in any order
         links = {one: await self._link(group, live, one) for one in range(count)}
@@ -189,7 +187,7 @@ class GroupPass(Pass[BrokerGroup]):
 
         If its Secret cannot be used any more, the member is reached as before.
         """
-        marks = marks_of(live, ordinal)
+        marks = live.marks(ordinal)
         secret, has_key = marks.get(TLS_SECRET), KEY_MARK in marks
         if secret is None:
             return MemberAccess(has_key=has_key)
@@ -235,30 +233,21 @@ class GroupPass(Pass[BrokerGroup]):
         This is also called between passes, when a master opens. A pod that has just started has no
         address yet; the pass that follows its event finds it.
         """
-        record = self.elector.open_master
-        if self._found is None or self._owned.service is None or record is None:
+        record, service = self.elector.open_master, self._owned.service
+        if self._found is None or service is None or record is None:
             return
         group, pods = self._found
         pod = pods.get(record.holder.ordinal)
         address = "" if pod is None else pod.get("status", {}).get("podIP", "")
-        if pod is None or not address or not is_wanted(group):
+        if pod is None or not address or not group.has_master_service:
             return
         metadata, node = pod["metadata"], pod["spec"].get("nodeName", "")
         master = MasterPod(metadata["name"], metadata["uid"], address, node, record.epoch)
-        await self._endpoint.point(group, self._owned.service, master)
+        await self._endpoint.point(group, service["metadata"]["uid"], master)
 
     # ---- steps -------------------------------------------------------------------------------
 
-    async def _act(
-        self, group: BrokerGroup, seen: Seen, live: Live, fault: Wait | None
-    ) -> Step | Ending:
-        if group.is_deleting:
-            return decide.ending(group, seen)
-        if group.spec.paused:
-            return Nothing()
-        if fault is not None:
-            return fault
-        step = decide.next_step(group, seen)
+    async def _act(self, group: BrokerGroup, step: Step | Ending, live: Live) -> Step | Ending:
         match step:
             case Restart(ordinal=ordinal):
                 uid = live.pods[ordinal]["metadata"]["uid"]
@@ -267,7 +256,7 @@ class GroupPass(Pass[BrokerGroup]):
                 try:
                     await self.elector.tell(group, step)
                 except CometError as error:
-                    return Wait(decide.Reason.NO_SUCCESSOR, str(error))
+                    return Wait(Reason.NO_SUCCESSOR, str(error))
             case _:
                 pass
         return step

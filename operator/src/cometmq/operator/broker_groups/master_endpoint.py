@@ -8,16 +8,9 @@ group repairs what others have changed.
 
 from typing import Final
 
-from cometmq.operator.api import ApiRefused, Body, KubeApi
+from cometmq.operator.api import ApiRefused, Body, KubeApi, NameTaken
 from cometmq.operator.broker_groups.group import BrokerGroup
-from cometmq.operator.broker_groups.master_service import (
-    MasterPod,
-    ServiceSeen,
-    endpoint_slice,
-    epoch_of,
-    slice_name,
-)
-from cometmq.operator.broker_groups.observe import belongs, taken
+from cometmq.operator.broker_groups.master_service import MasterPod, endpoint_slice, epoch_of
 from cometmq.remoting.log import Log
 
 KIND: Final = "EndpointSlice"
@@ -30,7 +23,7 @@ class MasterEndpoint:
     def __init__(self, api: KubeApi, *, log: Log) -> None:
         self._api = api
         self._log = log
-        self._written: tuple[ServiceSeen, MasterPod] | None = None
+        self._written: tuple[str, MasterPod] | None = None
         self._name = ""
         self._version = ""
 
@@ -41,29 +34,29 @@ class MasterEndpoint:
         if name == self._name and version != self._version:
             self._written = None
 
-    async def point(self, group: BrokerGroup, service: ServiceSeen, pod: MasterPod) -> None:
+    async def point(self, group: BrokerGroup, service_uid: str, pod: MasterPod) -> None:
         """Make the Service lead to a pod; do nothing if it does already.
 
         Raise ApiRefused or ApiUnreachable if that fails, and ApiRefused if the EndpointSlice of
         this name is not the group's.
         """
-        if self._written == (service, pod):
+        if self._written == (service_uid, pod):
             return
-        name = slice_name(group, pod.address)
-        wanted = endpoint_slice(group, service, pod)
+        wanted = endpoint_slice(group, service_uid, pod)
+        name = wanted["metadata"]["name"]
         version = self._version if self._written is not None and name == self._name else ""
         for _ in range(TRIES_MAX):
             body = await self._write(wanted, version)
             if body is not None:
-                self._written, self._name = (service, pod), name
+                self._written, self._name = (service_uid, pod), name
                 self._version = body["metadata"]["resourceVersion"]
                 self._log.info(
                     "master_service.moved", group=group.name, pod=pod.name, epoch=pod.epoch
                 )
                 return
             found = await self._api.get(KIND, group.namespace, name)
-            if found is not None and not belongs(found, group):
-                raise taken(KIND, name)
+            if found is not None and not group.may_change(found):
+                raise NameTaken(KIND, name)
             if found is not None and epoch_of(found) > pod.epoch:
                 return  # another operator knows a later master
             version = "" if found is None else found["metadata"]["resourceVersion"]

@@ -13,7 +13,6 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.operator.api_types.broker_group import GROUP
-from cometmq.operator.api_types.security_sections import ExternalType
 from cometmq.operator.broker_groups.group import MAIN_PORT, BrokerGroup
 
 Object = dict[str, Any]
@@ -22,14 +21,6 @@ EPOCH: Final = f"{GROUP}/epoch"
 """Annotation of the EndpointSlice: the epoch of the master that it names."""
 MANAGER: Final = "cometmq-operator"
 """Kubernetes' own controller leaves EndpointSlices of other managers alone."""
-PORTS: Final = {"main": MAIN_PORT, "short": MAIN_PORT - 2}
-
-
-class ServiceSeen(msgspec.Struct, frozen=True):
-    """The Service as the API server has created it."""
-
-    uid: str
-    cluster_ip: str
 
 
 class MasterPod(msgspec.Struct, frozen=True):
@@ -42,59 +33,22 @@ class MasterPod(msgspec.Struct, frozen=True):
     epoch: int
 
 
-def is_wanted(group: BrokerGroup) -> bool:
-    """Return whether a group has such a Service.
-
-    With external addresses, the Service is for clients outside the cluster, so it needs a host that
-    they can reach.
-    """
-    external = group.spec.external
-    return group.spec.master_service if external is None else external.master_host is not None
-
-
-def address_of(group: BrokerGroup, service: ServiceSeen | None) -> str:
+def address_of(group: BrokerGroup, service: Object | None) -> str:
     """Return the address that the master registers; empty if it registers that of its pod."""
-    if not is_wanted(group):
+    if not group.has_master_service:
         return ""
     external = group.spec.external
     if external is not None:
         return f"{external.master_host}:{external.master_node_port or MAIN_PORT}"
-    if service is None or not service.cluster_ip:
+    host = "" if service is None else service.get("spec", {}).get("clusterIP", "")
+    if not host:
         return ""
-    host = service.cluster_ip
     return f"[{host}]:{MAIN_PORT}" if ":" in host else f"{host}:{MAIN_PORT}"
 
 
-def service_spec(group: BrokerGroup) -> Object:
-    """Return the spec of the Service."""
-    ports: list[Object] = [
-        {"name": name, "port": port, "targetPort": port, "protocol": "TCP"}
-        for name, port in PORTS.items()
-    ]
-    external = group.spec.external
-    if external is None:
-        return {"type": "ClusterIP", "ports": ports}
-    ports = ports[:1]
-    if external.type is ExternalType.NODE_PORT and external.master_node_port:
-        ports[0]["nodePort"] = external.master_node_port
-    spec: Object = {"type": external.type.value, "ports": ports}
-    if external.load_balancer_source_ranges:
-        spec["loadBalancerSourceRanges"] = list(external.load_balancer_source_ranges)
-    return spec
-
-
-def service_seen(body: Object) -> ServiceSeen:
-    """Return the parts of a Service that are needed here."""
-    return ServiceSeen(body["metadata"].get("uid", ""), body.get("spec", {}).get("clusterIP", ""))
-
-
-def slice_name(group: BrokerGroup, address: str) -> str:
-    """Return the name of the EndpointSlice, whose family of addresses cannot be changed."""
-    return f"{group.master_service}-ipv{ip_address(address).version}"
-
-
-def endpoint_slice(group: BrokerGroup, service: ServiceSeen, pod: MasterPod) -> Object:
+def endpoint_slice(group: BrokerGroup, service_uid: str, pod: MasterPod) -> Object:
     """Return the EndpointSlice that leads to a master's pod; it is deleted with the Service."""
+    version = ip_address(pod.address).version
     endpoint: Object = {
         "addresses": [pod.address],
         "conditions": {"ready": True, "serving": True, "terminating": False},
@@ -108,7 +62,8 @@ def endpoint_slice(group: BrokerGroup, service: ServiceSeen, pod: MasterPod) -> 
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {
-            "name": slice_name(group, pod.address),
+            # The family of the addresses of an EndpointSlice cannot be changed.
+            "name": f"{group.master_service}-ipv{version}",
             "namespace": group.namespace,
             "labels": {
                 **group.labels,
@@ -119,15 +74,15 @@ def endpoint_slice(group: BrokerGroup, service: ServiceSeen, pod: MasterPod) -> 
             "ownerReferences": [
                 {
                     "apiVersion": "v1", "kind": "Service", "name": group.master_service,
-                    "uid": service.uid,
+                    "uid": service_uid,
                 }
             ],
         },
-        "addressType": f"IPv{ip_address(pod.address).version}",
+        "addressType": f"IPv{version}",
         "endpoints": [endpoint],
         "ports": [
-            {"name": one["name"], "port": one["targetPort"], "protocol": "TCP"}
-            for one in service_spec(group)["ports"]
+            {"name": name, "port": port, "protocol": "TCP"}
+            for name, port in group.client_ports.items()
         ],
     }  # fmt: skip
 

@@ -8,9 +8,9 @@ import msgspec
 
 from cometmq.ha.actions import Statuses
 from cometmq.ha.record import Record
-from cometmq.operator.api import ApiRefused, Body, KubeApi
-from cometmq.operator.broker_groups.decide import PodSeen, Seen
+from cometmq.operator.api import Body, KubeApi
 from cometmq.operator.broker_groups.group import KEY_MARK, KEY_REQUIRED, BrokerGroup
+from cometmq.operator.broker_groups.seen import PodSeen, Seen
 
 REVISION: Final = "controller-revision-hash"
 STARTING: Final = frozenset({"ContainerCreating", "PodInitializing"})
@@ -29,7 +29,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     async def read(cls, api: KubeApi, group: BrokerGroup) -> Self:
         """Read the objects of a group; raise ApiUnreachable if the API does not answer."""
         found = await api.get("StatefulSet", group.namespace, group.name)
-        if found is not None and not belongs(found, group):
+        if found is not None and not group.may_change(found):
             found = None
         pods = await api.list("Pod", group.namespace, group.selector)
         claims = await api.list("PersistentVolumeClaim", group.namespace, group.selector)
@@ -40,29 +40,40 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
             claims=[one for one in claims if group.is_claim(one["metadata"]["name"])],
         )
 
+    @property
+    def replicas(self) -> int | None:
+        return None if self.stateful_set is None else self.stateful_set["spec"]["replicas"]
 
-def is_owned(body: Body, group: BrokerGroup) -> bool:
-    """Return whether Kubernetes deletes an object with the group."""
-    owners = body["metadata"].get("ownerReferences") or ()
-    return any(one["uid"] == group.uid for one in owners)
+    @property
+    def volume_size(self) -> str | None:
+        """The volume size in the StatefulSet, which is immutable; to grow volumes, the claims are
+        expanded one by one.
+        """
+        if self.stateful_set is None:
+            return None
+        (template,) = self.stateful_set["spec"]["volumeClaimTemplates"]
+        return str(template["spec"]["resources"]["requests"]["storage"])
 
+    def marks(self, ordinal: int) -> Mapping[str, str]:
+        """Return the annotations of a pod, or of the one that will take its place."""
+        pod = self.pods.get(ordinal)
+        if pod is None and self.stateful_set is not None:
+            pod = self.stateful_set["spec"]["template"]
+        return {} if pod is None else pod["metadata"].get("annotations") or {}
 
-def belongs(body: Body, group: BrokerGroup) -> bool:
-    """Return whether an object is the group's, or was that of a deleted group of the same name.
+    @property
+    def is_key_required(self) -> bool:
+        """Whether new pods may demand a proof of the group's key from all members.
 
-    A user who may create groups must not take over other objects by choosing a name.
-    """
-    labels = body["metadata"].get("labels") or {}
-    return is_owned(body, group) or labels.items() >= group.labels.items()
-
-
-def taken(kind: str, name: str) -> ApiRefused:
-    """Return the error for an object that has the name of one of the group's."""
-    return ApiRefused(
-        409,
-        f"the {kind} {name} exists and is not this group's: delete it, or give the group another"
-        " name",
-    )
+        Pods of earlier releases have no key. The first rolling update gives it to all pods, which
+        still accept members without it; once no pod is without, the second one makes it a demand.
+        """
+        if self.stateful_set is None:
+            return True
+        template = self.stateful_set["spec"]["template"]["metadata"].get("annotations") or {}
+        if template.get(KEY_MARK) == KEY_REQUIRED:
+            return True
+        return bool(self.pods) and all(KEY_MARK in self.marks(one) for one in self.pods)
 
 
 def seen_of(group: BrokerGroup, live: Live, record: Record | None, statuses: Statuses) -> Seen:
@@ -105,35 +116,3 @@ def _trouble(status: Body) -> str:
         if reason and reason not in STARTING:
             return f"{reason}: {message}"[:TROUBLE_CHARACTERS_MAX].removesuffix(": ")
     return ""
-
-
-def marks_of(live: Live, ordinal: int) -> Mapping[str, str]:
-    """Return the annotations of a pod, or of the pod that will take its place if it is missing."""
-    pod = live.pods.get(ordinal)
-    if pod is None and live.stateful_set is not None:
-        pod = live.stateful_set["spec"]["template"]
-    return {} if pod is None else pod["metadata"].get("annotations") or {}
-
-
-def is_key_required(live: Live) -> bool:
-    """Return whether new pods may demand a proof of the group's key from all members.
-
-    Pods of earlier releases have no key. The first rolling update gives it to all pods, which still
-    accept members without it; once no pod is without, the second one makes it a demand.
-    """
-    if live.stateful_set is None:
-        return True
-    template = live.stateful_set["spec"]["template"]["metadata"].get("annotations") or {}
-    if template.get(KEY_MARK) == KEY_REQUIRED:
-        return True
-    return bool(live.pods) and all(KEY_MARK in marks_of(live, one) for one in live.pods)
-
-
-def volume_size(group: BrokerGroup, live: Live) -> str:
-    """Return the volume size in the StatefulSet, which is immutable; to grow volumes, the claims
-    are expanded one by one.
-    """
-    if live.stateful_set is None:
-        return group.spec.storage.size
-    (template,) = live.stateful_set["spec"]["volumeClaimTemplates"]
-    return str(template["spec"]["resources"]["requests"]["storage"])

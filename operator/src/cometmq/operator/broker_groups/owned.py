@@ -8,27 +8,20 @@ group causes no writes.
 
 import hashlib
 import json
+from typing import Final
 
 from cometmq.ha.places.kubernetes import ANNOTATION
-from cometmq.operator.api import Body, KubeApi
-from cometmq.operator.broker_groups import decide, render
-from cometmq.operator.broker_groups.decide import Seen
+from cometmq.operator.api import Body, KubeApi, NameTaken
+from cometmq.operator.broker_groups import render
 from cometmq.operator.broker_groups.group import BrokerGroup
-from cometmq.operator.broker_groups.master_service import (
-    ServiceSeen,
-    address_of,
-    is_wanted,
-    service_seen,
-)
-from cometmq.operator.broker_groups.observe import (
-    Live,
-    belongs,
-    is_key_required,
-    is_owned,
-    taken,
-    volume_size,
-)
+from cometmq.operator.broker_groups.master_service import address_of
+from cometmq.operator.broker_groups.observe import Live
 from cometmq.operator.engine.context import Context
+
+_UNITS: Final = {
+    "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40,
+    "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+}  # fmt: skip
 
 
 class OwnedObjects:
@@ -40,8 +33,9 @@ class OwnedObjects:
         """Hash of each applied object, and the version that resulted."""
         self._owned: frozenset[tuple[str, str]] | None = None
         """Kinds and names of the objects that may exist; None before the first pass."""
-        self.service: ServiceSeen | None = None
+        self.service: Body | None = None
         """The Service that leads to the master; None before the first pass that finds it."""
+        self._address = ""
 
     def note_version(self, kind: str, name: str, version: str) -> None:
         """Note an object's version; the next pass repairs it if another client wrote it."""
@@ -51,35 +45,43 @@ class OwnedObjects:
 
     async def find_service(self, group: BrokerGroup) -> None:
         """Read the Service of the master once: a paused group's is not applied, but still moved."""
-        if self.service is None and is_wanted(group):
-            found = await self._context.api.get("Service", group.namespace, group.master_service)
-            self.service = None if found is None else service_seen(found)
+        if self.service is None and group.has_master_service:
+            name = group.master_service
+            self.service = await self._context.api.get("Service", group.namespace, name)
 
-    async def apply(self, group: BrokerGroup, seen: Seen, live: Live) -> bool:
-        """Create and repair the owned objects; return whether the StatefulSet has changed.
+    def wanted(self, group: BrokerGroup, live: Live, replicas: int) -> list[Body]:
+        """Return the objects that the spec asks for, the StatefulSet last."""
+        self._address = address_of(group, self.service)
+        return render.objects(
+            group,
+            image=self._context.image,
+            replicas=replicas,
+            volume_size=live.volume_size or group.spec.storage.size,
+            operator_namespace=self._context.operator_namespace,
+            is_key_required=live.is_key_required,
+            group_address=self._address,
+        )
+
+    async def apply(self, group: BrokerGroup, wanted: list[Body], live: Live) -> bool:
+        """Create and repair the owned objects; return whether the StatefulSet has changed, or the
+        address of the Service, which the other objects depend on.
 
         Raise ApiRefused if the API server rejects one, or one exists that is not the group's.
         """
         if self._owned is None:
             await self._check_record(group)
-        if is_wanted(group):  # first, because its address is in the settings of the brokers
-            service = await self._apply_one(group, render.master_service(group))
-            self.service = self.service if service is None else service_seen(service)
-        wanted = render.objects(
-            group,
-            image=self._context.image,
-            replicas=decide.replicas(group, seen),
-            volume_size=volume_size(group, live),
-            operator_namespace=self._context.operator_namespace,
-            is_key_required=is_key_required(live),
-            group_address=address_of(group, self.service),
-        )
         changed = False
         for one in wanted:
-            is_new = await self._apply_one(group, one)
-            if is_new and one["kind"] == "StatefulSet":
-                before = live.stateful_set and live.stateful_set["metadata"]["generation"]
-                changed = is_new["metadata"]["generation"] != before
+            done = await self._apply_one(group, one)
+            if done is None:
+                continue
+            if _key(one) == ("Service", group.master_service):
+                self.service = done
+                if address_of(group, done) != self._address:
+                    return True
+            if one["kind"] == "StatefulSet":
+                generation = live.stateful_set and live.stateful_set["metadata"]["generation"]
+                changed = done["metadata"]["generation"] != generation
         await self._delete_unwanted(group, wanted)
         await self._grow_volumes(group, live)
         return changed
@@ -93,7 +95,7 @@ class OwnedObjects:
                 for kind in render.OPTIONAL
                 for one in await api.list(kind, group.namespace, group.selector)
             ]
-            self._owned = frozenset(_key(one) for one in found if is_owned(one, group))
+            self._owned = frozenset(_key(one) for one in found if group.owns(one))
         self._owned |= names
         for kind, name in self._owned - names:
             await api.delete(kind, group.namespace, name)
@@ -105,7 +107,7 @@ class OwnedObjects:
         """
         lease = await self._context.api.get("Lease", group.namespace, group.name)
         if lease is not None and not _has_record(lease):
-            raise taken("Lease", group.name)
+            raise NameTaken("Lease", group.name)
 
     async def _apply_one(self, group: BrokerGroup, wanted: Body) -> Body | None:
         """Apply an object unless this operator's last version is current; return it if applied."""
@@ -116,8 +118,8 @@ class OwnedObjects:
         if key not in self._applied:
             kind, name = key
             found = await self._context.api.get(kind, group.namespace, name)
-            if found is not None and not belongs(found, group):
-                raise taken(kind, name)
+            if found is not None and not group.may_change(found):
+                raise NameTaken(kind, name)
         done = await self._context.api.apply(wanted)
         self._applied[key] = (mark, done["metadata"]["resourceVersion"])
         return done
@@ -126,9 +128,7 @@ class OwnedObjects:
         """Expand volumes that are smaller than in the spec."""
         size = group.spec.storage.size
         for claim in live.claims:
-            if decide.bytes_of(claim["spec"]["resources"]["requests"]["storage"]) < (
-                decide.bytes_of(size)
-            ):
+            if _bytes_of(claim["spec"]["resources"]["requests"]["storage"]) < _bytes_of(size):
                 patch = {"spec": {"resources": {"requests": {"storage": size}}}}
                 name = claim["metadata"]["name"]
                 await self._context.api.patch("PersistentVolumeClaim", group.namespace, name, patch)
@@ -147,3 +147,9 @@ def _has_record(lease: Body) -> bool:
 
 def _key(body: Body) -> tuple[str, str]:
     return body["kind"], body["metadata"]["name"]
+
+
+def _bytes_of(size: str) -> int:
+    """Convert a volume size in the API's notation to bytes."""
+    unit = next((one for one in _UNITS if size.endswith(one)), "")
+    return int(size.removesuffix(unit)) * _UNITS.get(unit, 1)

@@ -39,7 +39,6 @@ from cometmq.operator.broker_groups.group import (
     VOLUME,
     BrokerGroup,
 )
-from cometmq.operator.broker_groups.master_service import is_wanted, service_spec
 from cometmq.operator.broker_groups.pod import ACCOUNTS, GROUP_KEY, STORE, TLS, pod_template
 from cometmq.runtime import properties
 
@@ -126,16 +125,9 @@ def _account_settings(accounts: Accounts | None) -> dict[str, str]:
     return {} if accounts is None else {"aclEnable": "true", "aclFile": f"{ACCOUNTS}/{ACL_FILE}"}
 
 
-def config_hash(
-    group: BrokerGroup, *, is_key_required: bool = True, group_address: str = ""
-) -> str:
-    """Return a hash of the settings; pods with a different hash must restart."""
-    conf = broker_conf(group, is_key_required=is_key_required, group_address=group_address)
-    return _hash(conf)
-
-
-def _hash(conf: str) -> str:
-    return hashlib.sha256(conf.encode()).hexdigest()[:16]
+def config_hash(wanted: list[Object]) -> str:
+    """Return a hash of the settings in objects; pods with a different hash must restart."""
+    return str(wanted[-1]["spec"]["template"]["metadata"]["annotations"][CONFIG_HASH])
 
 
 def objects(
@@ -155,12 +147,12 @@ def objects(
     """
     conf = broker_conf(group, is_key_required=is_key_required, group_address=group_address)
     found = [
+        *([master_service(group)] if group.has_master_service else []),
         owned(group, "v1", "ServiceAccount", group.account, automountServiceAccountToken=False),
         _role(group),
         _role_binding(group),
         owned(group, "v1", "ConfigMap", f"{group.name}-config", data={CONFIG_FILE: conf}),
         _peers(group),
-        *([master_service(group)] if is_wanted(group) else []),
         *_external_services(group, replicas),
         _network_policy(group, operator_namespace),
     ]
@@ -238,9 +230,27 @@ def _peers(group: BrokerGroup) -> Object:
 
 
 def master_service(group: BrokerGroup) -> Object:
-    """Return the Service that leads to the master."""
-    service = owned(group, "v1", "Service", group.master_service, spec=service_spec(group))
+    """Return the Service that leads to the master; its address is in the settings of brokers."""
+    spec: Object = {
+        "type": "ClusterIP",
+        "ports": [
+            {"name": name, "port": port, "targetPort": port, "protocol": "TCP"}
+            for name, port in group.client_ports.items()
+        ],
+    }
     external = group.spec.external
+    if external is not None:
+        spec["type"] = external.type.value
+        if external.type is ExternalType.NODE_PORT and external.master_node_port:
+            spec["ports"][0]["nodePort"] = external.master_node_port
+    return _outside(group, owned(group, "v1", "Service", group.master_service, spec=spec))
+
+
+def _outside(group: BrokerGroup, service: Object) -> Object:
+    """Add to a Service what the spec says about all that are reached from outside the cluster."""
+    external = group.spec.external
+    if external is not None and external.load_balancer_source_ranges:
+        service["spec"]["loadBalancerSourceRanges"] = list(external.load_balancer_source_ranges)
     if external is not None and external.annotations:
         service["metadata"]["annotations"] = dict(external.annotations)
     return service
@@ -266,12 +276,8 @@ def _external_services(group: BrokerGroup, replicas: int) -> list[Object]:
         if external.type is ExternalType.NODE_PORT and not external.hosts:
             # The registered address is that of the broker's node, so no other node has to forward.
             spec["externalTrafficPolicy"] = "Local"
-        if external.load_balancer_source_ranges:
-            spec["loadBalancerSourceRanges"] = list(external.load_balancer_source_ranges)
         service = owned(group, "v1", "Service", f"{group.pod(ordinal)}-external", spec=spec)
-        if external.annotations:
-            service["metadata"]["annotations"] = dict(external.annotations)
-        services.append(service)
+        services.append(_outside(group, service))
     return services
 
 
@@ -345,7 +351,7 @@ def _stateful_set(
 def _marks(group: BrokerGroup, conf: str, is_key_required: bool) -> dict[str, str]:
     """Return the annotations of new pods."""
     marks = {
-        CONFIG_HASH: _hash(conf),
+        CONFIG_HASH: hashlib.sha256(conf.encode()).hexdigest()[:16],
         KEY_MARK: KEY_REQUIRED if is_key_required else KEY_OPTIONAL,
     }
     if group.spec.tls is not None:

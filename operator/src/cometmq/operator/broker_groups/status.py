@@ -17,17 +17,17 @@ from cometmq.operator.api_types.status import (
     LastOperation,
     MemberStatus,
 )
-from cometmq.operator.broker_groups import acceptance, decide
+from cometmq.operator.broker_groups import acceptance
 from cometmq.operator.broker_groups.decide import (
     Ending,
     Nothing,
     Release,
     Restart,
-    Seen,
     Step,
     Wait,
 )
 from cometmq.operator.broker_groups.group import BrokerGroup
+from cometmq.operator.broker_groups.seen import Seen
 from cometmq.operator.engine.managed import dated
 
 
@@ -49,13 +49,14 @@ def status_of(group: BrokerGroup, found: Findings, before: GroupStatus, now: str
     seen = found.seen
     record = seen.record
     in_sync = [] if record is None else [group.pod(copy.ordinal) for copy in record.in_sync]
-    fresh = _conditions(group, found)
+    fault, loss_epoch = acceptance.explained(group, seen)
+    fresh = _conditions(group, found, fault)
     return GroupStatus(
         observed_generation=group.generation,
         phase=_phase(group, found),
-        master=group.pod(record.holder.ordinal) if record and decide.has_master(seen) else "",
+        master=group.pod(record.holder.ordinal) if record and seen.has_master else "",
         epoch=record.epoch if record else 0,
-        loss_epoch=acceptance.loss_epoch(group, seen),
+        loss_epoch=loss_epoch,
         in_sync=in_sync,
         in_sync_count=len(in_sync),
         replicas=len(seen.pods),
@@ -93,7 +94,7 @@ def _drain(group: BrokerGroup, seen: Seen) -> Drain | None:
         return None
     if seen.backlog is None:
         return Drain()
-    names = [f"{name}: {count}" for name, count in decide.worst_first(seen.backlog)]
+    names = [f"{name}: {count}" for name, count in seen.backlog.worst_first]
     return Drain(remaining_messages=seen.backlog.total, waiting_for=names[:10])
 
 
@@ -109,16 +110,18 @@ def _phase(group: BrokerGroup, found: Findings) -> str:
         ("Creating", seen.record is None),
         ("Scaling", is_scaling),
         ("Upgrading", any(not pod.is_current for pod in seen.pods.values())),
-        ("Degraded", not decide.has_master(seen) or count < group.spec.replicas),
+        ("Degraded", not seen.has_master or count < group.spec.replicas),
         ("Running", True),
     )
     return next(name for name, holds in phases if holds)
 
 
-def _conditions(group: BrokerGroup, found: Findings) -> Iterable[Condition]:
+def _conditions(
+    group: BrokerGroup, found: Findings, fault: tuple[str, str] | None
+) -> Iterable[Condition]:
     seen, spec = found.seen, group.spec
     count = len(seen.record.in_sync) if seen.record else 0
-    is_open = decide.has_master(seen)
+    is_open = seen.has_master
     has_enough = is_open and count >= spec.replication.min_in_sync
     yield _condition(
         group, "Available", has_enough,
@@ -151,7 +154,6 @@ def _conditions(group: BrokerGroup, found: Findings) -> Iterable[Condition]:
         else ("NotReplicated", "see the conditions Available and FullyReplicated"),
     )  # fmt: skip
     yield _progressing(group, found)
-    fault = acceptance.explained(group, seen)
     yield _condition(
         group, "ElectionPossible", fault is None,
         ("Watching", "a lost master would be replaced"), fault or ("", ""),

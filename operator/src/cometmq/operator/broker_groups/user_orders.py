@@ -9,11 +9,12 @@ import msgspec
 
 from cometmq.ha.actions import Status, Tell
 from cometmq.ha.orders import Fence, HandOver, Rebuild
-from cometmq.ha.record import Copy, Record
 from cometmq.operator.api_types.broker_group import GROUP
 from cometmq.operator.broker_groups import acceptance, decide
-from cometmq.operator.broker_groups.decide import Seen, Wait
-from cometmq.operator.broker_groups.group import ACCEPT_LOSS, SWITCHOVER, BrokerGroup
+from cometmq.operator.broker_groups.acceptance import AcceptLoss
+from cometmq.operator.broker_groups.decide import Wait
+from cometmq.operator.broker_groups.group import SWITCHOVER, BrokerGroup
+from cometmq.operator.broker_groups.seen import Seen
 
 
 class Verb(StrEnum):
@@ -32,16 +33,6 @@ class Order(msgspec.Struct, frozen=True):
     annotation: str
     verb: Verb
     value: str
-
-
-class AcceptLoss(msgspec.Struct, frozen=True):
-    """Create the record from the most complete store, even if messages may be lost."""
-
-    epoch: int
-    record: Record | None
-    """The record to delete first; None if there is none."""
-    copies: frozenset[Copy]
-    """The stores of all brokers."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -72,7 +63,8 @@ def plan(group: BrokerGroup, seen: Seen, order: Order) -> Plan:
     if order.verb is Verb.ROTATE_KEY:
         return RotateKey()
     if order.verb is Verb.ACCEPT_LOSS:
-        return _accept_loss(group, seen, order.value)
+        found = acceptance.judged(group, seen, order.value)
+        return Refused(found) if isinstance(found, str) else found
     ordinal = group.ordinal(order.value)
     if ordinal is None:
         best = f", or {decide.BEST}" if order.verb is Verb.SWITCHOVER else ""
@@ -107,7 +99,7 @@ def _rebuild(group: BrokerGroup, seen: Seen, ordinal: int) -> Plan:
         return Refused(
             f"{pod} does not answer: delete its volume claim and the pod to give it a new volume"
         )
-    if record is None or not decide.has_master(seen):
+    if record is None or not seen.has_master:
         return Refused("no master is open, so there is nothing to copy from")
     if ordinal == record.holder.ordinal or status.role.is_live:
         return Refused(f"{pod} is the master: switch over first, with {SWITCHOVER}={decide.BEST}")
@@ -119,18 +111,6 @@ def _rebuild(group: BrokerGroup, seen: Seen, ordinal: int) -> Plan:
             " broker catch up first"
         )
     return Tell(ordinal, Rebuild())
-
-
-def _accept_loss(group: BrokerGroup, seen: Seen, value: str) -> Plan:
-    if why := acceptance.obstacle(group, seen):
-        return Refused(why)
-    epoch = acceptance.epoch_of(seen)
-    if value != str(epoch):
-        return Refused(
-            f"the loss that can be accepted now has the epoch {epoch}, not {value!r}: look at the"
-            f" condition ElectionPossible again, then use {ACCEPT_LOSS}={epoch}"
-        )
-    return AcceptLoss(epoch, seen.record, frozenset(one.copy for one in seen.statuses))
 
 
 def _status(seen: Seen, ordinal: int) -> Status | None:

@@ -9,8 +9,8 @@ import msgspec
 from cometmq.ha.actions import Status
 from cometmq.ha.record import Copy, Record
 from cometmq.ha.role import Role
-from cometmq.operator.broker_groups.decide import PodSeen, Seen
 from cometmq.operator.broker_groups.group import BrokerGroup, group_of
+from cometmq.operator.broker_groups.seen import PodSeen, Seen
 
 READY = PodSeen(is_ready=True, is_current=True)
 STALE = PodSeen(is_ready=True, is_current=False)
