@@ -16,6 +16,7 @@ from cometmq.client.admin.figures import read_figures
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.processes import wait_until
 from cometmq.remoting.errors import AccessDenied, ConnectFailed, RequestTimeout, ServerError
+from cometmq.remoting.transport.client import RemotingClient
 
 NAMES = ("broker-a", "broker-b")
 
@@ -497,3 +498,25 @@ def test_lag_counts_the_queues_of_a_broker_that_the_group_has_not_reached(run, c
     page = tmp_path / "lag.html"
     assert run("lag", "keepers", "--report", page).status == 0
     assert ">40<" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["lag", "lag payers", "topic list", "topic describe Orders", "group list",
+     "group describe payers", "message find Orders --key none"],
+)  # fmt: skip
+def test_a_broker_whose_answers_cannot_be_read_is_left_out(run, cluster, monkeypatch, verb):
+    address, invoke = cluster.addresses["broker-b"], RemotingClient.invoke
+
+    async def garbled(self, to, code, *args, **more):
+        answer = await invoke(self, to, code, *args, **more)
+        if to == address:
+            answer.body = b"\x00garbage{"
+        return answer
+
+    monkeypatch.setattr(RemotingClient, "invoke", garbled)
+    found = run(*verb.split())
+    assert found.status == 1, found.err
+    assert found.err.count("\n") == 1 + verb.startswith("message"), found.err
+    assert f"broker broker-b ({address}) cannot be used: " in found.err
+    assert found.out or verb.startswith("message")

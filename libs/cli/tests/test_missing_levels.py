@@ -3,6 +3,7 @@
 
 from typing import Any
 
+from cometmq.client.admin.scope import AdminBase
 from cometmq.insight.queue_states import missing_level_notes
 from cometmq.remoting.bodies.offsets import DelayOffsetTable
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -12,7 +13,8 @@ from cometmq.remoting.names import SCHEDULE_TOPIC
 
 
 class Master:
-    def __init__(self, levels: str) -> None:
+    def __init__(self, name: str, levels: str) -> None:
+        self.name = name
         self.levels = levels
 
     async def config(self) -> dict[str, str]:
@@ -37,7 +39,10 @@ class Cluster:
         self.levels = levels
 
     async def masters(self) -> dict[str, Master]:
-        return {f"b{number}": Master(levels) for number, levels in enumerate(self.levels)}
+        names = [f"b{number}" for number in range(len(self.levels))]
+        return {name: Master(name, it) for name, it in zip(names, self.levels, strict=True)}
+
+    ask_each = AdminBase.ask_each
 
 
 async def test_messages_in_missing_levels_are_named() -> None:

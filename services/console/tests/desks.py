@@ -3,15 +3,17 @@
 
 import re
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx2
 
+from cometmq.client.admin import AdminClient
 from cometmq.client.settings import ClientOptions
 from cometmq.console.audit import Audit
 from cometmq.console.desk import Desk
 from cometmq.console.login.tokens import Tokens
 from cometmq.console.notes import Notes
+from cometmq.console.reading import ReadingAdmin
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
 from cometmq.console.web.exchange import Request
@@ -49,6 +51,17 @@ class FakeAdmin:
     """Stands for the console's client; changes must be made by the action that a test defines."""
 
     options = ClientOptions(namesrv="n:9876")
+    unanswered: ClassVar[dict[str, str]] = {}
+
+    def for_page(self):
+        return self
+
+
+def reader(client):
+    """Return the client for pages that shares the connections of an admin client."""
+    if not isinstance(client, AdminClient):
+        return client
+    return ReadingAdmin.attached(client._running(), NO_LOG)
 
 
 def snapshot(clock, **parts):
@@ -93,7 +106,7 @@ class Site:
         self.desk = Desk(
             loaded.value,
             admin=client,
-            reader=client,
+            reader=reader(client),
             snapshot=self._snapshot,
             renew=lambda: None,
             findings=Findings(History()),

@@ -17,22 +17,18 @@ from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument, N
 from cometmq.client.settings import ClientOptions
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
 from cometmq.remoting.errors import (
+    CANNOT_SERVE,
+    NO_ANSWER,
     CometError,
     CommandError,
     ConnectFailed,
+    RemoteProtocolError,
     RequestTimeout,
-    ServerError,
-    ServiceNotAvailable,
-    SystemBusy,
     TopicNotExist,
-    TransportError,
 )
 from cometmq.remoting.visible import command
 
 T = TypeVar("T")
-
-_CANNOT_SERVE: Final = frozenset({ServerError, ServiceNotAvailable, SystemBusy})
-"""Refusals that concern the broker rather than the request; subclasses have their own meaning."""
 
 GROUP_REMEDY: Final = (
     "for a broker group with failover, cometmq ha status -c FILE (the elector's) says what is"
@@ -138,7 +134,7 @@ class CommandAdmin(AdminClient):
             except InvalidArgument:
                 raise
             except CometError as error:
-                if not done and not isinstance(error, TransportError):
+                if not done and not isinstance(error, NO_ANSWER):
                     raise
                 raise self._half_done(what, done, rest, error) from error
             done.append(rest.pop(0))
@@ -158,7 +154,7 @@ class CommandAdmin(AdminClient):
     ) -> ClientError:
         """Return the error for a change that has failed on the first broker in `rest`."""
         failed, *others = rest
-        is_unsure = isinstance(error, TransportError) and not isinstance(error, ConnectFailed)
+        is_unsure = isinstance(error, NO_ANSWER) and not isinstance(error, ConnectFailed)
         places = {
             "done": _names(done),
             "perhaps done": _names([failed] if is_unsure else []),
@@ -176,7 +172,7 @@ class CommandAdmin(AdminClient):
         async def asked(broker: BrokerAdmin) -> T:
             try:
                 return await question(broker)
-            except TransportError as error:
+            except NO_ANSWER as error:
                 text = missing_text(broker.name, broker.address, error)
                 raise ClientError(f"nothing was changed: {text}") from error
 
@@ -194,7 +190,7 @@ class CommandAdmin(AdminClient):
                 self.without_master(data.broker_name, list(data.broker_addrs.values()))
         return found
 
-    def unreachable(self, broker: BrokerAdmin, error: TransportError) -> None:
+    def unreachable(self, broker: BrokerAdmin, error: CometError) -> None:
         """Record that the command continues without a broker."""
         self.absent.add(broker.name or broker.address)
         note_missing(broker.name, broker.address, error)
@@ -202,7 +198,7 @@ class CommandAdmin(AdminClient):
     def refused(self, broker: BrokerAdmin, error: CometError) -> None:
         """Record that the command continues without a broker that cannot serve now; raise any other
         error."""
-        if type(error) not in _CANNOT_SERVE:
+        if type(error) not in CANNOT_SERVE:
             raise error
         self.absent.add(broker.name or broker.address)
         place = f"{broker.name} ({broker.address})"
@@ -312,4 +308,6 @@ def missing_text(name: str, address: str, error: CometError) -> str:
         return f"broker {place} hangs: {error}; look at its log and its /readyz"
     if isinstance(error, CommandError):
         return f"broker {place} refuses: {error}"
+    if isinstance(error, RemoteProtocolError):
+        return f"broker {place} cannot be used: {error}"
     return f"broker {place} does not answer: {error}"

@@ -21,6 +21,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.errors import (
+    NO_ANSWER,
     CometError,
     ConnectFailed,
     ConsumerNotOnline,
@@ -177,7 +178,7 @@ class _Asking:
         except RequestCodeNotSupported:
             return Unknown("this broker does not report it")
         except CometError as error:
-            return Unknown(str(error), is_silence=isinstance(error, TransportError))
+            return Unknown(str(error), is_silence=isinstance(error, NO_ANSWER))
         except TimeoutError:
             return Unknown(f"no answer within {self._timeout_ms} ms", is_silence=True)
 

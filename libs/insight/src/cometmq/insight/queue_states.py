@@ -21,11 +21,11 @@ from cometmq.insight.words import command, counted
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import ConsumeStats
 from cometmq.remoting.errors import (
+    NO_ANSWER,
     CometError,
     NoPermission,
     ServerError,
     TopicNotExist,
-    TransportError,
 )
 from cometmq.remoting.names import PARKED_TOPIC, SCHEDULE_TOPIC, retry_topic
 from cometmq.remoting.progress import lost, position, unread
@@ -91,7 +91,7 @@ async def queue_states(
     known = [found for found in lags if found.queue.broker_name in masters]
     states: list[QueueState] = []
     for found, outcome in zip(known, await _outcomes(masters, known), strict=True):
-        if isinstance(outcome, TransportError):
+        if isinstance(outcome, NO_ANSWER):
             admin.unreachable(masters[found.queue.broker_name], outcome)
         elif isinstance(outcome, CometError):
             raise outcome
@@ -249,28 +249,31 @@ async def waiting_counts(masters: Iterable[BrokerAdmin]) -> dict[str, int]:
 
 async def missing_level_notes(admin: AdminClient) -> list[str]:
     """Return a line for each broker on which delayed messages wait in levels that it lacks."""
-    notes = []
-    for name, master in (await admin.masters()).items():
-        with suppress(CometError, KeyError):  # the figures only serve a note
-            last = len((await master.config())["messageDelayLevel"].split())
-            offsets = (await master.delay_offsets()).offset_table
-            stats = (await master.topic_stats(SCHEDULE_TOPIC)).offset_table
-            counts = {
-                queue.queue_id + 1: unread(
-                    offsets.get(queue.queue_id + 1), it.min_offset, it.max_offset
-                )
-                for queue, it in stats.items()
-                if queue.queue_id >= last
-            }
-            levels = [str(level) for level, count in sorted(counts.items()) if count]
-            if levels:
-                total = sum(counts.values())
-                notes.append(
-                    f"{name}: {counted(total, 'delayed message')} in level {', '.join(levels)}"
-                    f" {'wait' if total > 1 else 'waits'} until messageDelayLevel, which has"
-                    f" {counted(last, 'level')}, has the level again"
-                )
-    return notes
+    masters = (await admin.masters()).values()
+    return [note for _, note in await admin.ask_each(masters, _missing_levels) if note]
+
+
+async def _missing_levels(master: BrokerAdmin) -> str:
+    try:
+        last = len((await master.config())["messageDelayLevel"].split())
+        offsets = (await master.delay_offsets()).offset_table
+        stats = (await master.topic_stats(SCHEDULE_TOPIC)).offset_table
+    except (CometError, KeyError):  # the figures only serve a note
+        return ""
+    counts = {
+        queue.queue_id + 1: unread(offsets.get(queue.queue_id + 1), it.min_offset, it.max_offset)
+        for queue, it in stats.items()
+        if queue.queue_id >= last
+    }
+    levels = [str(level) for level, count in sorted(counts.items()) if count]
+    if not levels:
+        return ""
+    total = sum(counts.values())
+    return (
+        f"{master.name}: {counted(total, 'delayed message')} in level {', '.join(levels)}"
+        f" {'wait' if total > 1 else 'waits'} until messageDelayLevel, which has"
+        f" {counted(last, 'level')}, has the level again"
+    )
 
 
 def waiting_note(topic: str, counts: Mapping[str, int]) -> str:

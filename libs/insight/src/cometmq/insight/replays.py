@@ -15,7 +15,7 @@ from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
 from cometmq.insight import message_json
 from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.errors import CometError, CommandError, TransportError
+from cometmq.remoting.errors import NO_ANSWER, CometError, CommandError
 from cometmq.remoting.names import DLQ_REPLAY_GROUP, dead_letter_topic
 
 SAVE_EVERY: Final = 100
@@ -88,7 +88,7 @@ class Replayed:
     async def load(self) -> None:
         """Read the positions; queues whose broker does not answer are left out."""
         for queue in await self._admin.queues(self._topic):
-            with suppress(TransportError):  # reading the messages reports it
+            with suppress(*NO_ANSWER):  # reading the messages reports it
                 offset = await self._admin.committed_offset(DLQ_REPLAY_GROUP, queue) or 0
                 is_of_older_topic = offset > await self._admin.max_offset(queue)
                 self._begins[queue] = 0 if is_of_older_topic else offset

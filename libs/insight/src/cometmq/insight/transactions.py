@@ -12,7 +12,7 @@ from cometmq.client.admin.broker_transactions import HalfMessage
 from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
 from cometmq.insight import message_json, times
 from cometmq.insight.words import command
-from cometmq.remoting.errors import RequestCodeNotSupported, TopicNotExist, TransportError
+from cometmq.remoting.errors import NO_ANSWER, RequestCodeNotSupported, TopicNotExist
 from cometmq.remoting.integers import whole
 from cometmq.remoting.message.properties import PropertyKey
 
@@ -33,7 +33,7 @@ async def open_at(admin: AdminClient, master: BrokerAdmin) -> AsyncIterator[Half
     try:
         async for half in master.open_transactions():
             yield half
-    except TransportError as error:
+    except NO_ANSWER as error:
         admin.unreachable(master, error)
 
 

@@ -61,6 +61,12 @@ class Overloaded(TransportError):
     """The sender reached one of its limits; the request was not sent."""
 
 
+NO_ANSWER: Final = (TransportError, RemoteProtocolError)
+"""Raised by requests that get no answer, or none that can be used: the server is unreachable,
+broken, or another program.
+"""
+
+
 class StoreError(CometError):
     """The store cannot perform an operation."""
 
@@ -411,6 +417,10 @@ _BY_CODE: Final[dict[int, type[CodedError]]] = {
         GoAway,
     )
 }
+
+
+CANNOT_SERVE: Final = frozenset({ServerError, ServiceNotAvailable, SystemBusy})
+"""Refusals that concern the broker rather than the request; subclasses have their own meaning."""
 
 
 def command_error(code: int, remark: str | None, address: str = "") -> CommandError:

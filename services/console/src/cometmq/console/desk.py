@@ -10,6 +10,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.console.audit import Audit
 from cometmq.console.login.reading_rights import ReadingRights
 from cometmq.console.notes import Notes
+from cometmq.console.reading import ReadingAdmin
 from cometmq.console.settings import ConsoleSettings
 from cometmq.insight.findings import Findings
 from cometmq.insight.model import Snapshot
@@ -31,7 +32,7 @@ class Desk:
         settings: ConsoleSettings,
         *,
         admin: AdminClient,
-        reader: AdminClient,
+        reader: ReadingAdmin,
         snapshot: Callable[[], Awaitable[Snapshot]],
         renew: Callable[[], None],
         findings: Findings,
@@ -46,6 +47,7 @@ class Desk:
         self.admin = admin
         """For changes: it raises if a broker does not answer."""
         self.reader = reader
+        """Makes the client of each page."""
         self.snapshot = snapshot
         self.renew = renew
         """After a change: the next snapshot is taken anew."""

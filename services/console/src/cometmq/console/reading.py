@@ -1,24 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client for pages: it continues without brokers that do not answer.
 
-Pages name the brokers that the snapshot misses. Changes use a client that raises.
+Each page has one of its own (`for_page`), which asks such a broker once and names it. Changes use a
+client that raises.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Self, TypeVar
 
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.remoting.errors import TopicNotExist, TransportError
+from cometmq.client.log import AnyLog
+from cometmq.client.settings import ClientOptions
+from cometmq.remoting.errors import CANNOT_SERVE, CometError, TopicNotExist
+
+T = TypeVar("T")
 
 
 class ReadingAdmin(AdminClient):
     """An admin client that leaves out what does not answer."""
 
-    def unreachable(self, _broker: BrokerAdmin, error: TransportError) -> None:
-        """Continue."""
+    def __init__(
+        self, namesrv: str = "", *, options: ClientOptions | None = None, log: AnyLog = None
+    ) -> None:
+        super().__init__(namesrv, options=options, log=log)
+        self.unanswered: dict[str, str] = {}
+        """Brokers that were left out, with the reasons."""
+
+    def for_page(self) -> Self:
+        """Return a client that shares the connections, and has asked no broker yet."""
+        return self.attached(self._running(), self._log)
+
+    async def ask_each(
+        self,
+        brokers: Iterable[BrokerAdmin],
+        question: Callable[[BrokerAdmin], Awaitable[T]],
+        *,
+        skip: tuple[type[CometError], ...] = (),
+    ) -> list[tuple[BrokerAdmin, T]]:
+        """Query brokers concurrently, except those that are left out already."""
+        asked = [it for it in brokers if _name(it) not in self.unanswered]
+        return await super().ask_each(asked, question, skip=skip)
+
+    def unreachable(self, broker: BrokerAdmin, error: CometError) -> None:
+        """Continue without the broker."""
+        self.unanswered.setdefault(_name(broker), str(error))
+
+    def refused(self, broker: BrokerAdmin, error: CometError) -> None:
+        """Continue without a broker that cannot serve now; raise any other error."""
+        if type(error) not in CANNOT_SERVE:
+            raise error
+        self.unreachable(broker, error)
 
     def without_master(self, _name: str, _slaves: Sequence[str]) -> None:
-        """Continue."""
+        """Continue; the snapshot names the broker."""
 
     def without_topic(self, _broker: BrokerAdmin, _topic: str, error: TopicNotExist) -> None:
         """Continue."""
+
+
+def _name(broker: BrokerAdmin) -> str:
+    return broker.name or broker.address

@@ -73,6 +73,7 @@ class Fakes:
         handlers: dict[int, Handler[Any]] = {
             Code.GET_BROKER_CLUSTER_INFO: lambda *_: Reply(body=encode_json(self._info())),
             Code.GET_ROUTEINFO_BY_TOPIC: self._route,
+            Code.GET_KVLIST_BY_NAMESPACE: body(KVTable()),
         }
         self.namesrv = await self._serve(handlers)
         return self

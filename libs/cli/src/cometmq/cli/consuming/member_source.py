@@ -29,6 +29,7 @@ from cometmq.client.subscriptions import MessageSelector, subscription
 from cometmq.insight import times
 from cometmq.remoting import remarks
 from cometmq.remoting.errors import (
+    NO_ANSWER,
     AccessDenied,
     CometError,
     CommandError,
@@ -37,7 +38,6 @@ from cometmq.remoting.errors import (
     ServerError,
     SubscriptionGroupNotExist,
     SubscriptionParseFailed,
-    TransportError,
 )
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.visible import command
@@ -120,7 +120,7 @@ async def _try_to_pull(
         if queue is None:
             return
         place = (queue.topic, queue.queue_id)
-        with suppress(TransportError):  # the consumer reports it, and reads the other brokers
+        with suppress(*NO_ANSWER):  # the consumer reports it, and reads the other brokers
             try:
                 end = await broker.max_offset(*place)
                 await broker.pull(
@@ -143,7 +143,7 @@ async def _retries(brokers: Mapping[str, BrokerAdmin], group: str) -> int:
     """
     found: list[int] = []
     for broker in brokers.values():
-        with suppress(CommandError, TransportError):
+        with suppress(CommandError, *NO_ANSWER):
             known = (await broker.groups()).get(group)
             found += [] if known is None else [max(0, known.retry_max_times)]
     return min(found, default=-1)
@@ -212,7 +212,7 @@ async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -
         here = [queue for queue in queues if queue.broker_name == broker.name]
         try:
             placed.append(await _place_at(broker, group, here, start))
-        except TransportError:
+        except NO_ANSWER:
             silent.append(broker.name)  # the consumer reports it, and reads the other brokers
     if placed and not any(placed):
         move = command("group reset", group, topic, options=("--to", start))

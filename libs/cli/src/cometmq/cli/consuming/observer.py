@@ -35,7 +35,7 @@ from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, broker_missing
 from cometmq.client.subscriptions import MessageSelector
 from cometmq.insight import times
-from cometmq.remoting.errors import TransportError
+from cometmq.remoting.errors import NO_ANSWER
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.names import TOOLS_GROUP
 
@@ -91,7 +91,7 @@ async def _find_begins(
             continue
         try:
             await offsets.read(queue)
-        except TransportError as error:
+        except NO_ANSWER as error:
             silent[name] = missing_text(name, brokers[name].address, error)
     if silent and not silent.keys() ^ {queue.broker_name for queue in queues}:
         raise ClientError("; ".join(silent.values()))

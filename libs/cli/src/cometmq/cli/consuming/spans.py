@@ -25,7 +25,7 @@ from cometmq.client.clock import wall_ms
 from cometmq.client.subscriptions import MessageSelector, doubt, subscription
 from cometmq.client.transfer.empty_answers import EmptyAnswers
 from cometmq.insight import times
-from cometmq.remoting.errors import CometError, RemoteProtocolError, TransportError
+from cometmq.remoting.errors import NO_ANSWER, CometError, RemoteProtocolError
 from cometmq.remoting.names import ALL_TAGS
 
 LAST_MAX: Final = 10_000
@@ -220,7 +220,7 @@ class _Reader:
                     queue.topic, queue.queue_id, at,
                     expression=self._expression, expression_type=str(self._kind),
                 )  # fmt: skip
-            except TransportError as error:
+            except NO_ANSWER as error:
                 self._admin.unreachable(broker, error)
                 return
             for message in found.messages:

@@ -26,7 +26,7 @@ from cometmq.client.transfer.outgoing import Prepared, properties_text
 from cometmq.client.transfer.sender import MessageSender
 from cometmq.client.transfer.time_limit import TimeLimit
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.errors import TransportError
+from cometmq.remoting.errors import NO_ANSWER
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
 
@@ -112,7 +112,7 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
                         continue
                     if end_ms is None or message.store_timestamp < end_ms:
                         yield message
-            except TransportError as error:
+            except NO_ANSWER as error:
                 self.unreachable(master, error)
 
     async def _dead_letters_of(

@@ -27,7 +27,7 @@ from cometmq.client.option_checks import checked
 from cometmq.client.settings import ClientOptions
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, TopicRoute
-from cometmq.remoting.errors import AccessDenied, CometError, TopicNotExist, TransportError
+from cometmq.remoting.errors import NO_ANSWER, AccessDenied, CometError, TopicNotExist
 from cometmq.remoting.message.flags import Perm
 
 T = TypeVar("T")
@@ -153,8 +153,8 @@ class AdminBase(Client):
         `_slaves` are the addresses of its registered slaves.
         """
 
-    def unreachable(self, _broker: BrokerAdmin, error: TransportError) -> None:
-        """Raise for a broker that did not answer; a subclass may override this to continue
+    def unreachable(self, _broker: BrokerAdmin, error: CometError) -> None:
+        """Raise for a broker that gave no usable answer; a subclass may override this to continue
         instead.
         """
         raise error
@@ -206,14 +206,14 @@ class AdminBase(Client):
         """Query brokers concurrently; return the answers in the order of the brokers.
 
         A broker that refuses with an error in `skip` is left out, unless it denies access.
-        `refused` is called for any other refusal, and `unreachable` for a broker that does not
-        answer.
+        `refused` is called for any other refusal, and `unreachable` for a broker that gives no
+        usable answer.
         """
         answers: list[tuple[BrokerAdmin, T]] = []
         for broker, outcome in await _outcomes(brokers, question):
             if isinstance(outcome, skip) and not isinstance(outcome, AccessDenied):
                 continue
-            if isinstance(outcome, TransportError):
+            if isinstance(outcome, NO_ANSWER):
                 self.unreachable(broker, outcome)
             elif isinstance(outcome, CometError):
                 self.refused(broker, outcome)

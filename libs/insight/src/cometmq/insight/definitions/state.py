@@ -107,20 +107,26 @@ def is_reserved_group(name: str) -> bool:
     return is_system_group(name) or name in CLIENT_GROUPS or name in BOOT_GROUPS
 
 
-async def read_state(admin: AdminClient) -> State:
+async def read_state(admin: AdminClient, *, is_whole: bool = True) -> State:
     """Ask all masters; raise CometError if one does not answer: a file that lacks its definitions
     would look complete.
+
+    Unless `is_whole` is set, `admin` decides about masters that do not answer.
     """
     masters: dict[str, BrokerAdmin] = {}
     for name, group in (await admin.broker_groups()).items():
-        if MASTER_ID not in group:
+        if MASTER_ID in group:
+            masters[name] = group[MASTER_ID]
+        elif is_whole:
             raise BrokerMissing(f"{name} has no master, so its definitions are unknown: start it")
-        masters[name] = group[MASTER_ID]
+        else:
+            admin.without_master(name, [slave.address for slave in group.values()])
     if not masters:
         raise BrokerMissing("no broker is registered at the name servers")
-    topics = await admin.ask_all(masters.values(), lambda it: it.topics())
-    groups = await admin.ask_all(masters.values(), lambda it: it.groups())
-    rights = await admin.ask_all(masters.values(), rights_of)
+    asked = admin.ask_all if is_whole else admin.ask_each
+    topics = await asked(masters.values(), lambda it: it.topics())
+    groups = await asked(masters.values(), lambda it: it.groups())
+    rights = await asked(masters.values(), rights_of)
     told = {it.name: config for it, config in rights if isinstance(config, AclConfig)}
     state = State(
         namesrv=";".join(admin.namesrv.addresses),

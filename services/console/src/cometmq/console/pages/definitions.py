@@ -68,11 +68,12 @@ def rows_of(found: Definitions) -> Iterator[Row]:
 
 async def definitions(view: View) -> Shown:
     """Show what an export contains, or send it."""
-    state = await read_state(view.admin())
+    downloads = view.is_set("download")
+    state = await read_state(view.admin(), is_whole=downloads)
     sees_accounts = view.user.role >= Role.OPERATOR
     found = state.definitions(with_accounts=sees_accounts)
     command = "cometmq definitions export"
-    if view.is_set("download"):
+    if downloads:
         return Shown(found, command, download=Download(encode(found), "definitions.json"))
     table = view.table(
         list(rows_of(found)), COLUMNS, default="kind", search=lambda it: f"{it.kind} {it.name}"

@@ -141,6 +141,7 @@ class Frame:
         view = View(self._desk, request, user, session, args)
         async with _in_time():
             shown = await page.view(view)
+        unanswered = {**view.unanswered, **shown.unanswered}
         if shown.download is not None:
             return Response(
                 shown.download.data,
@@ -153,7 +154,7 @@ class Frame:
                     "data": shown.data,
                     "command": shown.command,
                     "as_of_ms": shown.as_of_ms,
-                    "unanswered": shown.unanswered,
+                    "unanswered": unanswered,
                 }
             )
         return self._renderer.html(
@@ -165,7 +166,7 @@ class Frame:
             section=self._sections[page.path],
             command=shown.command,
             as_of_ms=shown.as_of_ms,
-            unanswered=shown.unanswered,
+            unanswered=unanswered,
             refresh_s=shown.refresh_s or 10,
             here=_here(request),
             may=partial(may, user),

@@ -11,6 +11,7 @@ from cometmq.console.desk import Desk
 from cometmq.console.login.reading_rights import account_why_not
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.sessions import Session
+from cometmq.console.reading import ReadingAdmin
 from cometmq.console.web.exchange import Request
 from cometmq.console.web.problems import Problem, bad
 from cometmq.console.web.tables import SIZE_DEFAULT, Column, Order, R, Table, table
@@ -38,6 +39,7 @@ class View:
         self.user = user
         self.session = session
         self._args = args
+        self._reader: ReadingAdmin | None = None
 
     # -- arguments ----------------------------------------------------------------------------
 
@@ -142,8 +144,15 @@ class View:
             raise Problem(HTTPStatus.FORBIDDEN, why, title="You may not read these messages")
 
     def admin(self) -> AdminClient:
-        """Return a client for reading, which leaves out brokers that do not answer."""
-        return self.desk.reader
+        """Return the request's client for reading, which leaves out brokers that do not answer."""
+        if self._reader is None:
+            self._reader = self.desk.reader.for_page()
+        return self._reader
+
+    @property
+    def unanswered(self) -> Mapping[str, str]:
+        """The brokers that this request's client has left out, with the reasons."""
+        return {} if self._reader is None else self._reader.unanswered
 
 
 def address(prefix: str, path: str, args: Mapping[str, object]) -> str:
