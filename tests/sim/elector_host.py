@@ -15,7 +15,7 @@ from cometmq.elector.asked_member import Member
 from cometmq.elector.elector import Elector
 from cometmq.elector.plan import Plan
 from cometmq.ha.actions import Group, Statuses
-from cometmq.ha.election import Loss
+from cometmq.ha.losses import Loss
 from cometmq.ha.orders import HandOver, Order
 from cometmq.ha.port import RecordUnreachable
 from cometmq.ha.record import Versioned

@@ -4,9 +4,9 @@
 import msgspec
 import pytest
 
-from cometmq.ha import election
+from cometmq.ha import election, losses
 from cometmq.ha.actions import Blocked, Elect, Group, Status, Tell
-from cometmq.ha.election import Loss, Watched
+from cometmq.ha.losses import Loss, Watched
 from cometmq.ha.orders import Follow, Promote
 from cometmq.ha.record import Copy, Versioned
 from cometmq.ha.role import Role
@@ -43,7 +43,7 @@ def test_settings_that_contradict_each_other_are_refused(settings, words):
 def loss(statuses, *, found=None, now_ms=0, epoch_ms=-60_000, **facts):
     found = found or recorded()
     watched = Watched(found.version, 0, found.record.epoch, epoch_ms)
-    return election.loss(found, statuses, watched, now_ms, timing=TIMING, **facts)
+    return losses.loss(found, statuses, watched, now_ms, timing=TIMING, **facts)
 
 
 def test_a_master_that_answers_and_renews_is_not_lost():
@@ -105,13 +105,13 @@ def test_a_lease_expires_unless_all_members_lost_only_the_record():
 
 
 def test_each_new_version_of_the_record_starts_the_time_again():
-    seen = election.watched(None, recorded(), 100)
+    seen = losses.watched(None, recorded(), 100)
     assert seen == Watched("7", 100, 4, 100)
-    assert election.watched(seen, recorded(), 900) == seen
+    assert losses.watched(seen, recorded(), 900) == seen
     newer = Versioned(recorded().record, "8")
-    assert election.watched(seen, newer, 900) == Watched("8", 900, 4, 100)
+    assert losses.watched(seen, newer, 900) == Watched("8", 900, 4, 100)
     elected = Versioned(recorded(epoch=5).record, "9")
-    assert election.watched(seen, elected, 950) == Watched("9", 950, 5, 950)
+    assert losses.watched(seen, elected, 950) == Watched("9", 950, 5, 950)
 
 
 # ---- election --------------------------------------------------------------------------------

@@ -2,18 +2,14 @@
 """The actions of an elector, given a record and the states of the members (pure).
 
 `cometmq elector` and the Kubernetes operator repeatedly read the record and the members' states,
-and perform what `decide` returns. These rules keep nothing; their callers remember `Watched` and,
-while a record is missing, the epoch of `restore_epoch`. An elector may die at any point, and two
-electors that run at the same time can at worst make each other's compare-and-swap fail.
+and perform what `decide` returns. These rules keep nothing. An elector may die at any point, and
+two electors that run at the same time can at worst make each other's compare-and-swap fail.
 
 The record is read with a quorum. A state is one answer of one member and is consistent: the member
 saved its promise before it read its offsets.
 """
 
 from collections.abc import Collection
-from enum import StrEnum
-
-import msgspec
 
 from cometmq.ha.actions import (
     Actions,
@@ -26,99 +22,10 @@ from cometmq.ha.actions import (
     Wait,
     status_of,
 )
-from cometmq.ha.fencing import Timing
 from cometmq.ha.orders import Follow, Promote
 from cometmq.ha.planned import relieve, resize, retire
 from cometmq.ha.record import Record, Versioned
 from cometmq.ha.role import Role
-
-# ---- is the master lost? ---------------------------------------------------------------------
-
-
-class Watched(msgspec.Struct, frozen=True):
-    """When the elector last saw the record and its epoch change, by its own CLOCK_BOOTTIME."""
-
-    version: str
-    changed_ms: int
-    epoch: int = 0
-    epoch_ms: int = 0
-
-
-def watched(before: Watched | None, found: Versioned, now_ms: int) -> Watched:
-    """Return the updated `Watched` after a read; each renewal gives the record a new version."""
-    if before is not None and before.version == found.version:
-        return before
-    epoch, epoch_ms = found.record.epoch, now_ms
-    if before is not None and before.epoch == epoch:
-        epoch_ms = before.epoch_ms
-    return Watched(found.version, now_ms, epoch, epoch_ms)
-
-
-class Loss(StrEnum):
-    """Reasons why a master is considered lost, as shown in events."""
-
-    GONE = "Gone"
-    """Its process has ended, or its pod was deleted."""
-    NO_MASTER = "NoMaster"
-    """It answers, but is not the master that the record names."""
-    REPLICATION_LOST = "ReplicationLost"
-    """Neither the elector nor any member of the set can reach it."""
-    LEASE_EXPIRED = "LeaseExpired"
-    """It is not renewing the record, and no member of the set is replicating from it."""
-
-
-def loss(
-    found: Versioned,
-    statuses: Statuses,
-    watched: Watched,
-    now_ms: int,
-    *,
-    timing: Timing,
-    is_gone: bool = False,
-    unheard_ms: int = 0,
-) -> Loss | None:
-    """Return why the recorded master is considered lost; None if it is not.
-
-    `is_gone` means that, according to the platform, its process has ended. `unheard_ms` is the time
-    since its last answer to the elector. A master that fails to renew the record is not replaced
-    while its members still follow it, because then only its own path to the record is broken. The
-    silence of a new master counts only from the change of epoch, because right after a
-    switchover no member follows it yet.
-    """
-    record = found.record
-    holder = status_of(statuses, record.holder.ordinal)
-    if holder is not None and not _leads_or_will(holder, record):
-        return Loss.NO_MASTER
-    if is_gone:
-        return Loss.GONE
-    members = [one for one in statuses if one.copy in record.in_sync and one.copy != record.holder]
-    lost = [one for one in members if one.has_lost_master or one.epoch != record.epoch]
-    silent_ms = min(unheard_ms, now_ms - watched.epoch_ms)
-    if holder is None and silent_ms >= timing.heard_within_ms and lost:
-        return Loss.REPLICATION_LOST
-    is_expired = now_ms - watched.changed_ms >= timing.lease_duration_ms
-    return Loss.LEASE_EXPIRED if is_expired and len(lost) == len(members) else None
-
-
-def beyond(record: Record, statuses: Statuses) -> Statuses:
-    """Return the members whose logs contain an epoch later than the record's.
-
-    A log begins an epoch only after the record has named it, so the record had that epoch once. If
-    it was read after the answers of these members, it has been replaced by an older one.
-    """
-    return tuple(one for one in statuses if one.last_log_epoch > record.epoch)
-
-
-def _leads_or_will(status: Status, record: Record) -> bool:
-    """Return whether a holder is its epoch's master or can still become it without a restart."""
-    if status.copy != record.holder or status.role is Role.FAILED:
-        return False
-    if status.role.is_live:
-        return status.epoch == record.epoch
-    return status.role is Role.RECOVERING or status.promised < record.epoch
-
-
-# ---- decisions -------------------------------------------------------------------------------
 
 
 def decide(
@@ -130,11 +37,21 @@ def decide(
     removing: Collection[int] = (),
 ) -> Actions:
     """Return the actions for a group with a record: elect a master, renew the epoch, change the
-    members, or complete the last election.
+    members, or complete the last election. An old record decides nothing: its in-sync set may name
+    copies that left the set long ago.
     """
+    record = found.record
+    # A log begins an epoch only after the record has named it, so the record had that epoch once.
+    if later := [one for one in statuses if one.last_log_epoch > record.epoch]:
+        text = (
+            f"the record has epoch {record.epoch}, but the logs of brokers"
+            f" {[one.copy.ordinal for one in later]} contain epoch"
+            f" {max(one.last_log_epoch for one in later)}: an old record was restored. Start all"
+            " brokers, then delete the record; it is created again from the most complete store"
+        )
+        return (Wait(Blocked.RECORD_OLD, text),)
     if is_master_lost:
         return elect(found, statuses, removing=removing)
-    record = found.record
     if promises_beyond(record, statuses):
         return renew_epoch(found, statuses)
     planned = (

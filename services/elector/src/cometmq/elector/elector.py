@@ -19,7 +19,7 @@ from cometmq.elector.plan import Plan
 from cometmq.elector.restoration import Restoration
 from cometmq.elector.stats import RESTORED, ElectorStats
 from cometmq.ha import election, missing_record
-from cometmq.ha.actions import Action, Actions, Blocked, Create, Elect, Statuses, Tell, Wait
+from cometmq.ha.actions import Action, Actions, Blocked, Create, Elect, Tell, Wait
 from cometmq.ha.fencing import Timing
 from cometmq.ha.member import OrderRefusal
 from cometmq.ha.orders import Fence, HandOver, Promote
@@ -71,6 +71,7 @@ class Elector:
         self._record = record
         self._log = log
         self._accept_with = accept_with
+        self._now_ms = boottime_ms
         self._record_fault = ""
         self._epoch_seen = 0  # in the log of a member, later than the record's
         self._strangers: frozenset[int] = frozenset()
@@ -94,6 +95,7 @@ class Elector:
             self._record_read(found)
         else:
             self._record_unreachable(unreachable)
+        read_ms = self._now_ms()
         await self.members.ask_all()
         self.stats.answering_count = len(self.members.statuses)
         if unreachable is not None:
@@ -101,7 +103,7 @@ class Elector:
             self.fault = f"no elections are possible: {unreachable}"
             self.has_ended_a_round = True
             return
-        actions = self._decided(found)
+        actions = self._decided(found, read_ms)
         self._note_waiting(actions)
         self.fault = ""
         self.has_ended_a_round = True
@@ -128,7 +130,6 @@ class Elector:
             self._log.info("record.reachable", group=self._plan.group.name)
         self.stats.is_record_reachable = True
         self.stats.record = None if found is None else found.record
-        self._master.record_read(found)
         if found is None:
             return
         self.restoration.record_exists(found.record.epoch)
@@ -143,22 +144,25 @@ class Elector:
 
     # ---- decisions ---------------------------------------------------------------------------
 
-    def _decided(self, found: Versioned | None) -> Actions:
+    def _decided(self, found: Versioned | None, read_ms: int) -> Actions:
         if found is None:
+            self._master.note_missing()
             return self.restoration.decide(self.members)
-        if found.record.group != self._plan.group.name:
+        record, statuses = found.record, self.members.statuses
+        if record.group != self._plan.group.name:
             self.stats.has_master = False
             text = (
-                f"the record is that of group {found.record.group!r}, not of"
+                f"the record is that of group {record.group!r}, not of"
                 f" {self._plan.group.name!r}: correct groupRecord or brokerName"
             )
             return (Wait(Blocked.WRONG_GROUP, text),)
-        statuses = self.members.statuses
-        holder = self.members.by_ordinal.get(found.record.holder.ordinal)
-        loss = self._master.loss(found, statuses, holder)
-        self._master.note(found.record, holder, loss)
-        if later := election.beyond(found.record, statuses):
-            return self._outdated(found.record, later)
+        loss = self._master.look(found, read_ms, self.members)
+        newest = max([0, *(one.last_log_epoch for one in statuses)])
+        if newest > max(record.epoch, self._epoch_seen):
+            # The record may have changed since it was read, so it is read again first.
+            self._epoch_seen = newest
+            self.wake.set()
+            return ()
         return election.decide(
             self._plan.group,
             found,
@@ -166,24 +170,6 @@ class Elector:
             is_master_lost=loss is not None,
             removing=self._plan.leaving,
         )
-
-    def _outdated(self, record: Record, later: Statuses) -> Actions:
-        """Read the record again, which may have changed meanwhile; do nothing if it is still old.
-
-        Its in-sync set may name copies that left the set long ago, so it must not decide who leads.
-        """
-        newest = max(one.last_log_epoch for one in later)
-        if newest > self._epoch_seen:
-            self._epoch_seen = newest
-            self.wake.set()
-            return ()
-        ordinals = [one.copy.ordinal for one in later]
-        text = (
-            f"the record has epoch {record.epoch}, but the logs of brokers {ordinals} contain epoch"
-            f" {newest}: an old record was restored. Start all brokers, then delete the record; it"
-            " is created again from the most complete store"
-        )
-        return (Wait(Blocked.RECORD_OLD, text),)
 
     def _note_waiting(self, actions: Iterable[Action]) -> None:
         waiting = next((one for one in actions if isinstance(one, Wait)), None)

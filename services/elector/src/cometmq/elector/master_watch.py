@@ -3,13 +3,13 @@
 
 from collections.abc import Callable
 
-from cometmq.elector.asked_member import Member
+from cometmq.elector.asked_member import Member, Members
 from cometmq.elector.stats import RENEWED, ElectorStats
-from cometmq.ha import election
+from cometmq.ha import losses
 from cometmq.ha.actions import Statuses, leads
-from cometmq.ha.election import Loss, Watched
 from cometmq.ha.fencing import Timing
-from cometmq.ha.record import Record, Versioned
+from cometmq.ha.losses import Loss, Watched
+from cometmq.ha.record import Versioned
 from cometmq.remoting.log import Log
 
 
@@ -41,11 +41,9 @@ class MasterWatch:
         """Why an election takes place now."""
         return str(self._loss[1]) if self._loss else RENEWED
 
-    def record_read(self, found: Versioned | None) -> None:
-        if found is None:
-            self._watched, self._is_open, self._stats.has_master = None, False, False
-        else:
-            self._watched = election.watched(self._watched, found, self._now_ms())
+    def note_missing(self) -> None:
+        """Note that there is no record, and so no master."""
+        self._watched, self._is_open, self._stats.has_master = None, False, False
 
     def note_without_record(self, statuses: Statuses) -> None:
         """Note whether a member leads in the epoch that was last read, or in a later one.
@@ -56,24 +54,15 @@ class MasterWatch:
         known = 0 if record is None else record.epoch
         self._stats.has_master = any(one.role.is_leading and one.epoch >= known for one in statuses)
 
-    def loss(self, found: Versioned, statuses: Statuses, holder: Member | None) -> Loss | None:
-        """Return why the master is lost; None if it is not."""
-        assert self._watched is not None
-        now_ms = self._now_ms()
-        return election.loss(
-            found,
-            statuses,
-            self._watched,
-            now_ms,
-            timing=self._timing,
-            is_gone=holder is not None and holder.is_gone,
-            unheard_ms=holder.unheard_ms(now_ms) if holder is not None else 0,
-        )
+    def look(self, found: Versioned, read_ms: int, members: Members) -> Loss | None:
+        """Return why the master is lost, None if it is not; note and log what has changed.
 
-    def note(self, record: Record, holder: Member | None, loss: Loss | None) -> None:
-        """Note whether the master is open and whether it is lost; log what has changed."""
-        status = None if holder is None else holder.status
-        has_master = status is not None and leads(status, record)
+        `read_ms` is the time at which the record was read.
+        """
+        self._watched = losses.watched(self._watched, found, read_ms)
+        record, statuses = found.record, members.statuses
+        loss = self.loss(found, statuses, members.by_ordinal.get(record.holder.ordinal))
+        has_master = any(leads(one, record) for one in statuses)
         facts = {"group": record.group, "ordinal": record.holder.ordinal, "epoch": record.epoch}
         if has_master and not self._is_open:
             outage_ms = 0
@@ -95,3 +84,18 @@ class MasterWatch:
             if self._lost_at_ms is None:
                 self._lost_at_ms = self._now_ms()
             self._log.warning("master.lost", **facts, cause=str(loss))
+        return loss
+
+    def loss(self, found: Versioned, statuses: Statuses, holder: Member | None) -> Loss | None:
+        """Return why the master is lost; None if it is not."""
+        assert self._watched is not None
+        now_ms = self._now_ms()
+        return losses.loss(
+            found,
+            statuses,
+            self._watched,
+            now_ms,
+            timing=self._timing,
+            is_gone=holder is not None and holder.is_gone,
+            unheard_ms=holder.unheard_ms(now_ms) if holder is not None else 0,
+        )

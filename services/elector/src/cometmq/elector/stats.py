@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from cometmq.ha.actions import Wait
-from cometmq.ha.election import Loss
+from cometmq.ha.losses import Loss
 from cometmq.ha.record import Record
 
 RESTORED: Final = "NoRecord"
