@@ -3,7 +3,7 @@
 
 import json
 from typing import Any, cast
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -144,7 +144,7 @@ class Operator:
         api = cast("KubeApi", self.api)
         context = Context(
             api=api, resync_ms=60_000, quiet_ms=1, wall_time=lambda: "2026-01-01T00:00:00Z",
-            secrets=Mock(), clock=FakeClock(), log=CapturingLogger(),
+            secrets=AsyncMock(), clock=FakeClock(), log=CapturingLogger(),
         )  # fmt: skip
         key = (KIND, "mq", "orders")
         self.work = GroupPass(key, context, cast("GroupElector", self.elector))

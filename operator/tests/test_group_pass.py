@@ -60,8 +60,8 @@ class World:
             is_accepting_loss=False,
         )  # fmt: skip
         context = Context(
-            api=self.api, resync_ms=60_000, quiet_ms=QUIET_MS, secrets=Mock(), clock=self.clock,
-            wall_time=lambda: "2026-01-01T00:00:00Z", log=NO_LOG,
+            api=self.api, resync_ms=60_000, quiet_ms=QUIET_MS, secrets=AsyncMock(),
+            clock=self.clock, wall_time=lambda: "2026-01-01T00:00:00Z", log=NO_LOG,
         )  # fmt: skip
         self.work = GroupPass((KIND, "mq", "orders"), context, self.elector)
         owned: Any = self.work._owned

@@ -19,12 +19,14 @@ import msgspec
 from cometmq.operator.api import ApiRefused, KubeApi
 from cometmq.operator.api_types.secret_keys import (
     ACCESS_KEY,
+    ACL_FILE,
     SECRET_KEY,
     TLS_CERTIFICATE,
     TLS_KEY,
     TLS_TRUST,
     SecretReason,
 )
+from cometmq.operator.api_types.security_sections import Accounts, Tls
 from cometmq.remoting.errors import CometError, SettingsError
 from cometmq.remoting.signature import SessionCredentials
 from cometmq.remoting.transport.settings import TlsSettings
@@ -77,6 +79,14 @@ class Secrets:
         self._written: dict[tuple[str, str], list[Path]] = {}
         """Folders with the files of a Secret, oldest first. The name of a folder is a hash of all
         that its files depend on: namespace, name and content."""
+
+    async def check(self, namespace: str, tls: Tls | None, accounts: Accounts | None) -> None:
+        """Raise SecretFault unless all Secrets that these parts of a spec name can be used."""
+        if tls is not None:
+            await self.tls(namespace, tls.secret_name, SERVER_KEYS)
+        if accounts is not None:
+            await self.require(namespace, accounts.secret_name, (ACL_FILE,))
+            await self.account(namespace, accounts.operator_secret_name)
 
     async def require(self, namespace: str, name: str, keys: tuple[str, ...]) -> Content:
         """Return a Secret that has all these keys; raise SecretFault if it does not.

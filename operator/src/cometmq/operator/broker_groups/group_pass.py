@@ -8,9 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.ha.actions import Tell
-from cometmq.operator.access import SERVER_KEYS, MemberAccess, SecretFault
+from cometmq.operator.access import MemberAccess, SecretFault
 from cometmq.operator.api import ApiRefused, ApiUnreachable, Body
-from cometmq.operator.api_types.secret_keys import ACL_FILE
 from cometmq.operator.api_types.status import GroupStatus
 from cometmq.operator.broker_groups import user_orders
 from cometmq.operator.broker_groups.decide import (
@@ -118,7 +117,7 @@ class GroupPass(Pass[BrokerGroup]):
         """Configure the elector, apply, obey, act and report."""
         before = msgspec.convert(body.get("status") or {}, GroupStatus)
         live = await Live.read(self.context.api, group)
-        fault = await self._keep_key(group, live, await self._secret_fault(group))
+        fault = await self._secret_fault(group, live)
         await self._owned.find_service(group)
         self._found = (group, live.pods)
         await self._configure_elector(group, live)
@@ -198,34 +197,27 @@ class GroupPass(Pass[BrokerGroup]):
             return self.elector.links.get(ordinal, MemberAccess(has_key=has_key))
         return MemberAccess(tls, marks.get(CONTROL_NAME, ""), has_key)
 
-    async def _keep_key(self, group: BrokerGroup, live: Live, fault: Wait | None) -> Wait | None:
-        """Create the group's key or take the next step of its replacement, and give it to the
-        elector; return why nothing can be changed: `fault`, or that of the key.
+    async def _secret_fault(self, group: BrokerGroup, live: Live) -> Wait | None:
+        """Return why the Secrets that the spec names, or that of the group's key, cannot be used.
+
+        Create the key or take the next step of its replacement unless nothing can be changed, and
+        give it to the elector.
         """
-        elector = self.elector
+        elector, fault = self.elector, None
+        try:
+            await self.context.secrets.check(group.namespace, group.spec.tls, group.spec.accounts)
+        except SecretFault as error:
+            fault = Wait(error.reason, str(error))
         try:
             if fault is not None or group.spec.paused or group.is_deleting:
                 await self._group_key.read(group)
             else:
                 await self._group_key.keep(group, elector.reported_keys, live.pods)
         except SecretFault as error:
-            return fault or Wait(error.reason, str(error))
+            fault = fault or Wait(error.reason, str(error))
         finally:
             elector.keys = self._group_key.keys
         return fault
-
-    async def _secret_fault(self, group: BrokerGroup) -> Wait | None:
-        """Return why the Secrets that the spec names cannot be used, or None if they can."""
-        tls, accounts, secrets = group.spec.tls, group.spec.accounts, self.context.secrets
-        try:
-            if tls is not None:
-                await secrets.tls(group.namespace, tls.secret_name, SERVER_KEYS)
-            if accounts is not None:
-                await secrets.require(group.namespace, accounts.secret_name, (ACL_FILE,))
-                await secrets.account(group.namespace, accounts.operator_secret_name)
-        except SecretFault as error:
-            return Wait(error.reason, str(error))
-        return None
 
     async def point_at_master(self) -> None:
         """Point the Service at the open master's pod; do nothing if there is no such master.

@@ -12,23 +12,13 @@ broker has reported the keys of the step before:
 The step is kept with the keys, in the Secret, so the operator may be killed at any point.
 """
 
-import base64
 from collections.abc import Collection, Mapping
 from enum import StrEnum
-from typing import Any, Final
 
 import msgspec
 
-from cometmq.ha.group_key import Keys, parse_keys
+from cometmq.ha.group_key import Keys
 from cometmq.ha.signed import fingerprint
-from cometmq.operator.api_types.broker_group import GROUP
-from cometmq.operator.api_types.secret_keys import GROUP_KEY_FILE
-from cometmq.operator.broker_groups.group import BrokerGroup
-from cometmq.operator.broker_groups.render import Object, owned
-from cometmq.remoting.errors import SettingsError
-
-STEP: Final = f"{GROUP}/key-step"
-"""Annotation of the Secret."""
 
 
 class KeyStep(StrEnum):
@@ -55,50 +45,19 @@ def begun(stored: StoredKeys, new_key: bytes) -> StoredKeys | None:
 
 def advanced(
     stored: StoredKeys, reported: Mapping[int, tuple[str, ...]], ordinals: Collection[int]
-) -> StoredKeys | None:
-    """Return the content of the next step; None if there is none, or a broker is not ready for it.
+) -> StoredKeys | list[int]:
+    """Return the content of the next step, or the brokers that are not ready for it; an empty list
+    if there is no further step.
 
-    `reported` has the fingerprints of each broker's keys; every broker of `ordinals` must report
-    those of the present step.
+    `reported` has the fingerprints of each broker's keys. A broker of `ordinals` that does not
+    answer, or has not read those of the present step, is not ready.
     """
-    if stored.step is KeyStep.SETTLED or behind(stored, reported, ordinals):
-        return None
+    if stored.step is KeyStep.SETTLED:
+        return []
+    wanted = tuple(map(fingerprint, stored.keys))
+    if behind := sorted(one for one in ordinals if reported.get(one) != wanted):
+        return behind
     first, second = stored.keys
     if stored.step is KeyStep.ADDED:
         return StoredKeys((second, first), KeyStep.MOVED)
     return StoredKeys((first,))
-
-
-def behind(
-    stored: StoredKeys, reported: Mapping[int, tuple[str, ...]], ordinals: Collection[int]
-) -> list[int]:
-    """Return the brokers that have not read the present keys, or do not answer."""
-    wanted = tuple(map(fingerprint, stored.keys))
-    return sorted(one for one in ordinals if reported.get(one) != wanted)
-
-
-def stored_of(body: Mapping[str, Any]) -> StoredKeys:
-    """Parse the Secret; raise SettingsError if it has no usable keys."""
-    metadata, data = body.get("metadata", {}), body.get("data") or {}
-    shown = f"the Secret {metadata.get('name', '')}, {GROUP_KEY_FILE}"
-    try:
-        text = base64.b64decode(data.get(GROUP_KEY_FILE, ""), validate=True)
-    except ValueError as error:
-        raise SettingsError(f"{shown}: not in base64") from error
-    keys = parse_keys(text, shown)
-    step = (metadata.get("annotations") or {}).get(STEP, "")
-    is_known = step in set(KeyStep) and (step == KeyStep.SETTLED) == (len(keys) == 1)
-    if is_known and len(keys) <= 2:
-        return StoredKeys(keys, KeyStep(step))
-    return StoredKeys(keys)  # written by a person, who replaces the key
-
-
-def secret_of(group: BrokerGroup, stored: StoredKeys) -> Object:
-    """Return the Secret that the operator applies."""
-    text = b"".join(key + b"\n" for key in stored.keys)
-    body = owned(
-        group, "v1", "Secret", group.key_secret, type="Opaque",
-        data={GROUP_KEY_FILE: base64.b64encode(text).decode()},
-    )  # fmt: skip
-    body["metadata"]["annotations"] = {STEP: stored.step.value}
-    return body

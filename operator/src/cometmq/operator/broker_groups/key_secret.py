@@ -4,23 +4,21 @@
 import base64
 import secrets
 from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
 
-from cometmq.ha.group_key import Keys
+from cometmq.ha.group_key import Keys, parse_keys
 from cometmq.operator.access import SecretFault
 from cometmq.operator.api import ApiRefused, Body, KubeApi
-from cometmq.operator.api_types.secret_keys import SecretReason
+from cometmq.operator.api_types.broker_group import GROUP
+from cometmq.operator.api_types.secret_keys import GROUP_KEY_FILE, SecretReason
 from cometmq.operator.broker_groups.group import BrokerGroup
-from cometmq.operator.broker_groups.key_rotation import (
-    KeyStep,
-    StoredKeys,
-    advanced,
-    begun,
-    behind,
-    secret_of,
-    stored_of,
-)
+from cometmq.operator.broker_groups.key_rotation import KeyStep, StoredKeys, advanced, begun
+from cometmq.operator.broker_groups.render import Object, owned
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
+
+STEP: Final = f"{GROUP}/key-step"
+"""Annotation of the Secret."""
 
 
 def new_key() -> bytes:
@@ -66,10 +64,10 @@ class KeySecret:
             return
         self._stored = _usable(body)
         following = advanced(self._stored, reported, ordinals)
-        if following is not None:
+        if isinstance(following, StoredKeys):
             await self._write(group, following)
-        elif self._stored.step is not KeyStep.SETTLED:
-            self._note_waiting(group, behind(self._stored, reported, ordinals))
+        elif following:
+            self._note_waiting(group, following)
 
     async def rotate(self, group: BrokerGroup) -> str:
         """Begin to replace the key; return why that is not possible, or an empty text."""
@@ -103,6 +101,33 @@ class KeySecret:
             raise _forbidden(group, error) from error
         self._stored = stored
         self._log.info("group_key.written", group=group.name, step=str(stored.step))
+
+
+def stored_of(body: Mapping[str, Any]) -> StoredKeys:
+    """Parse the Secret; raise SettingsError if it has no usable keys."""
+    metadata, data = body.get("metadata", {}), body.get("data") or {}
+    shown = f"the Secret {metadata.get('name', '')}, {GROUP_KEY_FILE}"
+    try:
+        text = base64.b64decode(data.get(GROUP_KEY_FILE, ""), validate=True)
+    except ValueError as error:
+        raise SettingsError(f"{shown}: not in base64") from error
+    keys = parse_keys(text, shown)
+    step = (metadata.get("annotations") or {}).get(STEP, "")
+    is_known = step in set(KeyStep) and (step == KeyStep.SETTLED) == (len(keys) == 1)
+    if is_known and len(keys) <= 2:
+        return StoredKeys(keys, KeyStep(step))
+    return StoredKeys(keys)  # written by a person, who replaces the key
+
+
+def secret_of(group: BrokerGroup, stored: StoredKeys) -> Object:
+    """Return the Secret that the operator applies."""
+    text = b"".join(key + b"\n" for key in stored.keys)
+    body = owned(
+        group, "v1", "Secret", group.key_secret, type="Opaque",
+        data={GROUP_KEY_FILE: base64.b64encode(text).decode()},
+    )  # fmt: skip
+    body["metadata"]["annotations"] = {STEP: stored.step.value}
+    return body
 
 
 def _usable(body: Body) -> StoredKeys:
