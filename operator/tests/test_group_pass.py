@@ -65,7 +65,7 @@ class World:
         )  # fmt: skip
         self.work = GroupPass((KIND, "mq", "orders"), context, self.elector)
         owned: Any = self.work._owned
-        owned.find_service, owned.apply = AsyncMock(), AsyncMock(return_value=False)
+        owned.apply = AsyncMock(return_value=False)
         self.work._group_key = AsyncMock(keys=())
         drain: Any = self.work._drain
         drain.refuse_sends = AsyncMock()

@@ -62,7 +62,7 @@ def owned(api):
 
 
 async def applied(owned, live=NOTHING):
-    await owned.apply(group(), owned.wanted(group(), live, 2), live)
+    await owned.apply(group(), await owned.wanted(group(), live, 2), live)
 
 
 def foreign(**metadata):

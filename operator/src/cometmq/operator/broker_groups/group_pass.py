@@ -118,14 +118,13 @@ class GroupPass(Pass[BrokerGroup]):
         before = msgspec.convert(body.get("status") or {}, GroupStatus)
         live = await Live.read(self.context.api, group)
         fault = await self._secret_fault(group, live)
-        await self._owned.find_service(group)
         self._found = (group, live.pods)
         await self._configure_elector(group, live)
         # An operator that has just started knows no master yet, and would refuse every order.
         has_looked = self.elector.has_looked
         seen = await self._drain.look(group, self._seen(group, live, before))
         decision = decide(group, seen, fault)
-        wanted = self._owned.wanted(group, live, decision.replicas)
+        wanted = await self._owned.wanted(group, live, decision.replicas)
         refusal = ""
         is_to_apply = live.stateful_set is not None or not group.is_deleting
         # Without its Secrets no pod starts, so nothing is changed that would restart one.

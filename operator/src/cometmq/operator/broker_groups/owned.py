@@ -43,14 +43,12 @@ class OwnedObjects:
         if known is not None and known[1] != version:
             del self._applied[kind, name]
 
-    async def find_service(self, group: BrokerGroup) -> None:
-        """Read the Service of the master once: a paused group's is not applied, but still moved."""
+    async def wanted(self, group: BrokerGroup, live: Live, replicas: int) -> list[Body]:
+        """Return the objects that the spec asks for, the StatefulSet last."""
+        # Read here, because a paused group's Service is not applied, but still moved.
         if self.service is None and group.has_master_service:
             name = group.master_service
             self.service = await self._context.api.get("Service", group.namespace, name)
-
-    def wanted(self, group: BrokerGroup, live: Live, replicas: int) -> list[Body]:
-        """Return the objects that the spec asks for, the StatefulSet last."""
         self._address = address_of(group, self.service)
         return render.objects(
             group,
