@@ -22,8 +22,8 @@ def is_tag_type(expression_type: str | None) -> bool:
     return not expression_type or expression_type == EXPRESSION_TYPE
 
 
-def tag_codes(expression: str | None) -> frozenset[int] | None:
-    """Return the hash codes of the selected tags; None means all messages.
+def tag_filter(expression: str | None) -> TagFilter | None:
+    """Return a function that tests an entry's tag code; None accepts all messages.
 
     Raise ValueError if the expression contains no tag, as RocketMQ's parser does.
     """
@@ -36,15 +36,10 @@ def tag_codes(expression: str | None) -> frozenset[int] | None:
         raise ValueError("subString split error")
     # As many tags as a request can hold would push those of all others out of the memo.
     code = tag_code if len(parts) <= CODES_MAX else java_hash
-    return frozenset(code(tag) for part in parts if (tag := part.strip()))
-
-
-def tag_filter(codes: frozenset[int] | None) -> TagFilter | None:
-    """Return a function that tests an entry's tag code; None accepts everything."""
-    return None if codes is None else codes.__contains__
+    return frozenset(code(tag) for part in parts if (tag := part.strip())).__contains__
 
 
 def codes_of(accept: TagFilter) -> frozenset[int]:
-    """Return the codes that a function made by `tag_filter` accepts."""
+    """Return the codes that a filter, the `__contains__` of their set, accepts."""
     codes: frozenset[int] = accept.__self__  # type: ignore[attr-defined]  # a bound method
     return codes

@@ -11,7 +11,7 @@ from cometmq.broker import refusals
 from cometmq.broker.broker import Broker
 from cometmq.broker.filters.records import RecordFilter, retry_record_filter, sql_record_filter
 from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, SqlFilter, compile_sql
-from cometmq.broker.filters.tags import TagFilter, is_tag_type, tag_codes, tag_filter
+from cometmq.broker.filters.tags import TagFilter, is_tag_type, tag_filter
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
@@ -58,7 +58,7 @@ def subscription_filter(subscription: SubscriptionData) -> TagFilter | None:
     """
     if subscription.class_filter_mode or subscription.sub_string == ALL_TAGS:
         return None
-    return tag_filter(frozenset(subscription.code_set))
+    return frozenset(subscription.code_set).__contains__
 
 
 def _own_filter(broker: Broker, call: Call[PullMessage]) -> MessageFilter:
@@ -66,7 +66,7 @@ def _own_filter(broker: Broker, call: Call[PullMessage]) -> MessageFilter:
     expression, kind = header.subscription, header.expression_type
     if is_tag_type(kind):
         try:
-            return tag_filter(tag_codes(expression))
+            return tag_filter(expression)
         except ValueError as error:
             raise SubscriptionParseFailed(remarks.SUBSCRIPTION_PARSE_FAILED) from error
     if not expression:
