@@ -52,16 +52,13 @@ class Member:
 
     async def ask(self, *, timeout_ms: int, now_ms: int) -> None:
         """Ask for the status; a member that does not answer has no status in this round."""
-        self.report = await self._answer(timeout_ms, now_ms)
+        self.report = await self.probe(timeout_ms=timeout_ms, now_ms=now_ms)
 
-    async def probe(self, *, timeout_ms: int, now_ms: int) -> None:
-        """Find out whether a silent member answers again, without adopting its status.
+    async def probe(self, *, timeout_ms: int, now_ms: int) -> Report | None:
+        """Find out whether the member answers; return its answer without adopting the status.
 
         The status may be older than the record that the current round has read.
         """
-        await self._answer(timeout_ms, now_ms)
-
-    async def _answer(self, timeout_ms: int, now_ms: int) -> Report | None:
         if self._heard_ms is None:
             self._heard_ms = now_ms
         try:
