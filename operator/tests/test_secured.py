@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.testing.broker_groups import FAST, HOST, KillableApp
+from cometmq.broker.testing.broker_groups import FAST, KillableApp
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.client import Message, MessageQueue, Producer
 from cometmq.client.admin import AdminClient
@@ -30,7 +30,7 @@ from cometmq.operator.broker_groups.render import broker_conf
 from cometmq.operator.engine.context import Context
 from cometmq.operator.testing.states import group
 from cometmq.operator.topics_and_groups.declared_pass import DeclaredPass
-from cometmq.peers.ports import free_broker_port, free_port
+from cometmq.peers.ports import HOST, free_broker_port, free_port
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.certificate import self_signed_pem

@@ -23,6 +23,7 @@ from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import SystemClock
+from cometmq.runtime.process.reserved_ports import BROKER_NEIGHBOURS, reserve_port
 from cometmq.runtime.settings import load
 
 LOCAL = "127.0.0.1"
@@ -47,7 +48,7 @@ class Suite:
         self._folder = folder
         self._stack = stack
         self._broker: BrokerApp | None = None
-        self._port = "0"
+        self._port = str(reserve_port(BROKER_NEIGHBOURS))
         self.namesrv = ""
         self.http = AdminHttp(log=NO_LOG)
 
@@ -86,7 +87,6 @@ class Suite:
             clock=SystemClock(),
         )
         await self._broker.start()
-        self._port = self._broker.addresses[0].rpartition(":")[2]
 
     async def stop_broker(self) -> None:
         if self._broker is not None:

@@ -27,6 +27,7 @@ from cometmq.remoting.message.record import MessageRecord, decode_records
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
+from cometmq.runtime.process.reserved_ports import BROKER_NEIGHBOURS, reserve_port
 from cometmq.runtime.settings import load
 from cometmq.txn_checker.app import TxnCheckerApp
 from cometmq.txn_checker.settings import TxnCheckerSettings
@@ -129,6 +130,7 @@ class Suite:
         self.namesrv = self.broker = ""
         self._stack = stack
         self._broker: BrokerApp | None = None
+        self._port = str(reserve_port(BROKER_NEIGHBOURS))
 
     async def start_namesrv(self, **settings: str) -> None:
         folder = self.folder
@@ -149,14 +151,13 @@ class Suite:
         self.namesrv = namesrv.addresses[0]
 
     async def start_broker(self) -> None:
-        port = self.broker.rpartition(":")[2] or "0"
         self._broker = BrokerApp(
             _load(
                 BrokerSettings,
                 bindAddress="127.0.0.1",
                 brokerIP1="127.0.0.1",
                 brokerName="broker-a",
-                listenPort=port,
+                listenPort=self._port,
                 namesrvAddr=self.namesrv,
                 storePathRootDir=str(folder_of(self.folder)),
             ),

@@ -8,7 +8,7 @@ import errno
 import os
 import secrets
 import socket
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -17,8 +17,6 @@ from cometmq.remoting.errors import SettingsError
 
 # All are below Linux's ephemeral range, from which outgoing connections take ports at any time.
 _PORTS: Final = range(22_000, 32_000)
-PORTS_FOR_LATER: Final = range(17_000, 22_000)
-"""Ports that stay free until a program is started, because no other chooses one of them for 0."""
 _PORT_ATTEMPTS: Final = 100
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -56,21 +54,23 @@ def check_port(
         socket.create_server((host, port), family=family).close()
 
 
-def free_port(
-    host: str, distances: Collection[int] = (0,), *, among: Sequence[int] = _PORTS
-) -> int:
+def free_port(host: str, distances: Collection[int] = (0,)) -> int:
     """Return a random port that is free and whose neighbours at the given distances are free, too.
 
     Raise OSError if none was found, or if the host is not an address of this machine.
     """
     for _ in range(_PORT_ATTEMPTS):
-        port = secrets.choice(among)
-        if all(_is_free(host, port + distance) for distance in distances):
+        port = secrets.choice(_PORTS)
+        if all(is_free(host, port + distance) for distance in distances):
             return port
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
-def _is_free(host: str, port: int) -> bool:
+def is_free(host: str, port: int) -> bool:
+    """Return whether a server could listen on the port now.
+
+    Raise OSError if the host is not an address of this machine.
+    """
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         try:
             probe.bind((host, port))

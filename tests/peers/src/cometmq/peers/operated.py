@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.testing.broker_groups import FAST, HOST, KillableApp
+from cometmq.broker.testing.broker_groups import FAST, KillableApp
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.operator.api import KubeApi
 from cometmq.operator.api_types.secret_keys import GROUP_KEY_FILE
@@ -23,7 +23,7 @@ from cometmq.operator.app import OperatorApp
 from cometmq.operator.broker_groups.group_elector import Addresses
 from cometmq.operator.settings import OperatorSettings
 from cometmq.peers.kube import KubeApiServer
-from cometmq.peers.ports import free_broker_port, free_port
+from cometmq.peers.ports import HOST, free_broker_port, free_port
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import Loaded, load
 

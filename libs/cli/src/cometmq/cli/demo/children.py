@@ -11,21 +11,18 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.cli.demo.errors import DemoFailed
-from cometmq.runtime.places import PORTS_FOR_LATER, free_port
+from cometmq.runtime.process.reserved_ports import BROKER_NEIGHBOURS, HOST, reserve_port
 
-HOST: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 60
 STOP_TIMEOUT_S: Final = 10
 PIPE_BYTES: Final = 1 << 20
-_BROKER_NEIGHBOURS: Final = (-2, 0, 1)
-"""A broker also listens on the ports two below (VIP) and one above (slaves)."""
 
 
 @asynccontextmanager
 async def suite(folder: Path, *more: str) -> AsyncIterator[str]:
     """Run `cometmq standalone` in a folder; yield the address of its name server."""
-    namesrv_port = free_port(HOST, among=PORTS_FOR_LATER)
-    broker_port = free_port(HOST, _BROKER_NEIGHBOURS, among=PORTS_FOR_LATER)
+    namesrv_port = reserve_port()
+    broker_port = reserve_port(BROKER_NEIGHBOURS)
     options = [
         *("--data", str(folder), "--namesrv-port", str(namesrv_port)),
         *("--broker-port", str(broker_port), "--http-port", "-1", *more),

@@ -12,18 +12,17 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
-from cometmq.cli.demo.children import HOST, end
+from cometmq.cli.demo.children import end
 from cometmq.cli.demo.errors import DemoFailed
 from cometmq.client.admin import AdminClient
 from cometmq.client.cluster.routes import MASTER_ID
-from cometmq.runtime.places import PORTS_FOR_LATER, free_port
+from cometmq.runtime.process.reserved_ports import BROKER_NEIGHBOURS, HOST, reserve_port
 
 GROUP: Final = "orders"
 BROKER_COUNT: Final = 3
 START_TIMEOUT_S: Final = 30
 SETTLE_TIMEOUT_S: Final = 40
 POLL_S: Final = 0.1
-_BROKER_NEIGHBOURS: Final = (0, 1, -2)  # of listenPort: haListenPort, and the port for VIPs
 
 Status: TypeAlias = Mapping[str, Any]
 """The output of `cometmq ha status --json`."""
@@ -53,11 +52,10 @@ class Group:
     """A broker group whose record is a file."""
 
     def __init__(self, folder: Path) -> None:
-        self.namesrv = f"{HOST}:{free_port(HOST, among=PORTS_FOR_LATER)}"
+        self.namesrv = f"{HOST}:{reserve_port()}"
         self._folder = folder
-        taken: set[int] = set()
-        self._ports = [_another_port(taken, _BROKER_NEIGHBOURS) for _ in range(BROKER_COUNT)]
-        self._controls = [_another_port(taken, (0,)) for _ in range(BROKER_COUNT)]
+        self._ports = [reserve_port(BROKER_NEIGHBOURS) for _ in range(BROKER_COUNT)]
+        self._controls = [reserve_port() for _ in range(BROKER_COUNT)]
         self._children: dict[str, Process] = {}
 
     async def start(self) -> None:
@@ -193,16 +191,6 @@ class Group:
 
 def _name(ordinal: int) -> str:
     return f"broker-{ordinal}"
-
-
-def _another_port(taken: set[int], distances: tuple[int, ...]) -> int:
-    """Return a port that is free and, like its neighbours, not in `taken`; add them all to it."""
-    while True:
-        port = free_port(HOST, distances, among=PORTS_FOR_LATER)
-        ports = {port + distance for distance in distances}
-        if not ports & taken:
-            taken |= ports
-            return port
 
 
 def _members(ports: list[int]) -> str:

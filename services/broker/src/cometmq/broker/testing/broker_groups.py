@@ -16,7 +16,6 @@ from typing import Final
 from cometmq.broker.app import BrokerApp
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.roles.membership import Membership
-from cometmq.broker.registration.addresses import HA_OFFSET, VIP_OFFSET
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.testing.clients import Client
@@ -31,11 +30,10 @@ from cometmq.ha.record import Record
 from cometmq.ha.role import Role
 from cometmq.remoting.transport.server import Server
 from cometmq.runtime.clock import SystemClock
-from cometmq.runtime.places import PORTS_FOR_LATER, free_port
+from cometmq.runtime.process.reserved_ports import BROKER_NEIGHBOURS, HOST, reserve_port
 from cometmq.runtime.settings import load
 from cometmq.store.message_store import MessageStore
 
-HOST: Final = "127.0.0.1"
 DEADLINE_S: Final = 60.0
 FAST: Final = {
     "renewDeadlineMills": "5000",
@@ -50,9 +48,6 @@ FAST: Final = {
 """Intervals and files for tests. On a busy machine the loop that all brokers share may stall for a
 second, which must cause no election.
 """
-
-
-NEIGHBOURS: Final = (VIP_OFFSET, 0, HA_OFFSET)
 
 
 class KillableApp(BrokerApp):
@@ -89,7 +84,7 @@ class BrokerGroup:
     def __init__(self, folder: Path, count: int, **settings: str) -> None:
         self._folder = folder
         self._settings = settings
-        self._ports = [free_port(HOST, NEIGHBOURS, among=PORTS_FOR_LATER) for _ in range(count)]
+        self._ports = [reserve_port(BROKER_NEIGHBOURS) for _ in range(count)]
         self.place = MemoryPlace()
         self.port = self.place.port()
         self.ports: dict[int, MemoryRecord] = {}
