@@ -101,7 +101,9 @@ async def test_work_whose_task_is_cancelled_before_it_begins_is_closed(is_in_ord
         {}, None, Hooks(), in_flight=InFlight(9, 9, stats), tasks=tasks, stats=stats, log=NO_LOG
     )
     peer: Any = SimpleNamespace(intake=SimpleNamespace(wait_for_work=list))
-    peer.intake.work_ended = peer.intake.charge = list
+    peer.intake.charge = peer.intake.task_ended = list
+    peer.intake.resume_from = lambda _reason: None
+    peer.intake.task_begun = lambda *, is_crowded: is_crowded
 
     async def answer() -> Reply:
         return OK

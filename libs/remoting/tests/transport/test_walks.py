@@ -178,7 +178,7 @@ class Holder:
         self._turns.note("closed")
         self._held_bytes = 0
 
-    def go_on(self) -> None:
+    def resume_from(self, _reason: int) -> None:
         self.served_count += 1
 
 

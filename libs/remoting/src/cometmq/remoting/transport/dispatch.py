@@ -13,8 +13,9 @@ Hot path
 """
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Mapping, Sequence
+from functools import partial
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -27,6 +28,7 @@ from cometmq.remoting.raw import FLAG_ONEWAY
 from cometmq.remoting.transport.bodies import weight_of
 from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.flow.in_flight import InFlight
+from cometmq.remoting.transport.flow.reading import WORKING
 from cometmq.remoting.transport.flow.starts import Starts
 from cometmq.remoting.transport.flow.timed import Timed
 from cometmq.remoting.transport.flow.turns import SLICE_S
@@ -41,6 +43,9 @@ Handler = Callable[[ContextT, Call[Any]], Result]
 Before = Callable[[ContextT, Call[Any]], None]
 After = Callable[[ContextT, Call[Any], Answer], None]
 Refused = Callable[[ContextT, Call[Any], int, str], None]
+
+CROWD_TASKS: Final = 2_048
+"""While more slow handlers run, each connection may have a few of them (`Intake.task_begun`)."""
 
 
 class InOrder:
@@ -205,17 +210,21 @@ class Dispatcher(Generic[ContextT]):
         if len(self._tasks) < total_max and self._task_weight + weight <= total_max:
             if is_in_order:
                 peer.intake.wait_for_work()
-            finish = self._finish(call, work, peer.intake.work_ended if is_in_order else None)
+            done = partial(peer.intake.resume_from, WORKING) if is_in_order else None
+            finish = self._finish(call, work, done)
             task = self._tasks.spawn(finish, name=f"remoting-{call.code}")
             self._task_weight += weight
-            task.add_done_callback(lambda _: self._ended(work, weight))
-            return is_in_order
+            is_crowded = self._task_weight > CROWD_TASKS
+            must_wait = peer.intake.task_begun(is_crowded=is_crowded)
+            task.add_done_callback(lambda _: self._ended(peer, work, weight))
+            return is_in_order or must_wait
         _close(work)
         call.answer(self._refusal(peer, call))
         return False
 
-    def _ended(self, work: Awaitable[Answer | None], weight: int) -> None:
+    def _ended(self, peer: Connected, work: Awaitable[Answer | None], weight: int) -> None:
         self._task_weight -= weight
+        peer.intake.task_ended()
         _close(work)  # the task may have been cancelled before it began
 
     async def _finish(

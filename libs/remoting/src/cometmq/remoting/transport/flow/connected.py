@@ -22,14 +22,17 @@ class Input(Protocol):
     def catch_up(self) -> None:
         """Serve requests that have waited for their turn."""
 
-    def go_on(self) -> None:
-        """Serve the requests that have waited for room as received bytes."""
+    def resume_from(self, reason: int) -> None:
+        """Serve what waits as bytes, unless it must wait for another reason than this one."""
 
     def wait_for_work(self) -> None:
-        """Serve nothing more until `work_ended`."""
+        """Serve nothing more until WORKING has gone."""
 
-    def work_ended(self) -> None:
-        """Serve what has arrived since `wait_for_work`."""
+    def task_begun(self, *, is_crowded: bool) -> bool:
+        """Count a slow handler; return whether the connection must wait for one to end."""
+
+    def task_ended(self) -> None:
+        """Count a slow handler no longer."""
 
     def charge(self, spent_s: float) -> None:
         """Note time that the program has spent on requests after they were served."""

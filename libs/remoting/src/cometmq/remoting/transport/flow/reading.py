@@ -14,7 +14,8 @@ NO_ROOM: Final = 8  # requests wait until large answers may be built again
 WORKING: Final = 16  # requests wait until the work of an earlier one has ended
 HANDSHAKE: Final = 32  # the TLS handshake waits for its turn
 LONG_FRAME: Final = 64  # unfinished frames take much memory, and others take their turn
-WAITS: Final = NO_ROOM | WORKING
+CROWD: Final = 128  # many slow handlers run, and the connection has its share of them
+WAITS: Final = NO_ROOM | WORKING | CROWD
 
 
 class Reading:

@@ -17,6 +17,7 @@ from typing import Final
 
 from cometmq.remoting.transport.flow.budget import UnsentBudget
 from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.flow.reading import NO_ROOM
 from cometmq.remoting.transport.flow.walk import VISITS_PER_TURN
 
 Work = Callable[[], None]
@@ -138,4 +139,4 @@ class Room:
         finally:
             self._served = None
         if peer not in self._waiting:
-            peer.intake.go_on()
+            peer.intake.resume_from(NO_ROOM)

@@ -17,13 +17,23 @@ from cometmq.remoting.frame import end_of_frames
 from cometmq.remoting.transport.dispatch import Dispatcher
 from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.flow.ended import ENDED
-from cometmq.remoting.transport.flow.reading import BACKLOG, NO_ROOM, UNSENT_OUTPUT, WAITS, WORKING
+from cometmq.remoting.transport.flow.reading import (
+    BACKLOG,
+    CROWD,
+    NO_ROOM,
+    UNSENT_OUTPUT,
+    WAITS,
+    WORKING,
+)
 from cometmq.remoting.transport.flow.room import WAITING_MAX
 from cometmq.remoting.transport.flow.turns import SLOW, Pace
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.peer.backlog import Backlog
 
 CALL_BYTES: Final = 1_024  # memory of a small request with its decoded header
+TASKS_MAX: Final = 32
+"""How many slow handlers a connection may run while the port is crowded. A task takes 4 KiB, and
+the requests of all connections wait in one queue for their start."""
 SMALL_BYTES: Final = 4_096  # no more than 140 frames, with the shortest headers
 
 
@@ -40,6 +50,7 @@ class Intake:
         self._defers = not hub.settings.reads_while_unsent  # a client takes its answers at once
         self._backlog = Backlog()
         self._held = b""  # received bytes that are not decoded yet
+        self._tasks = 0
         self.pace = Pace()
         self.uncharged_bytes = 0
         """The size of the requests served since `Hub.charge` was called last."""
@@ -193,19 +204,29 @@ class Intake:
         self._peer.when_room(work)
         return True
 
-    def go_on(self) -> None:
-        """Serve the requests that wait as received bytes."""
-        self._resume_from(NO_ROOM)
-
     def wait_for_work(self) -> None:
-        """Serve nothing more until `work_ended`; what arrives meanwhile waits as bytes."""
+        """Serve nothing more until WORKING has gone; what arrives meanwhile waits as bytes."""
         self._reading.pause(WORKING)
 
-    def work_ended(self) -> None:
-        """Serve what has arrived since `wait_for_work`."""
-        self._resume_from(WORKING)
+    def task_begun(self, *, is_crowded: bool) -> bool:
+        """Count a slow handler; return whether the connection must wait for one to end.
 
-    def _resume_from(self, reason: int) -> None:
+        A client never waits: its handlers may need answers from the same connection.
+        """
+        self._tasks += 1
+        if not (is_crowded and self._defers and self._tasks >= TASKS_MAX):
+            return False
+        self._reading.pause(CROWD)
+        return True
+
+    def task_ended(self) -> None:
+        """Count a slow handler no longer; go on when half of them have ended."""
+        self._tasks -= 1
+        if self._tasks <= TASKS_MAX // 2:
+            self.resume_from(CROWD)
+
+    def resume_from(self, reason: int) -> None:
+        """Serve what waits as bytes, unless it must wait for another reason than this one."""
         reading = self._reading
         if reading.pauses & reason and self._peer.is_open:
             reading.pauses &= ~reason

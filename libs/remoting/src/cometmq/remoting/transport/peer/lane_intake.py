@@ -237,4 +237,4 @@ class LaneIntake(Intake):
 
 
 def _nothing() -> None:
-    """The work of a connection whose requests wait as bytes: `go_on` serves them."""
+    """The work of a connection whose requests wait as bytes: `resume_from` serves them."""
