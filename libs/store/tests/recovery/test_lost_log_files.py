@@ -3,7 +3,8 @@
 
 import pytest
 
-from cometmq.store.testing.builders import Events, StoreRig
+from cometmq.store.inspection.verify import FindingKind, StoreState, verify_store
+from cometmq.store.testing.builders import SMALL, Events, StoreRig
 from cometmq.store.testing.memory_disk import MemoryDisk
 
 from .stores import LOG, bodies, fill, sent
@@ -92,3 +93,32 @@ def test_files_that_rocketmq_deleted_with_newer_messages_are_not_reported(disk):
     disk.remove(LOG + disk.names(LOG)[0])
     _, events = restarted(disk)
     assert not events
+
+
+def check(disk):
+    return verify_store("/store", disk=disk, settings=SMALL)
+
+
+@pytest.mark.parametrize("stop", ["clean", "crash"])
+def test_a_check_names_lost_files_until_a_start_has_reported_them(disk, stop):
+    rig = filled(disk)
+    if stop == "clean":
+        rig.store.close()
+        assert check(disk).is_good
+    else:
+        disk.crash()
+    lost = [LOG + name for name in disk.names(LOG)[:2]]
+    for path in lost:
+        del disk.contents[path]
+    found = check(disk)
+    assert found.state is StoreState.DAMAGED
+    (finding,) = [it for it in found.findings if it.kind is FindingKind.LOG_FILES_LOST]
+    assert finding.place == lost[0]
+    assert finding.text.startswith("2 of the oldest files")
+    assert lost[1] in finding.text
+
+    rig, events = restarted(disk)
+    assert len(events) == 1
+    rig.work(6)
+    rig.store.close()
+    assert FindingKind.LOG_FILES_LOST not in check(disk).counts

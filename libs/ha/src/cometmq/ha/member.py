@@ -152,7 +152,9 @@ class Lead(msgspec.Struct, frozen=True):
 
 
 class CloseToClients(msgspec.Struct, frozen=True):
-    """Drop pending answers, refuse requests, and close the connections of clients and slaves."""
+    """End the leadership: drop pending answers, refuse requests, and close the connections of
+    clients, slaves and following members.
+    """
 
 
 class Serving(msgspec.Struct, frozen=True):
@@ -277,7 +279,7 @@ def _record_while_master(member: Member, event: RecordRead) -> Reaction:
     mine, read = member.found.record, event.found.record
     if (read.uid, read.epoch, read.holder) == (mine.uid, mine.epoch, mine.holder):
         return member, ()
-    return _fenced(member)
+    return _step_down(member)
 
 
 def _record_while_handing_over(member: Member, event: RecordRead) -> Reaction:
@@ -338,6 +340,7 @@ def _promote_as_master(member: Member, event: Promote) -> Reaction:
 
 
 def _fence(member: Member, event: Fence) -> Reaction:
+    """Obey the order; the member may not elect itself afterwards."""
     if event.epoch < member.promised:
         raise _stale(member, event.epoch)
     after = _changed(member, Role.FENCED, promised=event.epoch, is_held=True)
@@ -386,7 +389,8 @@ def _failed(member: Member, event: StoreFailed) -> Reaction:
     return _changed(member, Role.FAILED), (CloseToClients(), StopFollowing())
 
 
-def _fenced(member: Member, event: LeaseLapsed | None = None) -> Reaction:
+def _step_down(member: Member, event: LeaseLapsed | None = None) -> Reaction:
+    """End the leadership without an order; the record may let the member elect itself again."""
     return _changed(member, Role.FENCED), (CloseToClients(), ReadRecord())
 
 
@@ -437,14 +441,14 @@ TRANSITIONS: Final[Mapping[tuple[Role, type], Callable[..., Reaction]]] = {
     (Role.MASTER, Fence): _fence_as_master,
     (Role.MASTER, HandOver): _hand_over,
     (Role.MASTER, EpochSeen): _epoch_seen,
-    (Role.MASTER, LeaseLapsed): _fenced,
+    (Role.MASTER, LeaseLapsed): _step_down,
     (Role.MASTER, StoreFailed): _failed,
     (Role.HANDING_OVER, RecordRead): _record_while_handing_over,
     (Role.HANDING_OVER, Promote): _promote_as_master,
     (Role.HANDING_OVER, Follow): _follow_while_handing_over,
     (Role.HANDING_OVER, Fence): _fence_as_master,
     (Role.HANDING_OVER, EpochSeen): _epoch_seen,
-    (Role.HANDING_OVER, LeaseLapsed): _fenced,
+    (Role.HANDING_OVER, LeaseLapsed): _step_down,
     (Role.HANDING_OVER, Abandoned): _abandoned,
     (Role.HANDING_OVER, HandedOver): _handed_over,
     (Role.HANDING_OVER, StoreFailed): _failed,

@@ -29,7 +29,7 @@ class ConfigFiles(Protocol):
     """The file operations that a table needs; tests substitute failing disks."""
 
     def read(self, path: Path) -> bytes | None:
-        """Return the content; None if the file does not exist."""
+        """Return the content, or None if there is no file; raise OSError if it cannot be read."""
         ...
 
     def write(self, path: Path, data: bytes) -> None:
@@ -47,7 +47,7 @@ class OsFiles:
     __slots__ = ()
 
     def read(self, path: Path) -> bytes | None:
-        """Return the content; None if the file does not exist."""
+        """Return the content, or None if there is no file; raise OSError if it cannot be read."""
         try:
             return path.read_bytes()
         except FileNotFoundError:

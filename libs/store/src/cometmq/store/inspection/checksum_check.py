@@ -13,7 +13,7 @@ from cometmq.store.upkeep.withheld import described, messages_in
 
 
 class DamagedPart(NamedTuple):
-    """A range of one log file whose bytes have changed since they were written."""
+    """A file of the log that has changed since it was written, and what is wrong with it."""
 
     path: str
     text: str
@@ -38,6 +38,24 @@ def damaged_parts(view: StoreView, end: int) -> list[DamagedPart]:
     known = clipped(load_state(view.disk, layout).damage, files.first, end)
     found += [it for it in known if not checksums.prove(spans(files, *it))]
     return [_part(view, damage) for damage in merged(found)]
+
+
+def lost_head(view: StoreView) -> DamagedPart | None:
+    """Return the first of the log's oldest files that are missing although no retention deleted
+    them, if the broker has not reported it at a start.
+    """
+    files = view.files
+    if not files.files or view.progress is None or not view.progress.is_newest(view.checkpoint):
+        return None
+    lost = Checksums(view.disk, view.parts.layout, files.file_size).without_log_file(files.first)
+    if not lost:
+        return None
+    last = f" to {files.path(lost[-1])}" if len(lost) > 1 else ""
+    return DamagedPart(
+        files.path(lost[0]),
+        f"{len(lost)} of the oldest files, from this one{last}, are missing, and no retention"
+        " deleted them; put them back, or restore them from a backup, before a broker starts",
+    )
 
 
 def _part(view: StoreView, damage: DamagedRange) -> DamagedPart:

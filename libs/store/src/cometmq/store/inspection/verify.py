@@ -27,7 +27,7 @@ from cometmq.remoting.message.record import Scan
 from cometmq.store.disk import Disk
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.index.index_file import IndexFile
-from cometmq.store.inspection.checksum_check import damaged_parts
+from cometmq.store.inspection.checksum_check import damaged_parts, lost_head
 from cometmq.store.inspection.inspect import StoreView, open_view
 from cometmq.store.inspection.overlay import OverlayDisk
 from cometmq.store.inspection.record_keys import RecordKeys
@@ -64,6 +64,7 @@ class FindingKind(StrEnum):
     FILE_DAMAGED = "file-damaged"
     START_REFUSED = "start-refused"
     LOG_DAMAGED = "log-damaged"
+    LOG_FILES_LOST = "log-files-lost"
     CHECKSUM_WRONG = "checksum-wrong"
     QUEUE_ENTRY_WRONG = "queue-entry-wrong"
     QUEUE_ENTRY_MISSING = "queue-entry-missing"
@@ -160,6 +161,9 @@ def verify_store(
     if found is None or not found.is_good:
         found = _rehearsed(view, found, look)
     _check_journal(view, found)
+    if lost := lost_head(view):
+        found.add(Finding(FindingKind.LOG_FILES_LOST, *lost))
+        found.state = StoreState.DAMAGED
     return found
 
 

@@ -47,7 +47,7 @@ class MemberSubscriptions:
 
     @property
     def count(self) -> int:
-        """The number of different subscription sets among the members."""
+        """The number of different subscription sets among the members that have subscriptions."""
         return len(self._members)
 
     def set(self, peer: Peer, client_id: str, subscriptions: SubscriptionSet) -> None:

@@ -31,7 +31,7 @@ LINES_MAX: Final = 6
 
 
 class Line(NamedTuple):
-    """One line: its name, and points of time in ms and value; None interrupts the line."""
+    """One line: its name and its points (time in ms, value); a value of None interrupts it."""
 
     name: str
     points: Sequence[tuple[int, float | None]]

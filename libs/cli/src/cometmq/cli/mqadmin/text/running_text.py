@@ -26,7 +26,7 @@ _RATES_HEADING: Final = "%-64s  %14s %14s %14s %14s %18s %25s" % (  # noqa: UP03
 
 
 def described(info: ConsumerRunningInfo) -> str:
-    """Return the running state of a consumer, section by section."""
+    """Return the running state of a consumer as RocketMQ's `formatString` does."""
     sections = [
         ("#Consumer Properties#", [f"{k:<40}: {v}" for k, v in info.properties.items()]),
         ("#Consumer Subscription#", list(_subscriptions(info))),

@@ -55,7 +55,6 @@ class Openings:
     def __init__(self) -> None:
         self._openings: dict[asyncio.Transport, Opening] = {}
         self._number = 0
-        self.evicted_count = 0
 
     def __len__(self) -> int:
         return len(self._openings)
@@ -111,7 +110,6 @@ class Openings:
             opening = self._openings[transport]
             return opening.is_known, -hosts[opening.host], opening.number
 
-        self.evicted_count += 1
         self._close(min(among, key=rank))
 
     def _close(self, transport: asyncio.Transport) -> None:
