@@ -148,6 +148,12 @@ def test_a_healthy_cluster_has_no_finding():
     assert findings(seen(master(topics={}, queues={}))) == []
 
 
+def test_each_way_not_to_answer_has_its_remedy():
+    remedies = {it: findings(seen(silent(it)))[0].remedy for it in Trouble}
+    assert len(set(remedies.values())) == len(Trouble)
+    assert [it for it, remedy in remedies.items() if "account" in remedy] == [Trouble.REFUSES]
+
+
 def test_the_worst_comes_first():
     found = findings(seen(reader(online=False), silent()))
     assert [it.severity for it in found] == [Severity.CRITICAL, Severity.WARNING]

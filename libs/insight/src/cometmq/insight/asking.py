@@ -25,6 +25,7 @@ from cometmq.remoting.errors import (
     CometError,
     ConnectFailed,
     ConsumerNotOnline,
+    RemoteProtocolError,
     RequestCodeNotSupported,
     RequestTimeout,
     TopicNotExist,
@@ -235,6 +236,8 @@ def unreachable(error: CometError, since: Since) -> Unreachable:
         trouble = Trouble.HANGS
     elif isinstance(error, ConnectFailed | TransportError):
         trouble = Trouble.DOWN
+    elif isinstance(error, RemoteProtocolError):
+        trouble = Trouble.GARBLED
     return Unreachable(trouble, str(error), since)
 
 

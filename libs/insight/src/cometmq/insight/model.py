@@ -40,6 +40,8 @@ class Trouble(StrEnum):
     DOWN = "down"
     HANGS = "hangs"
     REFUSES = "refuses"
+    GARBLED = "garbled"
+    """It answers, but not as a broker does."""
     GONE = "gone"
     """No name server lists it, although one did, or although it is expected."""
 

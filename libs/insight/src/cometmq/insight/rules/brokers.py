@@ -16,6 +16,10 @@ _DOWN: Final = {
     Trouble.DOWN: ("does not answer", "start it, or look at its log"),
     Trouble.HANGS: ("hangs", "look at its log and its /readyz"),
     Trouble.REFUSES: ("refuses to tell its state", "check the account that asks, and its rights"),
+    Trouble.GARBLED: (
+        "gives answers that cannot be used",
+        "look whether a broker of a known version has that address",
+    ),
     Trouble.GONE: (
         "is not registered",
         "start it, or look at its log: it may use other name servers",
