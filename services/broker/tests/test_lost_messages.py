@@ -19,7 +19,7 @@ FILE_BYTES = 1 << 20
 
 
 @asynccontextmanager
-async def running(folder: Path, log: RecordingLog) -> AsyncIterator[Broker]:
+async def running(folder: Path, log: RecordingLog, **settings: str) -> AsyncIterator[Broker]:
     app = BrokerApp(
         load(
             BrokerSettings,
@@ -31,6 +31,7 @@ async def running(folder: Path, log: RecordingLog) -> AsyncIterator[Broker]:
                 "brokerIP1": "127.0.0.1",
                 "storePathRootDir": str(folder),
                 "mappedFileSizeCommitLog": str(FILE_BYTES),
+                **settings,
             },
         ),
         log=log,
@@ -99,3 +100,19 @@ async def test_offsets_are_lowered_after_queues_without_records_were_lost(tmp_pa
         assert offsets(broker) == [0, 0, 0]
         put(broker, 1)
         assert broker.store.reader.max_offset("T", 0) == 1
+
+
+async def test_offsets_of_a_slave_are_lowered_once_it_is_started_as_master(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    async with running(tmp_path, RecordingLog(), brokerRole="SLAVE", brokerId="1") as broker:
+        broker.tables.offsets.commit("g", "T", 0, 130)  # copied before the messages
+        assert offsets(broker) == [130, 150, 20]
+    async with running(tmp_path, RecordingLog(), brokerRole="SLAVE", brokerId="1") as broker:
+        assert offsets(broker) == [130, 150, 20]
+    log = RecordingLog()
+    async with running(tmp_path, log) as broker:
+        assert offsets(broker) == [100, 100, 20]
+        broker.tables.offsets.commit("early", "T", 0, 150)
+    assert [facts["count"] for facts in log.named("offsets.lowered")] == [2]
+    async with running(tmp_path, RecordingLog()) as broker:
+        assert offsets(broker) == [100, 150, 20]

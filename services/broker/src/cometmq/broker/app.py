@@ -28,7 +28,7 @@ from cometmq.broker.handlers.arrivals import Arrivals
 from cometmq.broker.handlers.clients import connection_closed
 from cometmq.broker.handlers.transactions import recall_transactions
 from cometmq.broker.lanes.lane import open_lane
-from cometmq.broker.lost_messages import lower_offsets
+from cometmq.broker.lost_messages import fit_offsets
 from cometmq.broker.native import accel, open_native_syncer, open_tls
 from cometmq.broker.opening import (
     open_acl,
@@ -181,8 +181,7 @@ class BrokerApp:
             recall_transactions(broker)
             if broker.role.is_master:
                 broker.deferred.delays.fit()
-                if broker.tables.has_lost_messages:
-                    lower_offsets(broker)
+            await fit_offsets(broker, workers)
         if settings.enable_property_filter:
             await workers.config.submit(load_parser)
             broker.tables.filters.arriving.compiler.note_loaded()

@@ -4,14 +4,63 @@
 A queue that has lost its last messages, with a disk or by a power failure, gives their offsets to
 new messages. A group that had consumed the lost ones would skip as many new ones.
 
-Call it only after a loss: otherwise, an offset may be behind the end of its queue because programs
-may commit one before the messages arrive.
+The same happens if a slave that has copied offsets, but not yet the messages before them, is
+started as master. A mark in its store tells.
+
+Offsets are lowered only then: otherwise, an offset may be behind the end of its queue because
+programs may commit one before the messages arrive.
 
 Compatibility: RocketMQ leaves such offsets as they are.
 """
 
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
 from cometmq.broker.broker import Broker
+from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.tables.offset_index import KEY_SEPARATOR
+from cometmq.runtime.files import sync_folder
+
+_COPIED: Final = "copied"
+"""The file in the config folder that marks the store of a slave."""
+
+
+async def fit_offsets(broker: Broker, workers: Workers) -> None:
+    """Mark the store if the broker is a slave; lower the offsets of a master if the store is marked
+    or has lost messages. For brokers outside broker groups, at startup.
+    """
+    mark = _mark_of(broker)
+    if not broker.role.is_master:
+        await workers.config.submit(partial(_set, mark))
+        return
+    is_copy = await workers.config.submit(mark.exists)
+    if is_copy or broker.tables.has_lost_messages:
+        lower_offsets(broker)
+    saver = broker.tables.saver
+    if is_copy:
+        saver.request_if_dirty(broker.tables.offsets)
+        await saver.drain()
+        if saver.is_healthy:
+            await workers.config.submit(partial(_remove, mark))
+
+
+def _mark_of(broker: Broker) -> Path:
+    return Path(broker.settings.store_path_root_dir).expanduser() / "config" / _COPIED
+
+
+def _set(mark: Path) -> None:
+    if mark.exists():
+        return
+    with suppress(OSError):  # a slave with a full disk still serves reads
+        mark.touch()
+        sync_folder(mark.parent)
+
+
+def _remove(mark: Path) -> None:
+    with suppress(OSError):  # the next start lowers offsets again
+        mark.unlink()
 
 
 def lower_offsets(broker: Broker) -> None:
