@@ -67,6 +67,27 @@ async def test_a_message_dies_and_is_replayed(suite, admin):
     assert full.events[-1].at_ms is None  # states of now come last
     assert f"{group} has no connected member" in [it.text for it in full.events]
 
+    def outcome(life):
+        last = life.events[-1]
+        return last.happening, last.text, last.topic
+
+    copy = f"%RETRY%{group}"
+    unread = await life_of(admin, letter)
+    assert outcome(unread) == (Happening.WAITS, f"{group} has not read it yet", copy)
+
+    async def accept(_messages):
+        return ConsumeResult.SUCCESS
+
+    consumer = PushConsumer(group, suite.namesrv, listener=accept, options=options)
+    consumer.subscribe(topic)
+    async with consumer:
+
+        async def is_read():
+            found = await life_of(admin, letter)
+            return outcome(found) == (Happening.READ, f"{group} has read it", copy)
+
+        await eventually(is_read)
+
 
 async def _committed(admin, group, topic):
     (queue,) = await admin.queues(topic)

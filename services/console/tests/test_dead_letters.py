@@ -123,6 +123,18 @@ async def test_only_the_ticked_dead_letters_are_sent_again(live, plain_admin, de
     ]  # fmt: skip
 
 
+async def test_nothing_ticked_sends_nothing(live, dead):
+    form = {"group": dead, "ticked": "1"}
+    plan = await live.web.get("/dead-letters/replay", params=form, headers={**JSON, **OPERATOR})
+    assert "No dead letter is ticked" in plan.json()["plan"]["refusal"]
+    assert "Send 0 dead letters" in plan.json()["plan"]["what"]
+    shown = await live.web.get("/dead-letters/replay", params=form, headers=OPERATOR)
+    assert "Only with this tag" not in shown.text
+    assert "<caption" not in shown.text  # a replay changes no setting
+    listed = await live.web.get("/dead-letters/group", params={"group": dead}, headers=OPERATOR)
+    assert 'name="ticked"' in listed.text
+
+
 async def _count(plain_admin, topic):
     stats = await plain_admin.topic_stats(topic)
     return sum(it.max_offset for it in stats.values())

@@ -243,7 +243,30 @@ async def _of_group(
         if topic == dead and found:
             died_ms = min(it.store_timestamp for it in found)
         events += event_of(found, group, died_ms)
+        if topic == retry and found:
+            events += await _retry_state(admin, found, group, events)
     return events
+
+
+async def _retry_state(
+    admin: AdminClient, found: Sequence[MessageExt], group: str, events: Sequence[Event]
+) -> list[Event]:
+    """Return whether the group has read the newest retry, unless that became a dead letter."""
+    newest = max(found, key=lambda it: it.store_timestamp)
+    if any(
+        it.happening is Happening.DEAD and (it.at_ms or 0) >= newest.store_timestamp
+        for it in events
+    ):
+        return []
+    committed = await _or_unknown(admin.committed_offset(group, newest.queue))
+    if isinstance(committed, Unknown):
+        text = f"whether {group} has read the newest retry is unknown: {committed.reason}"
+        return [Event(Happening.UNKNOWN, text, group=group)]
+    happening, text = _STATES[
+        TrackType.CONSUMED if (committed or 0) > newest.queue_offset else TrackType.NOT_CONSUME_YET
+    ]
+    place = place_of(newest)
+    return [Event(happening, f"{group} {text}", None, group, place, *_named(newest))]
 
 
 async def _copies_in(admin: AdminClient, message: MessageExt, topic: str) -> list[MessageExt]:

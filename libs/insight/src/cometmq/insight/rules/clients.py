@@ -33,6 +33,7 @@ _BEFORE_HEARTBEAT: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
 _LACKING: Final = re.compile(r"No default permission for (topic|group):(\S+) \(account (.+)\)")
+_NO_PRODUCER: Final = "No default permission for producer group:"
 _PUBLISHING: Final = frozenset({Need.SEND, Need.REPLY, Need.STORED})
 SIGNATURE_PROBE: Final = RequestCode.GET_ALL_DELAY_OFFSET
 """The request that the console's login sends with a wrong signature, to learn whether a broker
@@ -142,12 +143,15 @@ def _what(refusal: Refusal) -> str:
 
 
 def _is_companion(refusal: Refusal, other: Refusal) -> bool:
-    """Return whether the same client was refused, for the same reason, what it meant to do."""
-    return (
-        other.code not in _COMPANIONS
-        and (other.broker, other.remark) == (refusal.broker, refusal.remark)
-        and other.peer == refusal.peer
-    )
+    """Return whether the same client was refused, for the same reason, what it meant to do.
+
+    The brokers refuse the heartbeats of a producer whose account may send to no topic.
+    """
+    is_cause = other.code not in _COMPANIONS
+    if not is_cause or (other.broker, other.peer) != (refusal.broker, refusal.peer):
+        return False
+    lacks_all = _NO_PRODUCER in refusal.remark and is_access_refusal(other.remark)
+    return lacks_all or other.remark == refusal.remark
 
 
 class Question(NamedTuple):

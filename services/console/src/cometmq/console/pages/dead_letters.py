@@ -187,30 +187,35 @@ async def replay(view: View) -> Form:
     """Plan to send dead letters again: the ticked ones, or those that the selection names."""
     group = view.needed("group")
     ids = view.many("ids", count_max=TICKED_MAX)
+    is_ticked = view.is_set("ticked") or bool(ids)
     topic = view.text("topic") or None
     if topic is not None or any(view.text(name) for name, _ in _SELECTION):
         # without the right to read them, a user must not move them, nor learn their keys by counts
         await view.check_readable(dead_letter_topic(group))
     rate = view.number("rate", 50, low=1, high=10_000)
-    from_start = view.is_set("from_start") or bool(ids)
+    from_start = view.is_set("from_start") or is_ticked
     fields = [
         Field("group", "Group", "hidden", group),
         Field("topic", "Send to this topic instead", value=topic or "",
               help="All groups that read the topic get the messages; empty: only this group."),
         Field("rate", "Messages per second, at most", "number", str(rate)),
-        *(Field(name, label, value=view.text(name)) for name, label in _SELECTION),
+        *(Field(name, label, "hidden" if is_ticked else "text", view.text(name))
+          for name, label in _SELECTION),
         Field("from_start", "Include messages that were replayed before", "check",
               "1" if from_start else ""),
         *(Field("ids", "", "hidden", it) for it in ids),
+        *([Field("ticked", "", "hidden", "1")] if is_ticked else []),
     ]  # fmt: skip
     admin = view.admin()
     chosen = _choice(view)
-    if ids:
+    if is_ticked:
         chosen = msgspec.structs.replace(chosen, ids=frozenset(ids))
     counting = Replay(group, topic, is_dry=True)
     await counting.run(admin, chosen, Replayed(admin, group, is_ignored=from_start))
     count = len(counting.sent)
     refusal, remedy = _excess(count, rate), None
+    if is_ticked and not ids:
+        refusal = "No dead letter is ticked: tick those to send, or send all that match."
     if not refusal:
         refusal, remedy = await why_not_sent(view, group, topic)
     target = topic or f"the group {group}"
