@@ -5,6 +5,7 @@ import asyncio
 import socket
 import statistics
 import struct
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -19,9 +20,8 @@ from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import encode_frame
 from cometmq.remoting.raw import FLAG_ONEWAY, FLAG_REPLY
 from cometmq.remoting.transport import ServerSettings
-from cometmq.remoting.transport.dispatch import CROWD_TASKS
+from cometmq.remoting.transport.dispatch import CROWD_SHARES
 from cometmq.remoting.transport.flow.reading import CROWD
-from cometmq.remoting.transport.peer.intake import TASKS_MAX
 
 from .queries import ANSWER, EXT, HEADER, QUERY, REQUEST, SMALL
 
@@ -306,12 +306,12 @@ async def test_large_requests_that_wait_count_as_several(
     await eventually(lambda: server.stats().in_flight == 0)
 
 
+@pytest.mark.parametrize(("connections", "each"), [(20, 500), (240, 60)])
 async def test_slow_handlers_of_a_crowd_wait_as_bytes(
-    start_server: Any, eventually: Any, connect_raw: Any
+    start_server: Any, eventually: Any, connect_raw: Any, connections: int, each: int
 ) -> None:
     """A task takes 4 KiB; a flood from 200 connections took 560 MB, and others waited for 13 s."""
-    connections, each = 20, 500
-    made: list[int] = []
+    made: Counter[str] = Counter()
     may_end = asyncio.Event()
 
     async def answer() -> Reply:
@@ -319,7 +319,7 @@ async def test_slow_handlers_of_a_crowd_wait_as_bytes(
         return OK
 
     def query(_: None, call: Call[Any]) -> Any:
-        made.append(call.opaque)
+        made[call.peer.address] += 1
         return answer()
 
     server, port = await start_server({QUERY: query}, ServerSettings())
@@ -327,13 +327,17 @@ async def test_slow_handlers_of_a_crowd_wait_as_bytes(
     await eventually(lambda: len(server.peers) == connections)
     for _, writer in streams:
         writer.write(REQUEST * each)
-    await eventually(lambda: all(peer.reading.pauses & CROWD for peer in server.peers))
-    assert len(made) <= CROWD_TASKS + connections * TASKS_MAX
+
+    def is_settled() -> bool:
+        return all(it.reading.pauses & CROWD or made[it.address] == each for it in server.peers)
+
+    await eventually(is_settled)
+    assert made.total() <= min(count + connections * share for count, share in CROWD_SHARES)
 
     may_end.set()
     for reader, _ in streams:
         for _ in range(each):
             (size,) = struct.unpack(">I", await reader.readexactly(4))
             await reader.readexactly(size)
-    assert len(made) == connections * each
+    assert made.total() == connections * each
     assert not any(peer.reading.pauses & CROWD for peer in server.peers)

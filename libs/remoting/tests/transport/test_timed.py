@@ -103,7 +103,7 @@ async def test_work_whose_task_is_cancelled_before_it_begins_is_closed(is_in_ord
     peer: Any = SimpleNamespace(intake=SimpleNamespace(wait_for_work=list))
     peer.intake.charge = peer.intake.task_ended = list
     peer.intake.resume_from = lambda _reason: None
-    peer.intake.task_begun = lambda *, is_crowded: is_crowded
+    peer.intake.task_begun = lambda _share: False
 
     async def answer() -> Reply:
         return OK

@@ -45,7 +45,13 @@ After = Callable[[ContextT, Call[Any], Answer], None]
 Refused = Callable[[ContextT, Call[Any], int, str], None]
 
 CROWD_TASKS: Final = 2_048
-"""While more slow handlers run, each connection may have a few of them (`Intake.task_begun`)."""
+"""While more slow handlers run, each connection may have a few of them (`Intake.task_begun`). A
+task takes 4 KiB, and the requests of all connections wait in one queue for their start.
+"""
+CROWD_SHARES: Final = ((8_192, 1), (CROWD_TASKS, 32))
+"""(slow handlers of all connections, how many a connection may have if there are more), the
+largest first: thousands of connections get less each.
+"""
 
 
 class InOrder:
@@ -214,8 +220,8 @@ class Dispatcher(Generic[ContextT]):
             finish = self._finish(call, work, done)
             task = self._tasks.spawn(finish, name=f"remoting-{call.code}")
             self._task_weight += weight
-            is_crowded = self._task_weight > CROWD_TASKS
-            must_wait = peer.intake.task_begun(is_crowded=is_crowded)
+            shares = (share for count, share in CROWD_SHARES if self._task_weight > count)
+            must_wait = peer.intake.task_begun(next(shares, total_max))
             task.add_done_callback(lambda _: self._ended(peer, work, weight))
             return is_in_order or must_wait
         _close(work)

@@ -28,8 +28,8 @@ class Input(Protocol):
     def wait_for_work(self) -> None:
         """Serve nothing more until WORKING has gone."""
 
-    def task_begun(self, *, is_crowded: bool) -> bool:
-        """Count a slow handler; return whether the connection must wait for one to end."""
+    def task_begun(self, share: int) -> bool:
+        """Count a slow handler; return whether the connection has its share and must wait."""
 
     def task_ended(self) -> None:
         """Count a slow handler no longer."""

@@ -31,9 +31,6 @@ from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.peer.backlog import Backlog
 
 CALL_BYTES: Final = 1_024  # memory of a small request with its decoded header
-TASKS_MAX: Final = 32
-"""How many slow handlers a connection may run while the port is crowded. A task takes 4 KiB, and
-the requests of all connections wait in one queue for their start."""
 SMALL_BYTES: Final = 4_096  # no more than 140 frames, with the shortest headers
 
 
@@ -51,6 +48,7 @@ class Intake:
         self._backlog = Backlog()
         self._held = b""  # received bytes that are not decoded yet
         self._tasks = 0
+        self._share = 0  # of slow handlers, when the connection last had to wait
         self.pace = Pace()
         self.uncharged_bytes = 0
         """The size of the requests served since `Hub.charge` was called last."""
@@ -208,21 +206,22 @@ class Intake:
         """Serve nothing more until WORKING has gone; what arrives meanwhile waits as bytes."""
         self._reading.pause(WORKING)
 
-    def task_begun(self, *, is_crowded: bool) -> bool:
-        """Count a slow handler; return whether the connection must wait for one to end.
+    def task_begun(self, share: int) -> bool:
+        """Count a slow handler; return whether the connection has its share and must wait.
 
         A client never waits: its handlers may need answers from the same connection.
         """
         self._tasks += 1
-        if not (is_crowded and self._defers and self._tasks >= TASKS_MAX):
+        if self._tasks < share or not self._defers:
             return False
+        self._share = share
         self._reading.pause(CROWD)
         return True
 
     def task_ended(self) -> None:
-        """Count a slow handler no longer; go on when half of them have ended."""
+        """Count a slow handler no longer; go on when half of the share has ended."""
         self._tasks -= 1
-        if self._tasks <= TASKS_MAX // 2:
+        if self._tasks <= self._share // 2:
             self.resume_from(CROWD)
 
     def resume_from(self, reason: int) -> None:
