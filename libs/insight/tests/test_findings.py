@@ -259,7 +259,7 @@ def test_a_refused_account_is_one_finding_in_plain_words():
     fields = {it: getattr(snapshot, it) for it in snapshot.__struct_fields__}
     remark = no_permission("topic:T", is_default=True).remark
 
-    def refusal(code, peer="10.0.0.1:5"):
+    def refusal(code, peer="10.0.0.1:5", remark=remark):
         return Refusal("a", code, 1, remark, peer, "T", 1, NOW_MS - 60_000, NOW_MS)
 
     def of(*refusals):
@@ -271,6 +271,10 @@ def test_a_refused_account_is_one_finding_in_plain_words():
     assert "cometmq updateAclConfig" in found.remedy
     assert len(of(refusal(34))) == 1
     assert len(of(refusal(34, "10.0.0.2:5"), refusal(310))) == 2
+    group = no_permission("producer group:P", is_default=True).remark
+    (found,) = of(refusal(34, remark=group), refusal(310))
+    assert "SEND_MESSAGE_V2 (310) for T" in found.text
+    assert len(of(refusal(34, remark=group))) == 1
 
 
 def test_a_checker_that_waits_for_the_first_transaction_is_no_finding():

@@ -346,6 +346,7 @@ async def test_push_back_says_who_why_and_what_helps(sites):
     assert "SEND_MESSAGE_V2 (310)" in text
     assert "SYSTEM_BUSY (2)" in text
     assert "send more slowly" in text
+    assert "those for topics that no broker has" in text  # producers refuse them themselves
     assert "<script>alert" not in text
     assert "T<b>" not in text
     expected = Refusal("a", 11, 17, "no topic", "10.0.0.8:1", HALF_TOPIC, 7, 1_000, 2_000)
