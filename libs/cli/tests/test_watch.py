@@ -105,7 +105,7 @@ def test_a_closed_output_ends_the_command(rounds, capsys):
 
 @pytest.mark.parametrize("every", ["0.2", "3600"])
 def test_a_closed_pipe_ends_the_command_like_others(suite, every):
-    script = '"$0" lag --watch "$2" -n "$1" | head -1 >/dev/null; echo ${PIPESTATUS[0]}'
+    script = '"$0" cluster --watch "$2" -n "$1" | head -1 >/dev/null; echo ${PIPESTATUS[0]}'
     done = subprocess.run(
         ["bash", "-c", script, str(PROGRAM), suite.namesrv, every],
         capture_output=True, timeout=TIMEOUT_S, check=True, text=True,

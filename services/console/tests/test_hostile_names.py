@@ -33,7 +33,7 @@ from cometmq.insight.model import (
     Unreachable,
 )
 
-from .desks import ADMIN, JSON, snapshot
+from .desks import ADMIN, JSON, FakeAdmin, snapshot
 
 NAMES = (
     "<script>alert(1)</script>",
@@ -172,7 +172,7 @@ async def test_a_page_shows_what_its_json_tells(sites, path, name):
     assert lacking == ONLY_IN_JSON.get(path, set())
 
 
-class Silent:
+class Silent(FakeAdmin):
     """A client of a cluster without brokers."""
 
     async def masters(self):
