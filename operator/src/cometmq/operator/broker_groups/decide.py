@@ -66,7 +66,7 @@ Ending = Wait | Release
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What a pass does."""
+    """The decision of one pass of the operator over a broker group."""
 
     replicas: int
     """The number of pods that the StatefulSet should have now."""

@@ -49,8 +49,8 @@ def advanced(
     """Return the content of the next step, or the brokers that are not ready for it; an empty list
     if there is no further step.
 
-    `reported` has the fingerprints of each broker's keys. A broker of `ordinals` that does not
-    answer, or has not read those of the present step, is not ready.
+    `reported` has the fingerprints of each broker's keys. A broker of `ordinals` is not
+    ready if it does not answer, or has not yet read the keys of the present step.
     """
     if stored.step is KeyStep.SETTLED:
         return []

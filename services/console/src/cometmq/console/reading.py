@@ -38,7 +38,7 @@ class ReadingAdmin(AdminClient):
         *,
         skip: tuple[type[CometError], ...] = (),
     ) -> list[tuple[BrokerAdmin, T]]:
-        """Query brokers concurrently, except those that are left out already."""
+        """Query brokers concurrently; skip those that have failed to answer this page before."""
         asked = [it for it in brokers if _name(it) not in self.unanswered]
         return await super().ask_each(asked, question, skip=skip)
 

@@ -13,7 +13,7 @@ from cometmq.store.upkeep.withheld import described, messages_in
 
 
 class DamagedPart(NamedTuple):
-    """A file of the log that has changed since it was written, and what is wrong with it."""
+    """A file of the log, and what is wrong with it."""
 
     path: str
     text: str

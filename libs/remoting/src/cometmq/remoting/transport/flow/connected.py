@@ -23,7 +23,7 @@ class Input(Protocol):
         """Serve requests that have waited for their turn."""
 
     def resume_from(self, reason: int) -> None:
-        """Serve what waits as bytes, unless it must wait for another reason than this one."""
+        """End a reason for waiting; serve what waits as bytes if there is no other."""
 
     def wait_for_work(self) -> None:
         """Serve nothing more until WORKING has gone."""

@@ -225,7 +225,7 @@ class Intake:
             self.resume_from(CROWD)
 
     def resume_from(self, reason: int) -> None:
-        """Serve what waits as bytes, unless it must wait for another reason than this one."""
+        """End a reason for waiting; serve what waits as bytes if there is no other."""
         reading = self._reading
         if reading.pauses & reason and self._peer.is_open:
             reading.pauses &= ~reason

@@ -94,7 +94,7 @@ class LogServer:
         self._members = members
 
     def close(self) -> None:
-        """Close the port and all connections; RocketMQ's slaves still get what was written."""
+        """Close the port and all connections. Only RocketMQ's slaves still get pending output."""
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
