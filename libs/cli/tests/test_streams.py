@@ -7,6 +7,7 @@ import pty
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -295,3 +296,22 @@ def test_ctrl_c_never_gives_a_traceback(command):
         # Until our `main` runs, we cannot catch Ctrl-C; the interpreter's `site` also has a `main`.
         ours = re.search(r'File "[^"<]*cometmq[^"]*", line \d+, in main', child.shown)
         assert ours is None, child.shown
+
+
+def test_ctrl_c_while_the_interpreter_ends_gives_no_traceback():
+    program = (
+        "import sys, threading, time; from cometmq.cli.entry import main;"
+        "threading.Thread(target=time.sleep, args=(5,)).start();"
+        "sys.argv = ['cometmq', '--version']; main()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-u", "-c", program], text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    with child:
+        assert child.stdout is not None
+        shown = child.stdout.readline()
+        time.sleep(0.2)  # else it may be handled before the end: no traceback either
+        child.send_signal(signal.SIGINT)
+        shown += child.stdout.read()
+    assert shown.count("\n") == 1, shown

@@ -22,7 +22,12 @@ def main() -> None:
     try:
         with no_collections():
             commands = import_module("cometmq.cli.main")
-        commands.main()
+        try:
+            commands.main()
+        except SystemExit:
+            # The interpreter still waits for threads; an interrupt there would be a traceback.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            raise
     except (KeyboardInterrupt, RuntimeError) as error:
         # Python 3.11 raises RuntimeError from an interrupt that strikes while a class is made, as
         # in the imports of `ssl` and of its enumerations.
