@@ -33,8 +33,8 @@ class DelayLevels(NamedTuple):
         return min(level, self.level_max)
 
     def hop(self, left_ms: int) -> int | None:
-        """Return the level for a message that is due in `left_ms`: the longest one that is not
-        longer, else the shortest one; None if no level has a delay.
+        """Return the level with the longest delay up to `left_ms`, or else the shortest one; None
+        if no level has a delay.
         """
         found: int | None = None
         for level, delay_ms in enumerate(self.delays_ms, 1):

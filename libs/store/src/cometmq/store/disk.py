@@ -13,7 +13,7 @@ from cometmq.remoting.types import Buffer
 
 
 class DiskUsage(NamedTuple):
-    """Used and total bytes of a file system."""
+    """Used and available bytes of a file system."""
 
     used: int
     available: int
@@ -99,8 +99,8 @@ class Disk(Protocol):
         """Return the file at this path; it is opened on first use."""
 
     def open_apart(self, path: str) -> DiskFile:
-        """Open the file now; its description is shared with nobody and stays open as long as the
-        file object exists.
+        """Open the file now, with an open file description of its own, which lasts as long as the
+        file object.
         """
 
     def create(self, path: str, size: int, *, temporary: str) -> DiskFile:

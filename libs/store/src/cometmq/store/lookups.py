@@ -26,7 +26,9 @@ _SIZE_BYTES: Final = 4
 _FIRST_BYTES: Final = 1_024  # covers most records with one read
 _HEAD_BYTES: Final = 76  # includes the store timestamp even after the longest host
 DAMAGED_COUNT_MAX: Final = 1_000
-"""A search by time looks for an intact message among that many; a block holds fewer."""
+"""Number of damaged messages that a search by time skips to find an intact one; a damaged block
+usually holds fewer.
+"""
 CANDIDATES_COUNT_MAX: Final = 10_000  # per query, because many messages may share a key
 
 
@@ -57,7 +59,9 @@ class Lookups:
         return None if data is None else _decoded(data, physical_offset)
 
     def record_bytes(self, physical_offset: int) -> Lookup[bytes | None]:
-        """Find the bytes from this offset on that are a record if one begins there."""
+        """Find the bytes of the record that begins at this offset; if none begins there, other
+        bytes or None.
+        """
         data = yield from self._stored_bytes(physical_offset)
         if data is None or not self._queues.floors:
             return data
@@ -120,7 +124,7 @@ class Lookups:
         """Find a message's store time, or -1.
 
         Searches by time rely on the order of the times. The time of a damaged message is therefore
-        that of an intact one before it: nothing behind the damage is skipped.
+        that of an intact one before it, so that no message after the damage is skipped.
         """
         first = max(queue.min_offset, offset - DAMAGED_COUNT_MAX)
         for nearest in range(offset, first - 1, -1):
@@ -203,10 +207,9 @@ class Lookups:
     def _nearest_of_runs(self, queue: ConsumeQueue, timestamp: int, runs: list[Run]) -> Lookup[int]:
         """Search each run; on a tie, the older message wins, as in `_nearest`.
 
-        The first message was stored after any time before all messages, and the last one before
-        any time after all of them, wherever the earliest and the latest time are. Otherwise a
-        group that is moved to the beginning of time skips the messages before the clock was set
-        back.
+        A time before all store times finds the first message of the queue, a time after all of them
+        the last, even if others have the earliest and latest store times. Otherwise a group that is
+        moved to the beginning of time would skip the messages from before the clock was set back.
         """
         found = []
         earliest: list[int] = []

@@ -114,8 +114,8 @@ class MessageStore:
     def delete_topic(self, topic: str, done: PutDone = _ignore) -> Batch | None:
         """Drop the queues of a topic; the log keeps its messages until they expire.
 
-        A mark in the log deletes them on all copies; `done` receives the result of storing it. If
-        it cannot be stored and puts wait for other copies, the queues stay. Return the commit of
+        A mark in the log drops the queues on all copies; `done` receives the result of storing it.
+        If it cannot be stored and puts wait for other copies, the queues stay. Return the commit of
         the mark, or None.
         """
         # Messages that are still staged would create the queues again.

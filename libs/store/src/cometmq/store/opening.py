@@ -87,12 +87,13 @@ def start(
 
 
 def _without_damage(parts: Parts, running: Upkeep) -> Upkeep:
-    """Cut the log off at the first damaged record behind the last checkpoint.
+    """Truncate the log at the first damaged record after the last checkpoint.
 
-    No checksum could prove the bytes of another copy, but another copy has all acknowledged
-    records: a member of a broker group that knows that it lacks some becomes a new copy, and gets
-    them again. If the process dies before it has recorded that, the saved state of the scrubber
-    names records behind the end of the log, so the next start knows it, too.
+    These records have no checksums with which bytes of another copy could be verified. But the
+    other copies have all acknowledged records: a member of a broker group that knows of its loss
+    joins again as a new copy, and receives them. If the process dies before it has recorded the
+    loss, the next start detects it: the saved state of the scrubber names records after the end of
+    the log.
     """
     recovered = running.recovered
     if recovered.damaged:

@@ -397,8 +397,8 @@ class OsDisk:
     def sync_all(self, folder: str) -> bool:
         """Sync the file system that holds a folder, if a folder on it is locked.
 
-        The kernel reports failed writes that have happened since the descriptor was opened, so this
-        is done when the folder is locked.
+        The kernel reports the failed writes since the descriptor was opened, so it is opened when
+        the folder is locked.
         """
         with _translated("sync", folder):
             device = os.stat(folder).st_dev

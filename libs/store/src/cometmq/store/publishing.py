@@ -87,7 +87,7 @@ class Publisher:
             listener(batch.touched, batch.start)
 
     def confirm(self, offset: int | None) -> None:
-        """Move the visibility limit; None removes it."""
+        """Move the bound up to which readers see the log; None removes it."""
         self._limit = offset
         for batch in self._unconfirmed.take(offset):
             self._show(batch)
@@ -113,7 +113,7 @@ class Publisher:
             listener(touched, None)
 
     def _dispatch(self) -> list[ConsumeQueue]:
-        """Return the queues that got messages."""
+        """Add the records up to the bound to their queues and the index; return these queues."""
         log, dispatcher = self._commit_log, self._dispatcher
         dispatcher.keyed = []  # a failed dispatch is repeated, with its keys
         count = dispatcher.record_count

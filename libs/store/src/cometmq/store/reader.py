@@ -52,5 +52,7 @@ class Reader(Lookups):
         return list(self._queues.queues)
 
     def queue_count(self, topic: str) -> int:
-        """Return the number behind the highest queue id that has held messages of a topic."""
+        """Return the highest queue id that has held messages of a topic, plus one; 0 if there is
+        none.
+        """
         return self._queues.counts.get(topic, 0)

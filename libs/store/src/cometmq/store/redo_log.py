@@ -17,7 +17,7 @@ from cometmq.store.disk import Disk, DiskFile
 _HEAD: Final = Struct(">IIB")  # length of the payload, checksum, kind
 _PLACE: Final = Struct(">QIB")  # covered by the checksum besides the payload
 FILE_BYTES: Final = 8 << 20
-_SEARCH_BYTES: Final = 64 << 10  # searched behind an invalid record for one that proves damage
+_SEARCH_BYTES: Final = 64 << 10  # searched after an invalid record for one that proves damage
 
 
 class Record(NamedTuple):

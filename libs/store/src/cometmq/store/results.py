@@ -89,7 +89,7 @@ class GetResult(msgspec.Struct):
     bytes: int = 0
     suggest_slave: bool = False
     loader: Callable[[], GetResult] | None = None
-    damaged_count: int = 0  # entries left out because the log no longer holds their records
+    damaged_count: int = 0  # messages left out because their record or entry is damaged
 
     @property
     def is_cold(self) -> bool:

@@ -65,7 +65,7 @@ class Writer:
         if batch is None or self._write_state.refusals:
             self.placing = None
             return self._store(batch)
-        # From here on, the batch counts as written: records may not be left behind the log's end.
+        # From here on, the batch counts as written: records may not be left after the log's end.
         try:
             for offset, records in parts_to_write(batch):
                 self._commit_log.write(offset, records)
@@ -114,7 +114,7 @@ class Writer:
             return None
         self._complete(batch, written)
         if self._parts.settings.flush_disk_type is _SYNC_FLUSH:
-            # no large unit is being written behind the end
+            # no large unit is being written after the end
             self._upkeep.flusher.zeros_ahead.write()
         return batch
 

@@ -27,15 +27,15 @@ ROWS_MAX: Final = 2_048
 NATIVE_PER_ROW: Final = 8
 """Number of keys that native code adds in the time of one."""
 BACKLOG_COUNT_MAX: Final = 65_536
-"""Number of queued keys from which on a batch adds as many as it brings, however long it takes: ten
-messages with as many keys as properties can hold.
+"""Above this number of queued keys, each batch adds as many keys as it queues, however long that
+takes. Ten messages with properties full of keys have that many.
 """
 UNWRITTEN_BYTES_MAX: Final = 16 << 20
-"""Size of the entries in memory from which on the loop writes the oldest, as many as it adds.
+"""Above this size of the entries in memory, the loop itself writes the oldest ones.
 
-Spills write them before, unless a checkpoint or another job runs for long. A message of 32 KiB may
-have 16,000 keys, whose entries have 320 KB; one client sends 100 MB of entries in a second. The
-time is charged to the senders, as that of a long commit is. Releasing 16 MiB takes 2 ms.
+Usually spills write them earlier, unless a checkpoint or another job runs for long. A message of 32
+KiB may have 16,000 keys, whose entries have 320 KB; one client sends 100 MB of entries in a second.
+The time is charged to the senders, as that of a long commit is. Releasing 16 MiB takes 2 ms.
 """
 
 
@@ -92,7 +92,7 @@ class Index:
         """Queue the keys of messages, in log order; `catch_up` adds them to the files.
 
         Add at most ROWS_MAX of them; while `is_behind`, the caller calls `catch_up` in later turns.
-        The caller of a large batch always does.
+        If `is_large`, add nothing and leave all of them to these calls.
 
         Each addition has a fixed cost equal to that of three entries, so small additions are
         merged.

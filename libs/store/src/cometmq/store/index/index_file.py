@@ -28,7 +28,7 @@ Check: TypeAlias = Callable[[int], Lookup[bool]]
 
 
 class IndexFlush(NamedTuple):
-    """The writes of one flush, which a worker thread can make: what they hold does not change."""
+    """The writes of one flush; their content never changes, so a worker thread can make them."""
 
     file: DiskFile
     shape: IndexShape
@@ -184,8 +184,8 @@ class IndexFile:
         return IndexFlush(self.file, self.shape, first, end, entries, slots, header)
 
     def write_oldest(self, size_bytes: int) -> int:
-        """Write the oldest unwritten entries, at least as many bytes if there are as many; return
-        how many bytes left memory. A later flush syncs and counts them.
+        """Write at least `size_bytes` of the oldest unwritten entries, or all; return the number of
+        bytes released from memory. A later flush syncs and counts them.
 
         A running flush may write the same entries once more.
         """

@@ -41,7 +41,8 @@ class Keys(Protocol):
     def absorb(self, newer: "Keys") -> bool:
         """Append newer keys of the same kind, which the caller then forgets.
 
-        Return False, with nothing changed, for others, or if there are MERGED_COUNT keys already.
+        Return False and change nothing if they are of another kind, or if there are MERGED_COUNT
+        keys already.
         """
 
     def link(  # flat arguments: one call per commit, in native code too

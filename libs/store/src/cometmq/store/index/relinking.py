@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The repair of the index file that was being filled, when a store opens.
 
-Entries that the header does not count are linked again. A slot that points at an entry that is gone
-leads through the chain to one that exists.
+Entries that the header does not count are linked again. A slot that points at a missing entry is
+reset to the newest existing entry of its chain.
 """
 
 from cometmq.store.disk import DiskFile

@@ -19,7 +19,7 @@ returns each piece to the kernel.
 
 
 class UnwrittenEntries:
-    """The newest entries of a file, in their order; the oldest of them leave first."""
+    """The newest entries of a file, in order of their numbers; the oldest are released first."""
 
     __slots__ = ("_added", "_ends", "_full", "_newest", "_released")
 
@@ -50,7 +50,7 @@ class UnwrittenEntries:
             self._added += len(part)
 
     def _fill(self) -> None:
-        """Let the newest piece count as full."""
+        """Close the newest piece; later entries begin another one."""
         if self._newest:
             self._full.append(self._newest)
             self._ends.append(self._added)

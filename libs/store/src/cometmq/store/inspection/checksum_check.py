@@ -13,7 +13,7 @@ from cometmq.store.upkeep.withheld import described, messages_in
 
 
 class DamagedPart(NamedTuple):
-    """A file of the log, and what is wrong with it."""
+    """The path of a damaged file of the log, and a description of the damage."""
 
     path: str
     text: str
@@ -22,7 +22,7 @@ class DamagedPart(NamedTuple):
 def damaged_parts(view: StoreView, end: int) -> list[DamagedPart]:
     """Return the ranges before `end` that fail their checksums or that a broker found damaged.
 
-    The queues must have been measured.
+    `measure_queues` must have been called.
     """
     files, layout = view.files, view.parts.layout
     checksums = Checksums(view.disk, layout, files.file_size)

@@ -131,7 +131,9 @@ class StoreView:
         find_floors(self.parts, max(self.files.first, self.safe_end), self.files.end)
 
     def deletion_ends(self) -> Mapping[str, int]:
-        """Return the offset before which the records of each noted topic may have no queue."""
+        """Return, per recently deleted topic, the log offset before which its records may have no
+        queue.
+        """
         if self.progress is None or not self.progress.is_newest(self.checkpoint):
             return {}
         return ends_of(read_notes(self.disk, self.parts.layout))

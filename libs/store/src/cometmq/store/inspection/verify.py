@@ -101,7 +101,7 @@ class Verification(msgspec.Struct, kw_only=True):
     findings: list[Finding] = []
     """The first findings of each kind; damage that outlasts a start comes first."""
     counts: dict[FindingKind, int] = {}
-    """Kind -> number of findings, whether or not the bounded list has room for them."""
+    """Kind -> number of findings, including those beyond the limit of `findings`."""
     recovery: Recovered | None = None
     """The result of the recovery that the broker's next start needs, if any."""
 
@@ -130,7 +130,9 @@ class Verification(msgspec.Struct, kw_only=True):
             self.counts[kind] += count - kept_count
 
     def add_repairable(self, found: "Verification") -> None:
-        """Add the findings of a check before a start, which repaired those that are not here."""
+        """Add the findings of a check that preceded a start; the start repaired those that are new
+        here.
+        """
         known = {(finding.kind, finding.place) for finding in self.findings}
         self.findings += [it for it in found.findings if (it.kind, it.place) not in known]
         for kind, count in found.counts.items():

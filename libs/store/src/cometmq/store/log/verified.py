@@ -3,7 +3,7 @@
 
 The checksums (`checksums.py`) cover the log up to the last checkpoint. A block below that offset is
 read as a whole, compared once, and kept for the next readers; later reads use the kept bytes. A
-block without a checksum is served as it is. Bytes behind the last checkpoint were written by this
+block without a checksum is served as it is. Bytes after the last checkpoint were written by this
 process, or were read record by record by recovery.
 
 Invariants: kept bytes have passed the comparison, and no file is read for them again. A mismatch
@@ -23,8 +23,8 @@ from cometmq.store.log.checksums import BLOCK_BYTES, Checksums, crc_of
 from cometmq.store.log.damage import DamagedRange, merged, overlaps
 
 ChecksumPlace: TypeAlias = tuple[Descriptor, int, int, int, int]
-"""An open file of checksums, its number, the offset of a block of the log, and the number of its
-entry and of the one behind the last.
+"""The descriptor of an open checksum file, its number, the log offset of the first block to
+compare, the number of that block's entry, and the number after that of the last one.
 """
 
 KEPT_COUNT_MAX: Final = 64
@@ -44,7 +44,7 @@ class VerifiedReads:
         self._lock = threading.Lock()
         self._tail = (-1, -1)
         self.end = 0
-        """Reads behind this offset are not compared: they have no checksums yet."""
+        """Reads at or after this offset are not compared: they have no checksums yet."""
         self.suspects: tuple[DamagedRange, ...] = ()
         """Ranges that failed the comparison, until the store has recorded them as damage."""
 
@@ -103,7 +103,7 @@ class VerifiedReads:
             parts.append(memoryview(block)[position - begin : stop - begin])
             position = begin + BLOCK_BYTES
             number += 1
-        if position < stop:  # the rest is in the last block with a checksum, or behind it
+        if position < stop:  # the rest is in the last block with a checksum, or after it
             rest = self._read_tail(file, start, position, stop - position, may_block=may_block)
             if not rest or not parts:
                 return rest
@@ -134,7 +134,9 @@ class VerifiedReads:
     def _read_tail(
         self, file: DiskFile, start: int, position: int, count: int, *, may_block: bool
     ) -> Buffer | None:
-        """Read bytes behind the last complete block; what its checksum covers is compared."""
+        """Read bytes after the last whole block; compare the part of their block that has a
+        checksum.
+        """
         number = position // BLOCK_BYTES
         begin = number * BLOCK_BYTES
         end = self.end

@@ -273,7 +273,8 @@ class ConsumeQueue:
     def recover(self, log_first: int, log_end: int, *, keeps_fillers: bool = True) -> None:
         """Keep the entries that point into the given range of the log; zero the rest.
 
-        If the log was cut, the last fillers do not stay: their records may come again.
+        Unless `keeps_fillers`, fillers at the end are removed, too: after a truncation of the log,
+        their records may be copied again.
         """
         files = self.files
         files.pad_last()
@@ -299,7 +300,9 @@ class ConsumeQueue:
             self.raise_to(floor)
 
     def raise_to(self, floor: Floor) -> None:
-        """Begin at a floor; entries of records behind its mark are of a later topic and remain."""
+        """Raise `min_offset` to a floor, but keep entries of records after the floor's mark: they
+        belong to a later topic of the same name.
+        """
         first, end = self.min_offset, min(floor.queue_offset, self.max_offset)
         if first < end:
 

@@ -14,9 +14,9 @@ invalid.
 
 Invariants: recovery ignores the records of a noted topic before the noted offset. A note is in the
 file before the topic's next message is in the log, and on the disk before that message is. A note
-is outdated once a checkpoint that was planned after the deletion is complete. An outdated note
-names an offset at or before the progress, before which the log has no record of a live topic of
-that name that the queues lack: so it may stay in the file.
+is outdated once a checkpoint that was planned after the deletion is complete. An outdated note may
+stay in the file: its offset is at or before the progress, and the queues have an entry for every
+earlier record of a live topic of that name.
 """
 
 import struct
@@ -109,7 +109,7 @@ class Deletions:
         """Read the notes of the last run, creating the file if it is missing.
 
         `progress_offset` is where its progress ends. None means that another program has used the
-        store since: its notes say nothing about the queues that this program has left.
+        store since: the notes do not apply to the queues that it left.
         """
         path = self._layout.deletions
         if not self._disk.exists(path):
@@ -131,11 +131,11 @@ class Deletions:
         return ends_of(self._notes)
 
     def beyond(self, log_end: int) -> set[str]:
-        """Return the topics whose deletion lies behind the end of a log that was cut off."""
+        """Return the topics whose deletion lies after the new end of a truncated log."""
         return {topic for topic, end in self._notes if end > log_end}
 
     def undo(self, log_end: int) -> None:
-        """Drop the notes of deletions that lie behind the end of a log that was cut off."""
+        """Drop the notes of deletions that lie after the new end of a truncated log."""
         if self._position:
             self._rewrite([note for note in self._notes if note.log_end <= log_end])
 
@@ -152,15 +152,15 @@ class Deletions:
         self._notes.append(note)
 
     def forget(self, count: int, progress_offset: int) -> None:
-        """Forget what a checkpoint has made outdated among the oldest `count` notes: those that
-        existed when it was planned.
+        """Drop the notes that a checkpoint has made outdated: of the oldest `count`, which existed
+        when it was planned, those up to `progress_offset`.
         """
         if count:
             oldest = [note for note in self._notes[:count] if note.log_end > progress_offset]
             self._notes[:count] = oldest
 
     def clip(self, log_end: int) -> None:
-        """Adopt the end of a log that was cut off: records that come after it are new."""
+        """Lower the notes to the new end of a truncated log: records stored after it are new."""
         if self._position:
             self._rewrite(
                 [note._replace(log_end=min(note.log_end, log_end)) for note in self._notes]
@@ -173,7 +173,7 @@ class Deletions:
         self._notes, self._position = notes, len(data)
 
     def _write(self, position: int, data: bytes) -> None:
-        """Write notes, with zeros behind them: remains of earlier notes must not be read."""
+        """Write notes followed by zeros, so that remains of earlier notes are not read."""
         self.version += 1
         end = position + len(data) + len(_END)
         if end > self._size:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The floors of queues: the offsets before which an administrator has deleted all messages.
 
-A mark in the log (`writing/trim_mark.py`) makes the floor on every copy, when readers may see the
-mark. The records stay in the log until they expire, so a floor is needed until the log no longer
-has its mark: then it has no record below the floor either.
+Every copy sets the floor once its readers may see the mark of the trim in the log
+(`writing/trim_mark.py`). The records stay in the log until they expire, so a floor is needed until
+the log no longer has its mark: then it has no record below the floor either.
 
 Layout of the file (docs/protocol/store.md#deletions): a CRC-32 of the rest (uint32), then for each
 floor its queue offset, the position of its mark (int64 each), the queue id (int32), the length of
@@ -72,7 +72,7 @@ def decode(data: bytes) -> list[TrimmedQueue] | None:
 
 
 class FloorsFile(NamedTuple):
-    """What a checkpoint writes: the content at its version."""
+    """The content that a checkpoint writes to the file, and its version."""
 
     disk: Disk
     layout: Layout
@@ -108,7 +108,7 @@ class Floors:
         return self._floors.get((topic, queue_id), ())
 
     def add(self, topic: str, queue_id: int, floor: Floor) -> None:
-        """Add a floor, and forget those that hide nothing more."""
+        """Add a floor, and drop those that hide no record that it does not hide."""
         known = self.of(topic, queue_id)
         if any(it.queue_offset >= floor.queue_offset and it.place >= floor.place for it in known):
             return
@@ -132,7 +132,7 @@ class Floors:
         )
 
     def beyond(self, log_end: int) -> set[str]:
-        """Return the topics with a mark behind the end of a log that was cut off."""
+        """Return the topics with a mark after the new end of a truncated log."""
         return {
             topic
             for (topic, _), floors in self._floors.items()
@@ -140,7 +140,7 @@ class Floors:
         }
 
     def undo(self, log_end: int) -> None:
-        """Drop the floors whose marks lie behind the end of a log that was cut off."""
+        """Drop the floors whose marks lie after the new end of a truncated log."""
         self._keep(lambda _, floor: floor.place < log_end)
 
     def prune(self, log_first: int) -> None:

@@ -31,7 +31,9 @@ BLOCK_BYTES_MAX: Final = 64 << 10
 
 
 class BlockSize(NamedTuple):
-    """The records that one read covers, at least one: testing them may take about 20 us."""
+    """Limits of the records that one read covers, at least one; testing them should take about 20
+    us.
+    """
 
     count_max: int = BLOCK_COUNT_MAX
     bytes_max: int = BLOCK_BYTES_MAX

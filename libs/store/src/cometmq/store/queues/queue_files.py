@@ -25,7 +25,8 @@ class QueueFiles(FileSequence):
     ) -> None:
         super().__init__(disk, folder, file_size, temporary)
         self.behind_gap: list[DiskFile] = []
-        """The files behind a lost one; recovery removes them, and rebuilds all from the log."""
+        """The files after a lost one; recovery removes them, and rebuilds the queue from the log.
+        """
 
     def _found_gap(self, start: int) -> None:
         if (start - self.first) % self.file_size:
@@ -38,7 +39,7 @@ class QueueFiles(FileSequence):
         self.files, self.behind_gap = files[:count], files[count:]
 
     def remove_behind_gap(self) -> None:
-        """Remove the files behind a lost one."""
+        """Remove the files after a lost one."""
         files, self.behind_gap = self.behind_gap, []
         self._remove(files)
 
@@ -50,7 +51,7 @@ class QueueFiles(FileSequence):
         return ENTRY.unpack(data.ljust(CQ_ENTRY_BYTES, b"\0"))  # a short last file ends in zeros
 
     def count(self, log_end: int) -> int:
-        """Return the offset behind the last entry that points before the end of the log.
+        """Return the queue offset after the last entry that points before `log_end`.
 
         Valid entries come first, in log order; all entries after them are zero or point past the
         log's end. Bisection therefore finds the last valid entry in every state that a crash can

@@ -43,7 +43,7 @@ class QueueTable:
         """Stands for the queue of records that are in no queue; never gets an entry."""
         self.floors = Floors()
         self.counts: dict[str, int] = {}
-        """The number behind the highest queue id of each topic."""
+        """The highest queue id of each topic, plus one."""
 
     def _files(self, folder: str) -> QueueFiles:
         return QueueFiles(self._disk, folder, self._file_size, self._layout.temporary)

@@ -42,8 +42,8 @@ def topic_field(topic: str) -> bytes:
 def matching(data: Buffer, start: int, places: Iterable[Place], topic: bytes) -> list[memoryview]:
     """Return the records at these places of a span that begins at `start`.
 
-    A record that is another one than its entry says is left out, because clients must not receive
-    damaged parts of the log, or messages of other queues. `topic` is the queue's `topic_field`.
+    A record that does not match its entry is left out, because clients must not receive damaged
+    parts of the log, or messages of other queues. `topic` is the queue's `topic_field`.
     """
     # Comparing a part of a memoryview takes twice as long.
     text = data if isinstance(data, bytes | bytearray) else bytes(data)

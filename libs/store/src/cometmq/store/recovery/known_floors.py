@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The floors of queues that hold before recovery reads the log behind its start."""
+"""Loads and finds the floors of queues that apply before recovery replays the end of the log."""
 
 from cometmq.store.log.log_scanner import LogScanner, first_record
 from cometmq.store.parts import Parts
@@ -10,7 +10,8 @@ from cometmq.store.writing.trim_mark import trimmed_by
 
 
 def load_floors(parts: Parts, last_run: LastRun, own: Progress | None) -> int:
-    """Read the saved floors; return from where on the log may have marks of others.
+    """Read the saved floors; return the offset from which on the log may have marks of further
+    floors.
 
     `own` is this program's last progress. If another program has used the store since, it may have
     replaced the end of the log, so the log must still have each mark.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the log ends: what it means that no valid record is found at an offset."""
+"""Decides where the log ends, or whether messages are missing or damaged there."""
 
 from enum import StrEnum
 

@@ -21,7 +21,7 @@ file begins late in the log usually has not lost one, because those before it ha
 
 
 def cut_at_lost_files(parts: Parts) -> list[ConsumeQueue]:
-    """Remove the files behind lost ones; return the queues, which are to be rebuilt."""
+    """Remove the files after lost ones; return their queues, which the caller rebuilds."""
     headless = _headless(parts)
     found = []
     for queue in parts.queues.queues.values():
@@ -41,9 +41,9 @@ def cut_at_lost_files(parts: Parts) -> list[ConsumeQueue]:
 
 
 def _headless(parts: Parts) -> list[ConsumeQueue]:
-    """Return the queues of which the log has a message that precedes their first file.
+    """Return the queues that have a message in the log that precedes their first file.
 
-    Files whose messages have all expired are deleted, so the log usually begins behind the first
+    Files whose messages have all expired are deleted, so the log usually begins after the first
     entry of the first file that is left. For other queues, the head of the log is read once.
     """
     log = parts.commit_log.files

@@ -33,7 +33,7 @@ class Recovered(NamedTuple):
     """Whole records are missing from the end; an incomplete last record does not count."""
 
     damaged: tuple[DamagedRange, ...] = ()
-    """Records behind the last checkpoint that readers must not get."""
+    """Damaged records after the last checkpoint, which readers must not get."""
 
 
 def recover(parts: Parts, last_run: LastRun, log_end: LogEnd, marks_begin: int) -> Recovered:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dispatches the records of the log again, into the queues and the index that recovery has cut."""
+"""Dispatches the records of the log again, into the queues and the index that recovery has
+truncated.
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -16,11 +18,11 @@ PUBLISH_COUNT: Final = 20_000  # records between two updates of the index
 
 
 class Replay:
-    """Dispatches the records behind the start of a recovery."""
+    """Dispatches the records from the start offset of a recovery on."""
 
     def __init__(self, parts: Parts, deleted: Mapping[str, int], timestamp: int) -> None:
-        """No record before the end of a topic's deletion gets an entry. The checkpoint has the
-        records up to `timestamp`.
+        """`deleted` maps topics to the log offsets before which their records get no entries. The
+        checkpoint covers the records up to the store time `timestamp`.
         """
         self._commit_log = parts.commit_log
         self._files = parts.commit_log.files

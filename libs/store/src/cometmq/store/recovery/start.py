@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where recovery starts: the first record that may be incomplete."""
+"""Chooses where recovery starts: at the first record that may be incomplete."""
 
 from enum import StrEnum
 from typing import NamedTuple

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the records behind the last checkpoint, which have no checksums yet, one by one.
+"""Check the records after the last checkpoint, which have no checksums yet, one by one.
 
 The scanner has compared their sizes, physical offsets and body CRCs. The rest of a record can be
 wrong nevertheless: its properties are checked for their syntax, and its queue offset must be the
@@ -98,11 +98,11 @@ class TailCheck:
     def dispatch(self, scan: Scan) -> None:
         """Dispatch one record, or hold it until the next one of its queue explains its offset.
 
-        | offset of the held record | of the next record | the held record |
+        | queue offset of the held record | of the next record | the held record |
         |---|---|---|
-        | any | the one behind the missing one | has a damaged queue offset |
-        | any | the missing one | has a damaged topic, queue id or queue offset |
-        | any | the one behind it | is right: the queue began again, or records are missing |
+        | any | the one after the missing offset | has a damaged queue offset |
+        | any | the missing offset | has a damaged topic, queue id or queue offset |
+        | any | the one after its own | is right: the queue began again, or records are missing |
         """
         if is_deletion(scan):
             self._held = {name: held for name, held in self._held.items() if name[0] != scan.topic}
@@ -136,7 +136,7 @@ class TailCheck:
         self._dispatcher.dispatch(scan)
 
     def finish(self) -> None:
-        """Decide about the records that no other one follows."""
+        """Decide about the held records that no other record of their queue follows."""
 
         def gap(scan: Scan) -> int:
             missing = scan.queue_offset - self._next((scan.topic, scan.queue_id))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replace damaged blocks of the log by the bytes that another copy of the log has.
 
-Whoever owns the store asks the other copy (`next_block`) and offers its bytes (`offer`). They are
-written only if they fit the block's checksum, so a wrong answer changes nothing. The damage stays
-recorded until the bytes are synced; a kill in between leaves a block that is still damaged, or one
-that the next start finds intact.
+The owner of the store requests the block that `next_block` returns from the other copy, and passes
+its bytes to `offer`. They are written only if they fit the block's checksum, so a wrong answer
+changes nothing. The damage stays recorded until the bytes are synced; a kill in between leaves a
+block that is still damaged, or one that the next start finds intact.
 
 Damage that recovery found without checksums is left alone, because no checksum could prove the
 bytes of another copy.
@@ -51,12 +51,12 @@ class BlockRepairs:
 
     @property
     def found_count(self) -> int:
-        """Changes whenever new damage has been found."""
+        """The number of damaged ranges found so far; a change means new damage."""
         return self._scrubber.found_count
 
     def next_block(self, after: int, end: int) -> DamagedRange | None:
-        """Return the first damaged block at or behind `after`, as far as it is sealed and before
-        `end`; None if there is none.
+        """Return the first damaged block at or after `after`, cut to its part before `end` that has
+        a checksum and that readers may see; None if there is none.
         """
         commit_log, state = self._parts.commit_log, self._scrubber.state
         files = commit_log.files

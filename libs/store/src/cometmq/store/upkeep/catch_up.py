@@ -22,7 +22,7 @@ records a second. Their entries take 40 bytes each, and twice that while a check
 
 
 class CatchUp:
-    """Tells when checkpoints may not wait, and when replication has to."""
+    """Decides when the next checkpoint must begin at once, and when replication must pause."""
 
     __slots__ = ("is_active", "is_pressed", "unsaved_count")
 

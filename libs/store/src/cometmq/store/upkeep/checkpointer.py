@@ -31,9 +31,9 @@ PAUSE_FACTOR: Final = 4
 checkpoints for at most one fifth of the time."""
 
 SPILL_BYTES: Final = 8 << 20
-"""How much of the log may have its entries in memory while no other job runs; a spill waits for
-checkpoints, deletions and other jobs to end. Checkpoints of a busy broker are seconds apart on a
-slow disk; 400,000 records a second have 16 MB of entries.
+"""Number of log bytes whose entries may be in memory before a spill is due. A spill waits until
+checkpoints, deletions and other jobs have ended. Checkpoints of a busy broker are seconds apart on
+a slow disk; 400,000 records a second have 16 MB of entries.
 """
 
 SPILL_QUEUE_BYTES: Final = 16 << 10
@@ -42,7 +42,7 @@ writing hundreds.
 """
 
 SPILL_INDEX_BYTES: Final = 4 << 20
-"""Size of the index entries in memory from which on they are spilled: those of messages with
+"""Above this size of the index entries in memory, a spill is due: the entries of messages with
 thousands of keys are ten times as large as the messages.
 """
 
@@ -206,8 +206,8 @@ class Checkpointer:
         )
 
     def abandon(self) -> None:
-        """Forget the checkpoint that was begun, because it could not be written, or counts on what
-        is no longer true.
+        """Forget the checkpoint that was begun, because it could not be written or its plan is
+        outdated.
         """
         self._draft = None
 
@@ -221,8 +221,8 @@ class Checkpointer:
         return is_log_ahead or self._index.unwritten_bytes > SPILL_INDEX_BYTES
 
     def plan_spill(self, on_done: Callable[[SpillJob, Exception | None], None]) -> SpillJob:
-        """Take the entries that exist only in memory, of some of the queues that had any when the
-        spill began.
+        """Plan to write the entries of the next queues that had any in memory when the spill began,
+        to their files.
         """
         if self._spilling is None or self._spilling.is_done:
             self._spilling, self._spill_offset = Round(self.unsaved), self.dispatched_offset

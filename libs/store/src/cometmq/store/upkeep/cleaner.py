@@ -146,7 +146,7 @@ class Cleaner:
         return max(self._disk.usage(folder).percent for folder in folders)
 
     def take(self, state: DiskState, now_ms: int) -> None:
-        """Decide which files to delete."""
+        """Decide which log files to delete; `deletion` returns the job that does it."""
         self.used_percent = state.used_percent
         reserved_ms = self._parts.settings.file_reserved_time * 3_600_000
         decision = decide(

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare entries of queues with the log's records, for the damage that readers cannot notice.
 
-A reader that filters by tag skips an entry whose tag code is another one without looking at the
-record. The scrubber therefore walks through the records of the sealed log and compares the size
-and the tag code of their entries; `EntryRepair` examines the suspects again and writes them.
+A reader that filters by tag skips an entry with a different tag code without looking at the record.
+The scrubber therefore walks through the records of the sealed log and compares the size and the tag
+code of their entries; `EntryRepair` examines the suspects again and writes them.
 
-A walk takes as many rounds of the scrubber as it needs, at `ENTRIES_PER_S`. It compares no entry
-that refers to another place: readers notice these, and the queues of a topic that was deleted and
-created again refer to later records of the same names.
+A walk takes as many rounds of the scrubber as it needs, at `ENTRIES_PER_S`. It ignores entries that
+refer to another physical offset: readers notice damage to these, and the queues of a topic that was
+deleted and created again refer to later records of the same names.
 """
 
 from typing import Final, TypeAlias
@@ -27,7 +27,7 @@ ENTRIES_PER_S: Final = 1_000
 
 STEP_ENTRIES_MAX: Final = 16_000
 SKIPPED_BYTES: Final = 1 << 20
-"""How far a walk continues behind bytes that cannot be read."""
+"""The distance that a walk skips at bytes that cannot be read."""
 
 BLOCK_BYTES: Final = 200 * ENTRY.size
 BLOCKS_MAX: Final = 1_000

@@ -69,7 +69,9 @@ class EntryRepair:
                 self._pulls.suspects[queue] = range(min(ends), max(ends))
 
     def ended(self, queue: ConsumeQueue, count: int, error: Exception | None) -> None:
-        """Make readers use the repaired entries."""
+        """Log the outcome of a repair, and drop cached reads so that readers use the repaired
+        entries.
+        """
         self._is_running = False
         if error is not None:
             self._parts.log.warning(

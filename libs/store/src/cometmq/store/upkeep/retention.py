@@ -61,13 +61,17 @@ class FileAges:
             self._jumped_ms = monotonic_ms
 
     def believed_ms(self, now_ms: int, *, reserved_ms: int) -> int:
-        """Return the time from which ages of files count."""
+        """Return the time from which the ages of files are computed: the wall clock, less a jump
+        forward.
+        """
         if self._monotonic_ms - self._jumped_ms >= reserved_ms:
             self._lag_ms = 0
         return now_ms - self._lag_ms
 
     def known(self, end_timestamps: list[int], now_ms: int) -> list[int]:
-        """Return the times of files, none of them in the future."""
+        """Return the end times of files; replace those in the future by the time of their
+        discovery.
+        """
         self._discovered_ms = {
             timestamp: self._discovered_ms.get(timestamp, now_ms)
             for timestamp in end_timestamps

@@ -21,7 +21,9 @@ class ScrubState(msgspec.Struct, frozen=True, rename="camel"):
     round_began_ms: int = 0
     damage: tuple[DamagedRange, ...] = ()
     records: tuple[DamagedRange, ...] = ()
-    """The part of the damage that was found without checksums, which later ones would hide."""
+    """The part of the damage that was found without checksums; checksums computed later match it,
+    and so cannot detect it again.
+    """
 
 
 def load_state(disk: Disk, layout: Layout) -> ScrubState:

@@ -95,8 +95,8 @@ class Scrubber:
     ) -> bool:
         """Recheck known damage and, after a host crash, the last files; blocks.
 
-        `records` are damaged, as recovery has found without checksums. Return whether an earlier
-        start found such records behind the current end of the log.
+        `records` are those that recovery found to be damaged without checksums. Return whether an
+        earlier start found such records after the current end of the log.
         """
         files, end = self._parts.commit_log.files, self._parts.commit_log.end
         self._state = state = load_state(self._parts.disk, self._parts.layout)

@@ -98,7 +98,8 @@ class Round:
         return not self._left
 
     def writes(self) -> list[QueueWrite]:
-        """Copy the entries of the next portion, in which few queues have no file yet.
+        """Copy the entries of the next portion, at most NEW_QUEUES_MAX of whose queues have no file
+        yet.
 
         This includes the entries that came after the round began, and leaves out deleted queues.
         """

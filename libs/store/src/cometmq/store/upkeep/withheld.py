@@ -33,7 +33,7 @@ def messages_in(
 ) -> list[DamagedMessages]:
     """Find the messages that share bytes with a damaged range; blocks.
 
-    The queues are complete on the disk up to the last checkpoint. Records behind it are examined
+    The queues are complete on the disk up to the last checkpoint. Records after it are examined
     only at startup, when no other thread uses the queues.
     """
     found = []

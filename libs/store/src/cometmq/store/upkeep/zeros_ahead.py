@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes zeros behind the end of the log before small batches are synced.
+"""Writes zeros after the end of the log before small batches are synced.
 
 The files of the log are sparse. A sync of bytes in new blocks waits for the journal of the file
 system, a sync of overwritten zeros only for the bytes: with ext4, 97 instead of 138 us after
@@ -20,7 +20,7 @@ _ZEROS: Final = bytes(AHEAD_BYTES + PAGE_BYTES)
 
 
 class ZerosAhead:
-    """Knows up to where the log's last file has blocks."""
+    """Tracks the offset up to which blocks are allocated in the log's last file."""
 
     __slots__ = ("_end", "_log", "_seen")
 
@@ -32,7 +32,7 @@ class ZerosAhead:
     def write(self) -> None:
         """Write zeros if the batch since the last call is small and the next one may need blocks.
 
-        Call this when nothing has been written behind the end of the log.
+        Call this when nothing has been written after the end of the log.
         """
         log, files = self._log, self._log.files
         end, size = log.end, log.end - self._seen

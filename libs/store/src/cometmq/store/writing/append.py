@@ -418,7 +418,7 @@ class Appender:
 
 
 def _parts(messages: tuple[NewMessage, ...]) -> Iterator[tuple[NewMessage, ...]]:
-    """Return the messages of each step."""
+    """Yield the messages of each step."""
     start = weight = 0
     for end, message in enumerate(messages, 1):
         weight += weight_of(message)

@@ -33,7 +33,7 @@ def deletion_mark(topic: str, now_ms: int) -> Mark:
 
 
 def is_deletion(scan: Scan) -> bool:
-    """Return whether a record is an intact mark."""
+    """Return whether a record is the intact mark of a deleted topic."""
     return (
         scan.queue_id == QUEUE_ID
         and scan.sys_flag & TRANSACTION_ROLLBACK == TRANSACTION_ROLLBACK

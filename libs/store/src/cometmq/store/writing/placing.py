@@ -46,7 +46,7 @@ class Placing:
 
 
 def parts_to_write(batch: Batch) -> Iterator[tuple[int, list[bytes]]]:
-    """Return the records of each step, with their physical offset."""
+    """Yield the records of each write, with the physical offset of the first."""
     for segment_offset, records in batch.segments:
         offset, part, size = segment_offset, [], 0
         for record in records:

@@ -30,7 +30,7 @@ def _text(topic: str, queue_id: int, queue_offset: int) -> str:
 
 
 def trimmed_by(scan: Scan) -> TrimmedQueue | None:
-    """Return the floor that a record makes; None if it is no intact mark."""
+    """Return the floor that a record sets; None if the record is no intact mark."""
     if scan.queue_id != QUEUE_ID or not scan.properties.startswith(_PROPERTY.encode()):
         return None
     if scan.sys_flag & TRANSACTION_ROLLBACK != TRANSACTION_ROLLBACK:
@@ -44,5 +44,5 @@ def trimmed_by(scan: Scan) -> TrimmedQueue | None:
 
 
 def is_mark(scan: Scan) -> bool:
-    """Return whether a record is a mark of a deletion, and no message."""
+    """Return whether a record is the mark of a deleted topic or trimmed queue, and no message."""
     return is_deletion(scan) or trimmed_by(scan) is not None
