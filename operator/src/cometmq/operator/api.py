@@ -25,7 +25,7 @@ FIELD_MANAGER: Final = "cometmq-operator"
 TIMEOUT_S: Final = 10.0
 APPLY: Final = "application/apply-patch+yaml"
 CALLS_MAX: Final = 32
-"""Concurrent calls, without watches and records."""
+"""Maximum number of concurrent calls; watches and calls for records are not counted."""
 LIMITS: Final = Limits(idle_max=64, answer_bytes_max=64 << 20)
 """Limits of the HTTP client. A list of 10,000 Topics has about 30 MB. Each of 50 groups reads its
 record twice per second, so usually only a few connections are in use, and idle ones close after a
@@ -64,7 +64,7 @@ class ApiRefused(CometError):
 
 
 class NameTaken(ApiRefused):
-    """An object exists that is not the group's, but has the name of one of the group's."""
+    """An object of another program has the name of an object that the group needs."""
 
     def __init__(self, kind: str, name: str) -> None:
         text = "exists and is not this group's: delete it, or give the group another name"
@@ -97,10 +97,12 @@ class KubeApi:
     async def watch(
         self, kind: str, namespace: str = "", *, selector: str = "", version: str = ""
     ) -> AsyncIterator[tuple[str, Body]]:
-        """Yield type and object of the events of one namespace, or of all, until the server ends
-        the watch: those since a version, or else, first, ADDED for each object that exists.
+        """Yield the type and the object of each event in one namespace, or in all, until the server
+        ends the watch.
 
-        Raise ApiUnreachable if the watch fails or cannot begin; `version` may be too old.
+        With a `version`, these are the events after it; without, the first ones are ADDED for each
+        object that exists. Raise ApiUnreachable if the watch fails, or cannot begin because
+        `version` is too old or for another reason.
         """
         query = {"labelSelector": selector, "resourceVersion": version}
         given = {key: value for key, value in query.items() if value}

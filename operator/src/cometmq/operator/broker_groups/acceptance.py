@@ -16,7 +16,7 @@ from cometmq.operator.broker_groups.group import ACCEPT_LOSS, FENCE, BrokerGroup
 from cometmq.operator.broker_groups.seen import Seen
 
 WITH_RECORD: Final = frozenset({Blocked.NO_CANDIDATE})
-"""Reasons why the record's in-sync set elects no master, although there is a record."""
+"""Reasons why no master can be elected, although there is a record."""
 
 
 class AcceptLoss(msgspec.Struct, frozen=True):
@@ -97,7 +97,7 @@ def judged(group: BrokerGroup, seen: Seen, value: str) -> AcceptLoss | str:
 
 
 def _silent(group: BrokerGroup, seen: Seen) -> list[str]:
-    """Return the pods whose store is unknown; a broker that recovers its store does not tell.
+    """Return the pods whose store is unknown: their brokers do not answer, or still recover it.
 
     A broker of the in-sync set counts even if the group was scaled in without it.
     """

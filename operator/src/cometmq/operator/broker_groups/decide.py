@@ -22,7 +22,7 @@ from cometmq.operator.broker_groups.seen import Seen
 from cometmq.operator.engine.managed import SKIP_DRAIN
 
 BEST: Final = "auto"
-"""The switchover target that leaves the choice of the next master to the operator."""
+"""The switchover target with which the operator chooses the next master."""
 
 
 class Reason(StrEnum):

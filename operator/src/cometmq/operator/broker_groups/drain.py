@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Closes a group that is being deleted to producers, and counts its unconsumed messages."""
+"""Makes a group that is being deleted read-only, and counts its unconsumed messages."""
 
 import msgspec
 
@@ -30,9 +30,9 @@ class Drain:
     async def look(self, group: BrokerGroup, seen: Seen) -> Seen:
         """Make the group read-only, and count the unconsumed messages.
 
-        Producers learn from the name servers that the group is read-only, and brokers accept their
-        sends until then. So a count of 0 is final only once nothing has been stored for a while,
-        which starts when every broker is read-only.
+        Brokers accept sends from producers that have not yet learnt from the name servers that the
+        group is read-only. So a count of 0 is final only once nothing has been stored for a while
+        after every broker has become read-only.
         """
         if not group.is_deleting or group.skips_drain or not seen.has_stores:
             return seen
@@ -58,9 +58,7 @@ class Drain:
         return msgspec.structs.replace(seen, backlog=backlog, is_quiet=is_quiet)
 
     async def refuse_sends(self, group: BrokerGroup, ordinals: range) -> None:
-        """Make the brokers read-only, those after a fault too; raise CometError unless all of them
-        confirm.
-        """
+        """Make the brokers read-only; raise CometError at the end unless all have confirmed."""
         faults: list[CometError] = []
         for ordinal in ordinals:
             try:

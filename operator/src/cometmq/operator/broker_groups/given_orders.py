@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out the orders that annotations give, and reports what came of them."""
+"""Carries out the orders that annotations give, and reports their results."""
 
 from collections import Counter
 
@@ -71,9 +71,9 @@ class GivenOrders:
         have become it without an operator:
 
         1. The annotation is removed. Nothing else has changed; the person gives the order again.
-        2. The record is deleted. Only the version that was judged is deleted, so nobody has elected
-           since. No broker is master, and none becomes one without a record. The next operator
-           fences all brokers, and waits for a person again if that is necessary (R10).
+        2. The record is deleted. Only the version that was judged is deleted, so no election has
+           happened since. No broker is master, and none becomes one without a record. The next
+           operator fences all brokers, and waits for a person again if that is necessary (R10).
         3. Brokers are fenced for the new record. Promises only grow; the next operator fences with
            a later epoch, and waits for a person as after step 2.
         4. The record is created. Every elector completes this election, as any other.
@@ -96,9 +96,10 @@ class GivenOrders:
         return ""
 
     def end_of_acceptance(self, group: BrokerGroup, before: GroupStatus) -> LastOperation | None:
-        """Return the outcome of an accepted loss that has started; None if there is nothing new.
+        """Return the outcome of an accepted loss that has started; None while it is unknown, or if
+        none has started.
 
-        An operator that starts in the middle reports the end too, but does not carry it out.
+        An operator that has started since reports the outcome, too, but does not create the record.
         """
         last, elector = before.last_operation, self._elector
         if last is None or (last.verb, last.result) != (Verb.ACCEPT_LOSS, "Started"):

@@ -63,7 +63,7 @@ class BrokerGroup(Managed, frozen=True, kw_only=True):
 
     @property
     def key_secret(self) -> str:
-        """The Secret with the key that the members prove to each other."""
+        """The Secret with the key of the group; members prove to each other that they know it."""
         return f"{self.name}-group-key"
 
     @property

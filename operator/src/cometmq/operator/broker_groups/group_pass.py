@@ -88,7 +88,7 @@ class GroupPass(Pass[BrokerGroup]):
         self._owned.note_version(kind, name, version)
 
     def view(self) -> object:
-        """Return the members' states for the status, without figures that grow with messages."""
+        """Return what the status shows of the record and the members, without offsets."""
         record = self.elector.record
         return (
             record and (record.epoch, record.holder, record.in_sync, record.copies),
@@ -114,7 +114,7 @@ class GroupPass(Pass[BrokerGroup]):
         await self.elector.close()
 
     async def reconcile(self, group: BrokerGroup, body: Body) -> int | None:
-        """Configure the elector, apply, obey, act and report."""
+        """Configure the elector, apply the objects, obey an order, take a step, report."""
         before = msgspec.convert(body.get("status") or {}, GroupStatus)
         live = await Live.read(self.context.api, group)
         fault = await self._secret_fault(group, live)
@@ -199,8 +199,8 @@ class GroupPass(Pass[BrokerGroup]):
     async def _secret_fault(self, group: BrokerGroup, live: Live) -> Wait | None:
         """Return why the Secrets that the spec names, or that of the group's key, cannot be used.
 
-        Create the key or take the next step of its replacement unless nothing can be changed, and
-        give it to the elector.
+        Also give the elector the group's key. Before, create the key, or take the next step of its
+        replacement, unless the group is paused or being deleted, or has another fault.
         """
         elector, fault = self.elector, None
         try:

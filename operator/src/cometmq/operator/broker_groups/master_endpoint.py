@@ -62,8 +62,8 @@ class MasterEndpoint:
             version = "" if found is None else found["metadata"]["resourceVersion"]
 
     async def _write(self, wanted: Body, version: str) -> Body | None:
-        """Create the EndpointSlice, or replace a version of it; return None if that has failed
-        because the state differs.
+        """Create the EndpointSlice, or replace this version of it; return None if another client
+        has created or changed it.
         """
         metadata = wanted["metadata"]
         try:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects of a group: created, repaired, deleted when they are not wanted any more. Objects of
-others that have the same names are left alone.
+"""Creates and repairs the objects of a group, and deletes them when they are not wanted any more.
+Objects of other programs with the same names are not changed.
 
 An object is applied only if its last known version was not written by the operator, so an idle
 group causes no writes.

@@ -47,10 +47,11 @@ Object = dict[str, Any]
 CONFIG_FILE: Final = "broker.conf"
 CONFIG_HASH: Final = f"{GROUP}/config-hash"
 LINGER_MS: Final = 35_000
-"""A pod's address disappears with the pod, and clients ask for routes every 30 s."""
+"""How long a deposed master forwards requests before it stops: clients ask for routes every 30 s,
+and the address of a pod disappears with the pod."""
 REGISTER_MS: Final = 10_000
-"""Brokers look up the name servers' addresses at every registration, and pods get new ones often.
-"""
+"""Interval of registrations. Each looks up the addresses of the name servers, whose pods get new
+ones often."""
 OPTIONAL: Final = ("PodDisruptionBudget", "Service")
 """Kinds of the objects that a group has only with certain specs."""
 
@@ -104,7 +105,7 @@ def _external_settings(external: External | None) -> dict[str, str]:
 
 
 def _tls_settings(tls: Tls | None) -> dict[str, str]:
-    """Return the settings that the suite's chart writes for TLS."""
+    """Return the settings for TLS, the same ones as in the suite's chart."""
     if tls is None:
         return {}
     return {
@@ -247,7 +248,7 @@ def master_service(group: BrokerGroup) -> Object:
 
 
 def _outside(group: BrokerGroup, service: Object) -> Object:
-    """Add to a Service what the spec says about all that are reached from outside the cluster."""
+    """Add the annotations and source ranges in `external` to a Service, and return it."""
     external = group.spec.external
     if external is not None and external.load_balancer_source_ranges:
         service["spec"]["loadBalancerSourceRanges"] = list(external.load_balancer_source_ranges)

@@ -30,7 +30,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     resync_ms: int
     """Pause between passes over an idle group."""
     quiet_ms: int
-    """A place that stores no message for this long counts as abandoned by its producers."""
+    """A queue or log that stores no message for this long counts as abandoned by its producers."""
 
     async def is_ending(self, namespace: str) -> bool:
         """Return whether a namespace is being deleted."""

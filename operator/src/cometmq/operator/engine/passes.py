@@ -71,8 +71,8 @@ class Pass(ABC, Generic[M]):
         return True
 
     async def is_released(self, one: M) -> bool:
-        """Return whether a deletion goes on without a further step: a namespace must not wait for
-        brokers, and the operator may have lost its rights there already.
+        """Return whether the finalizer can be removed without a further step: true if the namespace
+        is being deleted, which must not wait for brokers; the operator may have lost its rights.
         """
         return await self.context.is_ending(one.namespace)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a place counts as abandoned by its producers."""
+"""Tells when a queue or log counts as abandoned by its producers."""
 
 from cometmq.operator.engine.context import Context
 
@@ -10,7 +10,7 @@ class Quiet:
     def __init__(self, context: Context) -> None:
         self._now_ms, self._quiet_ms = context.clock.monotonic_ms, context.quiet_ms
         self._ends: dict[str, tuple[int, int]] = {}
-        """The last known end in each place, and when it was first seen."""
+        """The last known end of each queue or log, and when it was first seen."""
 
     def is_quiet(self, place: str, end: int) -> bool:
         """Return whether `end` has not moved for `quiet_ms`; a negative one is unknown."""

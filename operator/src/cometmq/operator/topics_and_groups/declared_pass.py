@@ -36,9 +36,10 @@ UNSEEN: Final = Wait(
 
 
 class Rivals(Protocol):
-    """The claims of all objects, and the turns of their passes."""
+    """The claims of all objects."""
 
     turns: asyncio.Semaphore
+    """Limits the number of concurrent passes."""
 
     async def loaded(self) -> None:
         """Wait until the claims are known."""
@@ -122,7 +123,7 @@ class DeclaredPass(Pass[Declared]):
         return None if oldest.key == claim.key else oldest
 
     def _note(self, item: Declared, brokers: frozenset[str]) -> None:
-        """Note the masters behind the name servers of an object: its own or its owner's finding."""
+        """Note the masters of an object's cluster, found by its own pass or that of its owner."""
         self._found = msgspec.structs.replace(item.claim, brokers=brokers)
         self._rivals.found(self._found)
 

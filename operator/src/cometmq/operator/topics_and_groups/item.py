@@ -27,8 +27,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     name_servers: frozenset[str]
     brokers: frozenset[str] | None = None
-    """Addresses of the masters that a pass found through the name servers, which have more than one
-    name in a Kubernetes cluster; None before the first pass.
+    """Addresses of the masters that a pass found; None before the first pass. They show that two
+    objects mean the same cluster, although they name its name servers differently.
     """
 
     @property

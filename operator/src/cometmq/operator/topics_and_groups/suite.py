@@ -30,7 +30,7 @@ from cometmq.remoting.transport.settings import TlsSettings
 
 QuietAt = Callable[[str, int], bool]
 """Takes a broker name and an end offset; returns whether the offset has not moved for a while. A
-negative offset starts the while anew.
+negative offset restarts that period.
 """
 
 
