@@ -61,7 +61,7 @@ class Accounts:
         """Read the file again if it has changed and settled; return whether it is in use.
 
         As with certificates, a change takes effect if the next call finds the same content. A file
-        that cannot be used raises SettingsError once, and the accounts before stay valid.
+        that cannot be used raises SettingsError once, and the previous accounts stay valid.
         """
         content = self._content()
         is_at_rest = content == self._changing

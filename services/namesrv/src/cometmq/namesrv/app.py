@@ -177,8 +177,8 @@ async def _keep_files_current(namesrv: Namesrv, accounts: Accounts | None, worke
 
 
 def expire(namesrv: Namesrv) -> None:
-    """Drop brokers that have been silent for too long, and close their connections; the rest of
-    many in the next turns of the loop.
+    """Drop brokers that have been silent for too long, and close their connections: at most
+    EXPIRED_AT_ONCE per turn of the loop.
     """
     gone = namesrv.routes.expire(
         now_ms=namesrv.clock.monotonic_ms(),

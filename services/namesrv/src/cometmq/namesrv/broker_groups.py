@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The addresses of each broker group, and the groups of each cluster; pure.
 
-There are no clusters without groups. Whoever removes an address calls `remove_if_empty` afterwards.
+There are no clusters without groups. A caller that removes an address calls `remove_if_empty`
+afterwards.
 """
 
 from collections.abc import Mapping

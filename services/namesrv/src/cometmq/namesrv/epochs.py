@@ -139,7 +139,7 @@ class Epochs:
         return Verdict.IMPLAUSIBLE if is_far else Verdict.ACCEPTED
 
     def _outlasts(self, group: GroupEpoch, now_ms: int) -> bool:
-        """Note a refusal; return whether refused brokers have kept trying for long enough."""
+        """Note a refusal; return whether refused brokers have kept registering for `doubt_ms`."""
         last_ms, group.doubted_last_ms = group.doubted_last_ms, now_ms
         if last_ms is None or now_ms - last_ms > RETRY_MS_MAX:
             group.doubted_since_ms = now_ms

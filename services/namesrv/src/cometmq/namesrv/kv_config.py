@@ -99,7 +99,7 @@ def load_kv_config(path: Path) -> KvConfig:
     """Read the file, or its `.bak` if the file is missing or damaged.
 
     The table is empty if neither file exists. If only damaged files are left, raise SettingsError,
-    because starting with an empty table would overwrite the operator's configuration.
+    because a start with an empty table would overwrite the saved configuration.
     """
     damage = ""
     for candidate in (path, path.with_name(path.name + ".bak")):

@@ -67,7 +67,7 @@ class Namesrv:
         }
 
     def sweep_in(self, tasks: TaskSet) -> None:
-        """Remove the entries of removed groups from large tables in such tasks."""
+        """Make `tasks` run the removal of the entries of removed groups from large tables."""
 
         def sweep() -> None:
             work = self.incremental.run(self.routes.topics.sweeping())

@@ -5,7 +5,7 @@ Invariants: an address occurs at most once in a broker group. Groups without add
 without groups and topics without queues are removed. The live table contains exactly the groups'
 addresses. Kept masters (see below) are an exception to the first and the last of these rules.
 
-A group whose brokers register with an epoch (`groupEpoch`) fails over without operator action. The
+A group whose brokers register with an epoch (`groupEpoch`) fails over by itself. The
 caller refuses registrations below the group's epoch, such as those of a deposed master, as far as
 that epoch is believed (`epochs.py`).
 When such a group loses its master, the master's address is kept in the routes for a while, so that
@@ -20,9 +20,9 @@ returns when the broker next registers a change.
 
 Unlike RocketMQ, a table also reads topics of a known version again if they are in doubt: if one of
 them was deleted here (DELETE_TOPIC_IN_NAMESRV), if another connection registered the same broker,
-or if a broker that was unknown registered one topic, perhaps only a new one. Whoever changes the
-routes in a broker's name thus changes them only until the broker registers again, unless the broker
-has lost the topic, too.
+or if a broker that was unknown registered one topic, perhaps only a new one. So a change that
+another program makes in a broker's name lasts only until the broker registers again, unless the
+broker has lost the topic, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -153,7 +153,7 @@ class RouteTable:
             count = yield from self.topics.putting(
                 name, registration.topics, lambda: self._live.get(address) is live
             )
-            if known is None:  # RocketMQ registers a new topic alone; all have this version, too
+            if known is None:  # may be a new topic, which RocketMQ registers alone
                 live.is_in_doubt = count == 1
             elif is_known and count:  # all topics of this version, not only a change
                 live.is_in_doubt = False

@@ -121,7 +121,7 @@ class TopicRoutes:
         return number
 
     def delete(self, topic: str, broker_names: Iterable[str] | None = None) -> list[str]:
-        """Remove a topic from some groups, or from all; return the groups that had it."""
+        """Remove a topic from these broker groups, or from all; return those that had it."""
         queues = self._topics.get(topic, {})
         had = self.of(topic).keys()
         names = list(had if broker_names is None else had & set(broker_names))

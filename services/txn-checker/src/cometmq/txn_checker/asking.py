@@ -22,8 +22,8 @@ from cometmq.txn_checker.tables import OpenHalf
 QUESTIONS_AT_ONCE: Final = 64
 
 ABSENT_ROUNDS: Final = 8
-"""Rounds in which each transaction of an absent group is asked about once: groups are known by a
-hash, which a group with a producer may share.
+"""A transaction of an absent group is checked once in this number of rounds. It is not skipped in
+all rounds, because groups are known by a hash, which a group with a producer may share.
 """
 
 
@@ -85,7 +85,10 @@ class Asker:
         self._stats.aside_count += len(done)
 
     async def _ask(self, ledger: Ledger, halves: Sequence[OpenHalf], absent: set[int]) -> None:
-        """Check these transactions; skip most of groups without a connected member."""
+        """Check these transactions; if the group is absent, only one in ABSENT_ROUNDS.
+
+        `absent` has the hashes of groups without a connected producer, and is updated.
+        """
         stats, link = self._stats, self._link
         wanted = [half for half in halves if not self._is_skipped(half, absent)]
         stats.unasked_count += len(halves) - len(wanted)

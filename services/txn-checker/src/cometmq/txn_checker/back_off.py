@@ -3,7 +3,7 @@
 
 During a failover the old master refuses requests or has stopped, and the new master may have the
 same address. Such failures do not predict the result of the next attempt, so their pauses remain
-short. All other failures, such as a refused account or a failing disk, last until an operator acts.
+short. All other failures, such as a refused account or a failing disk, last until a person acts.
 """
 
 from collections.abc import Iterable

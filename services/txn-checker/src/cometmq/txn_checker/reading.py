@@ -54,8 +54,8 @@ class QueueReader:
             ledger.reset()
             ledger.begin(*oldest)
         else:
-            # Meanwhile, another checker may have continued, or a RocketMQ broker, which writes no
-            # op messages.
+            # Meanwhile, another checker may have continued, or a RocketMQ broker, which stores open
+            # half messages again without an op message for the old ones.
             examined = await link.examined(HALF_TOPIC)
             if examined > ledger.halves.low_water:
                 ledger.halves_gone(examined)
@@ -100,9 +100,9 @@ class QueueReader:
     async def _rest(self, offset: int, sweep_end: int) -> int:
         """Pause after a sweep; return where it ends, or 0 if the next pull begins another.
 
-        A sweep ends where the queue ended at its first pull. What arrives meanwhile waits for the
-        next one: checks are due only seconds later, and for the broker, single reads are more work
-        than writes.
+        A sweep ends where the queue ended at its first pull. The next sweep reads the messages that
+        arrive meanwhile: checks are due only seconds later, and reading messages one by one costs
+        the broker more than storing them.
         """
         if offset < sweep_end:
             return sweep_end

@@ -85,7 +85,7 @@ def _register(namesrv: Namesrv, call: Call[RegisterBroker]) -> Steps[Reply]:
     yield from admit_registration(namesrv, call, body)
     if not call.peer.is_open:  # nothing would remove the broker when its connection ends
         raise CommandError(ResponseCode.SYSTEM_ERROR, "the connection has ended")
-    if _claims(namesrv, header.broker_name) != claims:  # in the meantime: perhaps a successor's
+    if _claims(namesrv, header.broker_name) != claims:  # another broker registered meanwhile
         is_proven = _is_proven(namesrv, header, digest)
         _refuse_stale(namesrv, header, is_proven=is_proven)
     broker = BrokerId(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
@@ -117,7 +117,7 @@ def _register(namesrv: Namesrv, call: Call[RegisterBroker]) -> Steps[Reply]:
 
 
 def _claims(namesrv: Namesrv, broker_name: str) -> tuple[int | None, bool]:
-    """Return what decides whether a broker may register under this name."""
+    """Return the epoch of a group, and whether one of its members has proven its key."""
     epochs = namesrv.routes.epochs
     return epochs.of(broker_name), epochs.is_proven(broker_name)
 
@@ -141,10 +141,10 @@ def _digest(body: Buffer) -> Steps[bytes]:
 def _is_proven(
     namesrv: Namesrv, header: RegisterBroker | UnregisterBroker, body_digest: bytes
 ) -> bool:
-    """Return whether the sender knows the key of its group; refuse it if it must and does not.
+    """Return whether the sender knows the key of its group; raise CommandError if it must.
 
-    A file that is meant for one group is known to all its brokers. The keys of a file for all
-    groups are known only to groups with failover, whose registrations have an epoch.
+    It must if the group has a key file of its own, or a member has proven the key before. With a
+    file for all groups, it must if the registration has an epoch: other brokers have no key.
     """
     keys, name = namesrv.group_keys.of(header.broker_name), header.broker_name
     if not keys:
@@ -237,8 +237,8 @@ def query_data_version(namesrv: Namesrv, call: Call[QueryDataVersion]) -> Reply:
 
 
 def _registered(call: Call[RegisterBroker]) -> Steps[Registered]:
-    """Decode a registration; brokers before 3.0.11 send only their topics. A malformed one gets an
-    answer instead of closing the connection.
+    """Decode a registration; brokers before 3.0.11 send only their topics. A malformed one is
+    answered with SYSTEM_ERROR, and the connection stays open.
     """
     if not call.body:
         return Registered(DataVersion(), (), [])
