@@ -10,13 +10,18 @@ import pytest
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.handlers.clients import expire_clients
+from cometmq.broker.handlers.clients import connection_closed, expire_clients, heart_beat
 from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.messages import delay
 from cometmq.broker.statistics.daily_totals import History, Totals
 from cometmq.broker.storing.disk_figures import DiskFigures
 from cometmq.broker.testing.stored import clock_of, stored_broker
 from cometmq.broker.timers import sample_totals
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import Call
+from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.record import decode_record
 from cometmq.remoting.testing.peer import FakePeer
@@ -233,6 +238,44 @@ async def keep_clients(folder: Path, jump_ms: int) -> None:
         assert not broker.clients.producers.clients("P")
 
 
+async def change_subscriptions(folder: Path, jump_ms: int) -> None:
+    """One member's clock was `jump_ms` off, and its subscription is the one that ends."""
+    async with stored_broker(folder, enablePropertyFilter="true") as broker:
+        first, second = FakePeer("10.0.0.1:1"), FakePeer("10.0.0.1:2")
+        now_ms = broker.clock.now_ms()
+        await beat(broker, first, now_ms + jump_ms, "a = 1")
+        await beat(broker, second, now_ms, "a = 2")
+        connection_closed(broker, first)
+        first = FakePeer("10.0.0.1:3")
+        await beat(broker, first, now_ms + MINUTE_MS, "a = 2")
+        assert wanted_by(broker) == {"TAG": "a = 2", "SQL92": "a = 2"}
+        connection_closed(broker, first)
+        connection_closed(broker, second)
+
+        await beat(broker, first, now_ms - jump_ms, "a = 3")
+        await beat(broker, first, now_ms - 2 * jump_ms, "a = 4")
+        assert wanted_by(broker) == {"TAG": "a = 4", "SQL92": "a = 4"}
+
+
+async def beat(broker: Broker, peer: FakePeer, version: int, text: str) -> None:
+    wanted = [
+        SubscriptionData(topic=kind, sub_string=text, expression_type=kind, sub_version=version)
+        for kind in ("TAG", "SQL92")
+    ]
+    data = ConsumerData(group_name="G", subscription_data_set=wanted)
+    body = encode_json(Heartbeat(peer.address, [data]))
+    heart_beat(broker, Call(RequestCode.HEART_BEAT, NoHeader(), body=body, peer=peer))
+
+
+def wanted_by(broker: Broker) -> dict[str, str]:
+    """Return the expressions by which the broker filters for the group."""
+    tags = broker.clients.consumers.subscription("G", "TAG")
+    sql = broker.tables.filters.get("SQL92", "G")
+    assert tags is not None
+    assert sql is not None
+    return {"TAG": tags.sub_string, "SQL92": sql.expression}
+
+
 LINES: Final[dict[str, Callable[[Path, int], Any]]] = {
     "store times of messages": stand_by_the_clock,
     "searches by time": search_by_time,
@@ -244,6 +287,7 @@ LINES: Final[dict[str, Callable[[Path, int], Any]]] = {
     "rates and statistics": measure_rates,
     "sends that wait for the disk or for slaves": wait_for_the_disk,
     "missing heartbeats, queue locks, held pulls": keep_clients,
+    "changed subscriptions": change_subscriptions,
 }
 
 

@@ -79,22 +79,49 @@ def test_an_added_or_removed_topic_is_a_change(
     assert len(told.groups) == 2
 
 
-def test_only_a_higher_version_replaces_a_subscription_and_silently(
+def test_only_a_higher_version_replaces_the_subscription_of_a_member_and_silently(
     consumers: Consumers, told: Told
 ) -> None:
-    peer = FakePeer()
+    peer, other = FakePeer(), FakePeer()
     consumers.register(data("T", sub_version=5, tags="A"), client(peer))
 
-    consumers.register(data("T", sub_version=5, tags="B"), client(peer))
-    held = consumers.subscription("G", "T")
-    assert held is not None
-    assert held.sub_string == "A"
+    consumers.register(data("T", sub_version=5, tags="B"), client(other, "c2"))
+    assert tags_of(consumers) == "A"
 
-    assert not consumers.register(data("T", sub_version=6, tags="B"), client(peer))
+    assert not consumers.register(data("T", sub_version=6, tags="B"), client(other, "c2"))
+    assert tags_of(consumers) == "B"
+    assert told.groups == ["G", "G"]
+
+
+def test_a_subscription_that_no_member_has_any_more_is_replaced_whatever_its_version() -> None:
+    """Versions are times of the clients' clocks, and one of them was an hour ahead.
+
+    From apache/rocketmq#6679: the others' messages were skipped until all members had left.
+    """
+    replaced: list[tuple[str, list[str]]] = []
+    consumers = Consumers(
+        changed=Told(),
+        replaced=lambda group, new: replaced.append((group, [one.sub_string for one in new])),
+    )
+    ahead, other = FakePeer(), FakePeer()
+    consumers.register(data("T", sub_version=3_600, tags="A"), client(ahead))
+    consumers.register(data("T", sub_version=10, tags="A||B"), client(other, "c2"))
+    assert tags_of(consumers) == "A"
+    version = consumers.version
+
+    consumers.unregister("G", ahead)
+    assert tags_of(consumers) == "A||B"
+    assert consumers.version > version
+    assert replaced == [("G", ["A||B"])]
+
+    consumers.register(data("T", sub_version=9, tags="C"), client(other, "c2"))
+    assert tags_of(consumers) == "C"
+
+
+def tags_of(consumers: Consumers) -> str:
     held = consumers.subscription("G", "T")
     assert held is not None
-    assert held.sub_string == "B"
-    assert told.groups == ["G"]
+    return held.sub_string
 
 
 def test_another_client_id_on_a_connection_is_no_new_member(

@@ -7,7 +7,6 @@ from cometmq.broker.clients.subscription_conflicts import (
     TEXT_CHARS_MAX,
     MemberSubscriptions,
     Mismatch,
-    subscription_set,
 )
 from cometmq.broker.testing import FakePeer
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
@@ -31,8 +30,8 @@ def wants(expression: str, topic: str = "T", *, kind: str = "TAG") -> Subscripti
 )
 def test_expressions_that_mean_the_same(one: SubscriptionData, other: SubscriptionData) -> None:
     members = MemberSubscriptions()
-    members.set(FakePeer(), "c1", subscription_set([one]))
-    members.set(FakePeer(), "c2", subscription_set([other]))
+    members.set(FakePeer(), "c1", [one])
+    members.set(FakePeer(), "c2", [other])
 
     assert members.count == 1
     assert members.mismatch() is None
@@ -62,8 +61,8 @@ def test_expressions_that_differ(
     one: SubscriptionData, other: SubscriptionData, texts: tuple[str, str]
 ) -> None:
     members = MemberSubscriptions()
-    members.set(FakePeer(), "c1", subscription_set([one]))
-    members.set(FakePeer(), "c2", subscription_set([other]))
+    members.set(FakePeer(), "c1", [one])
+    members.set(FakePeer(), "c2", [other])
 
     assert members.count == 2
     assert members.mismatch() == Mismatch("T", "c1", texts[0], "c2", texts[1])
@@ -71,12 +70,12 @@ def test_expressions_that_differ(
 
 def test_a_conflict_ends_when_a_member_resubscribes_or_leaves() -> None:
     members, one, two, three = MemberSubscriptions(), FakePeer(), FakePeer(), FakePeer()
-    members.set(one, "c1", subscription_set([wants("A")]))
-    members.set(two, "c2", subscription_set([wants("B")]))
-    members.set(three, "c3", subscription_set([wants("C")]))
+    members.set(one, "c1", [wants("A")])
+    members.set(two, "c2", [wants("B")])
+    members.set(three, "c3", [wants("C")])
     assert members.count == 3
 
-    members.set(two, "c2", subscription_set([wants("A")]))
+    members.set(two, "c2", [wants("A")])
     assert members.count == 2
     members.drop(three)
     members.drop(three)
@@ -86,21 +85,68 @@ def test_a_conflict_ends_when_a_member_resubscribes_or_leaves() -> None:
 
 def test_a_member_that_has_not_subscribed_yet_does_not_count() -> None:
     members, peer = MemberSubscriptions(), FakePeer()
-    members.set(peer, "c1", subscription_set([wants("A")]))
-    members.set(FakePeer(), "c2", subscription_set([]))
+    members.set(peer, "c1", [wants("A")])
+    members.set(FakePeer(), "c2", [])
     assert members.count == 1
 
-    members.set(peer, "c1", subscription_set([]))
+    members.set(peer, "c1", [])
 
     assert members.count == 0
 
 
 def test_one_connection_is_one_member_under_any_client_id() -> None:
     members, peer = MemberSubscriptions(), FakePeer()
-    members.set(peer, "old", subscription_set([wants("A")]))
-    members.set(peer, "new", subscription_set([wants("A")]))
-    members.set(FakePeer(), "c2", subscription_set([wants("B")]))
+    members.set(peer, "old", [wants("A")])
+    members.set(peer, "new", [wants("A")])
+    members.set(FakePeer(), "c2", [wants("B")])
 
     mismatch = members.mismatch()
     assert mismatch is not None
     assert mismatch.client_id == "new"
+
+
+def version(members: MemberSubscriptions, topic: str = "T") -> tuple[str, int] | None:
+    newest = members.newest(topic)
+    return None if newest is None else (newest.sub_string, newest.sub_version)
+
+
+def test_an_expression_is_abandoned_when_the_last_member_with_it_changes_it_or_leaves() -> None:
+    members, one, two, three = MemberSubscriptions(), FakePeer(), FakePeer(), FakePeer()
+    both = [at(9, "A"), at(9, "A", "U")]
+    assert members.set(one, "c1", both) == ()
+    assert members.set(two, "c2", both) == ()
+    assert members.set(three, "c3", [at(8, " A ||")]) == ()  # in another set
+
+    assert members.set(two, "c2", [at(3, "B")]) == ()
+    assert version(members) == ("A", 9)
+    assert members.set(one, "c1", [at(4, "B")]) == [("U", "A")]
+    assert members.drop(three) == [("T", "A")]
+
+    assert version(members) == ("B", 4)
+    assert version(members, "U") is None
+    assert [*members.drop(one), *members.drop(two)] == [("T", "B")]
+    assert version(members) is None
+
+
+def test_the_newest_version_of_an_expression_counts_for_all_members_with_it() -> None:
+    members, one = MemberSubscriptions(), FakePeer()
+    members.set(one, "c1", [at(5, "A")])
+    members.set(FakePeer(), "c2", [at(7, "A")])
+    assert version(members) == ("A", 7)
+
+    members.set(one, "c1", [at(8, "A")])
+
+    assert version(members) == ("A", 8)
+
+
+def test_a_topic_that_a_member_names_twice_is_abandoned_twice() -> None:
+    members, one, two = MemberSubscriptions(), FakePeer(), FakePeer()
+    members.set(one, "c1", [at(1, "A"), at(1, "B")])
+    members.set(two, "c2", [at(1, "A")])
+
+    assert members.drop(one) == [("T", "B")]
+    assert members.drop(two) == [("T", "A")]
+
+
+def at(sub_version: int, tags: str, topic: str = "T") -> SubscriptionData:
+    return SubscriptionData(topic=topic, sub_string=tags, sub_version=sub_version)

@@ -192,7 +192,10 @@ def assemble(inputs: Inputs) -> Broker:
     stats = BrokerStats()
     limits = Limits(LIMITS, current_settings, clock_ms=clock.monotonic_ms, log=log)
     puts = LargePuts(driver, log)
-    consumers = Consumers(changed=Notices(), emptied=tables.filters.unregister, log=log)
+    filters = tables.filters
+    consumers = Consumers(
+        changed=Notices(), emptied=filters.unregister, replaced=filters.register, log=log
+    )
     broker = Broker(
         config,
         clock,

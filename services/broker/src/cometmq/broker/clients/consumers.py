@@ -6,11 +6,13 @@ or topics is reported once to `changed`, before the call that caused the change 
 notifies all members, so that they rebalance.
 
 Compatibility: as in RocketMQ, the newest heartbeat sets the group's model and topics, a
-subscription is replaced only by one with a higher subVersion, and members are not notified if such
-replacements are the only change.
+subscription is replaced by one with a higher subVersion, and members are not notified if such
+replacements are the only change. A subVersion is the time of a client's clock. In RocketMQ, the
+subscription of a client whose clock was ahead therefore filters for the others after that client
+has left; here it is replaced as soon as no member has it any more.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -19,7 +21,7 @@ from cometmq.broker.clients.producers import Client, silent_among
 from cometmq.broker.clients.subscription_conflicts import (
     MemberSubscriptions,
     SubscriptionSet,
-    subscription_set,
+    meaning,
 )
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.codes import RequestCode
@@ -53,6 +55,7 @@ class ConsumerGroup(msgspec.Struct):
 
 
 Changed: TypeAlias = Callable[[ConsumerGroup], None]
+Replaced: TypeAlias = Callable[[str, Collection[SubscriptionData]], None]
 
 
 class Consumers:
@@ -61,12 +64,15 @@ class Consumers:
         *,
         changed: Changed,
         emptied: Callable[[str], None] = lambda _: None,
+        replaced: Replaced = lambda _, __: None,
         log: Log = NO_LOG,
     ) -> None:
         """`changed` receives groups whose members or topics changed; `emptied` receives the names
-        of removed groups.
+        of removed groups; `replaced` receives the subscriptions of a group if a member that left
+        was the last one with one of them.
         """
         self._emptied = emptied
+        self._replaced = replaced
         self.version = 0
         """A version that changes with the groups, message models and subscriptions that pulls use.
         """
@@ -87,8 +93,6 @@ class Consumers:
 
         `wanted` is the `subscription_set` of its subscriptions, if the caller has it.
         """
-        if wanted is None:
-            wanted = subscription_set(data.subscription_data_set)
         group = self._groups.get(data.group_name)
         if group is None:
             group = ConsumerGroup(
@@ -103,9 +107,12 @@ class Consumers:
         group.consume_from_where = data.consume_from_where
         group.updated_ms = client.seen_ms
         has_new_member = _add_member(group, client)
-        has_new_topics, has_newer = _merge_subscriptions(group, data.subscription_data_set)
-        self.version += has_new_topics or has_newer
-        group.member_subscriptions.set(client.peer, client.client_id, wanted)
+        asked = data.subscription_data_set
+        has_new_topics, has_newer = _merge_subscriptions(group, asked)
+        members = group.member_subscriptions
+        abandoned = members.set(client.peer, client.client_id, asked, wanted)
+        has_others = _follow_members(group, abandoned)
+        self.version += has_new_topics or has_newer or has_others
         if group.member_subscriptions.count > 1:
             self._warn_of_mismatch(group)
         if has_new_member:
@@ -129,14 +136,18 @@ class Consumers:
         client = group.clients.pop(peer, None)
         if client is None:
             return
-        group.member_subscriptions.drop(peer)
+        abandoned = group.member_subscriptions.drop(peer)
         self._forget(name, peer)
         self._log.info("consumer.left", group=name, client_id=client.client_id, peer=peer.address)
         if not group.clients:
             del self._groups[name]
             self.version += 1
             self._emptied(name)
-        elif notify:
+            return
+        if _follow_members(group, abandoned):
+            self.version += 1
+            self._replaced(name, group.subscriptions.values())
+        if notify:
             self._changed(group)
 
     def groups_of(self, peer: Peer) -> list[str]:
@@ -248,3 +259,19 @@ def _merge_subscriptions(
         known[topic] = subscription
         is_newer = True
     return is_changed, is_newer
+
+
+def _follow_members(group: ConsumerGroup, abandoned: Iterable[tuple[str, str]]) -> bool:
+    """Replace the abandoned subscriptions of a group, whatever their versions; return whether
+    there are any.
+    """
+    is_changed = False
+    for topic, expression in abandoned:
+        current = group.subscriptions.get(topic)
+        if current is None or meaning(current) != expression:
+            continue
+        newest = group.member_subscriptions.newest(topic)
+        if newest is not None:
+            group.subscriptions[topic] = newest
+            is_changed = True
+    return is_changed

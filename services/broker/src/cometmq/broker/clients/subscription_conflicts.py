@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The subscriptions of each member of a group, to detect differences between members (pure).
 
-The broker keeps one subscription per group: it filters for all members by the newest heartbeat, and
-all members share a topic's queues, whether or not they subscribe to it. Members with different
+The broker keeps one subscription per group and topic: it filters for all members by the newest one,
+and all members share a topic's queues, whether or not they subscribe to it. Members with different
 subscriptions miss messages without an error, so the broker logs a warning.
+
+A subscription that no member has any more is abandoned: the newest of the others replaces it,
+although its version may be lower, because versions are times of the clients' clocks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.command import Peer
@@ -36,33 +41,89 @@ class Mismatch(NamedTuple):
     other_wants: str
 
 
+class _Wish(msgspec.Struct, gc=False):
+    """An expression for a topic that members have, with the highest version of theirs."""
+
+    newest: SubscriptionData
+    set_count: int = 0
+
+
 class MemberSubscriptions:
     """The subscriptions of each member of one group; a member without subscriptions is ignored."""
 
-    __slots__ = ("_members",)
+    __slots__ = ("_members", "_wishes")
 
     def __init__(self) -> None:
         # subscription set -> connection -> client id
         self._members: dict[SubscriptionSet, dict[Peer, str]] = {}
+        # topic -> expression -> wish
+        self._wishes: dict[str, dict[str, _Wish]] = {}
 
     @property
     def count(self) -> int:
         """The number of different subscription sets among the members that have subscriptions."""
         return len(self._members)
 
-    def set(self, peer: Peer, client_id: str, subscriptions: SubscriptionSet) -> None:
-        if self._members.get(subscriptions, {}).get(peer) == client_id:
-            return
-        self.drop(peer)
-        if subscriptions:
-            self._members.setdefault(subscriptions, {})[peer] = client_id
+    def set(
+        self,
+        peer: Peer,
+        client_id: str,
+        asked: Sequence[SubscriptionData],
+        wanted: SubscriptionSet | None = None,
+    ) -> Sequence[tuple[str, str]]:
+        """Note a member's subscriptions; return the topics and expressions that are abandoned now.
 
-    def drop(self, peer: Peer) -> None:
-        for subscriptions, members in self._members.items():
-            if members.pop(peer, None) is not None:
-                if not members:
-                    del self._members[subscriptions]
-                return
+        `wanted` is the `subscription_set` of `asked`, if the caller has it.
+        """
+        if wanted is None:
+            wanted = subscription_set(asked)
+        members = self._members.get(wanted, {})
+        self._note_versions(asked, wanted)
+        if wanted and not members:
+            self._members[wanted] = members
+            for topic, expression in wanted:
+                self._wishes[topic][expression].set_count += 1
+        abandoned = () if peer in members else self.drop(peer)
+        if wanted:
+            members[peer] = client_id
+        return abandoned
+
+    def _note_versions(self, asked: Sequence[SubscriptionData], wanted: SubscriptionSet) -> None:
+        expressions = dict(wanted)
+        has_each_once = len(expressions) == len(asked)
+        for one in asked:
+            expression = expressions[one.topic] if has_each_once else meaning(one)
+            wishes = self._wishes.setdefault(one.topic, {})
+            wish = wishes.setdefault(expression, _Wish(one))
+            if wish.newest.sub_version < one.sub_version:
+                wish.newest = one
+
+    def drop(self, peer: Peer) -> Sequence[tuple[str, str]]:
+        """Forget a member; return the topics and expressions that are abandoned now."""
+        for wanted, members in self._members.items():
+            if members.pop(peer, None) is None:
+                continue
+            if members:
+                break
+            del self._members[wanted]
+            return [one for one in wanted if self._is_abandoned(*one)]
+        return ()
+
+    def _is_abandoned(self, topic: str, expression: str) -> bool:
+        """Forget an expression if the set that was removed was the last one with it."""
+        wishes = self._wishes[topic]
+        wishes[expression].set_count -= 1
+        if wishes[expression].set_count:
+            return False
+        del wishes[expression]
+        if not wishes:
+            del self._wishes[topic]
+        return True
+
+    def newest(self, topic: str) -> SubscriptionData | None:
+        """Return the members' subscription to a topic with the highest version."""
+        wishes = self._wishes.get(topic, {}).values()
+        return max((wish.newest for wish in wishes), key=lambda one: one.sub_version, default=None)
 
     def mismatch(self) -> Mismatch | None:
         """Return two members with different subscriptions, or None if all are equal."""
@@ -81,10 +142,10 @@ class MemberSubscriptions:
 
 def subscription_set(asked: Iterable[SubscriptionData]) -> SubscriptionSet:
     """Return what subscriptions mean, in 1 to 4 us for each, and more for many tags."""
-    return frozenset((one.topic, _meaning(one)) for one in asked)
+    return frozenset((one.topic, meaning(one)) for one in asked)
 
 
-def _meaning(subscription: SubscriptionData) -> str:
+def meaning(subscription: SubscriptionData) -> str:
     """Normalize an expression, so that the order and spacing of its tags do not matter."""
     text = subscription.sub_string.strip()
     if (subscription.expression_type or TAG) != TAG:

@@ -153,7 +153,7 @@ class FilterSubscriptions:
     def register(
         self, group: str, subscriptions: Iterable[SubscriptionData], room: Room | None = None
     ) -> None:
-        """Adopt the filters in a member's heartbeat; mark the group's filters for other topics as
+        """Adopt the filters in the subscriptions of a group; mark its filters for other topics as
         dead.
 
         Raise LimitReached if there was no `room` for a filter; the others are adopted.
@@ -252,17 +252,11 @@ class FilterSubscriptions:
 
     def _register(self, group: str, subscription: SubscriptionData, room: Room | None) -> None:
         old = self.get(subscription.topic, group)
-        version = subscription.sub_version
-        if old is not None and version < old.client_version:
-            return
         if old is not None and (
-            version == old.client_version
-            or (
-                old.expression == subscription.sub_string
-                and old.expression_type == subscription.expression_type
-            )
+            old.expression == subscription.sub_string
+            and old.expression_type == subscription.expression_type
         ):
-            self._revive(old, version)
+            self._revive(old, subscription.sub_version)
             return
         if room is not None:  # if there is no room for the new one, the old one remains
             self.arriving.admit(group, subscription, room, count=self._count, chars=self._chars)

@@ -333,7 +333,9 @@ def _register_consumer(  # with what has been prepared
         data, client, notify=_may_notify(broker, config), wanted=wanted
     )
     broker.clients.told.forget(client.peer, data.group_name)
-    broker.tables.filters.register(data.group_name, data.subscription_data_set, room)
+    group = broker.clients.consumers.group(data.group_name)
+    assert group is not None
+    broker.tables.filters.register(data.group_name, group.subscriptions.values(), room)
 
 
 def _group_with_retry_topic(

@@ -271,7 +271,12 @@ def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broke
         queues,
         driver,
         tables,
-        Clients(Consumers(changed=notify_members, emptied=filters.unregister), Registered(limits)),
+        Clients(
+            Consumers(
+                changed=notify_members, emptied=filters.unregister, replaced=filters.register
+            ),
+            Registered(limits),
+        ),
         Admission(limits, tables),
         Deferred(
             delay,
