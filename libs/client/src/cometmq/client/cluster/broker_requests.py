@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that brokers send to clients: rebalance, reset offsets, report state."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from cometmq.client.cluster.members import ConsumerMember, Members
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.offsets import ConsumerStatus, QueueOffsetTable
@@ -13,7 +16,7 @@ from cometmq.remoting.commands.callbacks import (
     ResetConsumerClientOffset,
 )
 from cometmq.remoting.commands.transactions import CheckTransactionState
-from cometmq.remoting.errors import ServerError
+from cometmq.remoting.errors import CorruptRecord, RemoteProtocolError, ServerError
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import decode_record
 
@@ -31,7 +34,8 @@ async def reset_consumer_client_offset(
 ) -> Reply:
     """Make the consumer continue from the offsets that an administrator has chosen."""
     consumer = _member(members, call.header.group)
-    table = decode_json(QueueOffsetTable, call.body)
+    with _refusing("QueueOffsetTable"):
+        table = decode_json(QueueOffsetTable, call.body)
     await consumer.reset_offsets(call.header.topic, table.offset_table, sender=call.peer)
     return OK
 
@@ -54,20 +58,31 @@ def get_consumer_running_info(members: Members, call: Call[GetConsumerRunningInf
 async def consume_message_directly(members: Members, call: Call[ConsumeMessageDirectly]) -> Reply:
     """Pass the message in the request to the listener."""
     consumer = _member(members, call.header.consumer_group)
-    record = decode_record(call.body)
+    with _refusing("message"):
+        record = decode_record(call.body)
     result = await consumer.consume_directly(record, call.header.broker_name or "")
     return Reply(body=encode_json(result))
 
 
 def check_transaction_state(members: Members, call: Call[CheckTransactionState]) -> Reply:
     """Start a transaction check; the producer reports the result in a separate request."""
-    record = decode_record(call.body)
+    with _refusing("message"):
+        record = decode_record(call.body)
     group = record.properties.get(PropertyKey.PRODUCER_GROUP, "")
     producer = members.transaction_producers.get(group)
     if producer is None:
         raise ServerError(f"The transactional producer group <{group}> not exist in this client")
     producer.check(call.header, record, call.peer.address)
     return OK
+
+
+@contextmanager
+def _refusing(kind: str) -> Iterator[None]:
+    """Turn an undecodable body into an error answer, because the broker is at fault."""
+    try:
+        yield
+    except (CorruptRecord, RemoteProtocolError) as error:
+        raise ServerError(f"the body is not a valid {kind}: {error}") from error
 
 
 def _member(members: Members, group: str) -> ConsumerMember:

@@ -26,7 +26,7 @@ from cometmq.broker.tables.journal import Journal
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.frame import FrameReader
-from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.direct import DirectIO
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
@@ -124,6 +124,7 @@ class ScriptedBroker:
         is_direct: bool = False,
         accounts: Accounts | None = None,
         rules: Rules = NO_RULES,
+        log: Log = NO_LOG,
         **settings: str,
     ) -> None:
         """`is_direct` passes input through `DirectIO`, although there are no sockets. `accounts`
@@ -132,6 +133,7 @@ class ScriptedBroker:
         server = server or ServerSettings()
         self.disk = MemoryDisk()
         self.clock = FakeClock()
+        self._log = log
         loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli=SMALL_FILES | settings)
         self._store_settings = loaded.value
         worker: Any = InlineWorker()
@@ -143,7 +145,7 @@ class ScriptedBroker:
         inputs = Inputs(
             loaded,
             self.clock,
-            NO_LOG,
+            log,
             Workers(*[worker] * len(Workers._fields)),
             store,
             RemotingClient(ClientSettings(), log=NO_LOG, clock_ms=self.clock.monotonic_ms),
@@ -199,7 +201,7 @@ class ScriptedBroker:
             in_flight=self._in_flight,
             tasks=TaskSet(NO_LOG),
             stats=self.hub.stats,
-            log=NO_LOG,
+            log=self._log,
         )
         dispatcher.is_limited = bool(excluded)
         return dispatcher
