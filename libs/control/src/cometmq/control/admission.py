@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many calls each caller of the control API may have open (pure).
+"""Limits the open calls of each caller of the control API (pure).
 
 A caller that proves that it belongs to the group, by the group's key or by a certificate, has a
 reserved share. Other callers are told apart by address and connection.
 
-A new stream always gets a place. Where a limit is reached, it takes that of the oldest stream on
-the connection with the most streams, of the address with the most. A stranger that opens many thus
-loses its own, and the stream of an elector lasts. Many connections from the address of an elector
-cannot be told from it without a proof; it then gets a place again and again. Orders cannot be
-interrupted, so there a limit refuses.
+A new stream is always accepted. If it exceeds a limit, another stream is ended: the oldest one on
+the connection with the most streams, of the address with the most. A stranger that opens many
+streams thus loses its own, and an elector keeps its stream. Without a proof, an elector cannot be
+told from strangers at its address; its stream may be ended then, and it opens a new one. Orders
+cannot be interrupted, so an order above a limit is refused.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class Streams:
         return len(self._open)
 
     def enter(self, caller: Caller) -> Stream:
-        """Give a new stream a place, by ending others if necessary."""
+        """Count a new stream, and end others if it exceeds a limit."""
         stream = Stream(caller)
         self._open[stream] = None
         for limit, is_meant in _limits(caller):
@@ -75,7 +75,7 @@ class Streams:
         return stream
 
     def leave(self, stream: Stream) -> None:
-        """Free the place of a stream."""
+        """Stop counting a stream, which has ended."""
         self._open.pop(stream, None)
 
 
@@ -86,14 +86,14 @@ class Orders:
         self._open: Counter[Caller] = Counter()
 
     def enter(self, caller: Caller) -> None:
-        """Give an order a place, or raise TooManyCalls."""
+        """Count a new order; raise TooManyCalls if it exceeds a limit."""
         for limit, is_meant in _limits(caller):
             if sum(count for one, count in self._open.items() if is_meant(one)) >= limit:
                 raise TooManyCalls(f"{caller.connection} has {limit} unfinished orders")
         self._open[caller] += 1
 
     def leave(self, caller: Caller) -> None:
-        """Free the place of an order."""
+        """Stop counting an order, which has ended."""
         self._open[caller] -= 1
         if not self._open[caller]:
             del self._open[caller]
@@ -110,7 +110,7 @@ def _limits(caller: Caller) -> Iterable[tuple[int, Callable[[Caller], bool]]]:
 
 
 def _victim(streams: list[Stream], new: Stream) -> Stream:
-    """Return the stream that has to go: an old one of the greediest."""
+    """Return the oldest stream of the address and connection with the most; never the new one."""
     by_address = Counter(one.caller.address for one in streams)
     by_connection = Counter(one.caller.connection for one in streams)
     old = [one for one in streams if one is not new]

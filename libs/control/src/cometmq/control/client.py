@@ -227,7 +227,9 @@ class MemberClient:
         self._closing.spawn(self._retire(channel), name="control-channel-close")
 
     async def _retire(self, channel: grpc.aio.Channel) -> None:
-        """Close a replaced channel after its calls, which may be long orders."""
+        """Close a replaced channel once its calls have ended, at the latest after
+        LONG_ORDER_TIMEOUT_MS.
+        """
         await channel.close(LONG_ORDER_TIMEOUT_MS / 1000)
         self._replaced.discard(channel)
 

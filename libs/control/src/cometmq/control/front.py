@@ -4,8 +4,8 @@
 gRPC accepts connections until the process has no descriptors left, and then the broker's own
 clients cannot connect either. A limit of gRPC's own would let strangers exclude the electors. So
 this module accepts the connections and passes their bytes to gRPC, which listens on a name that
-only this machine can reach. Above CONNECTIONS_MAX, a connection makes room whose calls have proven
-nothing, of the host with the most of them (`Places`). Such connections also take turns (`Pace`).
+only this machine can reach. Above CONNECTIONS_MAX, it closes a connection without an admitted call,
+of the host with the most of them (`Places`). Such connections also take turns (`Pace`).
 """
 
 import asyncio
@@ -36,8 +36,10 @@ CALL_S: Final = 0.000_4
 a connection to gRPC with its TLS handshake, one turn, and a call."""
 _ACCEPTS_MAX: Final = 4
 _ACCEPT_PAUSE_S: Final = 0.005
-"""So many connections are accepted at a time: 800/s, because one that is closed at once takes up to
-0.1 ms. A flood of more fills the backlog, and new connections then wait for TCP to try again."""
+"""The pause after _ACCEPTS_MAX connections. It allows 800 connections a second, because one that is
+closed at once takes up to 0.1 ms. A flood of more fills the backlog, and new connections then wait
+for TCP to try again.
+"""
 _RETRY_S: Final = 1.0
 """The pause if the system has no descriptors left."""
 _BACKLOG: Final = 256
@@ -113,7 +115,7 @@ class Front:
 
     @property
     def target(self) -> str:
-        """Where gRPC has to listen."""
+        """The address on which gRPC has to listen."""
         return _PREFIX + self._inside
 
     async def listen(self, host: str, port: int) -> int:
@@ -141,7 +143,9 @@ class Front:
         self._pace.note_calls(1, CALL_S)
 
     def note_served(self, peer: str) -> None:
-        """Note that a call was admitted: its connection keeps its place and no longer waits."""
+        """Note that a call was admitted: its connection no longer waits, and is not closed for
+        others.
+        """
         self._pace.note_calls(-1, CALL_S)
         link = self._links.get(peer.removeprefix(_PREFIX))
         if link is not None:
@@ -178,7 +182,9 @@ class Front:
         self._loop.call_later(pause_s, self._resume, listener)
 
     def _enter(self, sock: socket.socket, peer_name: Any) -> None:
-        """Give a new connection a place, or close it."""
+        """Serve a new connection, or close it if its host takes too much time or there are too
+        many.
+        """
         link = Link(sock, peer_name)
         if not self._pace.may_enter(link, ENTRY_S) or not self._has_place(link):
             link.close()

@@ -61,7 +61,7 @@ def fields(order: type[Order]) -> Mapping[str, str]:
 
 
 def described() -> FileDescriptorProto:
-    """Return what protoc makes of `service.proto`."""
+    """Return the descriptor that protoc would generate from `service.proto`."""
     file = FileDescriptorProto(
         name=f"{FOLDER}/service.proto", package=PACKAGE, syntax="proto3",
         dependency=[pb.DESCRIPTOR.name],

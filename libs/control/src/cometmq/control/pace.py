@@ -5,10 +5,10 @@ A connection is a stranger's until one of its calls is admitted. Sending costs a
 but every connection, and every piece of what it sends, costs this process up to a millisecond. So
 strangers wait for turns, which share a budget; what they send meanwhile waits in the kernel.
 
-Turns go by host. Hosts that have taken less than LITTLE_S lately have a budget of their own, and
-the first of them are those of admitted callers, then those that have taken the least. An elector
-that reconnects therefore does not wait for floods from other hosts. Among the connections of one
-host the newest is first, because the connections of a flood are soon old.
+Turns go by host. Hosts that have taken less than LITTLE_S lately have a budget of their own; hosts
+of admitted callers are served first, then those that have taken the least. An elector that
+reconnects therefore does not wait for floods from other hosts. Among the connections of one host
+the newest is first, because the connections of a flood are soon old.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _TRACE_S: Final = 0.0001
 """Hosts that have taken less are forgotten, which bounds the number of remembered hosts."""
 _TICK_S: Final = 0.001
 HOSTS_MAX: Final = 64
-"""So many hosts of admitted callers are remembered."""
+"""Number of hosts of admitted callers that are remembered."""
 
 
 class Visitor(Guest, Protocol):
@@ -43,7 +43,7 @@ class Visitor(Guest, Protocol):
 
 
 class Budget:
-    """A part of the time, which may be overdrawn by the last one to take from it."""
+    """Processor time that accrues at a constant rate; the last turn may overdraw it."""
 
     def __init__(self, share: float, now_s: Callable[[], float]) -> None:
         self._share = share
@@ -128,7 +128,7 @@ class Pace:
             del self._waiting[host]
 
     def _serve(self) -> None:
-        """Give turns while there is time left, then again when there is some."""
+        """Give turns while a budget has time left; run again when it has some."""
         for budget, is_little in ((self._few, True), (self._crowd, False)):
             while not (pause_s := budget.pause_s):
                 host = self._first(is_little=is_little)

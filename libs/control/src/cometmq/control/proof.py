@@ -34,7 +34,7 @@ NewBytes = Callable[[int], bytes]
 
 
 class Seal:
-    """The proofs of one call, as both ends compute them after the first one was accepted."""
+    """Computes the proofs of the messages that answer one call, in their order, at either end."""
 
     __slots__ = ("_count", "_method", "_nonce", "key")
 

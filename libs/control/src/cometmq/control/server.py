@@ -71,7 +71,7 @@ Work = Callable[[], Awaitable[Any]]
 
 
 class Admitted(NamedTuple):
-    """A call whose caller may make it."""
+    """A call that was admitted, and its caller."""
 
     caller: Caller
     seal: Seal | None = None
@@ -124,7 +124,7 @@ class ControlServer:
         """Listen; port 0 picks a free port. Raise SettingsError if the port cannot be used."""
         credentials = server_credentials(self._tls) if self._tls else None
         check_port(host, port, setting=setting)
-        # No limit for all calls together: the first comers would keep the electors away.
+        # No limit for all calls together: strangers that come first would exclude the electors.
         server = grpc.aio.server(
             options=[
                 ("grpc.max_allowed_incoming_connections", 2 * CONNECTIONS_MAX),
@@ -232,8 +232,8 @@ class ControlServer:
         )
 
     async def admit(self, name: str, raw: bytes, context: Any) -> Admitted:
-        """Return who makes a call, and how its answers are proven; refuse a call that needs a proof
-        and has none.
+        """Return a call's caller and the seal of its answers; refuse a call that needs a proof and
+        has none.
         """
         metadata = dict(context.invocation_metadata() or ())
         caller, seal = await self._proven(name, raw, context, metadata.get(PROOF_KEY))

@@ -31,8 +31,7 @@ EPOCH_FILE: Final = "epochFileCheckpoint"
 
 
 HISTORY_COUNT_MAX: Final = 20_000
-"""Maximum number of entries that a master keeps. A handshake has room for them, with 52 bytes each.
-"""
+"""Maximum number of entries that a master keeps. They fit into a handshake, with 52 bytes each."""
 
 
 class EpochsDamaged(CometError):
@@ -92,13 +91,13 @@ def pruned(history: History, first: int) -> History:
     """Return the history of a log that begins at `first`, without entries that nothing needs.
 
     The entry of the byte before `first` is kept, because another log may end exactly there. It also
-    keeps the logs from agreeing by mistake: without a common entry, logs share bytes before both
-    first entries at most, and this one has none of them.
+    keeps logs from agreeing by mistake: logs without a common entry can share only bytes before
+    both first entries, and this log has no bytes before that entry.
 
     If too many entries are left, the older half becomes one entry: the last epoch in it, from the
     first offset in it. It equals an entry of another history only if that one was combined in the
-    same way. A log that ends, or departs, in the combined part has no entry in common with this
-    one any more, so it is copied anew.
+    same way. A log that ends or diverges in the combined part no longer has an entry in common with
+    this one, so it is copied anew.
     """
     kept = history[max(0, bisect_left(history, first, key=_start) - 1) :]
     if len(kept) <= HISTORY_COUNT_MAX:

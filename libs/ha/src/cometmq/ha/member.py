@@ -395,7 +395,9 @@ def _step_down(member: Member, event: LeaseLapsed | None = None) -> Reaction:
 
 
 def _changed(member: Member, role: Role, **changes: object) -> Member:
-    """Return the member in another role; what belonged to the old one is gone unless changed."""
+    """Return the member in another role; fields outside `changes` take their defaults, except `me`
+    and `promised`.
+    """
     fresh = Member(me=member.me, promised=member.promised, role=role)
     return msgspec.structs.replace(fresh, **changes)
 

@@ -15,7 +15,7 @@ from cometmq.remoting.types import Buffer
 
 
 class RegistrationFacts(NamedTuple):
-    """What a registration says; one that leaves the name server has no body."""
+    """The fields that the proof of a registration or (`is_leaving`) unregistration covers."""
 
     cluster_name: str
     broker_name: str

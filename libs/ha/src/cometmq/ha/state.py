@@ -43,7 +43,9 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
     was_closed: bool
     """The store was closed cleanly, so its `abort` file is absent."""
     has_cut_records: bool = False
-    """Recovery cut more than an incomplete last record of the log or of the tables' journal."""
+    """Recovery has dropped more than an incomplete last record of the log or of the tables'
+    journal.
+    """
 
 
 class State(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks one broker for what a snapshot needs: one request for each kind of figure.
+"""Asks one broker for the figures of a snapshot: one request for each kind.
 
-Java's brokers have no request for the queues of all topics, or for the members of all groups. Of
-these, each snapshot asks for a limited number, those first whose answers are oldest (`Turns`).
+Java's brokers have no request for the queues of all topics, or for the members of all groups. Each
+snapshot asks them about a limited number of topics and groups, those with the oldest answers first
+(`Turns`).
 """
 
 import asyncio
@@ -37,7 +38,9 @@ T = TypeVar("T")
 IN_FLIGHT_MAX: Final = 16
 """Requests of one snapshot that a broker serves at the same time."""
 TURN_MAX: Final = 200
-"""Topics, and groups, of which one snapshot asks a broker singly; the first one asks for all."""
+"""Number of topics, and of groups, about which one snapshot asks a broker one by one; the first
+snapshot asks about all.
+"""
 TURNS_S_MAX: Final = 10.0
 NEVER_MS: Final = -1
 NOT_TOLD: Final = Unknown("not asked yet: this broker tells it one by one")
@@ -56,7 +59,7 @@ Queues = Mapping[int, Queue | QueueEnds]
 
 
 class MasterAnswers(msgspec.Struct, frozen=True):
-    """What a master said, by kind; `Unknown` where it refused."""
+    """A master's answers, by kind; `Unknown` where it refused or did not answer."""
 
     topics: Mapping[str, TopicConfig] | Unknown
     groups: Mapping[str, SubscriptionGroupConfig] | Unknown
@@ -65,12 +68,12 @@ class MasterAnswers(msgspec.Struct, frozen=True):
     delays: Mapping[int, int] | Unknown
     producers: Mapping[str, list[ProducerInfo]] | Unknown
     queues: Mapping[str, Queues]
-    """A topic is missing if the broker has not told yet."""
+    """By topic; a topic is missing if the broker has not answered about it yet."""
     consumers: Mapping[str, ConsumerConnections | None]
-    """The members of each group, None if it has none; a group is missing if not told yet."""
+    """The members of each group, None if it has none; a group without an answer yet is missing."""
     oldest_unread_ms: Mapping[str, int] | None = None
     """When the oldest unread message was stored, by `topic@group`; None if the broker does not
-    tell. A group that is not behind, or not measured yet, is missing.
+    report it. A group that is not behind, or not measured yet, is missing.
     """
     untold: Unknown = NOT_TOLD
     """Why topics are missing in `queues`, and groups in `consumers`."""
@@ -80,7 +83,7 @@ class MasterAnswers(msgspec.Struct, frozen=True):
 
 
 class BrokerAnswers(msgspec.Struct, frozen=True):
-    """What one copy of a broker said."""
+    """The answers of one copy of a broker."""
 
     runtime: Mapping[str, str]
     settings: Mapping[str, str] | Unknown
@@ -89,7 +92,9 @@ class BrokerAnswers(msgspec.Struct, frozen=True):
 
 
 class Turns(Generic[T]):
-    """Keeps answers about many items, and asks about those whose answers are oldest."""
+    """Keeps answers about many items, and selects those with the oldest answers to be asked about
+    next.
+    """
 
     def __init__(self) -> None:
         self._answers: dict[str, T] = {}
@@ -116,7 +121,7 @@ class Turns(Generic[T]):
 
 
 class BrokerMemory:
-    """What is kept of one master between snapshots."""
+    """The state that is kept about one master between snapshots."""
 
     def __init__(self) -> None:
         self.queues: Turns[Queues] = Turns()
@@ -130,7 +135,7 @@ async def ask(
 ) -> BrokerAnswers:
     """Ask one copy of a broker; raise CometError if it does not answer at all.
 
-    What it has not answered `timeout_ms` after the first question is unknown. A broker that hangs
+    Answers that are missing `timeout_ms` after the first request are `Unknown`. A broker that hangs
     gets one request, not one of each kind.
     """
     asking = _Asking(timeout_ms)
@@ -165,7 +170,7 @@ async def ask(
 
 
 class _Asking:
-    """The questions to one broker, which have one deadline."""
+    """The requests to one broker, which share a deadline."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
@@ -288,7 +293,7 @@ async def _queues(broker: BrokerAdmin, topic: str) -> Queues:
 
 
 def queues_in(rows: Iterable[tuple[MessageQueue, TopicOffset]]) -> Queues:
-    """Return the queues of a topic's statistics; a lie about an offset becomes 0."""
+    """Return the queues of a topic's statistics; negative numbers, which are invalid, become 0."""
     return {
         queue.queue_id: Queue(
             max(0, it.min_offset), max(0, it.max_offset), max(0, it.last_update_timestamp)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read messages of a topic by offset, by time, or the newest ones, with a filter and with bounds.
 
-Nothing is committed, so no group notices. What was left out is said, never cut silently.
+Nothing is committed, so groups are not affected. The result says which messages were left out.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from cometmq.remoting.names import ALL_TAGS, TOOLS_GROUP
 
 COUNT_MAX: Final = 500
 SCANNED_MAX: Final = 20_000
-"""Messages that a filter may pass over, in all queues."""
+"""Maximum number of messages that one request examines, in all queues together."""
 FILTERED_NEWEST: Final = 2_000
 """With a filter, the newest messages are searched among this many of each queue."""
 BYTES_MAX: Final = 48 << 20
@@ -63,7 +63,7 @@ class Browsed(msgspec.Struct, frozen=True):
 
 
 class _Limits:
-    """What one request may still read."""
+    """The limits of one request, and what it has read so far."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms

@@ -47,7 +47,7 @@ from cometmq.remoting.names import (
 from cometmq.remoting.progress import unread
 
 KINDS: Final = ("topics", "groups", "offsets", "delays", "producers")
-"""What each master is asked for."""
+"""The fields of `MasterAnswers` that each master is asked for."""
 NOBODY: Final = Unknown("no master answers")
 FORECAST_S_MAX: Final = 365 * 86_400.0
 """A disk that lasts longer than a year has no time to full."""
@@ -93,7 +93,7 @@ def build(
 
 
 def _untold(answers: Iterable[object]) -> Unknown | None:
-    """Return why no master tells something; None if one does."""
+    """Return why no master has answered; None if one has."""
     reason = NOBODY
     for it in answers:
         if not isinstance(it, Unknown):
@@ -179,7 +179,7 @@ def _whole(text: str | None) -> int | None:
 
 
 def kind_of(topic: str) -> TopicKind:
-    """Return what a topic is for."""
+    """Return the kind of a topic, by its name."""
     if topic.startswith(RETRY_PREFIX):
         return TopicKind.RETRY
     if topic.startswith(DLQ_PREFIX):

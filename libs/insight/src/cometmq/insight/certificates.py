@@ -53,6 +53,6 @@ def _certificate(where: str, what: str, at_s: float) -> Certificate:
 
 
 def _told(text: str) -> dict[str, int]:
-    """Parse `SETTING=MS` separated by commas; what a broker lies about is left out."""
+    """Parse `SETTING=MS` separated by commas; malformed pairs are left out."""
     pairs = (word.partition("=") for word in text[:1_000].split(","))
     return {name: int(ms) for name, _, ms in pairs if name and ms.isdecimal() and len(ms) < 16}

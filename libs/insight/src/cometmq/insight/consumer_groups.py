@@ -23,7 +23,7 @@ OWN_OFFSETS: Final = Unknown("the members keep their own offsets (BROADCASTING)"
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """What the rows of a snapshot are made of."""
+    """The inputs from which the groups of a snapshot are built."""
 
     masters: Sequence[tuple[str, MasterAnswers]]
     absent: Sequence[str]
@@ -43,7 +43,7 @@ class _Sum(msgspec.Struct, gc=False):
     lost: int = 0
     unread_queues: int = 0
     untold: Unknown | None = None
-    """Why the part of a broker is missing."""
+    """Why the figures of a broker are missing; None if none are."""
     oldest_ms: int = 0
     """When the oldest unread message was stored; 0 if nothing is unread."""
     unaged: Unknown | None = None

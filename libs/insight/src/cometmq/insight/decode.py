@@ -141,8 +141,8 @@ def _json(body: bytes, _schema: Schema | None, chars_max: int) -> str:
 
 
 def _indented(compact: str, chars_max: int) -> str:
-    """Return the beginning of JSON without spaces in lines, and more than `chars_max` characters
-    only if it is cut.
+    """Return compact JSON with indented lines; more than `chars_max` characters mean that the rest
+    was cut off.
 
     A library that indents the whole text makes gigabytes of a deep one: each line of the innermost
     list begins with all its spaces.

@@ -17,7 +17,7 @@ from cometmq.remoting.message.properties import PropertyKey, timed_ms
 from cometmq.remoting.names import SCHEDULE_TOPIC
 
 READ_MAX: Final = 20_000
-"""Messages of one level that are looked at for a topic."""
+"""Maximum number of messages of one level that are searched for those of a topic."""
 _DELAY: Final = re.compile(r"([0-9]{1,9})([smhd])")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 

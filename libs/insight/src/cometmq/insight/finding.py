@@ -25,7 +25,7 @@ class Severity(StrEnum):
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule sees in one snapshot."""
+    """A problem that a rule has found in one snapshot."""
 
     rule: str
     severity: Severity
@@ -40,11 +40,11 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     page: str
     """The console's page, relative to its prefix, without names that need escaping."""
     since: Since | None = None
-    """If the rule knows when it began."""
+    """When it began; None if the rule does not know."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is wrong."""
+    """A problem of a cluster, and when it began."""
 
     rule: str
     severity: Severity
@@ -58,7 +58,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """What stays the same while the finding lasts."""
+        """The rule and the subject, which identify the finding as long as it lasts."""
         return f"{self.rule}:{self.subject}"
 
     def sentence(self, now_ms: int) -> str:

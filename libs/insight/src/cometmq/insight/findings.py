@@ -47,7 +47,7 @@ _PREFIX: Final = "finding:"
 
 
 def findings(snapshot: Snapshot, history: History | None = None) -> list[Finding]:
-    """Return what is wrong, worst first; without a history, conditions began "at least" now."""
+    """Return a snapshot's findings, worst first; without a history, all began "at least" now."""
     kept = History() if history is None else history
     found: dict[str, Finding] = {}
     for rule in RULES:
@@ -70,7 +70,7 @@ def findings(snapshot: Snapshot, history: History | None = None) -> list[Finding
 
 
 class Findings:
-    """What is wrong in the newest snapshot, found once: all that show the snapshot share it."""
+    """Computes the findings of the newest snapshot once, for all views that show it."""
 
     def __init__(self, history: History) -> None:
         self._history = history

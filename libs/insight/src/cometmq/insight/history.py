@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What earlier snapshots of a cluster saw: rates, and since when something is so.
+"""Figures of earlier snapshots, which give rates and the times at which conditions began.
 
 Without a history, a snapshot knows no rates, and of each condition only that it began before.
 """
@@ -42,7 +42,7 @@ class Progress(msgspec.Struct, frozen=True):
 
     committed: int
     still_since: Since
-    """When the committed offsets were first seen where they are."""
+    """When the committed offsets were first seen at their present values."""
     lag: int
     lag_grows_since: Since | None
     """Since when each snapshot has found more unread messages than the one before, or as many."""
@@ -50,7 +50,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a copy of a broker is, or was."""
+    """The name and address of a copy of a broker, now or in an earlier snapshot."""
 
     cluster: str
     name: str
@@ -77,11 +77,13 @@ class History:
         self._growth: dict[str, deque[Growth]] = {}
 
     def memory(self, address: str) -> BrokerMemory:
-        """Return what is kept of a broker between snapshots."""
+        """Return the state that is kept about a broker between snapshots; it is created on first
+        use.
+        """
         return self._memories.setdefault(address, BrokerMemory())
 
     def since(self, key: str, now_ms: int) -> Since:
-        """Return since when a condition holds, which holds now."""
+        """Return when a condition that holds now began; one that was not known begins now."""
         found = self.conditions.get(key)
         if found is None:
             found = self.conditions[key] = self.now(now_ms)
@@ -104,7 +106,7 @@ class History:
         self.last_look_ms = now_ms
 
     def note(self, sample: Sample) -> None:
-        """Keep the counters of a look for the rates of later ones."""
+        """Keep the counters of a snapshot for the rates of later ones."""
         last = self._samples[-1].taken_ms if self._samples else None
         if last is None or sample.taken_ms - last >= SAMPLE_PAUSE_MS:
             self._samples.append(sample)
@@ -153,7 +155,9 @@ class History:
             kept.popleft()
 
     def growth_per_s(self, address: str, log_bytes: int, now_ms: int) -> float | None:
-        """Return how fast a log grows, net of the files that were deleted; None if too young."""
+        """Return how fast a log grows, net of the files that were deleted; None without an older
+        figure.
+        """
         kept = self._growth.get(address)
         if not kept or now_ms - kept[0].taken_ms < DISK_PAUSE_MS:
             return None

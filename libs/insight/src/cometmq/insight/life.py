@@ -83,7 +83,7 @@ class Life(msgspec.Struct, frozen=True):
 
 
 async def life_of(admin: AdminClient, message: MessageExt) -> Life:
-    """Return the life of a stored message; what a broker does not tell becomes an UNKNOWN event."""
+    """Return the life of a stored message; facts that a broker lacks become UNKNOWN events."""
     events = _birth(message)
     events += await _origin(admin, message)
     notes: list[str] = []
@@ -160,7 +160,7 @@ def _delay_text(properties: Mapping[str, str], *, was: bool = False) -> str:
 
 
 async def _origin(admin: AdminClient, message: MessageExt) -> list[Event]:
-    """Return what happened before to a retry or a dead letter: it is a copy of its original."""
+    """Return the events of the original of which a retry or a dead letter is a copy."""
     copied_to = message.queue.topic
     topic, group = origin_topic(message), copied_to.partition("%")[2].partition("%")[2]
     if not copied_to.startswith((DLQ_PREFIX, RETRY_PREFIX)) or topic == copied_to:

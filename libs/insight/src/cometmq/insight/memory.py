@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the memory of a broker goes, from its answer to GET_BROKER_RUNTIME_INFO (pure)."""
+"""The uses of a broker's memory, from its answer to GET_BROKER_RUNTIME_INFO (pure)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one look at a cluster shows.
+"""The model of a cluster, as one snapshot shows it.
 
 Three outcomes have different types: a number (also 0), an empty collection, and `Unknown` with the
 reason. A broker that does not answer has the state `Unreachable`. Everything is immutable and can
@@ -31,7 +31,7 @@ class Unknown(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="un
 
     reason: str
     is_silence: bool = False
-    """Whether the broker has not answered; otherwise, it does not tell."""
+    """Whether the broker has not answered; if false, it does not report the figure."""
 
 
 class Trouble(StrEnum):
@@ -67,7 +67,7 @@ class Disk(msgspec.Struct, frozen=True, gc=False, tag="disk"):
 
 
 class MemoryPart(msgspec.Struct, frozen=True, gc=False):
-    """What a part of a broker's memory holds."""
+    """One use of a broker's memory, and its size in bytes."""
 
     title: str
     size: int
@@ -100,7 +100,7 @@ class BrokerState(msgspec.Struct, frozen=True, gc=False, tag="answers"):
     runtime: Mapping[str, str] = {}
     """The answer to GET_BROKER_RUNTIME_INFO as it came."""
     settings: Mapping[str, str] | None = None
-    """Its settings; None if it does not tell."""
+    """Its settings; None if it did not return them."""
     native_share: float | None = None
     """The share of requests that took the native path, 0 to 1; None without such a path."""
     memory: Memory | Unknown = Unknown("this broker does not report its memory")
@@ -132,7 +132,7 @@ class Broker(msgspec.Struct, frozen=True, gc=False):
 
 
 class TopicKind(StrEnum):
-    """What a topic is for."""
+    """The purpose of a topic."""
 
     NORMAL = "normal"
     RETRY = "retry"
@@ -173,7 +173,7 @@ class Member(msgspec.Struct, frozen=True, gc=False):
 
 
 class Subscription(msgspec.Struct, frozen=True, gc=False):
-    """What a group reads of a topic."""
+    """The filter with which a group reads a topic."""
 
     topic: str
     expression: str
@@ -275,9 +275,9 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
     response: int
     remark: str
     peer: str
-    """The newest one's address."""
+    """The address of the client that sent the newest of them."""
     subject: str
-    """The topic or group that it was about; may be empty."""
+    """The topic or group that they named; may be empty."""
     count: int
     first_ms: int
     last_ms: int

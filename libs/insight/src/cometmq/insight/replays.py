@@ -71,7 +71,7 @@ def _ids_of(message: MessageExt) -> set[str]:
 
 
 class Replayed:
-    """How far earlier replays of a group's dead letters have got.
+    """The positions up to which earlier replays have sent a group's dead letters.
 
     The positions are committed offsets of `DLQ_REPLAY_GROUP` in the dead-letter topic.
     """

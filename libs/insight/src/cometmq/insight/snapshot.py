@@ -31,7 +31,8 @@ async def look(
     timeout_ms: int = TIMEOUT_MS,
     further: Sequence[Certificate] = (),
 ) -> Snapshot:
-    """Ask all brokers at the same time; return what they said, and which did not answer.
+    """Ask all brokers at the same time; return a snapshot of their answers, and of those without
+    one.
 
     Without a history of earlier snapshots, rates are unknown. `expected` names brokers that must be
     there, although no name server may list them; `further` are certificates that the caller knows.

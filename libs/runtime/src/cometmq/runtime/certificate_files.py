@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When certificates expire that the settings file of a program names, such as an elector's."""
+"""Finds out when the certificates expire that a program's settings file names, such as an
+elector's.
+"""
 
 from pathlib import Path
 

@@ -4,11 +4,12 @@
 A service declares its limits in one table of `Limit`s. Its handlers ask `Limits` before they add an
 entry; metrics, the reference page and the tests are derived from the same table.
 
-A limit in total is also a limit per peer: no peer may fill more than `peerShareMax` percent of it,
-so that others can still add entries. A peer is an account, or without one an address (of IPv6, a
-network of 64 bits). What a peer has added is counted since the start of the program, because the
-entries of most tables do not say who added them. A peer is therefore refused only if the table as a
-whole is that full.
+A limit on all peers together (a limit in total) is also a limit per peer: no peer may fill more
+than `peerShareMax` percent of it, so that others can still add entries. A peer is an account, or
+without one an address (of IPv6, a network of 64 bits). What a peer has added is counted since the
+start of the program, because the entries of most tables do not say who added them. The number of
+entries in the table caps this count, so a peer is refused only while the table has at least as many
+entries as one peer may fill.
 """
 
 import ipaddress
@@ -155,7 +156,7 @@ class Limits:
         return limit.fixed if limit.bound is None else limit.bound(self._settings())
 
     def check(self, limit: Limit, wanted: int, subject: str = "", *, peer: str = "") -> None:
-        """Raise LimitReached if `wanted` exceeds a limit that is not in total.
+        """Raise LimitReached if `wanted` exceeds a limit whose scope is not TOTAL.
 
         `subject` names the connection, group or broker in the refusal.
         """

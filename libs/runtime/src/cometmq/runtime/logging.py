@@ -69,7 +69,9 @@ class RateLimit:
         self._windows: dict[tuple[object, ...], list[int]] = {}
 
     def admits(self, method: str, event: EventDict) -> bool:
-        """Return whether an event is logged; add the number of those that were not."""
+        """Return whether to log an event; if so, add the number of suppressed ones before it to the
+        event.
+        """
         count_max = _COUNTS_MAX.get(method)
         if count_max is None or event["event"] in _UNLIMITED:
             return True
@@ -88,7 +90,7 @@ class RateLimit:
 
 
 class _Output:
-    """Where the events of this process go."""
+    """Writes the events of this process: level, format, rate limit and stream."""
 
     def __init__(self) -> None:
         self.configure(logging.INFO, _to_json, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of programs; whatever has a row, a page or a command for each program reads it."""
+"""The table of programs, from which the commands, reference pages and tests of each are derived."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple

@@ -26,7 +26,9 @@ class Alarm:
     """The pauses of a loop that also runs at given times."""
 
     def __init__(self, clock_ms: Callable[[], int], *, least_ms: int) -> None:
-        """`clock_ms` is the clock of the given times; they end no pause within `least_ms`."""
+        """`clock_ms` is the clock of the times given to `ring_at`; a pause lasts at least
+        `least_ms` after that call.
+        """
         self._clock_ms = clock_ms
         self._least_ms = least_ms
         self._loop: asyncio.AbstractEventLoop | None = None  # None: no pause has begun

@@ -231,7 +231,7 @@ class _Values:
         }
 
     def is_true(self, name: str) -> bool:
-        """Parse `true` or `false`; None means that the key is not set.
+        """Parse `true` or `false`; a key that is not set is false.
 
         Reject other words and an empty value, because Java would read `yes` as false.
         """
@@ -250,8 +250,8 @@ class _InFile(NamedTuple):
 
 
 def _given(keys: msgspec.Struct, settings: _WithFile, label: Label) -> _Values:
-    """Return the values of a program's keys and of its file, which has neither of those that turn
-    TLS on.
+    """Return the values of a program's keys, without those that turn TLS on, and of its
+    `tls.config.file`, which take precedence.
     """
     values = {
         it.encode_name: getattr(keys, it.name)

@@ -56,7 +56,7 @@ class Api:
     ) -> AsyncIterator[WatchEvent | None]:
         """Yield None once the watch has begun, and then each event until the server ends it.
 
-        Raise HttpError if the watch fails, and msgspec.MsgspecError for nonsense.
+        Raise HttpError if the watch fails, and msgspec.MsgspecError for a line that is no event.
         """
         given = urlencode({"watch": 1, "timeoutSeconds": WATCH_S, **query})
         request = self._request("GET", f"{path}?{given}")
@@ -86,7 +86,9 @@ class Api:
 def api_at(
     host: str, port: int, token: Callable[[], str], ca: Path | None, limits: Limits = LIMITS
 ) -> Api:
-    """Return an API server whose certificate `ca` verifies; if None, nothing does, as in tests."""
+    """Return an API server; its certificate is verified with `ca`, or not at all if None, as in
+    tests.
+    """
     tls = ssl.create_default_context(cafile=ca)
     if ca is None:
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE

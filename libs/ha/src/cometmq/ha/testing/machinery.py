@@ -120,7 +120,7 @@ class Machinery:
         )
 
     def host_crash(self, world: World, ordinal: int, end: int) -> World:
-        """Cut the log down to the part that had reached the disk, and restart."""
+        """Truncate the log to the part that had reached the disk, and restart."""
         node = world.nodes[ordinal]
         cut = replace(
             node,

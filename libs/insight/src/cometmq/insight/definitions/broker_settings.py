@@ -27,7 +27,7 @@ class Setting(msgspec.Struct, frozen=True, gc=False):
     """None if it is unset; a secret is masked."""
     default: str | None = None
     source: str | None = None
-    """Where the value is set; None if the broker does not tell, as RocketMQ's never do."""
+    """Where the value is set; None if the broker does not report it, as RocketMQ's never do."""
 
     @property
     def shown(self) -> str:

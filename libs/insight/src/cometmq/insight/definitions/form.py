@@ -23,20 +23,20 @@ QUEUES_MAX: Final = 16_384
 PERM_MAX: Final = 7
 RIGHTS: Final = frozenset({"DENY", "PUB", "SUB", "PUB|SUB", "SUB|PUB"})
 FAULTS_MAX: Final = 20
-"""So many faults of a file are named."""
+"""Maximum number of faults of a file that the error names."""
 
 
 class Entry(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel", gc=False
 ):
-    """What all entries have."""
+    """The fields that all entries have."""
 
     brokers: tuple[str, ...] | UnsetType = UNSET
     """The brokers that have it; unset for all masters."""
 
 
 class TopicEntry(Entry, frozen=True, kw_only=True, gc=False):
-    """A topic."""
+    """The settings of a topic."""
 
     topic_name: str
     read_queue_nums: Int32
@@ -48,7 +48,7 @@ class TopicEntry(Entry, frozen=True, kw_only=True, gc=False):
 
 
 class GroupEntry(Entry, frozen=True, kw_only=True, gc=False):
-    """A consumer group."""
+    """The settings of a consumer group."""
 
     group_name: str
     consume_enable: bool = True
@@ -82,7 +82,7 @@ class AddressesEntry(Entry, frozen=True, kw_only=True, gc=False):
 class Definitions(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
 ):
-    """A file."""
+    """The content of a file of definitions."""
 
     format: str
     version: int
@@ -206,7 +206,7 @@ def _wrong_rights(account: AccountEntry) -> Iterator[str]:
 
 
 def _repeated(entries: Sequence[Entry]) -> Iterator[str]:
-    """Name what two entries describe for the same broker."""
+    """Yield a fault for each name that several entries define for the same broker."""
     seen: dict[str, set[str] | None] = {}
     for entry in entries:
         name, brokers = name_of(entry), None if entry.brokers is UNSET else set(entry.brokers)

@@ -31,7 +31,7 @@ class Incomplete(ClientError):
 
 
 class Outcome(StrEnum):
-    """What has become of a row."""
+    """The result of importing a row."""
 
     DONE = "done"
     FAILED = "failed"
@@ -40,7 +40,7 @@ class Outcome(StrEnum):
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """A row after the import."""
+    """A row, and the result of importing it."""
 
     row: Row
     outcome: Outcome

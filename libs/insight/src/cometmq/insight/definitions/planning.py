@@ -26,7 +26,7 @@ NAMESRV: Final = "name servers"
 
 
 class Kind(StrEnum):
-    """What a row is about, in the order of an import."""
+    """The kinds of definitions, in the order in which they are imported."""
 
     TOPIC = "topic"
     ORDER = "order"
@@ -36,7 +36,7 @@ class Kind(StrEnum):
 
 
 class Fate(StrEnum):
-    """What becomes of a row."""
+    """The effect that an import would have on a row."""
 
     CREATED = "created"
     CHANGED = "changed"

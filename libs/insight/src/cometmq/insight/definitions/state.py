@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cluster defines now, as all its masters and its name servers tell it."""
+"""The definitions of a running cluster, read from all its masters and its name servers."""
 
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
@@ -48,7 +48,7 @@ Table = dict[str, dict[str, E]]
 
 
 class State(msgspec.Struct, frozen=True):
-    """What a cluster defines."""
+    """The definitions of a running cluster."""
 
     namesrv: str
     masters: Mapping[str, BrokerAdmin]

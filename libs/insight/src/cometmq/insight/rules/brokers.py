@@ -94,7 +94,7 @@ def masterless(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
 
 
 def electorless(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
-    """Find the groups after which no elector looks."""
+    """Find the broker groups that no elector watches."""
     for broker, state in states(snapshot):
         if state.figures.is_elector_missing:
             yield broker_condition(

@@ -19,13 +19,13 @@ from cometmq.remoting.remarks import consumers_offline
 HALF_MAX: Final = 1_000
 REFUSED_MS: Final = 300_000
 PASSING_MS: Final = 60_000
-"""Two intervals of heartbeats: what the first heartbeat mends has ended by then."""
+"""Two intervals of heartbeats: refusals that the next heartbeat ends are over by then."""
 _RUNBOOKS: Final = {
     ResponseCode.SYSTEM_BUSY: "system-busy.md",
     ResponseCode.SERVICE_NOT_AVAILABLE: "writes-refused.md",
 }
 _COMPANIONS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
-"""Requests that clients make beside those that a user knows."""
+"""Requests that a client library makes by itself, beside those of its application."""
 _ACCOUNT_READS: Final = frozenset(
     {RequestCode.GET_BROKER_CLUSTER_ACL_INFO, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG}
 )
@@ -124,7 +124,9 @@ def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
 
 
 def _may_pass(refusal: Refusal) -> bool:
-    """Return whether the next heartbeat of a member mends it, as after a restart of the broker."""
+    """Return whether the next heartbeat of a member ends such refusals, as after a broker's
+    restart.
+    """
     if refusal.response in _BEFORE_HEARTBEAT:
         return True
     return refusal.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP and refusal.remark.startswith(
@@ -137,13 +139,15 @@ def _goes_on(refusal: Refusal, ago_ms: int) -> bool:
 
 
 def _what(refusal: Refusal) -> str:
-    """Name what was refused; with the reason if access control refused it."""
+    """Return the subject of the finding: broker, codes, topic or group, and the reason of access
+    control.
+    """
     reason = f" {plain_remark(refusal.remark)}" if is_access_refusal(refusal.remark) else ""
     return f"{refusal.broker} {refusal.code} {refusal.response} {refusal.subject}{reason}"
 
 
 def _is_companion(refusal: Refusal, other: Refusal) -> bool:
-    """Return whether the same client was refused, for the same reason, what it meant to do.
+    """Return whether `other` is a refusal of the same client's application, for the same reason.
 
     The brokers refuse the heartbeats of a producer whose account may send to no topic.
     """
@@ -177,7 +181,7 @@ def question_of(code: int, remark: str) -> Question | None:
 
 
 def advice_for(code: int, response: int, remark: str) -> str:
-    """Return what helps against a refusal."""
+    """Return the remedy for a refusal."""
     if is_access_refusal(remark):
         question = question_of(code, remark)
         asked = "cometmq account may" if question is None else command("account may", *question)
@@ -198,7 +202,8 @@ def unexpected_refusals(snapshot: Snapshot) -> Sequence[Refusal] | Unknown:
 
 
 def _is_expected(refusal: Refusal) -> bool:
-    """Return whether a server has asked for what exists only once it is used, or as a probe.
+    """Return whether a CometMQ server sent the request, as a probe or for something that is only
+    created when it is first used.
 
     A txn-checker asks for transactions before the first one, the console for the accounts of a
     broker without access control.

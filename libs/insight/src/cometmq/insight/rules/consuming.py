@@ -12,14 +12,14 @@ from cometmq.insight.words import command, counted, lasting, listed
 from cometmq.remoting.integers import whole
 
 STUCK_S: Final = 120
-"""A group with unread messages whose offsets do not move for so long is stuck."""
+"""A group with unread messages whose offsets do not move for this time is stuck."""
 GROWS_S: Final = 300
 LOSS_SOON_S: Final = 86_400
 _HOUR_S: Final = 3_600
 
 
 def retention_s(snapshot: Snapshot) -> float | None:
-    """Return for how long all masters keep messages; None if none tells."""
+    """Return the shortest time for which a master keeps messages; None if no master reports it."""
     kept_s = [
         hours * _HOUR_S
         for broker, state in states(snapshot)

@@ -12,7 +12,7 @@ TIME_MS_MAX: Final = 10_000
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """How much may be read."""
+    """The limits of one analysis."""
 
     count_max: int = COUNT_DEFAULT
     bytes_max: int = BYTES_MAX

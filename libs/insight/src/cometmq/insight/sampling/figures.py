@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sample of messages says about a topic: sizes, keys, tags, producers, ages (pure)."""
+"""Statistics of a sample of a topic's messages: sizes, keys, tags, producers, ages (pure)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class Names(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What a sample says."""
+    """The statistics of a sample."""
 
     messages: int
     body_bytes: int
@@ -119,7 +119,7 @@ class Collector:
         self._damaged += isinstance(message, DamagedMessage | UnreadableMessage)
 
     def figures(self) -> Figures:
-        """Return what all messages taken say."""
+        """Return the statistics of all messages taken."""
         return Figures(
             messages=self.count,
             body_bytes=sum(self._sizes),

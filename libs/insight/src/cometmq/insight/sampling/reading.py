@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read a sample of a topic, spread over its queues and their whole length, within bounds.
 
-Nothing is committed, so no group notices. A queue that fits into its share is read whole; of a
-longer one, blocks at equal distances.
+Nothing is committed, so groups are not affected. A queue that fits into its share is read whole; of
+a longer one, blocks at equal distances.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ class QueueShare(msgspec.Struct, frozen=True):
 
 
 class Analysis(msgspec.Struct, frozen=True):
-    """What a topic's messages are like."""
+    """The statistics of a topic's messages, computed from a sample."""
 
     topic: str
     messages: int
-    """That exist, in the range."""
+    """Number of messages that exist in the range."""
     per_s: float | None
     """Messages stored per second between the first and the last of the sample; None if that is no
     time.
@@ -61,7 +61,7 @@ class Analysis(msgspec.Struct, frozen=True):
 
 
 class _Reading:
-    """What one analysis has read."""
+    """The progress of one analysis."""
 
     def __init__(self, bounds: Bounds, clock_ms: Callable[[], int], now_ms: int) -> None:
         self.collector = Collector(now_ms)
@@ -171,7 +171,8 @@ async def _span(broker: BrokerAdmin, queue: MessageQueue, bounds: Bounds) -> _Qu
 
 
 def shared(lengths: Sequence[int], count_max: int) -> list[int]:
-    """Divide a number of messages among queues: equally, and what short ones leave to the others.
+    """Divide a number of messages among queues equally; the unused parts of short queues go to
+    others.
 
     The sum may exceed `count_max` by one message per queue.
     """

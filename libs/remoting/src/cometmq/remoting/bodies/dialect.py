@@ -31,21 +31,22 @@ T = TypeVar("T")
 
 DEPTH_MAX: Final = 64
 TOKENS_MAX: Final = 100_000
-"""Tokens that are read in Python, which takes up to 0.2 s. Java writes control characters and
-surrogates as they are, and braces in names; only bodies with these come here.
+"""Maximum number of tokens that the Python parser reads, in up to 0.2 s. Only bodies with control
+characters, surrogates, or braces in names need it; Java does not escape these.
 """
 
 # The bounds of `decode_bounded`
 PARTS_MAX: Final = 10_000
-"""Containers, members and items of a body that is not strict JSON, or whose values have other
-types: a heartbeat with nulls has 20 for each topic. A key that may contain an object counts
-KEY_PARTS more.
+"""Maximum number of containers, members and items in a body that is not strict JSON, or whose
+values have other types than expected; a heartbeat with nulls has 20 for each topic. A key that may
+contain an object counts KEY_PARTS more.
 """
 KEY_PARTS: Final = 8
 BOUNDED_TOKENS_MAX: Final = 2_500
 OBJECT_BYTES_MIN: Final = 40
-"""The average size of the objects in a body. Clients write at least 40 bytes for a queue, and 100
-for a subscription; an object with only defaults costs 0.5 us, and 1 MiB could contain 350,000.
+"""The minimum average size of the objects in a body. Clients write at least 40 bytes for a queue,
+and 100 for a subscription; an object with only defaults costs 0.5 us, and 1 MiB could contain
+350,000.
 """
 FREE_OBJECTS: Final = 1_024
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cuts a large JSON object into smaller ones, so that no step decodes all of it.
 
-The object must be valid JSON already. A cut is first guessed: behind the first `},` that follows
-the wanted size. The guess is right if the members before it are an object by themselves, which the
-decoder finds out anyway. If it is wrong, because values contain objects, the end of a member is
-found by counting brackets.
+The object must be valid JSON already. A cut is first guessed: after the first `}` before a comma
+that follows the wanted size. The guess is right if the members before it are an object by
+themselves, which the decoder finds out anyway. If it is wrong, because values contain objects, the
+end of a member is found by counting brackets.
 """
 
 import re
@@ -34,7 +34,7 @@ def decode_members(
     Raise what `decode` raises for invalid content.
     """
     parts: list[T] = []
-    position = 1  # behind the first bracket
+    position = 1  # after the first bracket
     while len(text) - position > 2 * PART_BYTES:
         window = bytes(text[position : position + PART_BYTES + TEXT_BYTES_MAX])
         cut = window.find(b"},", PART_BYTES) + 1
@@ -59,8 +59,8 @@ def _object(members: bytes) -> bytes:
 
 
 def _member_end(text: memoryview, position: int) -> Generator[None, None, int]:
-    """Return the end of the first member that ends at least PART_BYTES behind a member's start, or
-    the end of the last member.
+    """Return the end of the first member that ends at least PART_BYTES after `position`, where a
+    member begins, or the end of the last member.
     """
     depth, at = 0, position
     while at < len(text):
@@ -68,7 +68,7 @@ def _member_end(text: memoryview, position: int) -> Generator[None, None, int]:
         read = len(window)
         for token in _TOKENS.finditer(window):
             kind = token[0]
-            if kind == b'"':  # of a text that goes on behind the window
+            if kind == b'"':  # of a text that continues after the window
                 read = token.start()
                 break
             depth += _DEPTHS.get(kind, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a CometMQ broker tells about all its queues and clients at once, for consoles.
+"""The body in which a CometMQ broker describes all its queues and clients at once, for consoles.
 
 RocketMQ has a request per topic and per group instead; with 2,000 groups, a console could not stay
 up to date.
@@ -21,7 +21,7 @@ class QueueEnds(msgspec.Struct, gc=False, array_like=True):
 
     @property
     def last_write_ms(self) -> int:
-        """When the newest message was stored; brokers do not tell it here."""
+        """Always 0: this body does not contain the store time of the newest message."""
         return 0
 
 

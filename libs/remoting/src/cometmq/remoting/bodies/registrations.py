@@ -31,7 +31,7 @@ _Steps: TypeAlias = Generator[None, None, T]
 COST_MAX: Final = 10
 """Maximum memory that decoding may use, in multiples of the body."""
 SMALL_BYTES: Final = 64 * 1024
-"""What any body may cost in addition, however small it is."""
+"""Memory that decoding may use in addition, whatever the size of the body."""
 JSON_TOPIC_BYTES_MIN: Final = 64
 COMPRESSED_TOPIC_BYTES_MIN: Final = 20
 FREE_TOPICS: Final = 256

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a CometMQ broker tells about its settings; RocketMQ's brokers tell only the values."""
+"""A broker's settings with their defaults and sources; RocketMQ's brokers send only the values."""
 
 import msgspec
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the row of a request says: headers, bodies, and how servers and accounts treat the request.
+"""The columns of a request's row: headers, bodies, rights, and how servers treat the request.
 
 A row names no function: a service serves a request with the function of its handler modules that
 is named after the code, or after `handler` if several codes share one (`handlers_of`).
@@ -39,19 +39,20 @@ class Kind(Enum):
     PUT = "put"
     """The store decides whether the request is accepted and when it is answered."""
     CHANGE = "change"
-    """The request changes tables, and is answered when the copies have the change (R7).
+    """The request changes tables, and is answered when the copies have the change (rule R7 of
+    docs/concepts/replication.md).
 
     Like a message, it is refused while fewer copies than `minInSync` are in sync.
     """
     UNLOGGED = "unlogged"
-    """Answered only by a master that is certain not to have been replaced (decision 8)."""
+    """Answered only by a master that is certain not to have been replaced (decision 8 there)."""
     COMMIT = "commit"
     """As `UNLOGGED`, and answered when the copies have the change, unless the request is one-way.
     The request is accepted even with too few copies in sync: acknowledged messages can still be
     consumed then, and losing a commit with the last copy only causes redelivery.
     """
     READ = "read"
-    """The answer shows the ends of queues, which must never decrease (R6)."""
+    """The answer shows the ends of queues, which must never decrease (R6 there)."""
 
 
 class Need(Enum):
@@ -127,7 +128,7 @@ class Command(msgspec.Struct, frozen=True):
     is_small: bool = False
     """Whether the answer is no larger than the request, although it has a body."""
     may_miss: bool = False
-    """Whether tools ask it about names that need not exist, so that a refusal means nothing."""
+    """Whether tools send it with names that may not exist, so that a refusal is no fault."""
 
     @property
     def direction(self) -> Direction:

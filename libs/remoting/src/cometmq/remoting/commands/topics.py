@@ -43,10 +43,10 @@ class TrimQueue(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class TrimQueueReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """What a trim deletes."""
+    """The messages that a trim has deleted, or would delete."""
 
     min_offset: Int64
-    """Where the queue began before."""
+    """The queue's first offset before the trim."""
     message_count: Int64
     size: Int64
     """The size of the messages in bytes; that of many messages is estimated."""

@@ -66,9 +66,9 @@ class NewMessage(msgspec.Struct, gc=False):
 
 
 def weight_of(message: NewMessage) -> int:
-    """Return the time that a message's properties and keys need, in messages with few of them.
+    """Return the cost of a message, where a message with few properties and keys costs 1.
 
-    Any 64 characters may be 64 properties or 32 keys, which need as long as a message.
+    Any 64 characters may be 64 properties or 32 keys, which take as long as such a message.
     """
     return 1 + len(message.properties) // _WEIGHT_CHARS
 

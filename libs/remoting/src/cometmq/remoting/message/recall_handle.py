@@ -10,12 +10,12 @@ HANDLE_CHARS_MAX: Final = 2_048
 
 
 class RecallHandle(NamedTuple):
-    """What a handle says."""
+    """The content of a handle."""
 
     topic: str
     broker_name: str
     due_ms: int
-    """When the message is due, as the client knows it; 0 if it does not."""
+    """The delivery time that the client assumes; 0 if the client does not know it."""
     unique_key: str
 
     def encode(self) -> str:
@@ -25,7 +25,7 @@ class RecallHandle(NamedTuple):
 
 
 def parse_recall_handle(text: str) -> RecallHandle:
-    """Return what a handle says; raise ValueError if it is none."""
+    """Return the content of a handle; raise ValueError if the text is no handle."""
     if len(text) > HANDLE_CHARS_MAX:
         raise ValueError(f"it has more than {HANDLE_CHARS_MAX} characters")
     padding = "=" * (-len(text) % 4)  # Java accepts handles without it

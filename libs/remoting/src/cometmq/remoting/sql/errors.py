@@ -14,7 +14,7 @@ class SqlError(ValueError):
     """The expression is invalid; the text is the remark of code 23."""
 
     start: int | None = None
-    """Where a character begins no token; None for other errors."""
+    """The index of a character that begins no token; None for other errors."""
 
 
 def syntax_error(text: str) -> SqlError:

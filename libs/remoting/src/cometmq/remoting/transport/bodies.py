@@ -29,11 +29,11 @@ SETTINGS_BYTES_MAX: Final = 64 << 10
 NO_BODY_BYTES_MAX: Final = 4 << 10
 """Maximum size of the body of a request that needs none; it is ignored."""
 HEAD_BYTES_MAX: Final = 64 << 10
-"""Maximum size of the header of a request, unless it has a message; that of a pull has the longest
-SQL92 filter in a few KB.
+"""Maximum size of the header of a request, except LONG_HEADERS and MESSAGES. Even a pull with the
+longest SQL92 filter has a header of only a few KB.
 """
 UNIT_BYTES: Final = 4 << 10
-"""Bytes of a request that waits and count as one request in flight."""
+"""Number of bytes for which a waiting request counts as one request in flight."""
 LONG_HEADERS: Final = frozenset({
     Code.PUT_KV_CONFIG, Code.UPDATE_AND_CREATE_ACL_CONFIG, Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
 })  # fmt: skip

@@ -182,7 +182,7 @@ class RemotingClient:
     ) -> bool:
         """Return whether a server answers a request over a new connection in time, in whatever way.
 
-        The connection is closed afterwards; `on_close` does not learn of it.
+        The connection is closed afterwards; `on_close` is not called for it.
         """
         peer: PeerProtocol | None = None
         try:

@@ -94,17 +94,17 @@ class Sockets(Protocol):
         `epoll` is its descriptor. Return what has arrived, and the connections whose sockets have
         ended or failed. With `pulling`, answer the chunks of connections with the habit PULLS, and
         read again while nothing else arrives, but answer only so many that other work of the loop
-        is not delayed. What is not answered has arrived like the other chunks. After an unfinished
-        chunk, the remaining sockets are not read. With `sending`, stage the chunks of connections
-        with the habit SENDS if they contain only plain sends; the others have arrived.
+        is not delayed. Unanswered chunks are returned like the others. After an unfinished chunk,
+        the remaining sockets are not read. With `sending`, stage the chunks of connections with the
+        habit SENDS if they contain only plain sends; the others have arrived.
         """
 
     def take_rows(
         self, rows: list[Chunk], first: int, pulling: Pulling | None, sending: Sending | None
     ) -> tuple[int, list[Chunk], AnsweredChunks | None, Staged | None]:
-        """Do the same with what was received otherwise, starting with the row `first`.
-
-        Return the number of the next row, and what has arrived.
+        """Answer and stage the chunks of `rows` from the index `first` on as `receive` does, but
+        read nothing. Return the index of the next row, and the chunks that were neither answered
+        nor staged.
         """
 
     def send_answers(self) -> tuple[int, list[Rest]]:
@@ -133,10 +133,10 @@ class Sockets(Protocol):
         """
 
     def release(self, fd: int) -> None:
-        """Leave encryption to the caller again."""
+        """Stop encrypting and decrypting on this socket; the caller does it again."""
 
     def take_overhead(self) -> int:
-        """Return how many more bytes were received than returned since the last call."""
+        """Return how many bytes TLS has added to the data received since the last call."""
 
 
 class Replies(Protocol):
@@ -189,7 +189,7 @@ class DirectIO:
         self.start_reading(peer)
 
     def leave(self, peer: LanePeer) -> None:
-        """Leave the socket to its transport."""
+        """Let the transport of the connection read and write the socket again."""
         self.stop_reading(peer)
         if peer.session is not None:
             self._secured_count -= 1
@@ -210,7 +210,7 @@ class DirectIO:
             self._epoll.unregister(peer.fd)
 
     def close(self) -> None:
-        """Leave all sockets to their transports."""
+        """Let the transports read and write all sockets again."""
         for peer in tuple(self._peers.values()):
             peer.leave_direct()
         if self._epoll is not None:
@@ -325,11 +325,11 @@ class DirectIO:
             self._serve(left, staged)
 
     def expect_pulls(self) -> None:
-        """Answer pulls while reading, until they have been missing for a while."""
+        """Answer pulls while reading, until EXPECTED_READS reads have found none."""
         self._pull_reads = EXPECTED_READS
 
     def expect_sends(self) -> None:
-        """Stage sends while reading, until they have been missing for a while."""
+        """Stage sends while reading, until EXPECTED_READS reads have found none."""
         self._send_reads = EXPECTED_READS
 
     def _pulling(self) -> Pulling | None:

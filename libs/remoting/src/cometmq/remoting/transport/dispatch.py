@@ -45,8 +45,9 @@ After = Callable[[ContextT, Call[Any], Answer], None]
 Refused = Callable[[ContextT, Call[Any], int, str], None]
 
 CROWD_TASKS: Final = 2_048
-"""While more slow handlers run, each connection may have a few of them (`Intake.task_begun`). A
-task takes 4 KiB, and the requests of all connections wait in one queue for their start.
+"""While more slow handlers than this run, each connection may have only a few
+(`Intake.task_begun`). A task takes 4 KiB, and the requests of all connections wait in one queue for
+their start.
 """
 CROWD_SHARES: Final = ((8_192, 1), (CROWD_TASKS, 32))
 """(slow handlers of all connections, how many a connection may have if there are more), the
@@ -257,7 +258,9 @@ class Dispatcher(Generic[ContextT]):
         return Reply(code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
     def too_large(self, call: Call[Any], size: int) -> Reply:
-        """Log an answer with which the peer would close the connection; return one that says so."""
+        """Log an answer that is too large for a frame, for which the peer would close the
+        connection; return an error answer in its place.
+        """
         self._log.warning("answer.too_large", code=call.code, peer=call.peer.address, bytes=size)
         remark = f"the answer has {size} bytes, more than one frame may have: ask for less"
         return Reply(code=ResponseCode.SYSTEM_ERROR, remark=remark)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the connections of one server or client share."""
+"""The state that the connections of one server or client share."""
 
 import asyncio
 import contextlib

@@ -36,7 +36,7 @@ class Staging(Protocol):
 
     @property
     def direct(self) -> "Direct | None":
-        """What reads and writes its socket, if anything does."""
+        """The direct I/O that may read and write its socket; None if the server has none."""
 
     def reply_encoded(self, data: bytes, count: int) -> None:
         """Send the encoded answers to `count` requests that the lane has taken."""
@@ -111,7 +111,7 @@ class Lane(Protocol):
         """Forget the staged requests that were not accepted."""
 
     def begin_turn(self) -> None:
-        """Leave the requests accepted from now on to `end_turn`."""
+        """Let `end_turn` store the requests that are accepted from now on."""
 
     def end_turn(self) -> None:
         """Store the requests accepted since `begin_turn`, now or in a later turn of the loop."""
@@ -129,7 +129,7 @@ class Direct(Protocol):
         """Read and write a connection directly from now on, if its transport has a socket."""
 
     def leave(self, peer: Any) -> None:
-        """Leave the socket to its transport."""
+        """Let the transport of the connection read and write the socket again."""
 
     def start_reading(self, peer: Any) -> None:
         """Read from the connection until `stop_reading`."""
@@ -164,7 +164,7 @@ class LaneConnected(Connected, Staging, Protocol):
 
     @property
     def lane(self) -> Lane:
-        """What its requests are offered to."""
+        """The lane to which its requests are offered."""
 
     @property
     def has_room(self) -> bool:

@@ -26,7 +26,7 @@ class LaneReading(Reading):
         self._peer = peer
 
     def pause(self, reason: int) -> None:
-        """Read no more until the reason has gone."""
+        """Stop reading until the reason is removed and `resume` is called."""
         self._peer.habit = MIXED
         super().pause(reason)
 

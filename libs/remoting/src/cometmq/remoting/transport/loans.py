@@ -20,4 +20,6 @@ class Loan(Protocol):
     """The newest answers of a connection that another thread may write."""
 
     def withdraw(self) -> bytes:
-        """Leave the socket to the caller; return the rest of what was written in part."""
+        """End the loan, so that only the caller writes to the socket; return the rest of an answer
+        that was written in part.
+        """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One socket: an asyncio protocol with limits in both directions.
 
-Its parts (`peer`) have their own state: what it reads (`Reading`) and serves (`Intake`), what
-it writes (`Outlet`), the requests of this end (`OwnRequests`), and TLS (`TlsState`).
+Its parts (`peer`) have their own state: input (`Reading`, `Intake`), output (`Outlet`), the
+requests of this end (`OwnRequests`), and TLS (`TlsState`).
 
 Invariants
     Unsent output above the high-water mark stops reading *and* serving. A request whose answer may
@@ -40,7 +40,7 @@ from cometmq.remoting.transport.peer.tls_state import TlsState
 
 
 class Parts(NamedTuple):
-    """What a connection is made of."""
+    """The classes of a connection's parts."""
 
     reading: type[Reading] = Reading
     outlet: type[Outlet] = Outlet
@@ -250,7 +250,8 @@ class PeerProtocol(asyncio.Protocol):
             self._transport.close()
 
     def reset(self) -> None:
-        """Send the pending output and end the connection so that its peer expects no more answers.
+        """Send the pending output and reset the connection, so that the peer fails its pending
+        requests at once (`resets.py`).
 
         The peer may lose output that it has not received yet.
         """
@@ -301,7 +302,9 @@ class PeerProtocol(asyncio.Protocol):
             self.close()
 
     def active_ms(self) -> int:
-        """Return when bytes last arrived, by the hub's clock: the time of the first call since."""
+        """Return when bytes last arrived, in ms of the hub's clock: the time of the first call
+        after that.
+        """
         if self.has_received:
             self.has_received = False
             self._active_ms = self._hub.now_ms()

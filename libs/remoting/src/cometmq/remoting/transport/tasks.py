@@ -104,7 +104,7 @@ class TaskSet:
     async def _cancel(
         self, tasks: set[asyncio.Task[None]], timeout_s: float | None = None
     ) -> set[asyncio.Task[None]]:
-        """Return the tasks that are still running after `timeout_s`."""
+        """Cancel tasks; return those that are still running after `timeout_s`."""
         self._tasks -= tasks  # only other cancellations are logged
         for task in tasks:
             task.cancel()

@@ -32,7 +32,9 @@ IDLE_RECORDS_MAX: Final = 32
 """How many records without data a peer may send after the handshake; as many as rustls allows in a
 row. A new key, which such a record may ask for, takes as long as 50 KB of data."""
 IDLE_RECORD_BYTES: Final = 1 << 20
-"""One more for each so many bytes of data: peers change their keys after gigabytes."""
+"""Number of bytes of data for which a peer may send one such record more; peers change their keys
+after gigabytes.
+"""
 
 
 class Pipe(Protocol):
@@ -124,7 +126,7 @@ class NativePipe:
 
 
 class Records:
-    """Where the records of a TLS stream end, which arrives in any pieces."""
+    """Finds the ends of records in a TLS stream that arrives in pieces of any size."""
 
     __slots__ = ("_header", "_left")
 
@@ -133,8 +135,8 @@ class Records:
         self._left = 0  # the bytes missing from a record whose header is known
 
     def take(self, data: bytes, start: int) -> tuple[int, int]:
-        """Return where to cut the bytes from `start`, and how many records end before: a bounded
-        number.
+        """Return where to cut the bytes from `start`, and how many records end before the cut: at
+        most _RECORDS_PER_FEED.
         """
         count = 0
         while count < _RECORDS_PER_FEED:

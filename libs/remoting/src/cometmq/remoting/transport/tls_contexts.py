@@ -162,7 +162,7 @@ class WatchedContext(Generic[ContextT]):
 
     def expired(self, now_s: float) -> tuple[str, str] | None:
         """Return the file of this side's certificate and when it has expired; None if it is valid,
-        or if the caller knows that it has expired.
+        or if an earlier call has reported it.
         """
         expiry_s = self._expiry_s
         if expiry_s is None or expiry_s > now_s:

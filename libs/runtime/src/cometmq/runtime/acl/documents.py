@@ -27,13 +27,13 @@ _INT: Final = "tag:yaml.org,2002:int"
 
 
 class Content(NamedTuple):
-    """What a file says."""
+    """The content of an account file."""
 
     accounts: list[Account]
     white_addresses: list[Addresses]
     version: DataVersion | None
     doubts: list[str]
-    """A warning for each key or word that is accepted but means nothing."""
+    """A warning for each key or word that does not have the effect it seems to have."""
 
 
 class Document:
@@ -106,7 +106,9 @@ class Document:
 
 @cache
 def _loader() -> Any:
-    """Return a safe loader that marks numbers whose text is another one."""
+    """Return a safe loader that returns a `Number` for an integer that is not written in plain
+    decimal.
+    """
     import yaml  # noqa: PLC0415  # as above
 
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -117,7 +119,7 @@ def _loader() -> Any:
 
 @cache
 def _dumper() -> Any:
-    """Return a safe dumper that writes marked numbers like others."""
+    """Return a safe dumper that writes a `Number` like other integers."""
     import yaml  # noqa: PLC0415  # as above
 
     base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

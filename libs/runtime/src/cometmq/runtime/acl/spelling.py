@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and words of accounts that are accepted but mean nothing, as in RocketMQ.
+"""Warnings about keys and words of accounts that are accepted, but not as they were meant.
 
 A misspelt key has no effect, and a misspelt right means DENY. Neither is an error, so that the
 files of a running cluster stay valid; the warnings made here go to logs and to users.

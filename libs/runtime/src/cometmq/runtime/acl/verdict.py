@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers "may X do Y?" from the accounts that a broker tells, and names the rule that decides.
+"""Answers "may X do Y?" from the accounts that a broker returns, and names the rule that decides.
 
 It repeats the broker's check of rights (`cometmq.broker.acl.check`) without a request; a test
 compares the two. Addresses that need no account are not part of the answer.
@@ -29,7 +29,7 @@ class Deed(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """Whether an account may do something, and which rule says so."""
+    """Whether an account may do something, and the rule that decides."""
 
     is_allowed: bool
     rule: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When this process looks for garbage: in small portions, and everywhere only rarely.
+"""Schedules garbage collection: often in small portions, and rarely over all objects.
 
 Reference counting frees most objects at once. The rest, objects that refer to each other, waits for
 CPython's garbage collector. Its full collections visit every container: on a broker with 100,000
@@ -29,11 +29,11 @@ _THRESHOLDS: Final = (700, 5, 1)
 leave objects that take 0.8 us each. With CPython's 700, 10, 10, it took 42 ms.
 """
 LOOK_S: Final = 3_600
-"""Time between two looks at the number of frozen objects."""
+"""Time between two checks of the number of frozen objects."""
 GROWTH: Final = 1.5
 FEW: Final = 200_000
-"""A sweep is due when the frozen objects are `GROWTH` times as many as after the last one, and so
-many more; they take about 50 MB.
+"""A sweep is due when there are `GROWTH` times as many frozen objects as after the last one, and at
+least `FEW` more; that many take about 50 MB.
 """
 QUIET_S: Final = 5
 QUIET_SHARE: Final = 0.02
@@ -43,10 +43,10 @@ TRIES_MAX: Final = 720
 
 
 class Timer(Protocol):
-    """What `loop.call_later` returns."""
+    """A scheduled call, as `loop.call_later` returns it."""
 
     def cancel(self) -> None:
-        """Do not call."""
+        """Cancel the call."""
 
 
 @contextmanager
@@ -112,11 +112,13 @@ class Sweeps:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Look from now on; the first look only counts."""
+        """Check from now on, every LOOK_S; the first check only records the number of frozen
+        objects.
+        """
         self._timer = self._later(LOOK_S, self._look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets a program leave the processors to the others on its machine."""
+"""Lowers the CPU priority of a program, in favour of the others on its machine."""
 
 import os
 import re
@@ -21,8 +21,9 @@ _AUTOGROUP_NICENESS: Final = re.compile("-?[0-9]+$", re.MULTILINE)
 def yield_processors() -> None:
     """Lower the priority of this process, and of all threads that it starts from now on.
 
-    A lower one is kept. With autogroup scheduling, Linux compares sessions first, so the session of
-    a service is lowered, too; that of a terminal, which has other programs, is not.
+    A priority that is already lower is kept. With autogroup scheduling, Linux compares sessions
+    first, so the session of a service is lowered, too; that of a terminal, which has other
+    programs, is not.
     """
     with suppress(OSError):  # a sandbox may forbid it
         os.setpriority(

@@ -74,7 +74,7 @@ class UnsentBudget:
         """The connections that may hold output or requests; each adds itself before it does."""
         self._bytes_max = _UNLIMITED if bytes_max is None else bytes_max
         self.reserved_bytes = self._bytes_max // _RESERVE_SHARE
-        """The part of the budget that only connections may use that read their answers."""
+        """The part of the budget for connections that have read all their answers."""
         self._drain_timeout_ms = drain_timeout_ms
         self._stats = stats
         self._log = log

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection, as its parts and what all connections share see it."""
+"""The interface of a connection for its parts, and for the objects that all connections share."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -11,7 +11,7 @@ from cometmq.remoting.transport.flow.reading import Reading
 
 
 class Input(Protocol):
-    """What a connection serves; see `Intake`."""
+    """The input of a connection; see `Intake`."""
 
     uncharged_bytes: int
 
@@ -39,7 +39,7 @@ class Input(Protocol):
 
 
 class Output(Protocol):
-    """What a connection writes; see `Outlet`."""
+    """The output of a connection; see `Outlet`."""
 
     @property
     def unsent_bytes(self) -> int:
@@ -94,15 +94,15 @@ class Connected(Protocol):
 
     @property
     def intake(self) -> Input:
-        """What the connection serves."""
+        """The connection's input."""
 
     @property
     def outlet(self) -> Output:
-        """What the connection writes."""
+        """The connection's output."""
 
     @property
     def tls(self) -> Secured | None:
-        """What encrypts it, if anything does."""
+        """The connection's TLS; None if the connection is plain."""
 
     @property
     def may_build(self) -> bool:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of a connection refer to once it has ended.
+"""The object to which the parts of a connection refer once the connection has ended.
 
 A connection and its parts refer to each other. If that remained so, each ended connection would
 wait for a full garbage collection, which visits everything that a program keeps and holds its loop
-meanwhile. Without the references, a connection is freed as soon as nobody uses it.
+meanwhile. Without the references, a connection is freed as soon as no other object uses it.
 
-What still calls a part finds a closed connection: a queue in which the connection waits, output
-that another thread had on loan, a handler that answers late.
+Late calls to a part find a closed connection: those of a queue in which the connection waited, of a
+thread that had its output on loan, or of a handler that answers late.
 """
 
 from collections.abc import Callable

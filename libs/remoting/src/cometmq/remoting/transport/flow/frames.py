@@ -96,7 +96,9 @@ class UnfinishedFrames:
             self._waiting.setdefault(_host(peer), deque()).append(peer)
 
     def _go_on(self, now_ms: int) -> None:
-        """Read on from waiting connections, one of each host in turn, as far as they may."""
+        """Resume reading from waiting connections, one of each host in turn, while the limit
+        allows.
+        """
         left = self._turn_bytes - sum(self._turns.values())
         while self._waiting:
             host, peers = next(iter(self._waiting.items()))

@@ -35,17 +35,17 @@ class InFlight:
         self._stats.in_flight += count
 
     def answered(self, peer: Connected, count: int = 1) -> None:
-        """Count no longer what has been answered."""
+        """Subtract answered requests."""
         peer.in_flight -= count
         self._stats.in_flight -= count
 
     def forget(self, peer: Connected) -> None:
-        """Count no request of a connection that has ended."""
+        """Subtract all requests of a connection that has ended."""
         self.answered(peer, peer.in_flight)
 
     def add_rows(self, rows: Rows, counts: Sequence[int], total: int) -> bool:
-        """Count `total` requests of several connections, each of which occurs once, of which
-        `counts` will be answered; return False, with nothing counted, if that exceeds a limit.
+        """Count `total` requests of several different connections, `counts` of which, by row, will
+        be answered; return False and count nothing if that exceeds a limit.
         """
         stats, most = self._stats, self.one_max
         if stats.in_flight + total > self.total_max:
@@ -60,7 +60,7 @@ class InFlight:
         return True
 
     def answered_rows(self, rows: Iterable[tuple[Any, Any, int]]) -> None:
-        """Count no longer what has been answered on several connections."""
+        """Subtract answered requests of several connections; each row ends with their number."""
         stats = self._stats
         for peer, _, count in rows:
             peer.in_flight -= count

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which connection makes room for a new one where a server has as many as it may.
+"""Chooses the connection that a server closes for a new one when it has its maximum.
 
-Nobody needs an account to connect, and a silent connection costs its peer nothing. If new
-connections were refused, whoever opens enough of them would exclude everybody else. A new one
-therefore takes the place of the oldest *stranger*: a connection without a request that was served,
-of the host with the most of them. If there is none, a host with more than half of all connections
-makes room for the others. Otherwise the new connection is refused.
+Connecting needs no account, and a silent connection costs its peer nothing. If new connections were
+refused, a host that opens enough of them would exclude all others. A new one therefore replaces a
+*stranger*, a connection of which no request has been served: the oldest one of the host that has
+the most strangers. If there are none, it replaces a connection of another host that has more than
+half of all. Otherwise the new connection is refused.
 
-All steps take constant time, because a flood takes them for each of its connections. Whether a
-connection is still a stranger is therefore found out when its turn comes.
+All steps take constant time, because a flood triggers them for each of its connections. Whether a
+connection is still a stranger is therefore checked only when it is about to be replaced.
 """
 
 from typing import Generic, Protocol, TypeVar
 
 
 class Guest(Protocol):
-    """A connection that may have to make room."""
+    """A connection that may be closed for a new one."""
 
     host: bytes
     is_served: bool
@@ -62,7 +62,7 @@ class Places(Generic[GuestT]):
             self._fullest = house
 
     def leave(self, guest: GuestT) -> None:
-        """Forget a connection that has ended; nothing happens if it has made room."""
+        """Forget a connection that has ended; nothing happens if `yielder` has returned it."""
         host = host_of(guest)
         house = self._houses.get(host)
         if house is None:
@@ -79,7 +79,9 @@ class Places(Generic[GuestT]):
             del self._houses[host]
 
     def yielder(self, guest: GuestT) -> GuestT | None:
-        """Return the connection that makes room for one that is not counted yet, and forget it."""
+        """Return and forget the connection to close for `guest`, which is not counted yet; None if
+        there is none.
+        """
         found = self._stranger() or self._of_majority(guest)
         if found is not None:
             self.leave(found)
@@ -97,7 +99,9 @@ class Places(Generic[GuestT]):
         return None
 
     def _of_majority(self, guest: GuestT) -> GuestT | None:
-        """Return the oldest connection of another host that has more than half of them."""
+        """Return the oldest connection of a host that has more than half of all; None if `guest` is
+        of that host.
+        """
         house = self._fullest
         if house is None or 2 * len(house) <= self._total:
             return None
@@ -120,5 +124,5 @@ class Places(Generic[GuestT]):
 
 
 def host_of(guest: Guest) -> bytes:
-    """Return the address, of IPv6 the network of 64 bits, without the port."""
+    """Return the IPv4 address, or the first 64 bits of the IPv6 address, without the port."""
     return guest.host[: 4 if len(guest.host) == 8 else 8]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a connection is read from, and served."""
+"""The reasons for which a connection is currently not read from, or not served."""
 
 import asyncio
 from typing import Final, cast
@@ -31,7 +31,7 @@ class Reading:
         self._transport = transport
 
     def pause(self, reason: int) -> None:
-        """Read no more until the reason has gone."""
+        """Stop reading until the reason is removed and `resume` is called."""
         self.pauses |= reason
         if reason & self._stops and not self._transport.is_closing():
             self._stop()

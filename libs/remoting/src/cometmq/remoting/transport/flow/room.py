@@ -119,8 +119,8 @@ class Room:
         return count
 
     def _let_others_pass(self, passed: list[Connected]) -> bool:
-        """Visit connections without room after all others; return whether others were not visited
-        for their number.
+        """Move connections without room to the end of the queue; return whether some connections
+        were not visited yet because there are too many.
         """
         if len(self._waiting) > VISITS_PER_TURN:
             for peer in passed:

@@ -20,7 +20,7 @@ _PAUSE_S: Final = 0.050
 
 
 class Starts:
-    """The slow handlers of one port that wait for their start."""
+    """Limits how many slow handlers of one port start in one turn of the loop."""
 
     __slots__ = ("_free", "_is_scheduled", "_rate", "_scheduled_s", "_started_s", "_waiting")
 

@@ -47,7 +47,7 @@ _LONG_S: Final = 0.02
 
 
 class Pace:
-    """Whether serving a connection takes long."""
+    """Tracks whether serving a connection takes long."""
 
     __slots__ = ("_slowness", "divisor", "is_steady", "rank")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When answers are written: those of one turn of the loop together, once what they promise is
+"""Writes the answers of one turn of the loop together, once the changes that they acknowledge are
 durable.
 """
 
@@ -62,7 +62,9 @@ class Writes:
             outlet.flush()
 
     def prepare(self) -> None:
-        """Make durable what the answers promise; call this before each write of answers."""
+        """Make the changes durable that the answers acknowledge; call this before each write of
+        answers.
+        """
         if self.is_gathering and self._save is not None:
             self.is_gathering = False
             self._save()

@@ -86,10 +86,10 @@ class Intake:
         self._wait_with_held()
 
     def _first_of(self, data: bytes, count_max: int) -> bytes:
-        """Hold what follows the first frames, and return these.
+        """Return the first `count_max` frames, and hold the bytes after them.
 
-        Requests, refused ones and answers alike take their time where they are decoded: up to
-        0.1 ms each, and a chunk of 256 KiB may contain thousands.
+        Decoding takes up to 0.1 ms for each frame, also for refused requests and for answers, and a
+        chunk of 256 KiB may contain thousands.
         """
         if not self._defers or len(data) <= SMALL_BYTES:
             return data
@@ -140,7 +140,7 @@ class Intake:
             self._hold_backlog()
 
     def _hold_backlog(self) -> None:
-        """Treat the backlog as if it had not been looked at: a lane may take it later."""
+        """Move the backlog back to the held bytes, so that a lane may take it later."""
         self._held = self._backlog.take_all() + self._connection.take_tail() + self._held
 
     def serve_backlog(self) -> None:
@@ -203,7 +203,7 @@ class Intake:
         return True
 
     def wait_for_work(self) -> None:
-        """Serve nothing more until WORKING has gone; what arrives meanwhile waits as bytes."""
+        """Serve nothing more until `resume_from(WORKING)`; later requests wait as bytes."""
         self._reading.pause(WORKING)
 
     def task_begun(self, share: int) -> bool:

@@ -43,8 +43,8 @@ class Outlet:
     def deliver(self, call: Call[Any], answer: Answer) -> bool:
         """Encode an answer; return False if the peer must catch up before it is served further.
 
-        An answer that cannot be encoded is a bug in its handler; a failure is sent instead, also of
-        an answer whose frame no peer would accept.
+        If the answer cannot be encoded, which is a bug in its handler, or exceeds the frame size
+        limit, an error answer is sent instead.
         """
         dispatcher, connection = self._dispatcher, self._connection
         if dispatcher.after:

@@ -53,7 +53,7 @@ class OwnRequests:
             self._arm(next_ms)
 
     def lost(self, address: str) -> ConnectionLost:
-        """Return the error of requests that the end of the connection has failed."""
+        """Return the error for requests that fail because the connection has ended."""
         lost = ConnectionLost(f"connection to {address} {self.close_reason}")
         lost.__cause__ = self._cause
         return lost

@@ -35,7 +35,7 @@ REFUSED_FRAMES_MAX: Final = 128
 
 
 class TlsState:
-    """The TLS of a server's connection; a plain one loses it with its first bytes."""
+    """The TLS of a server's connection; it is dropped if the first bytes are not TLS."""
 
     def __init__(
         self, peer: Connected, hub: Hub[Any], gate: TlsGate, transport: asyncio.Transport
