@@ -30,7 +30,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     empty in answers without a proof.
     """
     electors: int | None = None
-    """The number of electors that look after the member; None if that is unknown."""
+    """The number of electors that watch the member; None if that is unknown."""
     risk: str = ""
     """Why strangers can speak as members on the replication port; empty if they cannot."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether electors look after a member, from the calls that they make to it (pure).
+"""Counts the electors that watch a member, by the calls that they make to it (pure).
 
 An elector asks every member for its status at an interval and says so in the metadata of its calls;
 commands of administrators do not.

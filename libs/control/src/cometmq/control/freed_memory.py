@@ -17,7 +17,7 @@ GROWTH_BYTES: Final = 32 << 20
 
 
 def anonymous_bytes() -> int:
-    """Return the memory of this process without mapped files; 0 if the system does not tell."""
+    """Return the memory of this process without mapped files; 0 if the system reports none."""
     used = used_memory()
     return 0 if used is None else used.resident - used.files
 

@@ -74,7 +74,7 @@ class Link:
     def __init__(self, sock: socket.socket, peer_name: Any) -> None:
         self.address, self.host = peer_address(peer_name)
         self.name = f"cometmq-control-{token_hex(8)}"
-        """How gRPC tells this connection from others."""
+        """The name by which gRPC identifies this connection."""
         self.is_served = False
         """Whether one of its calls was admitted."""
         self.number = 0

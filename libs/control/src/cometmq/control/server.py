@@ -353,7 +353,7 @@ async def _parsed(request: Any, raw: bytes, context: Any) -> Any:
 
 
 class _Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Serves nothing, but learns of every call, those without a request or a method included."""
+    """Serves no method; notes every call, even one without a request or of an unknown method."""
 
     def __init__(self, note: Callable[[], None]) -> None:
         self._note = note

@@ -58,6 +58,7 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
 
     def elected(self, winner: Copy, epoch: int, *, deposes: bool = True) -> Self:
         """Return the record that makes `winner` the holder of `epoch`; the set is unchanged (R9).
+        Raise ValueError if `epoch` is not above the record's.
 
         A hand-over passes `deposes=False`: the old holder follows and remains in the set.
         """

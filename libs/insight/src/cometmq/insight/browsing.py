@@ -200,7 +200,9 @@ async def _read(
 
 
 async def _bounds(broker: BrokerAdmin, queue: MessageQueue, wanted: Wanted) -> tuple[int, int]:
-    """Return the first offset to read, and the offset at which to end."""
+    """Return the first offset to read, and the end; raise InvalidArgument for an offset out of
+    range.
+    """
     place = (queue.topic, queue.queue_id)
     first, end = await broker.min_offset(*place), await broker.max_offset(*place)
     if wanted.offset is not None:

@@ -67,6 +67,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def since_text(since: Since, now_ms: int) -> str:
-    """Return since when something is so: `since 12:00:00Z (4 min)`, or `at least since ...`."""
+    """Return a start and its age: `since 12:00:00Z (4 min)`, or `at least since ...`."""
     bound = "at least since" if since.is_bound else "since"
     return f"{bound} {moment(since.ms)} ({lasting((now_ms - since.ms) / 1_000)})"

@@ -307,7 +307,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     delayed: Sequence[DelayLevel] | Unknown
     refusals: Sequence[Refusal] | Unknown
     notes: Sequence[str] = ()
-    """What brokers refused to tell, one line each."""
+    """The figures that brokers refused to return, one line each."""
     incomplete: Mapping[str, str] = {}
     """Brokers that answered only some of the questions: what is missing; all sums lack it."""
     certificates: Sequence[Certificate] = ()

@@ -57,7 +57,7 @@ def parsed(text: str, *, now_ms: int, words: Collection[str] = ()) -> int:
 
 
 def seconds(text: str) -> int:
-    """Return the seconds of a duration such as `90m`."""
+    """Return the seconds of a duration such as `90m`; raise InvalidArgument."""
     found = _AGO.fullmatch(text)
     if found is None:
         raise InvalidArgument(f"{text} is not a duration: give 30s, 90m, 12h or 3d")

@@ -18,7 +18,7 @@ from cometmq.remoting.message.properties import PropertyKey
 
 
 async def masters_of(admin: AdminClient, name: str | None) -> list[BrokerAdmin]:
-    """Return one master by its name, or all."""
+    """Return one master by its name, or all; raise BrokerMissing if there is none of this name."""
     masters = await admin.masters()
     if name is None:
         return list(masters.values())
@@ -38,7 +38,9 @@ async def open_at(admin: AdminClient, master: BrokerAdmin) -> AsyncIterator[Half
 
 
 async def find_transaction(admin: AdminClient, transaction: str) -> tuple[BrokerAdmin, HalfMessage]:
-    """Return a half message by its position, or an open one by its message id."""
+    """Return a half message by its position, or an open one by its message id; raise
+    InvalidArgument, or ClientError if there is none.
+    """
     name, colon, offset = transaction.rpartition(":")
     if colon:
         if not (name and offset.isdecimal()):

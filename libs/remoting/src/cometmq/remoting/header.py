@@ -106,7 +106,9 @@ def _decode_json_header(head: bytes, body: bytes) -> RawCommand:
 
 
 def _int32(value: int) -> int:
-    """Check that both header encodings can carry the value in an answer."""
+    """Return the value; raise RemoteProtocolError if a header encoding cannot carry it in an
+    answer.
+    """
     if -0x8000_0000 <= value <= 0x7FFF_FFFF:
         return value
     raise RemoteProtocolError(f"header number {value} is longer than 32 bits")
@@ -137,7 +139,7 @@ def _decode_binary_header(head: bytes, body: bytes) -> RawCommand:
 def parse_fixed(head: bytes) -> tuple[int, int, int, int, int, str | None, int, bytes]:
     """Return a binary header's fixed fields, its remark and the position of its ext fields.
 
-    The last item is the header without trailing bytes.
+    The last item is the header without trailing bytes. Raise RemoteProtocolError.
     """
     if len(head) < BINARY_FIXED_BYTES:
         raise RemoteProtocolError(f"binary header of {len(head)} bytes")
@@ -163,7 +165,9 @@ def _text(data: bytes) -> str:
 
 
 def parse_ext(head: bytes, position: int) -> dict[str, str]:
-    """Return the ext fields that fill a binary header from `position` to its end."""
+    """Return the ext fields from `position` to the end of a binary header; raise
+    RemoteProtocolError.
+    """
     end = len(head)
     if end > LARGE_BYTES:
         _check_count(head, position)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a group is in a queue: the one definition of lag for metrics, commands and reports.
+"""The progress of a group in a queue: the only definition of lag for metrics, commands and reports.
 
 The lag reports of Spark compute the same in SQL and in arrays; `spark/tests` compares them with
 these functions.

@@ -56,7 +56,9 @@ class Contexts(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     contexts: dict[str, Context] = {}
 
     def select(self, name: str) -> str:
-        """Make a context the current one, or the one before with `-`; return its name."""
+        """Make a context the current one, or the one before with `-`; return its name. Raise
+        SettingsError if there is no such context.
+        """
         if name == PREVIOUS:
             if not self.previous:
                 raise SettingsError("no other context was in use before: name one")

@@ -73,8 +73,8 @@ class IncrementalRunner:
         return self._lock.is_held
 
     async def run(self, work: Steps[T], key: object = None) -> T:
-        """Run the job after the earlier ones with the same key and one of each other key, and
-        return its result. The key of a peer's request is its connection.
+        """Run the job when its turn comes, and return its result. Keys take turns, and the jobs of
+        one key keep their order. The key of a peer's request is its connection.
         """
         async with self._lock.hold(key):
             try:

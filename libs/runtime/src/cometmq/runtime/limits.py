@@ -43,7 +43,7 @@ LOG_INTERVAL_MS: Final = 10_000
 
 
 class Scope(StrEnum):
-    """What a limit applies to."""
+    """The scope in which a limit counts."""
 
     TOTAL = "all peers together"
     CONNECTION = "a connection"
@@ -110,7 +110,7 @@ FRAME_LIMITS: Final[tuple[Limit, ...]] = (
         fixed=ServerSettings().frames_bytes_max,
     ),
 )  # fmt: skip
-"""The limits of every server on what it receives, which its transport enforces."""
+"""The limits of every server on received frames, which its transport enforces."""
 
 
 class ShareSettings(Protocol):
@@ -130,7 +130,7 @@ class LimitReached(CommandError):
 
 
 class Limits:
-    """The current bounds of a table of limits, and the counts behind its metrics."""
+    """The current bounds of a table of limits, and the counts for its metrics."""
 
     def __init__(
         self,

@@ -99,7 +99,7 @@ def _listen_advice(number: int, setting: str, host_setting: str) -> str:
 
 
 def prepare_folder(path: Path, *, setting: str) -> None:
-    """Create a folder and check that the program can write to it; blocks.
+    """Create a folder and check that the program can write to it; blocks. Raise SettingsError.
 
     A full disk is accepted, because a broker that can only serve reads is still useful.
     """

@@ -135,7 +135,7 @@ Label = Callable[[str], str]
 def server_tls(settings: _Server, label: Label = str) -> TlsSettings:
     """Return a server's TLS settings, read from its settings and its `tls.config.file`.
 
-    `label` names the settings in error messages.
+    `label` names the settings in error messages. Raise SettingsError if they contradict each other.
     """
     keys = settings.tls_server
     given = _given(keys, settings, label)

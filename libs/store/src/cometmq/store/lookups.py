@@ -382,7 +382,7 @@ def _decoded(data: bytes, physical_offset: int) -> MessageRecord | None:
 
 
 def _log_read(log: LogView, offset: int, count: int) -> LogRead:
-    """Return the read of a range of the log, cut off at the end of the log and of the file."""
+    """Return the read of a range of the log, shortened at the end of the log and of the file."""
     position = (offset - log.first) % log.file_size
     return LogRead(log, offset, min(count, log.file_size - position, log.end - offset))
 

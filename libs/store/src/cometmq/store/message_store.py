@@ -54,7 +54,7 @@ class MessageStore:
         self.reader = Reader(parts, pulls)
         self.replica = upkeep.replica
         self.upkeep = upkeep
-        """What maintains the store after its recovery."""
+        """The components that maintain the store after its recovery."""
         self.write_state = parts.write_state
         self.write_state.role_writable = parts.settings.broker_role is not BrokerRole.SLAVE
         self.writer = Writer(parts, upkeep, counters)
@@ -115,8 +115,8 @@ class MessageStore:
         """Drop the queues of a topic; the log keeps its messages until they expire.
 
         A mark in the log drops the queues on all copies; `done` receives the result of storing it.
-        If it cannot be stored and puts wait for other copies, the queues stay. Return the commit of
-        the mark, or None.
+        If it cannot be stored and puts wait for other copies, the queues are kept. Return the
+        commit of the mark, or None.
         """
         # Messages that are still staged would create the queues again.
         self.writer.commit()

@@ -157,7 +157,7 @@ class OsFile:
         return buffer if got == count else None
 
     def descriptor(self) -> Descriptor | None:
-        """Return the open descriptor; None if the file system knows only reads that may block."""
+        """Return the open descriptor; None if the file system has only reads that may block."""
         if not self._disk.can_read_no_wait:
             return None
         return self._descriptor or self._open()
@@ -329,7 +329,8 @@ class OsDisk:
         files: Sequence[DiskFile],
         call: Callable[[int, list[int]], tuple[int, int] | None],
     ) -> None:
-        """Call a native function for as many files at a time as may be open.
+        """Call a native function for as many files at a time as may be open; raise DiskError if it
+        fails.
 
         It takes the index of the first file and the descriptors, which stay open during the call.
         """

@@ -78,7 +78,7 @@ class EtcdRecord:
         self._token = ""
 
     async def read(self) -> Versioned | None:
-        """Return the record, confirmed by a quorum of etcd's members."""
+        """Return the record, confirmed by a quorum of etcd's members; raise RecordUnreachable."""
         request = {"key": _encoded(self._key.encode())}
         try:
             data = await self._call("/v3/kv/range", request, is_repeatable=True)

@@ -56,7 +56,7 @@ class KubernetesRecord:
         self._timeout_s = timeout_ms / 1000
 
     async def read(self) -> Versioned | None:
-        """Return the record; without a resource version, the server reads it from a quorum."""
+        """Return the record, which the server reads from a quorum; raise RecordUnreachable."""
         try:
             status, answer = await self._call("GET", f"/{self._name}")
             lease = _found(status, answer)

@@ -52,7 +52,9 @@ async def prepare_clone(admin: AdminClient, source: str, name: str) -> Clone:
 
 
 async def clone(admin: AdminClient, wanted: Clone) -> None:
-    """Create the topic at each broker, and then its order configuration."""
+    """Create the topic at each broker, then its order configuration; raise ClientError if one
+    fails.
+    """
     await admin.change_each(
         [admin.broker(wanted.masters[it].address, name=it) for it in wanted.configs],
         lambda it: it.create_topic(wanted.configs[it.name]),

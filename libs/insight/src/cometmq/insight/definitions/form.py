@@ -120,7 +120,7 @@ def name_of(entry: Entry) -> str:
 
 
 def encode(definitions: Definitions) -> bytes:
-    """Return a file that people can read and compare line by line."""
+    """Return the content of a file that people can read and compare line by line."""
     return msgspec.json.format(msgspec.json.encode(definitions), indent=2) + b"\n"
 
 

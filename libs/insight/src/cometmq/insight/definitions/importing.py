@@ -27,7 +27,7 @@ SECRET_CHARS_MIN: Final = 7
 
 
 class Incomplete(ClientError):
-    """Only a part of an import was done; the text says which is left."""
+    """Only a part of an import was done; the message names the rest."""
 
 
 class Outcome(StrEnum):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an import would do, row by row, before anything is changed (pure)."""
+"""Plans an import: the effect of each row, before anything is changed (pure)."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

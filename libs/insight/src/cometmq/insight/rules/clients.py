@@ -159,7 +159,7 @@ def _is_companion(refusal: Refusal, other: Refusal) -> bool:
 
 
 class Question(NamedTuple):
-    """Whether an account may do what was refused, as `cometmq account may` asks it."""
+    """The arguments of `cometmq account may` for the right that a refused request lacked."""
 
     account: str
     deed: str

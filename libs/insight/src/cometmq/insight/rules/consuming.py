@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about consumer groups: what they do not read, and what they will never read."""
+"""Rules about consumer groups: unread messages, and messages that they will never read."""
 
 from collections.abc import Iterator
 from typing import Final

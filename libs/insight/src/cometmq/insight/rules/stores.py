@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about stores: what they refuse, how full they are, and their copies."""
+"""Rules about stores: refused writes, full disks, missing and slow copies."""
 
 from collections.abc import Iterator
 from typing import Final

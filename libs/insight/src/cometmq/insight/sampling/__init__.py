@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the messages of a topic are like, from a sample of all its queues."""
+"""Statistics of the messages of a topic, from a sample of all its queues."""

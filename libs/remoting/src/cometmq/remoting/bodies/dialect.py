@@ -53,7 +53,9 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def decode_bounded(type_: type[T], data: Buffer) -> T:
-    """Decode a body as `decode_json` does, unless it has too many parts to be decoded at once."""
+    """Decode a body as `decode_json` does; raise RemoteProtocolError, too, if it has too many parts
+    to be decoded in one step.
+    """
     text = bytes(data)
     count, count_max = text.count(b"{"), FREE_OBJECTS + len(text) // OBJECT_BYTES_MIN
     if count > count_max:

@@ -92,7 +92,9 @@ def decode_around(around: type[S], member: str, data: bytes) -> tuple[S, memoryv
 
 
 def table_parts(text: memoryview, entries: type[T]) -> Generator[None, None, list[T]]:
-    """Decode a table in steps; return parts of it, all of the type `entries`."""
+    """Decode a table in steps; return its parts, each of the type `entries`; raise
+    RemoteProtocolError.
+    """
 
     def decode(part: bytes) -> T:
         try:

@@ -160,7 +160,7 @@ def _finish(steps: _Steps[T]) -> T:
 
 
 def decode_version(data: Buffer) -> DataVersion:
-    """Decode the body of QUERY_DATA_VERSION."""
+    """Decode the body of QUERY_DATA_VERSION; raise RemoteProtocolError."""
     if len(data) > VERSION_BYTES_MAX:
         raise RemoteProtocolError(
             f"a data version of {len(data)} bytes is longer than {VERSION_BYTES_MAX}"
@@ -307,7 +307,7 @@ class _Parts:
         return self.pieces >= _STEP_PIECES
 
     def take(self, bytes_max: int = _PART_BYTES_MAX) -> bytes:
-        """Read a part with its length."""
+        """Read the length of a part, at most `bytes_max`, and return the part."""
         length = self.count()
         if length > bytes_max:
             raise RemoteProtocolError(f"a registration claims a part of {length} bytes")

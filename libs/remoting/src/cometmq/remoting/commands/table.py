@@ -61,7 +61,7 @@ class Need(Enum):
     SIGNATURE = "signature"
     """Any account: the request changes nothing."""
     NOTHING = "nothing"
-    """Not even an account: the answer is what every client may know."""
+    """No account: every client may have the answer."""
     ADMIN = "admin"
     CONSUME = "consume"
     """SUB on the topics and groups in some fields of the header."""
@@ -78,7 +78,8 @@ class Need(Enum):
 
 
 class Access(msgspec.Struct, frozen=True):
-    """The right that a request needs; `fields` are those that `CONSUME` looks at, in order.
+    """The right that a request needs; `fields` are the header fields that `CONSUME` examines, in
+    order.
 
     If `is_of_5`, RocketMQ 5 demands the right, and 4.9 only a signature.
     """

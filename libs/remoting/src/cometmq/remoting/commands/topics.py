@@ -34,7 +34,7 @@ class DeleteTopicInBroker(msgspec.Struct, frozen=True, gc=False, rename="camel")
 
 
 class TrimQueue(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Delete the messages of a queue before an offset, or only say what would be deleted."""
+    """Delete the messages of a queue before an offset, or, as a dry run, only count them."""
 
     topic: str
     queue_id: Int32

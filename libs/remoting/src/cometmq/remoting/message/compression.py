@@ -32,7 +32,9 @@ _ZSTD_WINDOW_LOG_MAX: Final = 27  # 128 MiB
 
 
 def compression_type(sys_flag: int) -> CompressionType:
-    """Return a body's compression type; old clients set only the COMPRESSED bit."""
+    """Return a body's compression type; old clients set only the COMPRESSED bit. Raise
+    CorruptRecord for an unknown one.
+    """
     if not sys_flag & SysFlag.COMPRESSED:
         return CompressionType.UNSPECIFIED
     value = (sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT

@@ -155,7 +155,9 @@ def decode_records(buffer: Buffer) -> list[MessageRecord]:
 def _variable_part(
     view: memoryview, offset: int, size: int, body_length: int, body_start: int
 ) -> tuple[int, int, int]:
-    """Check all lengths; return the start and end of the topic, and the end of the record."""
+    """Return the start and end of the topic, and the end of the record; raise CorruptRecord if a
+    length is wrong.
+    """
     end = offset + size
     length_at = body_start + body_length
     long_topic = _INT.unpack_from(view, offset + 4)[0] == MAGIC_V2

@@ -31,7 +31,7 @@ def peer_address(name: Any) -> tuple[str, bytes]:
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Split `host:port`; an IPv6 host may be in brackets."""
+    """Split `host:port`; an IPv6 host may be in brackets. Raise SettingsError for other texts."""
     host, _, port = address.strip().rpartition(":")
     host = host.strip("[]")
     if (

@@ -167,7 +167,9 @@ class RemotingClient:
         timeout_ms: int,
         ext: Mapping[str, str] | None = None,
     ) -> None:
-        """Send a request that gets no reply; `timeout_ms` bounds the time to connect."""
+        """Send a request that gets no reply; `timeout_ms` bounds the time to connect. Raise
+        ConnectFailed, or Overloaded if too much output is unsent.
+        """
         try:
             peer = await self._connected(address, timeout_ms)
             header, ext = self._prepared(code, header, body, ext)
@@ -180,7 +182,7 @@ class RemotingClient:
     async def answers_anew(
         self, address: str, code: int, body: Body = b"", *, timeout_ms: int
     ) -> bool:
-        """Return whether a server answers a request over a new connection in time, in whatever way.
+        """Return whether a server answers a request over a new connection in time, with any code.
 
         The connection is closed afterwards; `on_close` is not called for it.
         """

@@ -143,8 +143,8 @@ class Replies(Protocol):
     """Successful answers of a lane that are not encoded yet."""
 
     def send(self, lane: Any, sockets: Any) -> tuple[Settled, Any]:
-        """Encode the answers as `lane` does, and write them to the sockets; return what is written,
-        and what the lane has to count.
+        """Encode the answers as `lane` does, and write them to the sockets; return the account of
+        the writes, and the figures that the lane has to count.
         """
 
 
@@ -239,7 +239,7 @@ class DirectIO:
             self._hub.writes.schedule()
 
     def reply(self, replies: Replies, lane: Any) -> Any:
-        """Send answers at once, and return what the lane has to count.
+        """Send answers at once, and return the figures that the lane has to count.
 
         Return None, with nothing done, if they must wait for other answers or for the tables.
         """
@@ -313,7 +313,9 @@ class DirectIO:
         return len(self._peers) == len(self._hub.peers)
 
     def serve(self, chunks: list[Chunk]) -> None:
-        """Serve what has arrived on several connections, one chunk each, without their sockets."""
+        """Serve chunks received on several connections, one each, without reading from their
+        sockets.
+        """
         first = 0
         while first < len(chunks):
             has_sends = any(peer.habit == SENDS for peer, _ in chunks[first:])
@@ -394,7 +396,7 @@ class DirectIO:
         return is_kept
 
     def _serve_turn(self, chunks: list[Chunk], staged: Staged | None) -> None:
-        """Serve what was read in this turn of the loop, and let the lane store it."""
+        """Serve the bytes read in this turn of the loop; the lane stores their sends."""
         # Nothing that this turn of the loop reads later could share a commit with these sends.
         if staged is not None and not chunks and (staged[1] == 1 or self._has_all()):
             self._serve(chunks, staged, at_once=True)

@@ -15,7 +15,9 @@ from typing import Final
 from cometmq.remoting.transport.flow.next_turn import Abortable, NextTurn
 
 HANDSHAKE_BYTES_MAX: Final = 128 * 1024
-"""What a peer may send before its handshake is complete; certificate chains take most of it."""
+"""Number of bytes that a peer may send before its handshake is complete; certificate chains take
+most of them.
+"""
 HANDSHAKE_TIMEOUT_MS: Final = 10_000
 """How long a handshake may take, not counting the time in which it waits for its turn."""
 HOST_SHARE: Final = 4

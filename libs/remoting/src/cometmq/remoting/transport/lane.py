@@ -53,7 +53,9 @@ class Staging(Protocol):
         """
 
     def settle(self, settled: Settled) -> None:
-        """Count what another thread has written for connections of this server; send the rest."""
+        """Count the answers that another thread has written for connections of this server; send
+        the rest.
+        """
 
 
 class Lane(Protocol):

@@ -128,7 +128,7 @@ class LanePeer(ServerPeer):
             self.reading.resume()
 
     def _seal(self) -> None:
-        """Decrypt what is received, unless native code does."""
+        """Decrypt received bytes in Python, unless native code reads and decrypts the socket."""
         if self.tls is not None:
             self.tls.is_sealed = self.fd < 0
 
@@ -176,7 +176,9 @@ class LanePeer(ServerPeer):
         return True
 
     def settle(self, settled: Settled) -> None:
-        """Count what another thread has written for connections of this hub, and send the rest."""
+        """Count the answers that another thread has written for connections of this hub; send the
+        rest.
+        """
         count, sent_bytes, rest = settled
         stats = self._hub.stats
         stats.in_flight -= count

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers that another thread may write to sockets, before their connections write anything else.
 
-While a connection is on loan, its `direct_fd` is `ON_LOAN`. Whatever it writes itself, and the end
-of its socket, withdraws the loan first.
+While a connection is on loan, its `direct_fd` is `ON_LOAN`. Before the connection writes itself, or
+closes its socket, it withdraws the loan.
 """
 
 from collections.abc import Sequence

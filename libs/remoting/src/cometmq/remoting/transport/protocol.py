@@ -221,7 +221,9 @@ class PeerProtocol(asyncio.Protocol):
         timeout_ms: int,
         ext: Mapping[str, str] | None = None,
     ) -> Response:
-        """Send a request and wait for its answer."""
+        """Send a request and wait for its answer; raise Overloaded, ConnectionLost or
+        RequestTimeout.
+        """
         if not self.is_open:
             raise self.requests.lost(self.address)
         if not self.is_writable:
@@ -316,5 +318,5 @@ class PeerProtocol(asyncio.Protocol):
         return self.outlet.held_bytes + self.intake.buffered_bytes
 
     def info(self, name: str) -> Any:
-        """Return what the transport knows about its socket; see asyncio's `get_extra_info`."""
+        """Return a property of the transport or its socket; see asyncio's `get_extra_info`."""
         return self._transport.get_extra_info(name)

@@ -86,9 +86,9 @@ class Server(Generic[ContextT]):
         `refused` is called for each request that is refused with an error.
 
         `before_write` is called before each write of answers to a connection. `save` is called
-        once, before the first write after `gather`; it must make durable what the answers
-        promise. `release_memory` is called on a thread some time after much unread output has
-        been freed; it may return the memory to the system.
+        once, before the first write after `gather`; it must make the changes durable that the
+        answers acknowledge. `release_memory` is called on a thread some time after much unread
+        output has been freed; it may return the memory to the system.
         """
         self._handlers = handlers
         self._context = context

@@ -229,7 +229,9 @@ def _system_trust() -> Path:
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Return the OpenSSL context of a server."""
+    """Return the OpenSSL context of a server; raise SettingsError if settings or files are
+    unusable.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION

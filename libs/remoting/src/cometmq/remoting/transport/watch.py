@@ -34,7 +34,7 @@ class Watch:
 
 
 def undelivered_bytes(peer: PeerProtocol) -> int:
-    """Return how much output the other host has not confirmed yet, as far as the system tells."""
+    """Return the bytes that the peer has not acknowledged, as far as the system reports them."""
     queued, sock = array.array("i", [0]), peer.info("socket")
     try:
         fcntl.ioctl(-1 if sock is None else sock.fileno(), termios.TIOCOUTQ, queued)

@@ -69,7 +69,9 @@ class Document:
         )
 
     def put_account(self, config: AclAccount) -> None:
-        """Add an account, or change the given fields of an existing one."""
+        """Add an account, or change the given fields of an existing one; raise AclError if there
+        are too many.
+        """
         accounts = self._accounts()
         old = next((it for it in accounts if _key_of(it) == config.access_key), None)
         if old is None and len(accounts) >= ACCOUNTS_MAX:
@@ -165,7 +167,9 @@ def _texts(value: Any, name: str) -> list[str] | None:
 
 
 def _text(value: Any) -> str | None:
-    """Return a scalar as the string that Java reads; YAML parses some keys as numbers."""
+    """Return a scalar as the string that Java reads, because YAML parses some keys as numbers;
+    raise AclError for other values.
+    """
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):

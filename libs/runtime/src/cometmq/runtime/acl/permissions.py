@@ -35,7 +35,7 @@ def parse_right(text: str | None) -> Right:
 
 
 def parse_resources(texts: Iterable[str], *, is_group: bool) -> dict[str, Right]:
-    """Return the rights in `NAME=RIGHT` strings; a group's key is its retry topic."""
+    """Parse `NAME=RIGHT` strings; a group's key is its retry topic. Raise AclError."""
     rights = {}
     for text in texts:
         items = _items(text)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process knows of itself and of its machine."""
+"""Facts and settings of the process and its machine: memory, files, ports, priority, loop lag."""

@@ -45,7 +45,7 @@ class UsedMemory(NamedTuple):
 
 
 def used_memory(status: Path = _STATUS) -> UsedMemory | None:
-    """Return the memory that this process uses; None if the system does not tell."""
+    """Return the memory that this process uses; None if the system does not report it."""
     fields = dict(line.split(":", 1) for line in _lines(status) if ":" in line)
     try:
         resident, anonymous, peak = (

@@ -84,7 +84,9 @@ class IndexFile:
 
     @classmethod
     def load(cls, name: str, file: DiskFile, shape: IndexShape) -> "IndexFile":
-        """Read the header of a file, and return a read-only index file."""
+        """Read the header of a file, and return a read-only index file; raise CorruptStore for a
+        wrong size.
+        """
         if file.size() != shape.file_size:
             raise CorruptStore(
                 f"{file.path} has {file.size()} bytes, but maxHashSlotNum={shape.slot_count} and"

@@ -41,7 +41,7 @@ def relink(
 
 
 def _count_before(file: DiskFile, shape: IndexShape, offset_end: int, known: int) -> int:
-    """Count the leading entries that are valid and refer to records before this offset."""
+    """Return the number of the first entry that is invalid or refers to `offset_end` or later."""
     low, high = 1, known
     while low < high:
         middle = (low + high) // 2

@@ -203,7 +203,9 @@ class StoreView:
         return found.physical_offset
 
     def _begin_after_deletion(self, error: DiskError, offset: int) -> int:
-        """Return the new start of the log if a broker has deleted the file being read."""
+        """Return the new start of the log if a broker has deleted the file being read; else raise
+        `error`.
+        """
         names = [name for name in self.disk.names(self.files.folder) if name.isdigit()]
         begin = min(map(int, names), default=0)
         if not self.is_deletion(error) or begin <= offset:

@@ -26,7 +26,8 @@ class RecordKeys:
         self._hashes: set[int] = set()
 
     def hashes(self, offset: int) -> set[int]:
-        """Return the hashes of the record at this offset; an empty set if none begins there.
+        """Return the index hashes of the keys of the record at this offset; an empty set without a
+        record.
 
         Records near the last one are scanned in large reads, the others looked up one by one.
         """

@@ -161,8 +161,8 @@ class Floors:
     def load(self, disk: Disk, layout: Layout, has_mark: Callable[[TrimmedQueue], bool]) -> bool:
         """Read the floors of the last run; return False if the file is damaged.
 
-        `has_mark` tells whether the log has the mark of a floor: another program may have cut it
-        off.
+        `has_mark` returns whether the log has the mark of a floor: another program may have
+        truncated it.
         """
         if not disk.exists(layout.floors):
             return True
@@ -176,7 +176,7 @@ class Floors:
         return found is not None
 
     def plan(self, disk: Disk, layout: Layout, log_first: int) -> FloorsFile | None:
-        """Return what the next checkpoint has to save; None if nothing has changed."""
+        """Return the file that the next checkpoint has to save; None if no floor has changed."""
         self.prune(log_first)
         if self._version == self._saved_version:
             return None

@@ -40,7 +40,7 @@ class QueueTable:
         self._file_size = -(-size // CQ_ENTRY_BYTES) * CQ_ENTRY_BYTES
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.nowhere = ConsumeQueue("", -1, self._files(""))
-        """Stands for the queue of records that are in no queue; never gets an entry."""
+        """A placeholder for the queue of records that are in no queue; never gets an entry."""
         self.floors = Floors()
         self.counts: dict[str, int] = {}
         """The highest queue id of each topic, plus one."""

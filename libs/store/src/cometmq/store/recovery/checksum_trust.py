@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide which checksums of the log to trust at startup, and what they tell of lost files."""
+"""Decide which checksums of the log to trust at startup, and report log files that are missing."""
 
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.log.log_scanner import first_record

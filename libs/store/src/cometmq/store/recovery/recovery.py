@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recovery: bring log, queues and index into agreement when a store opens.
 
-The log is the source of truth. Queues and index are cut back to what the last checkpoint guarantees
-and rebuilt from there, so recovery time is bounded by the amount of data since that checkpoint.
+The log is the source of truth. Queues and index are truncated to the last checkpoint and rebuilt
+from there, so recovery time is bounded by the amount of data since that checkpoint.
 
 Two decisions are tables whose rows each have a test (docs/protocol/store.md#recovery):
 `choose_start` (start.py) selects the first record that may be incomplete, `judge_stop` (log_end.py)

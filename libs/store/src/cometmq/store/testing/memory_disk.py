@@ -121,7 +121,7 @@ class MemoryDisk:
             raise DiskError(operation, path, number)
 
     def crash(self, *, lost_bytes: int = 0) -> None:
-        """Crash the process: release its locks and cut off a write in progress."""
+        """Crash the process: release its locks, and drop `lost_bytes` of its last write."""
         self._locks.clear()
         path, offset, size = self.last_write
         if lost_bytes:

@@ -114,7 +114,7 @@ class EntryWalk:
 
 
 class _Entries:
-    """Entries in the files, which the loop may be deleting.
+    """Reads queue entries from files that the loop may delete at the same time.
 
     They are read in blocks: after every read, the thread waits for the interpreter, and so does the
     loop after its next system call.

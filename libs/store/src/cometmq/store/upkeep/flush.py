@@ -9,8 +9,9 @@ because too many are open, was not synced at all: that sync is repeated.
 
 The kernel reports a failed writeback once to each description of the file that was open then, or to
 the first that is opened later. Two threads that sync one description would share that report, and
-the one that does not get it would vouch for lost pages. The rule: whoever vouches for bytes syncs
-them through a description that nobody else syncs, and that was open before anybody synced them.
+the one that does not get it would vouch for lost pages. The rule: code that reports bytes as
+durable syncs them through a description that only this code syncs, and that was open before the
+first sync of the bytes.
 
 - Log files and notes of deletions have two syncers, the flusher (a worker, or the native thread)
   and the checkpoint. `plan` opens both descriptions together; they stay open, whatever the limit of
@@ -19,8 +20,8 @@ them through a description that nobody else syncs, and that was open before anyb
   fails, the store fails, as does the next sync of both others.
 - A block of the log that is repaired is synced through a file object of its own.
 - The files of queues, index and progress are synced by checkpoints only, and a checkpoint whose
-  sync fails fails the store. Checksums and repaired entries are derived: what is lost is unknown or
-  is found again.
+  sync fails fails the store. Checksums and repaired entries are derived: lost ones are unknown or
+  are found again.
 - The entries of a folder are written through the file system's journal, whose errors are permanent.
 
 Between syncs, writeback of the log is started early. While a sync writes many pages, a file system

@@ -83,8 +83,8 @@ class Written(NamedTuple):
 
 
 class Spilled(NamedTuple):
-    """What spills have written since the last checkpoint: of each queue the offset of the first
-    entry, and the folders that have a new file.
+    """The writes of spills since the last checkpoint: the offset of the first entry of each queue,
+    and the folders that have a new file.
     """
 
     queues: dict[ConsumeQueue, int]

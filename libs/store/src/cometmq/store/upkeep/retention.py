@@ -34,15 +34,15 @@ class Decision(NamedTuple):
     is_full: bool
     is_above_clean_ratio: bool
     expired_count: int
-    """The number of expired files among those to delete; the others are deleted to make room."""
+    """The number of expired files among those to delete; the others are deleted to free space."""
 
 
 class FileAges:
     """Keeps a jump of the wall clock from expiring files, or from keeping them for ever.
 
-    After a jump forward, time goes on from where it was, until `fileReservedTime` has passed since
-    the jump: by then, all files from before the jump have expired by any clock. A file from the
-    future, written before the clock was set back, is as old as its discovery.
+    After a jump forward, ages are computed as if the clock had not jumped, until `fileReservedTime`
+    has passed since the jump: by then, all files from before the jump have expired by any clock. A
+    file from the future, written before the clock was set back, is as old as its discovery.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ def decide(
 
 
 def _needed_count(settings: StoreSettings, disk: DiskState) -> int:
-    """Count the oldest files that must be deleted to make room.
+    """Count the oldest files that must be deleted to free enough space.
 
     RocketMQ deletes FILES_PER_ROUND_MAX files, however many are needed.
     """

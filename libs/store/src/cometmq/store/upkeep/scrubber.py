@@ -231,7 +231,7 @@ class Scrubber:
             self._take(found)
 
     def note_reported(self, found: Findings, intact: tuple[DamagedRange, ...]) -> None:
-        """Adopt the damage that readers have found, without what has been repaired since."""
+        """Adopt the damage that readers have found, except blocks that were repaired since."""
         self._is_running = False
         if self._parts.commit_log.verified is not None:
             self._parts.commit_log.verified.settle(intact)

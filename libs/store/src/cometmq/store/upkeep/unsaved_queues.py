@@ -22,7 +22,7 @@ NEW_QUEUES_MAX: Final = 500
 
 
 class UnsavedQueues:
-    """Knows which entries are only in memory, and which a spill has written without a sync."""
+    """Tracks which entries are only in memory, and which a spill has written without a sync."""
 
     __slots__ = ("_spilled", "_spilled_folders", "queues")
 
@@ -57,7 +57,7 @@ class UnsavedQueues:
         ]
 
     def spilled(self) -> Spilled:
-        """Return what spills have written since the checkpoint."""
+        """Return the writes of spills since the checkpoint."""
         return Spilled(self._spilled.copy(), self._spilled_folders.copy())
 
     def note_spilled(self, writes: Iterable[QueueWrite], folders: AbstractSet[str]) -> None:

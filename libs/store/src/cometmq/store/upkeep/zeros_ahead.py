@@ -4,7 +4,7 @@
 The files of the log are sparse. A sync of bytes in new blocks waits for the journal of the file
 system, a sync of overwritten zeros only for the bytes: with ext4, 97 instead of 138 us after
 messages of 260 bytes, 138 instead of 255 us after 16 KiB. Large batches gain nothing, because all
-bytes are written twice. What a reader finds stays the same: a sparse file reads as zeros there.
+bytes are written twice. Readers see the same bytes: a sparse file reads as zeros there.
 """
 
 from typing import Final

@@ -98,8 +98,8 @@ class UnsentBudget:
         """Whether requests wait for room."""
 
     def unsent_bytes(self) -> int:
-        """Return the output that the kernel has not accepted yet; of thousands of connections, what
-        they held when they were measured last.
+        """Return the output that the kernel has not accepted yet; with thousands of connections,
+        the output when they were measured last.
         """
         if len(self.holders) > VISITS_PER_TURN:
             return self.used_bytes

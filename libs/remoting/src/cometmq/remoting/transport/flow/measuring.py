@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what connections hold, and then visits the largest; a limited number in each turn of the
-loop.
+"""Measures the output that connections hold, and then visits the largest; a limited number in each
+turn of the loop.
 """
 
 import asyncio

@@ -10,7 +10,7 @@ _NONE: Final = (-1, 0)
 
 
 class Outbox:
-    """Counts what was written to a transport, which keeps each write until it is sent completely.
+    """Counts the bytes written to a transport, which keeps each write until it is sent completely.
 
     Every method takes the number of bytes that the transport has not sent yet.
     """

@@ -19,7 +19,7 @@ WAITS: Final = NO_ROOM | WORKING | CROWD
 
 
 class Reading:
-    """The reasons for which a connection is currently not read from."""
+    """Pauses and resumes the reading of a transport, for any number of reasons at once."""
 
     def __init__(self, _peer: object, settings: ConnectionSettings) -> None:
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Slow handlers whose steps are charged to their connections.
 
-The dispatcher measures only what a handler does at once. What it does later, in steps of
-milliseconds between other connections' requests, would cost its connection nothing.
+The dispatcher measures a handler only until its first await. Without this module, its later steps,
+of milliseconds each between other connections' requests, would not be charged to any connection.
 """
 
 from collections.abc import Awaitable, Callable, Generator

@@ -11,8 +11,8 @@ Each queue serves at least one connection per turn, so that none of them starves
 to be fast come first, new ones second, slow ones last. While a slow connection takes long, the
 number of its requests that are served in a row is halved.
 
-What requests stage for later, above all a commit, is charged to the connections afterwards
-(`Hub.charge`), because their requests have returned long before.
+Work that requests stage for later, above all a commit, is charged to the connections afterwards
+(`Hub.charge`), because it runs after their requests have returned.
 """
 
 import asyncio

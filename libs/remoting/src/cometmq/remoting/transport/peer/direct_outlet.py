@@ -52,7 +52,9 @@ class DirectOutlet(Outlet):
             self._write(data, len(data))
 
     def end_loan(self) -> None:
-        """Write to the socket again, first what the other thread has left."""
+        """End a loan, so that this object writes to the socket again; first write the rest of the
+        loan.
+        """
         peer = self._peer
         if peer.direct_fd != ON_LOAN or peer.loan is None:
             return

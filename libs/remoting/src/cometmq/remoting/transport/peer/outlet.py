@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of one connection: encodes answers, writes them together, and bounds what its peer
-leaves unread.
+"""The output of one connection: encodes answers, writes them together, and bounds the output that
+its peer has not read.
 """
 
 import asyncio
