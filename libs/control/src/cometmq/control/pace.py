@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a processor's time strangers may take at a control port.
+"""Limits the processor time that strangers may take at a control port.
 
 A connection is a stranger's until one of its calls is admitted. Sending costs a stranger nothing,
 but every connection, and every piece of what it sends, costs this process up to a millisecond. So
@@ -72,7 +72,7 @@ class _Waiter(NamedTuple):
 
 
 class Pace:
-    """The turns of all strangers at one port."""
+    """Gives turns to the strangers at one port, from shared budgets of processor time."""
 
     def __init__(
         self, now_s: Callable[[], float], call_later: Callable[[float, Callable[[], None]], Any]

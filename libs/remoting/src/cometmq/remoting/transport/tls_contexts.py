@@ -65,7 +65,7 @@ class NativeContext(Protocol):
     """A server's certificate, key and rules in native code."""
 
     def session(self) -> NativeSession:
-        """Start a connection."""
+        """Return the TLS state of a new connection."""
 
 
 class TlsEngine(Protocol):

@@ -223,7 +223,7 @@ def _rehearsed(
 
 
 class _QueueCursor:
-    """Reads the entries of one queue in large pieces, in log order."""
+    """Reads the entries of one queue in large pieces, in ascending order."""
 
     def __init__(self, queue: ConsumeQueue) -> None:
         self.queue = queue

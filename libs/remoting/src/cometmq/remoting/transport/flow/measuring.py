@@ -18,7 +18,7 @@ CLOSE_COST: Final = VISITS_PER_TURN // CLOSED_PER_TURN
 
 
 class Measuring(NextTurn):
-    """One measurement at a time."""
+    """Runs measurements, one at a time, in turns of the loop."""
 
     def __init__(
         self,
