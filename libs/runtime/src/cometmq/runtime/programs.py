@@ -22,7 +22,7 @@ class Program(NamedTuple):
 
     @property
     def module(self) -> str:
-        """Return its package."""
+        """Return the name of its package."""
         return f"cometmq.{self.name.replace('-', '_')}"
 
     @property

@@ -201,12 +201,12 @@ def account_entry(account: AclAccount) -> AccountEntry:
 
 
 def topic_config(entry: TopicEntry) -> TopicConfig:
-    """Return a topic as brokers take it."""
+    """Return the settings of a topic in the form that brokers accept."""
     return TopicConfig(**_own(entry))
 
 
 def group_config(entry: GroupEntry) -> SubscriptionGroupConfig:
-    """Return a group as brokers take it."""
+    """Return the settings of a group in the form that brokers accept."""
     return SubscriptionGroupConfig(**_own(entry))
 
 

@@ -57,7 +57,7 @@ def used_memory(status: Path = _STATUS) -> UsedMemory | None:
 
 
 def return_freed_memory() -> None:
-    """Fix glibc's thresholds, which otherwise rise with the largest buffer ever freed.
+    """Make glibc return freed memory: set its thresholds, which else rise with each large buffer.
 
     With the default thresholds, every thread's heap could keep 40 MB once the 20 MB of slots of an
     index file had been freed, and a restarted slave kept 16 MB. Other C libraries follow their own
