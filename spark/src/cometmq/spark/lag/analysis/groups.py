@@ -1,13 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table `group`, one row per group with its worst queue, and the lag curves of groups."""
+"""The table `group`, one row per group with its worst queue, and the lag curves of groups.
+
+Steps on tables with a row per queue or group run on Arrow in the driver, where they take
+milliseconds. Spark spends about a second on any query, however small: planning, code generation,
+stages.
+"""
 
 from typing import Final
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from cometmq.spark.lag.analysis.series import KEY, LAG
+from cometmq.spark.lag.analysis.ordering import worst_first
+from cometmq.spark.lag.analysis.series import GROUP_KEY, KEY, KEY_COLUMNS, LAG, LAG_TOPICS
 from cometmq.spark.lag.columns import BAD, SEVERITIES, STATUSES
+from cometmq.spark.lag.history.inputs import Inputs
+from cometmq.spark.lag.history.reports import Lags
+from cometmq.spark.lag.rules import Rules
 
+CURVES_MAX: Final = 20
+"""Number of groups whose curves the report contains."""
+
+_FINE: Final = ("OK", "UNKNOWN", "BROADCAST")
 _NAMES: Final = tuple(STATUSES)
 RANK: Final = (
     "CASE status " + " ".join(f"WHEN '{s}' THEN {i}" for i, s in enumerate(_NAMES)) + " END"
@@ -47,6 +61,8 @@ FROM ranked
 GROUP BY cluster, `group`
 """
 
+# `fine` tells whether each queue was within its acceptable lag (`fine_lag`). A snapshot that lacks
+# queues of earlier ones shows no group as fine: a broker that restarts does not answer.
 _CURVES: Final = f"""
 SELECT cluster, `group`, snapshot_id, min(read_ts) AS ts,
        sum({LAG}) AS lag, sum(m) AS max_offset, sum(c) AS consumer_offset,
@@ -61,15 +77,65 @@ HAVING sum({LAG}) IS NOT NULL
 """
 
 
-def groups(queues: DataFrame) -> DataFrame:
-    """Compute the table `group`, without `since_ts` and the changes in lag."""
-    return queues.sparkSession.sql(_GROUPS, queues=queues)
+def group_tables(read: Inputs, queues: pa.Table, rules: Rules) -> tuple[pa.Table, pa.Table]:
+    """Compute the table `group`, worst first, and the curves of its first groups."""
+    sql = read.spark.sql
+    table = sql(_GROUPS, queues=read.frame(queues)).toArrow()
+    wanted = behind(table, queues, rules)
+    progress = read.past_progress.where(LAG_TOPICS)
+    points = sql(_CURVES, progress=progress, queues=read.frame(wanted)).toArrow()
+    table = with_since(table, points)
+    table = with_members(table, read.groups.filter(pc.field("snapshot_id") == read.last_id))
+    for name, before in read.earlier_lags.items():
+        table = with_change(table, name, before)
+    table = worst_first(table, "lag_sum", *GROUP_KEY)
+    points = rows_of_groups(points, table.slice(0, CURVES_MAX))
+    return table, points.sort_by([(name, "ascending") for name in (*GROUP_KEY, "ts")])
 
 
-def curves(progress: DataFrame, wanted: DataFrame) -> DataFrame:
-    """Sum the lag of the groups of the given queues at each snapshot.
+def behind(groups: pa.Table, queues: pa.Table, rules: Rules) -> pa.Table:
+    """Select the queues whose curves are needed, with the highest acceptable lag of each.
 
-    `fine` tells whether each queue was within its acceptable lag (`fine_lag`). A snapshot that
-    lacks queues of earlier ones shows no group as fine: a broker that restarts does not answer.
+    All queues of a group that is behind are needed. The lag of a whole group would not show that
+    one of its queues hangs.
     """
-    return progress.sparkSession.sql(_CURVES, progress=progress, queues=wanted)
+    is_behind = pc.invert(pc.is_in(groups["status"], value_set=pa.array(_FINE)))
+    wanted = rows_of_groups(queues, groups.filter(is_behind))
+    wanted = wanted.filter(pc.not_equal(wanted["status"], "BROADCAST"))
+    by_age = pc.multiply(pc.coalesce(wanted["rate_in"], 0.0), rules.allowed_age_s)
+    fine = pc.add(pc.max_element_wise(by_age, 0.0), float(rules.allowed_lag))
+    return wanted.select(KEY_COLUMNS).append_column("fine_lag", fine)
+
+
+def with_since(groups: pa.Table, curves: pa.Table) -> pa.Table:
+    """Add the time since which each group has been behind without interruption.
+
+    If no snapshot shows the group before that, it may have been behind for longer.
+    """
+    fine = curves.filter(curves["fine"])
+    last_fine = fine.group_by(GROUP_KEY).aggregate([("ts", "max")])
+    points = curves.select([*GROUP_KEY, "ts"]).join(last_fine, GROUP_KEY)
+    is_first = pc.is_null(points["ts_max"])
+    is_after = pc.or_(is_first, pc.greater(points["ts"], points["ts_max"]))
+    points = points.append_column("since_at_least", is_first)
+    after = points.filter(pc.fill_null(is_after, True))
+    first = after.group_by(GROUP_KEY).aggregate([("ts", "min"), ("since_at_least", "max")])
+    first = first.rename_columns([*GROUP_KEY, "since_ts", "since_at_least"])
+    return groups.join(first, GROUP_KEY)
+
+
+def with_members(groups: pa.Table, counts: pa.Table) -> pa.Table:
+    """Add the number of connected members: each is connected to all brokers, or will be."""
+    most = counts.group_by(GROUP_KEY).aggregate([("online_clients", "max")])
+    return groups.join(most.rename_columns([*GROUP_KEY, "members"]), GROUP_KEY)
+
+
+def with_change(groups: pa.Table, name: str, before: Lags) -> pa.Table:
+    """Add the difference between the lag of each group and its lag in an earlier report."""
+    keys = zip(*(groups[key].to_pylist() for key in GROUP_KEY), strict=True)
+    old = pa.array([before.get(key) for key in keys], type=pa.int64())
+    return groups.append_column(name, pc.subtract(groups["lag_sum"], old))
+
+
+def rows_of_groups(rows: pa.Table, groups: pa.Table) -> pa.Table:
+    return rows.join(groups.select(GROUP_KEY), GROUP_KEY, join_type="left semi")

@@ -6,13 +6,24 @@ Each definition is a column; each step can use the columns of the previous steps
 
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
 from cometmq.remoting import names
 from cometmq.spark.lag.analysis import regression
-from cometmq.spark.lag.analysis.series import seconds
+from cometmq.spark.lag.analysis.arrival import arrivals
+from cometmq.spark.lag.analysis.brokers import BROKER_KEY
+from cometmq.spark.lag.analysis.series import (
+    GROUP_KEY,
+    KEY_COLUMNS,
+    LAG_TOPICS,
+    condense,
+    seconds,
+)
 from cometmq.spark.lag.analysis.status import STATUS
 from cometmq.spark.lag.columns import QUEUE, STATUSES
+from cometmq.spark.lag.history.inputs import Inputs
 from cometmq.spark.lag.rules import Rules
 from cometmq.spark.tables.topic_kinds import SYSTEM_PREFIXES, SYSTEM_TOPICS
 
@@ -133,20 +144,24 @@ def with_steps(frame: DataFrame, *steps: Step) -> DataFrame:
     return frame
 
 
-def queues(series: DataFrame, rules: Rules) -> DataFrame:
-    """Compute the table `queue`, plus the column `present`.
-
-    `series` has the columns of `series.condense` and `arrival.arrivals`, the broker facts
-    (`file_reserved_hours`, `deletions`, `disk_fills`, `disk_full_s`, `disk_forced_s`, `sweep_s`),
-    `present` (whether the newest snapshot has the series) and `seen_broadcast`.
-    """
+def queue_table(read: Inputs, limits: pa.Table, rules: Rules) -> pa.Table:
+    """Compute the table `queue`, plus the column `present`; `limits` has a row per broker."""
+    series = condense(read.progress.where(LAG_TOPICS), rules)
+    series = series.join(F.broadcast(read.frame(limits)), BROKER_KEY)
+    series = series.withColumn("present", F.col("last_id") == read.last_id)
+    # Absent queues are deleted, except those of brokers that did not answer.
+    series = read.frame(series.where("present OR NOT reachable").toArrow())
+    unread = series.where("lag > 0 AND c IS NOT NULL")
+    unread = unread.select(*KEY_COLUMNS, F.greatest("c", "n").alias("position"))
+    broadcasting = read.past_groups.where("message_model = 'BROADCASTING'")
+    seen = broadcasting.select(*GROUP_KEY).distinct().withColumn("seen_broadcast", F.lit(True))
+    series = series.join(arrivals(read.past_offsets, unread), KEY_COLUMNS, "left")
+    series = series.join(F.broadcast(seen), GROUP_KEY, "left")
     numbers: Step = {
         "points_min": str(rules.points_min),
         "risk_s": f"{rules.risk_hours * 3600}D",
         "window_s": str(rules.window_s),
     }
-    frame = with_steps(
-        series, numbers, _TIMES, _RATES, _ETA, _LOSS, {"status": STATUS, "severity": _SEVERITY}
-    )
-    frame = with_steps(frame, _NAMES)
-    return frame.select(*(c.name for c in QUEUE), "present")
+    verdict: Step = {"status": STATUS, "severity": _SEVERITY}
+    series = with_steps(series, numbers, _TIMES, _RATES, _ETA, _LOSS, verdict, _NAMES)
+    return series.select(*(c.name for c in QUEUE), "present").toArrow()

@@ -11,11 +11,17 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
+from cometmq.remoting import names
 from cometmq.spark.lag.analysis import regression
 from cometmq.spark.lag.rules import Rules
 
 KEY: Final = "cluster, `group`, broker_name, topic, queue_id"
 KEY_COLUMNS: Final = [name.strip("`") for name in KEY.split(", ")]
+GROUP_KEY: Final = KEY_COLUMNS[:2]
+LAG_TOPICS: Final = (
+    f"topic NOT IN ('{names.SCHEDULE_TOPIC}', '{names.HALF_TOPIC}', '{names.OP_HALF_TOPIC}')"
+)
+"""Condition on progress: of these topics, brokers are the consumers."""
 
 # Short names in SQL: c, n and m are the committed, the oldest and the next offset of a queue.
 

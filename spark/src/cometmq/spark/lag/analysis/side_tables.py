@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The smaller tables of a report: skewed topics, silent groups and topics, backlogs."""
+"""The smaller tables of a report: skewed topics, filters, silent groups and topics, backlogs."""
 
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from cometmq.remoting import names
+from cometmq.spark.lag.analysis.filtered import filtered
 from cometmq.spark.lag.analysis.series import LAG
+from cometmq.spark.lag.history.inputs import Inputs
 
 HOT_RATIO: Final = 3
 HOT_RATE: Final = 100
 """Messages per second; slower queues are never called hot."""
 
+# Topics that have several queues, hot topics first.
 _SKEW: Final = f"""
 WITH queue AS (
     SELECT cluster, topic, broker_name, queue_id, max(rate_in) AS rate, max(lag) AS lag
@@ -45,6 +49,7 @@ _PROGRESS_KIND: Final = f"""CASE WHEN startswith(topic, '{names.RETRY_PREFIX}') 
     WHEN topic = '{names.SCHEDULE_TOPIC}' THEN 'DELAY'
     WHEN topic = '{names.HALF_TOPIC}' THEN 'HALF' END"""
 
+# Waiting retries, dead letters, delayed and half messages over the long window.
 _BACKLOG: Final = f"""
 WITH found AS (
     SELECT cluster, {_PROGRESS_KIND} AS kind, snapshot_id,
@@ -105,15 +110,23 @@ WHERE NOT g.online AND NOT m.was_online AND NOT coalesce(m.moved_within, false)
 """
 
 
-def skew(queues: DataFrame) -> DataFrame:
-    """Rank topics that have several queues by skew, with hot topics first."""
-    return queues.sparkSession.sql(_SKEW, queues=queues)
-
-
-def backlog(progress: DataFrame, offsets: DataFrame, last_id: int) -> DataFrame:
-    """Count waiting retries, dead letters, delayed and half messages over the long window."""
-    sql = progress.sparkSession.sql
-    return sql(_BACKLOG, progress=progress, offsets=offsets, last_id=last_id)
+def side_tables(
+    read: Inputs, queues: pa.Table, groups: pa.Table, silent_days: float
+) -> dict[str, pa.Table]:
+    sql = read.spark.sql
+    silent = silent_topics(read.offsets, read.last_id, silent_days)
+    if read.hours is not None:
+        known = read.frame(groups)
+        silent = silent.union(silent_groups(known, read.hours, read.last_id, silent_days))
+    by_name = [(name, "ascending") for name in ("kind", "since_ts", "cluster", "name")]
+    return {
+        "skew": sql(_SKEW, queues=read.frame(queues)).toArrow(),
+        "filtered": filtered(queues, read.groups),
+        "silent": silent.toArrow().sort_by(by_name),
+        "backlog": sql(
+            _BACKLOG, progress=read.progress, offsets=read.offsets, last_id=read.last_id
+        ).toArrow(),
+    }
 
 
 def silent_topics(offsets: DataFrame, last_id: int, days: float) -> DataFrame:

@@ -19,14 +19,15 @@ KEPT: Final = ("queue", "group", "broker")
 NEAR_MINUTES: Final = 30
 """Maximum distance of an earlier report from the requested time."""
 
+Lags = dict[tuple[str, str], int | None]
+"""Unread messages by cluster and group."""
+
 _RUN_ID: Final = "run_id=%Y%m%dT%H%M%SZ"
 _FILE: Final = "part.parquet"
 
 
-def lag_before(
-    root: Path, snapshot_id: int, age_minutes: int | None
-) -> list[tuple[str, str, int | None]]:
-    """Read (cluster, group, lag) of an earlier report.
+def lag_before(root: Path, snapshot_id: int, age_minutes: int | None) -> Lags:
+    """Read the lag of each group in an earlier report.
 
     `age_minutes` selects the report closest to that age; None selects the previous report.
     """
@@ -39,10 +40,9 @@ def lag_before(
         if chosen is not None and abs(chosen - wanted) > NEAR_MINUTES:
             chosen = None
     if chosen is None:
-        return []
-    table = read_whole(runs[chosen] / _FILE, columns=["cluster", "group", "lag_sum"])
-    columns = (table[name].to_pylist() for name in ("cluster", "group", "lag_sum"))
-    return list(zip(*columns, strict=True))
+        return {}
+    rows = read_whole(runs[chosen] / _FILE, columns=["cluster", "group", "lag_sum"]).to_pylist()
+    return {(row["cluster"], row["group"]): row["lag_sum"] for row in rows}
 
 
 def _runs(root: Path) -> list[tuple[int, Path]]:

@@ -7,7 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cometmq.spark.lag.analysis import driver_steps
+from cometmq.spark.lag.analysis import groups as of_groups
+from cometmq.spark.lag.analysis.brokers import by_broker
+from cometmq.spark.lag.analysis.ordering import worst_first
 from cometmq.spark.lag.columns import STATUSES
 from cometmq.spark.lag.rules import Rules
 
@@ -36,7 +38,7 @@ def test_worst_rows_first_and_unknown_values_last() -> None:
         found = dict(zip(("time_to_loss_s", "lag"), figures, strict=True))
         return named(group, status=status, severity=STATUSES[status], **found)
 
-    found = driver_steps.worst_first(
+    found = worst_first(
         table(
             row("fine", "OK", None, 0),
             row("soon", "STOPPED", 5.0, None),
@@ -69,7 +71,7 @@ def test_queues_behind_and_their_acceptable_lag() -> None:
         queue("h", "LOST", 0, None),
         queue("i", "OK", 0, 1.0),
     )
-    found = driver_steps.behind(groups, queues, Rules(allowed_lag=10, allowed_age_s=30.0))
+    found = of_groups.behind(groups, queues, Rules(allowed_lag=10, allowed_age_s=30.0))
     rows = sorted((it["group"], it["queue_id"], it["fine_lag"]) for it in found.to_pylist())
     assert rows == [("g", 0, 70.0), ("g", 1, 40.0), ("h", 0, 10.0)]
 
@@ -81,7 +83,7 @@ def test_queues_behind_and_their_acceptable_lag() -> None:
 def test_behind_since_the_last_fine_point(lags: list[int], since: int | None) -> None:
     curves = table(*(named("g", ts=minute(it), fine=lag == 0) for it, lag in enumerate(lags)))
     groups = table(named("g", status="SLOW"), named("other", status="OK"))
-    rows = driver_steps.with_since(groups, curves).to_pylist()
+    rows = of_groups.with_since(groups, curves).to_pylist()
     found = {row["group"]: (row["since_ts"], row["since_at_least"]) for row in rows}
     is_bound = None if since is None else since == 0  # no earlier snapshot shows a fine point
     assert found["g"] == (None if since is None else minute(since), is_bound)
@@ -90,8 +92,8 @@ def test_behind_since_the_last_fine_point(lags: list[int], since: int | None) ->
 
 def test_changes_only_for_groups_of_the_earlier_report() -> None:
     groups = table(named("g", lag_sum=7), named("new", lag_sum=1), named("h", lag_sum=None))
-    before = [("c", "g", 9), ("c", "h", 3), ("d", "new", 1)]
-    found = driver_steps.with_change(groups, "change", before)
+    before = {("c", "g"): 9, ("c", "h"): 3, ("d", "new"): 1}
+    found = of_groups.with_change(groups, "change", before)
     assert found["change"].to_pylist() == [-2, None, None]
 
 
@@ -107,7 +109,7 @@ def test_sums_per_broker() -> None:
         row("i", "a", "info", 50),
         row("i", "b", "info", 50),
     )
-    assert driver_steps.by_broker(rows) == {
+    assert by_broker(rows) == {
         ("c", "a"): {"groups_bad": 2, "lag_sum": 3},
         ("c", "b"): {"groups_bad": 0, "lag_sum": None},
     }
@@ -115,5 +117,5 @@ def test_sums_per_broker() -> None:
 
 def test_rows_of_selected_groups() -> None:
     rows = table(named("g", x=1), named("h", x=2), named("g", x=3))
-    found = driver_steps.rows_of_groups(rows, table(named("g")))
+    found = of_groups.rows_of_groups(rows, table(named("g")))
     assert sorted(found["x"].to_pylist()) == [1, 3]
