@@ -23,7 +23,7 @@ from cometmq.ha.actions import (
     status_of,
 )
 from cometmq.ha.orders import Follow, Promote
-from cometmq.ha.planned import relieve, resize, retire
+from cometmq.ha.planned import next_change
 from cometmq.ha.record import Record, Versioned
 from cometmq.ha.role import Role
 
@@ -54,12 +54,7 @@ def decide(
         return elect(found, statuses, removing=removing)
     if promises_beyond(record, statuses):
         return renew_epoch(found, statuses)
-    planned = (
-        retire(group, record, statuses, removing)
-        or resize(group, record)
-        or relieve(group, record, statuses, removing)
-    )
-    return (*complete(record, statuses), *planned)
+    return (*complete(record, statuses), *next_change(group, record, statuses, removing))
 
 
 def promises_beyond(record: Record, statuses: Statuses) -> int:

@@ -14,6 +14,17 @@ from cometmq.ha.role import Role
 SWITCHOVER_LAG_BYTES_MAX: Final = 1 << 20
 
 
+def next_change(
+    group: Group, record: Record, statuses: Statuses, removing: Collection[int]
+) -> Actions:
+    """Return the next step of the planned changes, one after another; empty if none is left."""
+    return (
+        retire(group, record, statuses, removing)
+        or resize(group, record)
+        or relieve(group, record, statuses, removing)
+    )
+
+
 def switch_over(
     record: Record, statuses: Statuses, target: int | None = None, *, leaves: bool = False
 ) -> Tell[HandOver] | Wait:
