@@ -85,7 +85,7 @@ def state_of(broker: ScriptedBroker, wires: list[Any]) -> dict[str, Any]:
             for topic, one in stats.topics.items()
         },
         "counts": (stats.put_count, stats.put_failed_count, stats.busy_count,
-                   stats.any_queue_count, stats.get_count),
+                   stats.chosen_queue_count, stats.get_count),
         "levels": {
             level: (one.put_count, one.put_bytes, one.is_active)
             for level, one in stats.levels.items()

@@ -123,9 +123,9 @@ class RequestCode(IntEnum):
         body=BATCH, notes_detour=True)
     CONSUMER_SEND_MSG_BACK = to_broker(36, consume("group"), Kind.PUT, send.ConsumerSendMsgBack,
         notes_detour=True)
-    SEND_REPLY_MESSAGE = to_broker(324, REPLY, Kind.ANY_ROLE, request_reply.SendReplyMessage,
+    SEND_REPLY_MESSAGE = to_broker(324, REPLY, Kind.ALWAYS, request_reply.SendReplyMessage,
         request_reply.SendReplyMessageReply, body=BYTES)
-    SEND_REPLY_MESSAGE_V2 = to_broker(325, REPLY, Kind.ANY_ROLE, request_reply.SendReplyMessageV2,
+    SEND_REPLY_MESSAGE_V2 = to_broker(325, REPLY, Kind.ALWAYS, request_reply.SendReplyMessageV2,
         request_reply.SendReplyMessageReply, body=BYTES, handler="send_reply_message")
 
     RECALL_MESSAGE = to_broker(370, SEND, Kind.CHANGE, send.RecallMessage, send.RecallMessageReply)
@@ -136,11 +136,11 @@ class RequestCode(IntEnum):
     LITE_PULL_MESSAGE = to_broker(361, consume("topic", "consumer_group"), Kind.READ,
         pull.PullMessage, pull.PullMessageReply, reply_body=RECORDS, handler="pull_message",
         has_second_port=False, notes_detour=True)
-    QUERY_MESSAGE = to_broker(12, consume("topic"), Kind.ANY_ROLE, queries.QueryMessage,
+    QUERY_MESSAGE = to_broker(12, consume("topic"), Kind.ALWAYS, queries.QueryMessage,
         queries.QueryMessageReply, reply_body=RECORDS)
-    VIEW_MESSAGE_BY_ID = to_broker(33, SIGNED, Kind.ANY_ROLE, queries.ViewMessageById,
+    VIEW_MESSAGE_BY_ID = to_broker(33, SIGNED, Kind.ALWAYS, queries.ViewMessageById,
         reply_body=RECORDS)
-    QUERY_CONSUME_QUEUE = to_broker(321, SIGNED, Kind.ANY_ROLE, queries.QueryConsumeQueue,
+    QUERY_CONSUME_QUEUE = to_broker(321, SIGNED, Kind.ALWAYS, queries.QueryConsumeQueue,
         reply_body=json_body(ConsumeQueueEntries))
 
     # The broker: offsets
@@ -152,32 +152,32 @@ class RequestCode(IntEnum):
         offsets.SearchOffsetByTimestampReply)
     GET_MAX_OFFSET = to_broker(30, SIGNED, Kind.READ, offsets.GetMaxOffset,
         offsets.GetMaxOffsetReply)
-    GET_MIN_OFFSET = to_broker(31, SIGNED, Kind.ANY_ROLE, offsets.GetMinOffset,
+    GET_MIN_OFFSET = to_broker(31, SIGNED, Kind.ALWAYS, offsets.GetMinOffset,
         offsets.GetMinOffsetReply)
-    GET_EARLIEST_MSG_STORETIME = to_broker(32, SIGNED, Kind.ANY_ROLE,
+    GET_EARLIEST_MSG_STORETIME = to_broker(32, SIGNED, Kind.ALWAYS,
         offsets.GetEarliestMsgStoretime, offsets.GetEarliestMsgStoretimeReply)
-    GET_ALL_CONSUMER_OFFSET = to_broker(43, SIGNED, Kind.ANY_ROLE,
+    GET_ALL_CONSUMER_OFFSET = to_broker(43, SIGNED, Kind.ALWAYS,
         reply_body=json_body(ConsumerOffsetTable))
-    GET_ALL_DELAY_OFFSET = to_broker(45, SIGNED, Kind.ANY_ROLE,
+    GET_ALL_DELAY_OFFSET = to_broker(45, SIGNED, Kind.ALWAYS,
         reply_body=json_body(DelayOffsetTable))
 
     # The broker: clients
-    HEART_BEAT = to_broker(34, HEARTBEAT, Kind.ANY_ROLE, body=json_body(Heartbeat))
-    UNREGISTER_CLIENT = to_broker(35, consume("consumer_group"), Kind.ANY_ROLE,
+    HEART_BEAT = to_broker(34, HEARTBEAT, Kind.ALWAYS, body=json_body(Heartbeat))
+    UNREGISTER_CLIENT = to_broker(35, consume("consumer_group"), Kind.ALWAYS,
         clients.UnregisterClient)
-    DISCONNECT_CLIENT = to_broker(30004, ADMIN, Kind.ANY_ROLE, clients.DisconnectClient,
+    DISCONNECT_CLIENT = to_broker(30004, ADMIN, Kind.ALWAYS, clients.DisconnectClient,
         clients.DisconnectClientReply)
-    GET_CONSUMER_LIST_BY_GROUP = to_broker(38, consume("consumer_group"), Kind.ANY_ROLE,
+    GET_CONSUMER_LIST_BY_GROUP = to_broker(38, consume("consumer_group"), Kind.ALWAYS,
         clients.GetConsumerListByGroup, reply_body=json_body(ConsumerIdList))
-    CHECK_CLIENT_CONFIG = to_broker(46, SIGNED, Kind.ANY_ROLE, body=json_body(ClientConfigCheck))
+    CHECK_CLIENT_CONFIG = to_broker(46, SIGNED, Kind.ALWAYS, body=json_body(ClientConfigCheck))
     LOCK_BATCH_MQ = to_broker(41, LOCKS, Kind.UNLOGGED, body=json_body(LockBatch),
         reply_body=json_body(LockBatchReply), notes_detour=True, is_small=True)
     UNLOCK_BATCH_MQ = to_broker(42, LOCKS, Kind.UNLOGGED, body=json_body(LockBatch))
     # Tools send these two to a broker, which sends them to the client
     GET_CONSUMER_RUNNING_INFO = to_broker(307, consume("consumer_group", is_of_5=True),
-        Kind.ANY_ROLE, callbacks.GetConsumerRunningInfo, reply_body=json_body(ConsumerRunningInfo),
+        Kind.ALWAYS, callbacks.GetConsumerRunningInfo, reply_body=json_body(ConsumerRunningInfo),
         services=_BOTH)
-    CONSUME_MESSAGE_DIRECTLY = to_broker(309, ADMIN, Kind.ANY_ROLE,
+    CONSUME_MESSAGE_DIRECTLY = to_broker(309, ADMIN, Kind.ALWAYS,
         callbacks.ConsumeMessageDirectly, body=RECORDS,
         reply_body=json_body(ConsumeMessageDirectlyResult), services=_BOTH)
 
@@ -185,76 +185,76 @@ class RequestCode(IntEnum):
     END_TRANSACTION = to_broker(37, STORED, Kind.PUT, transactions.EndTransaction, oneway=True,
         notes_detour=True)
     RESUME_CHECK_HALF_MESSAGE = to_broker(323, ADMIN, Kind.PUT, transactions.ResumeCheckHalfMessage)
-    ASK_TRANSACTION_STATE = to_broker(30001, ADMIN, Kind.ANY_ROLE, transactions.AskTransactionState,
+    ASK_TRANSACTION_STATE = to_broker(30001, ADMIN, Kind.ALWAYS, transactions.AskTransactionState,
         transactions.AskTransactionStateReply)
     SET_TRANSACTION_ASIDE = to_broker(30002, ADMIN, Kind.PUT, transactions.SetTransactionAside)
 
     # The broker: topics and groups
     UPDATE_AND_CREATE_TOPIC = to_broker(17, ADMIN, Kind.CHANGE, topics.UpdateAndCreateTopic)
-    GET_ALL_TOPIC_CONFIG = to_broker(21, SIGNED, Kind.ANY_ROLE,
+    GET_ALL_TOPIC_CONFIG = to_broker(21, SIGNED, Kind.ALWAYS,
         reply_body=json_body(TopicConfigTable))
     GET_TOPIC_STATS_INFO = to_broker(202, SIGNED, Kind.READ, topics.GetTopicStatsInfo,
         reply_body=json_body(TopicStats), may_miss=True)
     DELETE_TOPIC_IN_BROKER = to_broker(215, ADMIN, Kind.CHANGE, topics.DeleteTopicInBroker)
     TRIM_QUEUE = to_broker(30005, ADMIN, Kind.CHANGE, topics.TrimQueue, topics.TrimQueueReply)
-    GET_SYSTEM_TOPIC_LIST_FROM_BROKER = to_broker(305, SIGNED, Kind.ANY_ROLE,
+    GET_SYSTEM_TOPIC_LIST_FROM_BROKER = to_broker(305, SIGNED, Kind.ALWAYS,
         reply_body=json_body(TopicList), handler="get_system_topic_list")
-    GET_TOPIC_CONFIG = to_broker(351, SIGNED, Kind.ANY_ROLE, topics.GetTopicConfig,
+    GET_TOPIC_CONFIG = to_broker(351, SIGNED, Kind.ALWAYS, topics.GetTopicConfig,
         reply_body=json_body(TopicConfig))
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = to_broker(200, ADMIN, Kind.CHANGE,
         body=json_body(SubscriptionGroupConfig))
-    GET_ALL_SUBSCRIPTIONGROUP_CONFIG = to_broker(201, SIGNED, Kind.ANY_ROLE,
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG = to_broker(201, SIGNED, Kind.ALWAYS,
         reply_body=json_body(SubscriptionGroupTable))
     DELETE_SUBSCRIPTIONGROUP = to_broker(207, ADMIN, Kind.CHANGE, topics.DeleteSubscriptiongroup)
-    GET_SUBSCRIPTIONGROUP_CONFIG = to_broker(352, SIGNED, Kind.ANY_ROLE,
+    GET_SUBSCRIPTIONGROUP_CONFIG = to_broker(352, SIGNED, Kind.ALWAYS,
         topics.GetSubscriptiongroupConfig, reply_body=json_body(SubscriptionGroupConfig))
 
     # The broker: administration
-    UPDATE_BROKER_CONFIG = to_broker(25, ADMIN, Kind.ANY_ROLE, body=PROPERTIES_TEXT)
-    GET_BROKER_CONFIG = to_broker(26, SIGNED, Kind.ANY_ROLE, NO_HEADER, admin.GetBrokerConfigReply,
+    UPDATE_BROKER_CONFIG = to_broker(25, ADMIN, Kind.ALWAYS, body=PROPERTIES_TEXT)
+    GET_BROKER_CONFIG = to_broker(26, SIGNED, Kind.ALWAYS, NO_HEADER, admin.GetBrokerConfigReply,
         reply_body=PROPERTIES_TEXT)
-    GET_BROKER_SETTINGS = to_broker(30006, SIGNED, Kind.ANY_ROLE,
+    GET_BROKER_SETTINGS = to_broker(30006, SIGNED, Kind.ALWAYS,
         reply_body=json_body(BrokerSettingsList))
-    GET_BROKER_RUNTIME_INFO = to_broker(28, SIGNED, Kind.ANY_ROLE, reply_body=json_body(KVTable))
+    GET_BROKER_RUNTIME_INFO = to_broker(28, SIGNED, Kind.ALWAYS, reply_body=json_body(KVTable))
     GET_BROKER_OVERVIEW = to_broker(30003, SIGNED, Kind.READ, reply_body=json_body(BrokerOverview))
-    GET_CONSUMER_CONNECTION_LIST = to_broker(203, SIGNED, Kind.ANY_ROLE,
+    GET_CONSUMER_CONNECTION_LIST = to_broker(203, SIGNED, Kind.ALWAYS,
         admin.GetConsumerConnectionList, reply_body=json_body(ConsumerConnections))
-    GET_PRODUCER_CONNECTION_LIST = to_broker(204, SIGNED, Kind.ANY_ROLE,
+    GET_PRODUCER_CONNECTION_LIST = to_broker(204, SIGNED, Kind.ALWAYS,
         admin.GetProducerConnectionList, reply_body=json_body(ProducerConnections))
     GET_CONSUME_STATS = to_broker(208, SIGNED, Kind.READ, admin.GetConsumeStats,
         reply_body=json_body(ConsumeStats), may_miss=True)
     INVOKE_BROKER_TO_RESET_OFFSET = to_broker(222, ADMIN, Kind.CHANGE,
         admin.InvokeBrokerToResetOffset, reply_body=json_body(QueueOffsetTable))
     INVOKE_BROKER_TO_GET_CONSUMER_STATUS = to_broker(223, consume("group", is_of_5=True),
-        Kind.ANY_ROLE, admin.InvokeBrokerToGetConsumerStatus, reply_body=json_body(ConsumerStatus))
-    QUERY_TOPIC_CONSUME_BY_WHO = to_broker(300, SIGNED, Kind.ANY_ROLE, admin.QueryTopicConsumeByWho,
+        Kind.ALWAYS, admin.InvokeBrokerToGetConsumerStatus, reply_body=json_body(ConsumerStatus))
+    QUERY_TOPIC_CONSUME_BY_WHO = to_broker(300, SIGNED, Kind.ALWAYS, admin.QueryTopicConsumeByWho,
         reply_body=json_body(GroupList))
-    REGISTER_FILTER_SERVER = to_broker(301, ADMIN_OF_5, Kind.ANY_ROLE, admin.RegisterFilterServer,
+    REGISTER_FILTER_SERVER = to_broker(301, ADMIN_OF_5, Kind.ALWAYS, admin.RegisterFilterServer,
         admin.RegisterFilterServerReply)
-    QUERY_CONSUME_TIME_SPAN = to_broker(303, SIGNED, Kind.ANY_ROLE, admin.QueryConsumeTimeSpan,
+    QUERY_CONSUME_TIME_SPAN = to_broker(303, SIGNED, Kind.ALWAYS, admin.QueryConsumeTimeSpan,
         reply_body=json_body(ConsumeTimeSpans))
-    CLEAN_EXPIRED_CONSUMEQUEUE = to_broker(306, ADMIN, Kind.ANY_ROLE,
+    CLEAN_EXPIRED_CONSUMEQUEUE = to_broker(306, ADMIN, Kind.ALWAYS,
         handler="clean_expired_consume_queue")
-    CLEAN_UNUSED_TOPIC = to_broker(316, ADMIN, Kind.ANY_ROLE)
-    DELETE_EXPIRED_COMMITLOG = to_broker(329, ADMIN, Kind.ANY_ROLE)
-    QUERY_CORRECTION_OFFSET = to_broker(308, SIGNED, Kind.ANY_ROLE, admin.QueryCorrectionOffset,
+    CLEAN_UNUSED_TOPIC = to_broker(316, ADMIN, Kind.ALWAYS)
+    DELETE_EXPIRED_COMMITLOG = to_broker(329, ADMIN, Kind.ALWAYS)
+    QUERY_CORRECTION_OFFSET = to_broker(308, SIGNED, Kind.ALWAYS, admin.QueryCorrectionOffset,
         reply_body=json_body(CorrectionOffsets))
     CLONE_GROUP_OFFSET = to_broker(314, ADMIN, Kind.CHANGE, admin.CloneGroupOffset)
-    VIEW_BROKER_STATS_DATA = to_broker(315, SIGNED, Kind.ANY_ROLE, admin.ViewBrokerStatsData,
+    VIEW_BROKER_STATS_DATA = to_broker(315, SIGNED, Kind.ALWAYS, admin.ViewBrokerStatsData,
         reply_body=json_body(BrokerStatsData), may_miss=True)
-    GET_BROKER_CONSUME_STATS = to_broker(317, SIGNED, Kind.ANY_ROLE, admin.GetBrokerConsumeStats,
+    GET_BROKER_CONSUME_STATS = to_broker(317, SIGNED, Kind.ALWAYS, admin.GetBrokerConsumeStats,
         reply_body=json_body(BrokerConsumeStats))
-    GET_ALL_PRODUCER_INFO = to_broker(328, SIGNED, Kind.ANY_ROLE,
+    GET_ALL_PRODUCER_INFO = to_broker(328, SIGNED, Kind.ALWAYS,
         reply_body=json_body(ProducerTable))
 
     # The broker: accounts
-    UPDATE_AND_CREATE_ACL_CONFIG = to_broker(50, ADMIN, Kind.ANY_ROLE, acl.UpdateAndCreateAclConfig)
-    DELETE_ACL_CONFIG = to_broker(51, ADMIN, Kind.ANY_ROLE, acl.DeleteAclConfig)
-    GET_BROKER_CLUSTER_ACL_INFO = to_broker(52, SIGNED, Kind.ANY_ROLE, NO_HEADER,
+    UPDATE_AND_CREATE_ACL_CONFIG = to_broker(50, ADMIN, Kind.ALWAYS, acl.UpdateAndCreateAclConfig)
+    DELETE_ACL_CONFIG = to_broker(51, ADMIN, Kind.ALWAYS, acl.DeleteAclConfig)
+    GET_BROKER_CLUSTER_ACL_INFO = to_broker(52, SIGNED, Kind.ALWAYS, NO_HEADER,
         acl.GetBrokerClusterAclInfoReply)
-    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG = to_broker(53, ADMIN, Kind.ANY_ROLE,
+    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG = to_broker(53, ADMIN, Kind.ALWAYS,
         acl.UpdateGlobalWhiteAddrsConfig)
-    GET_BROKER_CLUSTER_ACL_CONFIG = to_broker(54, ADMIN, Kind.ANY_ROLE,
+    GET_BROKER_CLUSTER_ACL_CONFIG = to_broker(54, ADMIN, Kind.ALWAYS,
         reply_body=json_body(AclConfig))
 
     # The client

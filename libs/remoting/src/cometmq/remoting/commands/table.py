@@ -32,7 +32,7 @@ class Service(Enum):
 class Kind(Enum):
     """The condition under which a member of a broker group serves a request."""
 
-    ANY_ROLE = "any-role"
+    ALWAYS = "always"
     """Served by every member: the request changes no replicated table and reveals no end of a
     queue.
     """
@@ -110,7 +110,7 @@ class Command(msgspec.Struct, frozen=True):
 
     code: int
     access: Access = PUBLIC
-    kind: Kind = Kind.ANY_ROLE
+    kind: Kind = Kind.ALWAYS
     header_type: type[msgspec.Struct] = NO_HEADER
     reply_type: type[msgspec.Struct] = NO_HEADER
     services: tuple[Service, ...] = ()
@@ -160,7 +160,7 @@ def to_namesrv(
 ) -> Command:
     """Return the row of a request that name servers answer."""
     services = (Service.NAMESRV,)
-    return Command(code, access, Kind.ANY_ROLE, header_type, reply_type, services, **more)
+    return Command(code, access, Kind.ALWAYS, header_type, reply_type, services, **more)
 
 
 def to_client(code: int, header_type: type[msgspec.Struct] = NO_HEADER, **more: Any) -> Command:

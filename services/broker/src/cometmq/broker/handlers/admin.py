@@ -57,7 +57,7 @@ _REGISTERED: Final = frozenset(("brokerPermission", "autoCreateTopicEnable"))
 """Settings that change what the broker registers with the name servers."""
 
 
-def json_body(call: Call[Any], type_: type[T]) -> T:
+def body_of(call: Call[Any], type_: type[T]) -> T:
     """Return the typed body of a request; raise CommandError if it is malformed.
 
     That is the sender's error, so it gets an error answer and no log line.

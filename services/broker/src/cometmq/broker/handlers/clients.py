@@ -12,7 +12,7 @@ from cometmq.broker.clients.registered import Place, registration_size, subscrip
 from cometmq.broker.clients.subscription_conflicts import SubscriptionSet, subscription_set
 from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, compile_sql
 from cometmq.broker.filters.tags import is_tag_type
-from cometmq.broker.handlers.admin import json_body
+from cometmq.broker.handlers.admin import body_of
 from cometmq.broker.handlers.deferred_answers import answer
 from cometmq.broker.limits import (
     CLIENT_ID_CHARS,
@@ -70,7 +70,7 @@ def heart_beat(broker: Broker, call: Call[NoHeader]) -> Reply | InOrder:
     are registered before the request is refused: a client whose last group does not fit must not
     lose the groups that it has.
     """
-    beat = json_body(call, Heartbeat)
+    beat = body_of(call, Heartbeat)
     room = broker.admission.room(call)
     groups = [consumer.group_name for consumer in beat.consumer_data_set]
     groups += [producer.group_name for producer in beat.producer_data_set]
@@ -217,7 +217,7 @@ def get_consumer_list_by_group(broker: Broker, call: Call[GetConsumerListByGroup
 
 def check_client_config(broker: Broker, call: Call[NoHeader]) -> Reply | None:
     """Check whether the broker supports a consumer's filter, before the consumer starts."""
-    subscription = json_body(call, ClientConfigCheck).subscription_data
+    subscription = body_of(call, ClientConfigCheck).subscription_data
     if subscription is None or is_tag_type(subscription.expression_type):
         return OK
     kind = subscription.expression_type

@@ -2,7 +2,7 @@
 """Queue locks, which orderly consumers take before they consume."""
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.admin import json_body
+from cometmq.broker.handlers.admin import body_of
 from cometmq.broker.limits import LOCK_ITEMS, LOCK_NAMES, Room
 from cometmq.broker.statistics.detours import SlowReason
 from cometmq.remoting.bodies.dialect import encode_json
@@ -13,7 +13,7 @@ from cometmq.remoting.commands.table import NoHeader
 
 def lock_batch_mq(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Lock the queues that no other client holds; answer with those that this client now holds."""
-    asked = json_body(call, LockBatch)
+    asked = body_of(call, LockBatch)
     room = broker.admission.room(call)
     _check(room, asked)
     granted = broker.clients.locks.lock(
@@ -36,7 +36,7 @@ def lock_batch_mq(broker: Broker, call: Call[NoHeader]) -> Reply:
 
 
 def unlock_batch_mq(broker: Broker, call: Call[NoHeader]) -> Reply:
-    asked = json_body(call, LockBatch)
+    asked = body_of(call, LockBatch)
     _check(broker.admission.room(call), asked)
     broker.clients.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
     return OK

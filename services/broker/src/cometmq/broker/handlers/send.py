@@ -439,8 +439,8 @@ def _unknown_topic(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
 def choose_queue(broker: Broker, config: TopicConfig, queue_id: int, call: Call[SendHeader]) -> int:
     """Return the queue to write to; for a negative queue id, the broker chooses."""
     if queue_id < 0:
-        broker.stats.any_queue_count += 1
-        return broker.stats.any_queue_count % max(1, config.write_queue_nums)
+        broker.stats.chosen_queue_count += 1
+        return broker.stats.chosen_queue_count % max(1, config.write_queue_nums)
     if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
         raise ServerError(refusals.queue_illegal(queue_id, config, call.peer.address))
     return queue_id

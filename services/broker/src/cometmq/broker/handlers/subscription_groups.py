@@ -2,7 +2,7 @@
 """Administrative requests about subscription groups."""
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.admin import json_body, refuse_on_slave, save_table
+from cometmq.broker.handlers.admin import body_of, refuse_on_slave, save_table
 from cometmq.broker.limits import GROUPS, check_total
 from cometmq.broker.names import check_group
 from cometmq.broker.tables.topics import QUEUE_NUMS_MAX
@@ -18,7 +18,7 @@ from cometmq.remoting.names import retry_topic
 async def update_and_create_subscriptiongroup(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Create or replace a group; a field that the request omits gets its default."""
     refuse_on_slave(broker)
-    config = json_body(call, SubscriptionGroupConfig)
+    config = body_of(call, SubscriptionGroupConfig)
     check_group(config.group_name)
     if not 0 <= config.retry_queue_nums <= QUEUE_NUMS_MAX:
         raise ServerError(

@@ -120,7 +120,7 @@ class BrokerStats(Source):
         self.pull_seconds = latency_buckets()  # of pulls that were answered without being held
         self.send_back_count = 0
         self.busy_count = 0
-        self.any_queue_count = 0  # sends that left the queue to the broker
+        self.chosen_queue_count = 0  # sends whose queue the broker chose
         self.topics: dict[str, TopicStats] = {}
         self.groups: dict[tuple[str, str], GroupStats] = {}  # topic, group
         self.levels: dict[int, LevelStats] = {}  # queue id of the delayed messages

@@ -16,7 +16,7 @@ from cometmq.remoting.transport.dispatch import Handler
 ContextT = TypeVar("ContextT")
 
 KINDS: Final = {
-    code: command.kind for code, command in COMMANDS.items() if command.kind is not Kind.ANY_ROLE
+    code: command.kind for code, command in COMMANDS.items() if command.kind is not Kind.ALWAYS
 }
 
 
