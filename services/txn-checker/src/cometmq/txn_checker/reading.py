@@ -2,6 +2,7 @@
 """Reads the half and op queues of one broker into its ledger."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Final
 
 from cometmq.remoting.errors import RemoteProtocolError
@@ -12,6 +13,7 @@ from cometmq.txn_checker.entry import NO_HALF
 from cometmq.txn_checker.ledger import Ledger
 from cometmq.txn_checker.settings import TxnCheckerSettings
 from cometmq.txn_checker.stats import FollowerStats
+from cometmq.txn_checker.tables import HalfTable, OpTable
 
 TOPIC_WAIT_S: Final = 1.0
 
@@ -81,13 +83,7 @@ class QueueReader:
 
     async def read_halves(self) -> None:
         ledger = self._ledger
-        sweep_end = 0
-        while True:
-            pulled = await self._link.pull(HALF_TOPIC, ledger.halves.next)
-            if pulled is None:
-                await asyncio.sleep(TOPIC_WAIT_S)
-                continue
-            _check_end(HALF_TOPIC, ledger.halves.next, pulled)
+        async for pulled in self._pulls(HALF_TOPIC, ledger.halves):
             ledger.halves_gone(pulled.min_offset)
             records = pulled.in_order(ledger.halves.next)
             ledger.add_halves(
@@ -95,35 +91,38 @@ class QueueReader:
             )
             self._stats.half_behind = max(0, pulled.max_offset - ledger.halves.next)
             self._halves_moved.set()
-            sweep_end = await self._rest(ledger.halves.next, sweep_end or pulled.max_offset)
-
-    async def _rest(self, offset: int, sweep_end: int) -> int:
-        """Pause after a sweep; return where it ends, or 0 if the next pull begins another.
-
-        A sweep ends where the queue ended at its first pull. The next sweep reads the messages that
-        arrive meanwhile: checks are due only seconds later, and reading messages one by one costs
-        the broker more than storing them.
-        """
-        if offset < sweep_end:
-            return sweep_end
-        await asyncio.sleep(self._settings.pull_pause / 1_000)
-        return 0
 
     async def read_ops(self) -> None:
         ledger = self._ledger
-        sweep_end = 0
-        while True:
-            pulled = await self._link.pull(OP_HALF_TOPIC, ledger.ops.next)
-            if pulled is None:
-                await asyncio.sleep(TOPIC_WAIT_S)
-                continue
-            _check_end(OP_HALF_TOPIC, ledger.ops.next, pulled)
+        async for pulled in self._pulls(OP_HALF_TOPIC, ledger.ops):
             ledger.ops_gone(pulled.min_offset)
             records = pulled.in_order(ledger.ops.next)
             await self._take_ops([[] if record is None else ended_by(record) for record in records])
             self._stats.op_behind = max(0, pulled.max_offset - ledger.ops.next)
             self._ops_moved.set()
-            sweep_end = await self._rest(ledger.ops.next, sweep_end or pulled.max_offset)
+
+    async def _pulls(self, topic: str, queue: HalfTable | OpTable) -> AsyncIterator[Pulled]:
+        """Pull a queue from `queue.next` on, which the caller advances; pause after each sweep.
+
+        Raise an error if the queue is shorter than the part already read: the next start compares
+        the messages themselves. A sweep ends where the queue ended at its first pull. The next
+        sweep reads the messages that arrive meanwhile: checks are due only seconds later, and
+        reading messages one by one costs the broker more than storing them.
+        """
+        sweep_end = 0
+        while True:
+            pulled = await self._link.pull(topic, queue.next)
+            if pulled is None:
+                await asyncio.sleep(TOPIC_WAIT_S)
+                continue
+            if pulled.max_offset < queue.next:
+                text = f"{topic} ends at {pulled.max_offset}, but was read up to {queue.next}"
+                raise RemoteProtocolError(text)
+            yield pulled
+            sweep_end = sweep_end or pulled.max_offset
+            if queue.next >= sweep_end:
+                sweep_end = 0
+                await asyncio.sleep(self._settings.pull_pause / 1_000)
 
     async def _take_ops(self, ops: list[list[int]]) -> None:
         """Apply op messages; wait if they refer to half messages that have not been read yet."""
@@ -143,14 +142,3 @@ class QueueReader:
         while self._ledger.ops.next < op_end:
             self._ops_moved.clear()
             await self._ops_moved.wait()
-
-
-def _check_end(topic: str, known: int, pulled: Pulled) -> None:
-    """Raise an error if a queue is shorter than the part already read.
-
-    The next start compares the messages themselves.
-    """
-    if pulled.max_offset < known:
-        raise RemoteProtocolError(
-            f"{topic} ends at {pulled.max_offset}, but was read up to {known}"
-        )
