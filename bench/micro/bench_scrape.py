@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time a scrape of a broker with many topics and groups.
 
-The figures are the event loop's share, its longest step, and the rest, which runs on a thread. The
-broker and its store are real. The budget is 50 ms on the loop for 10,000 series. `--names own`
+The figures are the event loop's share, its longest step, the rest, which runs on a thread, and how
+long the loop takes to free what is left. The broker and its store are real, and garbage is
+collected as in the program. The budget is 50 ms on the loop for 10,000 series. `--names own`
 leaves out the names of rocketmq-exporter and RocketMQ 5.
 """
 
@@ -22,7 +23,8 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.metrics import Registry
-from cometmq.runtime.metrics.text import render
+from cometmq.runtime.metrics.text import render_and_drop
+from cometmq.runtime.process.garbage import freezing
 from cometmq.runtime.settings import load
 
 ROUNDS: Final = 40
@@ -44,8 +46,9 @@ def fill(app: BrokerApp, count: int) -> None:
 
 
 def measure(registry: Registry) -> None:
-    """Scrape several times and print the best round."""
-    best = longest = thread = float("inf")
+    """Scrape several times; print the best round, and the longest holds of all."""
+    best = thread = float("inf")
+    longest = freeing = 0.0  # of any round
     text = b""
     for _ in range(ROUNDS):
         work = registry.collect()
@@ -59,15 +62,19 @@ def measure(registry: Registry) -> None:
                 families = end.value
             steps.append(time.thread_time_ns() - start)
         best = min(best, sum(steps))
-        longest = min(longest, max(steps))
+        longest = max(longest, *steps)
         start = time.thread_time_ns()
-        text = render(families)
+        text = render_and_drop(families)
         thread = min(thread, time.thread_time_ns() - start)
+        start = time.thread_time_ns()
+        del families
+        freeing = max(freeing, time.thread_time_ns() - start)
     series = sum(not line.startswith(b"#") for line in text.splitlines())
     each_ms = best / 1e6 * 10_000 / series
     print(
         f"{series} series, {len(text)} bytes: {best / 1e6:.1f} ms of the loop,"
-        f" longest step {longest / 1e6:.2f} ms, {thread / 1e6:.1f} ms on a thread"
+        f" longest step {longest / 1e6:.2f} ms, {thread / 1e6:.1f} ms on a thread,"
+        f" {freeing / 1e6:.2f} ms to free the rest"
     )
     print(
         f"10,000 series: {each_ms:.1f} ms of the loop, budget {BUDGET_MS:.0f} ms"
@@ -100,7 +107,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topics", type=int, default=500)
     parser.add_argument("--names", choices=["all", "own"], default="all")
-    uvloop.run(run(parser.parse_args()))
+    with freezing():
+        uvloop.run(run(parser.parse_args()))
 
 
 if __name__ == "__main__":

@@ -5,16 +5,19 @@ import asyncio
 import contextlib
 import json
 import socket
+import threading
 import time
 from collections import Counter
 from http import HTTPStatus
 from itertools import pairwise
 
 import pytest
+from prometheus_client.metrics_core import GaugeMetricFamily
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime import admin_http
 from cometmq.runtime.admin_http import ACCEPTED_AT_ONCE, HEAD_BYTES_MAX, AdminHttp
+from cometmq.runtime.metrics import Registry
 
 
 @pytest.fixture
@@ -50,6 +53,42 @@ async def test_metrics_are_served(admin):
     assert head.startswith("HTTP/1.1 200 OK")
     assert f"Content-Length: {len(body)}" in head
     assert b"cometmq_loop_lag_seconds_bucket" in body
+
+
+class Kept:
+    """A source of two families, the second of which notes what is left of the first."""
+
+    def __init__(self):
+        self.left = []
+
+    def collect(self):
+        first, second = GaugeMetricFamily("first", "."), GaugeMetricFamily("second", ".")
+        for number in range(1_000):
+            first.add_metric((), number)
+        samples = first.samples
+
+        note = self.left.append
+
+        class Noting(float):
+            def __ge__(self, other):  # a comparison of the renderer
+                note((len(samples), threading.current_thread().name))
+                return float.__ge__(self, other)
+
+        second.add_metric((), Noting(1))
+        yield first
+        yield second
+
+
+async def test_a_scrape_is_freed_by_its_thread_family_by_family():
+    """The loop freed all samples at once: 10 ms, if there are 42,000."""
+    http, source = AdminHttp(Registry(has_process_metrics=False)), Kept()
+    http.registry.add(source)
+    answer = await http.answer("GET", "/metrics")
+    assert answer.body.count(b"\nfirst ") == 1_000
+    assert b"\nsecond 1.0\n" in answer.body
+    ((left_count, thread),) = source.left
+    assert left_count == 0
+    assert thread != threading.main_thread().name
 
 
 async def test_files_of_metrics_are_appended_once_they_exist(tmp_path):

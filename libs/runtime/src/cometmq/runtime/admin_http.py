@@ -162,7 +162,7 @@ class AdminHttp:
     async def _metrics(self) -> Answer:
         text = await self._worker.submit(_import_text)
         families = await self._incremental.run(self.registry.collect())
-        body = await self._worker.submit(lambda: text.render(families))
+        body = await self._worker.submit(lambda: text.render_and_drop(families))
         for path in self._metrics_files:
             body += await self._worker.submit(partial(self._content, path))
         return Answer(HTTPStatus.OK, body, text.CONTENT_TYPE_LATEST)
