@@ -53,7 +53,7 @@ class Hanging:
             raise self._answers.pop(0)
         return 0
 
-    async def send(self, message, queue=None):
+    async def send(self, message, queue=None, timeout_ms=0):
         self.sent.append((message.message_id, queue))
         if self._sends:
             raise self._sends.pop(0)
@@ -107,7 +107,7 @@ async def test_a_retry_of_the_producer_is_counted_too():
     patience = Patience(300)
 
     class Retrying(Hanging):
-        async def send(self, message, queue=None):
+        async def send(self, message, queue=None, timeout_ms=0):
             lost: Any = SimpleNamespace(message_id=message.message_id, error=ConnectionLost("cut"))
             patience.after_send(lost)
             return await super().send(message, queue)

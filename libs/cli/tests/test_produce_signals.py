@@ -157,7 +157,7 @@ async def test_a_second_cancellation_ends_the_pending_sends_at_once():
 
 async def test_a_stop_ends_the_pause_before_a_retry():
     class Down:
-        async def send(self, message):
+        async def send(self, message, queue=None, timeout_ms=0):
             raise BrokerMissing("down")
 
     producer: Any = Down()

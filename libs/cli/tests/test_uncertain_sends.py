@@ -50,7 +50,7 @@ class _Failing:
     async def queues(self, topic):
         return [MessageQueue(topic, "b", 0)]
 
-    async def send(self, message, queue=None):
+    async def send(self, message, queue=None, timeout_ms=0):
         raise self.errors.pop(0) if len(self.errors) > 1 else self.errors[0]
 
 

@@ -24,6 +24,7 @@ from cometmq.cli.connecting import (
     with_access,
     wrong_usage,
 )
+from cometmq.cli.limits import BriefEnd, with_limit
 from cometmq.cli.output import AsJson, Cell, print_notes, print_rows
 from cometmq.client import Producer, ProducerOptions
 from cometmq.client.errors import ClientError, InvalidArgument
@@ -32,6 +33,8 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.names import SEND_FORBIDDEN_TOPICS
 
 GROUP: Final = "CLI_RESTORER"
+END_S: Final = 1.0
+"""Time to leave the brokers; all sends have ended before."""
 COLUMNS: Final = (
     "Topic", "To", "Messages", "Restored", "Left out", "Verified", "Differ", "Group offsets",
 )  # fmt: skip
@@ -102,8 +105,10 @@ def restore(  # noqa: PLR0913  # one parameter per option
         await _confirmed(admin, works, has_groups=groups, is_confirmed=yes)
         for it in works:
             it.begin_again()
-        producer = Producer(GROUP, namesrv, options=with_access(ProducerOptions()), log=NO_LOG)
-        async with producer:
+        options = with_limit(with_access(ProducerOptions()), timeout or None)
+        async with BriefEnd(END_S) as end:
+            started = Producer(GROUP, namesrv, options=options, log=NO_LOG)
+            producer = await end.enter_async_context(started)
             return [await it.run(admin, producer, manner) for it in works]
 
     rows = ask(namesrv, question)

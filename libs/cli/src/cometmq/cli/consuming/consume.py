@@ -19,8 +19,9 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, wrong_usage
 from cometmq.cli.consuming.member_source import as_member
 from cometmq.cli.consuming.message_format import HEADERS_FORMAT, HELP, Piece, compiled
 from cometmq.cli.consuming.observer import LAST, as_observer
-from cometmq.cli.consuming.source import Printed, Source
+from cometmq.cli.consuming.source import Printed, Source, Wanted
 from cometmq.cli.consuming.spans import LAST_MAX, Span, as_reader, parse_span
+from cometmq.cli.limits import BriefEnd, Limit
 from cometmq.cli.lookup import check_not_reserved
 from cometmq.cli.messaging import shell
 from cometmq.cli.meter import live, rate
@@ -37,6 +38,8 @@ from cometmq.runtime.service import new_event_loop
 
 VARIABLE: Final = "MESSAGE_"
 """The prefix of the variables that tell a command about its message."""
+END_S: Final = 3.0
+"""Time to commit the last offsets, and to leave the group."""
 HINT_S: Final = 1.0
 """Idle time after which a terminal shows that the command is waiting."""
 
@@ -139,21 +142,23 @@ def consume(  # noqa: PLR0913  # one parameter per option
 
     async def main() -> int:
         nonlocal failed
+        limit = Limit(timeout)
+        wanted = Wanted(namesrv, topic, selector, timeout)
         if group is not None:
-            source = as_member(namesrv, topic, group, selector, span.start)
+            source = as_member(wanted, group, span.start)
         elif span.is_bounded:
-            source = as_reader(namesrv, topic, selector, span, queue, offset)
+            source = as_reader(wanted, span, queue, offset)
         else:
-            source = as_observer(
-                namesrv, topic, selector, span.start or LAST, span.last, queue, offset
-            )
-        async with source as messages, asyncio.TaskGroup() as tasks:
-            watch = tasks.create_task(fail_if_output_closes())
-            printer = Printer(messages, topic, render, command)
-            async with live(printer.progress, beside_output=True):
-                count = await printer.print_all(count_max, timeout)
+            source = as_observer(wanted, span.start or LAST, span.last, queue, offset)
+        async with BriefEnd(END_S) as end:
+            messages = await limit.start(end.enter_async_context(source))
+            printer = Printer(messages, topic, render, limit, command)
+            async with asyncio.TaskGroup() as tasks:
+                watch = tasks.create_task(fail_if_output_closes())
+                async with live(printer.progress, beside_output=True):
+                    count = await printer.print_all(count_max)
+                watch.cancel()
             failed = printer.failed
-            watch.cancel()
         return count
 
     printed = run(main(), loop_factory=new_event_loop)
@@ -235,9 +240,15 @@ class Printer:
     """Prints messages, or runs a command for each; on a terminal, a hint when there are none."""
 
     def __init__(
-        self, source: Source, topic: str, render: Piece, command: str | None = None
+        self,
+        source: Source,
+        topic: str,
+        render: Piece,
+        limit: Limit,
+        command: str | None = None,
     ) -> None:
         self._source = source
+        self._limit = limit
         self._topic = topic
         self._render = render
         self._command = command
@@ -248,12 +259,12 @@ class Printer:
         self.failed = 0
         """Messages whose command failed."""
 
-    async def print_all(self, count_max: int | None, timeout_s: float | None) -> int:
-        """Print until the count is reached or the timeout passes; return the count."""
+    async def print_all(self, count_max: int | None) -> int:
+        """Print until the count is reached or the limit passes; return the count."""
         out, source = sys.stdout.buffer, self._source
         is_last_wait = False
         while self.count != count_max:
-            printed = await self._next(timeout_s)
+            printed = await self._next()
             if printed is None:
                 if source.is_finished:
                     break
@@ -264,6 +275,7 @@ class Printer:
                 is_last_wait = True
                 continue
             is_last_wait = False
+            self._limit.renew()
             if self._command is not None:
                 printed.is_refused = await self._is_refused(printed.message, self._command)
             else:
@@ -284,7 +296,7 @@ class Printer:
             print_errors([f"message {message.message_id}: the command ended with {end}"])
         return bool(status)
 
-    async def _next(self, timeout_s: float | None) -> Printed | None:
+    async def _next(self) -> Printed | None:
         if not self._source.empty():
             return self._source.get_nowait()
         self._is_waiting = True
@@ -292,7 +304,7 @@ class Printer:
             asyncio.get_running_loop().call_later(HINT_S, self._hint)
             self._is_hint_due = False
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(self._limit.wait_s()):
                 return await self._source.get()
         except TimeoutError:
             return None

@@ -2,17 +2,24 @@
 """The member of a group in `cometmq consume`: printed messages are committed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from cometmq.cli.complaints import Complaints
 from cometmq.cli.connecting import with_access
 from cometmq.cli.consuming.observer import FIRST, LAST, PLACES, begin_of
-from cometmq.cli.consuming.source import Ends, Faults, Printed, Source, queues_to_read, readable
+from cometmq.cli.consuming.source import (
+    Ends,
+    Faults,
+    Printed,
+    Source,
+    Wanted,
+    queues_to_read,
+    readable,
+)
 from cometmq.cli.say import say
 from cometmq.client import (
-    ClientOptions,
     ConsumeFrom,
     ConsumeResult,
     MessageExt,
@@ -20,7 +27,6 @@ from cometmq.client import (
     PushConsumer,
     PushOptions,
 )
-from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
@@ -39,7 +45,6 @@ from cometmq.remoting.errors import (
     SubscriptionGroupNotExist,
     SubscriptionParseFailed,
 )
-from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.visible import command
 
 DRAIN_MS: Final = 500
@@ -52,12 +57,9 @@ _REFUSALS: Final = frozenset(
 
 
 @asynccontextmanager
-async def as_member(
-    namesrv: str, topic: str, group: str, selector: str | MessageSelector, start: str | None
-) -> AsyncIterator[Source]:
+async def as_member(wanted: Wanted, group: str, start: str | None) -> AsyncIterator[Source]:
     """Consume for a group; messages not printed at the end are redelivered to the next member."""
-    ends = Ends(namesrv, topic)
-    faults = Faults(topic)
+    ends, faults = Ends(wanted), Faults(wanted.topic)
     source = Source(1, ends, faults.positions, faults)
     is_leaving = False
 
@@ -75,22 +77,18 @@ async def as_member(
         return ConsumeResult.SUCCESS
 
     check_group(group)
-    check_topic(topic)
+    check_topic(wanted.topic)
     consume_from, moment_ms = _group_start(start or LAST)
-    async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
-        queues, brokers = await queues_to_read(admin, topic), await readable(admin, topic)
-        ends.begin(queues, brokers)
-        await _try_to_pull(brokers, group, queues, selector)
-        retries = await _retries(brokers, group)
-        if start is not None:
-            await _place_group(admin, group, topic, start)
+    retries = await _prepared(wanted, ends, group, start)
     options = PushOptions(
         consume_from=consume_from, consume_timestamp_ms=moment_ms, concurrency=1, drain_ms=DRAIN_MS,
         max_reconsume_times=retries,
     )  # fmt: skip
     log = MemberComplaints(group, faults)
-    consumer = PushConsumer(group, namesrv, listener=listen, options=with_access(options), log=log)
-    consumer.subscribe(topic, selector)
+    consumer = PushConsumer(
+        group, wanted.namesrv, listener=listen, options=with_access(options), log=log
+    )
+    consumer.subscribe(wanted.topic, wanted.selector)
     async with consumer, asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(log.fail_if_refused())
         try:
@@ -103,37 +101,53 @@ async def as_member(
                     printed.done.set()
 
 
+async def _prepared(wanted: Wanted, ends: Ends, group: str, start: str | None) -> int:
+    """Check that the group may read the topic, and place it; return its limit of retries."""
+    async with wanted.admin() as admin:
+        queues = await queues_to_read(admin, wanted.topic)
+        brokers = await readable(admin, wanted.topic)
+        ends.begin(queues, brokers)
+        silent = await _try_to_pull(brokers, group, queues, wanted.selector)
+        answering = {name: broker for name, broker in brokers.items() if name not in silent}
+        if start is not None:
+            await _place_group(answering, silent, group, queues, start)
+        return await _retries(answering, group)
+
+
 async def _try_to_pull(
     brokers: Mapping[str, BrokerAdmin],
     group: str,
     queues: Sequence[MessageQueue],
     selector: str | MessageSelector,
-) -> None:
+) -> set[str]:
     """Raise a broker's refusal before the group joins or gets offsets there, so that a refused
-    command leaves nothing behind.
+    command leaves nothing behind; return the names of the brokers that do not answer.
     """
 
     wanted = subscription("-", selector, version_ms=0)
+    silent: set[str] = set()
 
     async def attempt(broker: BrokerAdmin) -> None:
         queue = next((it for it in queues if it.broker_name == broker.name), None)
         if queue is None:
             return
         place = (queue.topic, queue.queue_id)
-        with suppress(*NO_ANSWER):  # the consumer reports it, and reads the other brokers
-            try:
-                end = await broker.max_offset(*place)
-                await broker.pull(
-                    *place, end, count_max=1, group=group,
-                    expression=wanted.sub_string, expression_type=str(wanted.expression_type),
-                )  # fmt: skip
-            except CommandError as error:
-                if type(error) in _REFUSALS:
-                    raise _refusal(group, broker.name, error) from error
+        try:
+            end = await broker.max_offset(*place)
+            await broker.pull(
+                *place, end, count_max=1, group=group,
+                expression=wanted.sub_string, expression_type=str(wanted.expression_type),
+            )  # fmt: skip
+        except CommandError as error:
+            if type(error) in _REFUSALS:
+                raise _refusal(group, broker.name, error) from error
+        except NO_ANSWER:
+            silent.add(broker.name)  # the consumer reports it, and reads the other brokers
 
     async with asyncio.TaskGroup() as tasks:
         for broker in brokers.values():
             tasks.create_task(attempt(broker))
+    return silent
 
 
 async def _retries(brokers: Mapping[str, BrokerAdmin], group: str) -> int:
@@ -199,16 +213,22 @@ class MemberComplaints(Complaints):
         raise ClientError(await self._refusal)
 
 
-async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -> None:
+async def _place_group(
+    brokers: Mapping[str, BrokerAdmin],
+    unanswered: Iterable[str],
+    group: str,
+    queues: Sequence[MessageQueue],
+    start: str,
+) -> None:
     """Store the start offsets of a group that has neither members nor offsets.
 
     Otherwise brokers would start the group at offset 0 of a young queue, regardless of the group's
     request (youngQueueStartsAtZero).
     """
-    queues = await admin.queues(topic)
+    topic = queues[0].topic
     placed: list[bool] = []
-    silent: list[str] = []
-    for broker in (await readable(admin, topic)).values():
+    silent = sorted(unanswered)
+    for broker in brokers.values():
         here = [queue for queue in queues if queue.broker_name == broker.name]
         try:
             placed.append(await _place_at(broker, group, here, start))

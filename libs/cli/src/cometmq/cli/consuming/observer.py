@@ -16,6 +16,7 @@ from cometmq.cli.consuming.source import (
     Positions,
     Printed,
     Source,
+    Wanted,
     names_of,
     queues_to_read,
     readable,
@@ -23,20 +24,16 @@ from cometmq.cli.consuming.source import (
 from cometmq.cli.lookup import chosen_queues
 from cometmq.cli.say import say
 from cometmq.client import (
-    ClientOptions,
     InvalidArgument,
     LitePullConsumer,
     LitePullOptions,
     MessageQueue,
 )
-from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, broker_missing
-from cometmq.client.subscriptions import MessageSelector
 from cometmq.insight import times
 from cometmq.remoting.errors import NO_ANSWER
-from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.names import TOOLS_GROUP
 
 FIRST: Final = "first"
@@ -47,17 +44,12 @@ WAITING_MAX: Final = 1_000
 
 
 @asynccontextmanager
-async def as_observer(  # one parameter per option
-    namesrv: str,
-    topic: str,
-    selector: str | MessageSelector,
-    start: str,
-    last: int | None,
-    queue: str | None,
-    offset: int | None,
+async def as_observer(
+    wanted: Wanted, start: str, last: int | None, queue: str | None, offset: int | None
 ) -> AsyncIterator[Source]:
     """Read queues without committing any offset; `last` is a number of messages before each end."""
-    async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
+    topic = wanted.topic
+    async with wanted.admin() as admin:
         queues = chosen_queues(await queues_to_read(admin, topic), topic, queue)
         brokers = await readable(admin, topic)
 
@@ -70,9 +62,9 @@ async def as_observer(  # one parameter per option
 
         offsets = GivenOffsets(queues, begin)
         await _find_begins(offsets, queues, brokers)
-        ends = Ends(namesrv, topic)
+        ends = Ends(wanted)
         ends.begin(queues, brokers)
-        async with _read(namesrv, topic, selector, offsets, ends) as source:
+        async with _read(wanted, offsets, ends) as source:
             yield source
 
 
@@ -101,18 +93,16 @@ async def _find_begins(
 
 
 @asynccontextmanager
-async def _read(
-    namesrv: str, topic: str, selector: str | MessageSelector, offsets: "GivenOffsets", ends: Ends
-) -> AsyncIterator[Source]:
-    faults = Faults(topic)
+async def _read(wanted: Wanted, offsets: "GivenOffsets", ends: Ends) -> AsyncIterator[Source]:
+    faults = Faults(wanted.topic)
     consumer = LitePullConsumer(
         TOOLS_GROUP,
-        namesrv,
+        wanted.namesrv,
         options=with_access(LitePullOptions(auto_commit=False, pull_count_max=32)),
         offsets=offsets,
         log=ObserverComplaints(faults),
     )
-    consumer.assign(offsets.positions, selector)
+    consumer.assign(offsets.positions, wanted.selector)
 
     async def positions() -> Positions:
         await consumer.commit()  # moves only `offsets`

@@ -8,18 +8,20 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from cometmq.cli.admin import missing_text
 from cometmq.cli.connecting import with_access
+from cometmq.cli.limits import with_limit
 from cometmq.cli.output import print_notes
 from cometmq.cli.verbs.topic_changes import unreadable_notes
 from cometmq.client import ClientOptions, MessageExt, MessageQueue
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import ClientError, broker_missing
+from cometmq.client.subscriptions import MessageSelector
 from cometmq.insight.words import counted
 from cometmq.remoting.errors import CometError, ConnectFailed, ConnectionLost, RequestTimeout
 from cometmq.remoting.log import NO_LOG
@@ -60,12 +62,25 @@ class Unread(msgspec.Struct):
     """Whether a broker that answers has more messages, which the next pull may return."""
 
 
+class Wanted(NamedTuple):
+    """What to read, where, and the user's time limit."""
+
+    namesrv: str
+    topic: str
+    selector: str | MessageSelector
+    limit_s: float | None = None
+
+    def admin(self) -> AdminClient:
+        """Return a client, to be started, whose requests end within the limit."""
+        options = with_limit(with_access(ClientOptions()), self.limit_s)
+        return AdminClient(self.namesrv, options=options, log=NO_LOG)
+
+
 class Ends:
     """Queries brokers for the ends of a topic's queues."""
 
-    def __init__(self, namesrv: str, topic: str) -> None:
-        self._namesrv = namesrv
-        self._topic = topic
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
         self._queues: list[MessageQueue] = []
         self._addresses: dict[str, str] = {}
 
@@ -82,13 +97,11 @@ class Ends:
         """
         found = Unread()
         names = sorted({queue.broker_name for queue in self._queues})
-        async with AdminClient(
-            self._namesrv, options=with_access(ClientOptions()), log=NO_LOG
-        ) as admin:
+        async with self._wanted.admin() as admin:
             with suppress(CometError):  # the addresses known at the start remain
                 self._addresses |= {
                     name: broker.address
-                    for name, broker in (await readable(admin, self._topic)).items()
+                    for name, broker in (await readable(admin, self._wanted.topic)).items()
                 }
             async with asyncio.TaskGroup() as tasks:
                 for name in names:

@@ -16,7 +16,16 @@ import msgspec
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.connecting import with_access
 from cometmq.cli.consuming.observer import FIRST, LAST, PLACES, begin_of
-from cometmq.cli.consuming.source import Ends, Printed, Source, Unread, queues_to_read, readable
+from cometmq.cli.consuming.source import (
+    Ends,
+    Printed,
+    Source,
+    Unread,
+    Wanted,
+    queues_to_read,
+    readable,
+)
+from cometmq.cli.limits import with_limit
 from cometmq.cli.lookup import chosen_queues
 from cometmq.cli.output import print_notes
 from cometmq.client import ClientOptions, InvalidArgument, MessageExt, MessageQueue
@@ -112,21 +121,17 @@ def _range(text: str, now_ms: int) -> tuple[str | None, str | None]:
 
 
 @asynccontextmanager
-async def as_reader(  # one parameter per option
-    namesrv: str,
-    topic: str,
-    selector: str | MessageSelector,
-    span: Span,
-    queue: str | None,
-    offset: int | None,
+async def as_reader(
+    wanted: Wanted, span: Span, queue: str | None, offset: int | None
 ) -> AsyncIterator[Source]:
     """Read a span, and end the source at its end; brokers that do not answer are recorded."""
-    async with CommandAdmin(namesrv, options=with_access(ClientOptions())) as admin:
+    topic, options = wanted.topic, with_limit(with_access(ClientOptions()), wanted.limit_s)
+    async with CommandAdmin(wanted.namesrv, options=options) as admin:
         queues = chosen_queues(await queues_to_read(admin, topic), topic, queue)
         brokers = await readable(admin, topic)
-        reader = _Reader(admin, brokers, selector, span)
+        reader = _Reader(admin, brokers, wanted.selector, span)
         await reader.find_ends(queues, offset)
-        source = _SpanSource(AHEAD_MAX, Ends(namesrv, topic))
+        source = _SpanSource(AHEAD_MAX, Ends(wanted))
 
         async def feed() -> None:
             async for message in reader.messages():

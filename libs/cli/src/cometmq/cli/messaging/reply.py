@@ -18,7 +18,7 @@ from cometmq.cli.connecting import (
     wrong_usage,
 )
 from cometmq.cli.consuming.member_source import as_member
-from cometmq.cli.consuming.source import Source
+from cometmq.cli.consuming.source import Source, Wanted
 from cometmq.cli.lookup import check_not_reserved
 from cometmq.cli.messaging.answers import Answer, echo, output_of, text
 from cometmq.cli.output import AsJson, Cell, print_errors, print_facts
@@ -115,7 +115,7 @@ def reply(  # noqa: PLR0913  # one parameter per option
             Producer(
                 GROUP, namesrv, options=with_access(ProducerOptions()), log=NO_LOG
             ) as producer,
-            as_member(namesrv, topic, members, tag, None) as source,
+            as_member(Wanted(namesrv, topic, tag), members, None) as source,
             _ended_with_the_output(),
         ):
             say(f"waiting for requests on {topic} as {members}, Ctrl-C to exit", err=True)

@@ -11,6 +11,7 @@ import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access, wrong_usage
 from cometmq.cli.consuming.message_format import compiled
+from cometmq.cli.limits import BriefEnd, with_limit
 from cometmq.cli.output import print_errors, print_notes
 from cometmq.cli.streams import is_terminal
 from cometmq.cli.verbs.lines import Line, line_form, message_of_line, pairs
@@ -24,6 +25,8 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.service import new_event_loop
 
 GROUP: Final = "CLI_REQUESTER"
+END_S: Final = 1.0
+"""Time to leave the brokers; no reply is awaited any more."""
 BODY_BYTES_MAX: Final = 4 << 20
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -87,8 +90,10 @@ def request(  # noqa: PLR0913  # one parameter per option
 
     async def main() -> list[float]:
         took: list[float] = []
-        options = with_access(ProducerOptions())
-        async with Producer(GROUP, namesrv, options=options, log=NO_LOG) as producer:
+        options = with_limit(with_access(ProducerOptions()), timeout)
+        async with BriefEnd(END_S) as end:
+            started = Producer(GROUP, namesrv, options=options, log=NO_LOG)
+            producer = await end.enter_async_context(started)
             for number in range(1, count + 1):
                 message = message_of(number)
                 begin = monotonic()

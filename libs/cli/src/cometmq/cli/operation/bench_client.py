@@ -107,8 +107,9 @@ async def _run(task: Task, outcome: Outcome, pipe: Any) -> None:
         reporting = tasks.create_task(report())
         try:
             await work(task, outcome)
-        except CometError as error:
-            _failed(outcome, error)
+        except* CometError as errors:  # of a queue or of the whole task
+            for error in errors.exceptions:
+                _failed(outcome, error)
         finally:
             reporting.cancel()
 

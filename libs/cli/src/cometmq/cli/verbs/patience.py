@@ -26,6 +26,10 @@ from cometmq.remoting.errors import CometError, CommandError, RequestTimeout, Tr
 
 FIRST_PAUSE_S: Final = 0.1
 PAUSE_S_MAX: Final = 1.0
+SEND_TIMEOUT_MS: Final = 4_000
+"""Longer than slaveTimeout (3 s), after which a master answers without its slave."""
+ATTEMPT_MS_MIN: Final = 1_000
+"""Time limit of an attempt that begins just before the deadline."""
 BUSY: Final = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY})
 """Refusals of a broker that is overloaded, starting, stopping, or out of disk space."""
 
@@ -49,7 +53,9 @@ class Patience(SendHook):
     def __init__(self, limit_s: float) -> None:
         self.repeated_count = 0
         """Stored messages of which an unanswered attempt may have stored another copy."""
-        self._limit_s = limit_s
+        self.limit_s = limit_s
+        self._begin = monotonic()
+        self._has_stored = False
         self._unanswered: set[str] = set()  # ids of messages that may be stored
         self._is_topic_known = False
         self._is_outage_named = False
@@ -73,19 +79,19 @@ class Patience(SendHook):
         """
         message_id = message.message_id or producer.new_message_id()
         message = msgspec.structs.replace(message, message_id=message_id)
-        deadline = monotonic() + self._limit_s
+        deadline = (monotonic() if self._has_stored else self._begin) + self.limit_s
         pause_s = FIRST_PAUSE_S
         repeats = 0
         while True:
             is_repeat = message_id in self._unanswered
             try:
-                result = await self._attempt(producer, message, message_id)
+                result = await self._attempt(producer, message, message_id, deadline)
             except CometError as error:
                 if isinstance(error, SendFailed) and error.may_be_stored:
                     self._unanswered.add(message_id)
                     self._is_topic_known = True
                 repeats += is_repeat and _has_timed_out(error)
-                has_time = bool(self._limit_s) and not self._stopped.is_set()
+                has_time = bool(self.limit_s) and not self._stopped.is_set()
                 may_pass = has_time and repeats < REPEATS_MAX and self._may_pass(error)
                 left_s = deadline - monotonic()
                 if may_pass and left_s > 0:
@@ -95,26 +101,32 @@ class Patience(SendHook):
                     if not self._stopped.is_set():
                         continue
                     may_pass = False
-                limit = f"; gave up after {self._limit_s:g} s (--timeout)" if may_pass else ""
+                limit = f"; gave up after {self.limit_s:g} s (--timeout)" if may_pass else ""
                 if repeats >= REPEATS_MAX:
                     limit = _WAITING_TEXT
                 self._give_up(error, message, message_id, limit)
-            self._is_topic_known = True
+            self._is_topic_known = self._has_stored = True
             self._is_outage_named = False
             self.repeated_count += message_id in self._unanswered
             self._unanswered.discard(message_id)
             return result
 
-    async def _attempt(self, producer: Producer, message: Message, message_id: str) -> SendResult:
-        """Send a message.
+    async def _attempt(
+        self, producer: Producer, message: Message, message_id: str, deadline: float
+    ) -> SendResult:
+        """Send a message; the attempt ends soon after the deadline.
 
         If an earlier attempt went unanswered, wait until a broker answers, and send to it once: a
         hanging broker keeps each attempt in its socket buffers, and stores all of them later.
         """
-        if message_id not in self._unanswered:
-            return await producer.send(message)
-        queue = await answering_queue(producer, message.topic)
-        return await producer.send(message, queue=queue)
+        queue = None
+        if message_id in self._unanswered:
+            queue = await answering_queue(producer, message.topic)
+        timeout_ms = SEND_TIMEOUT_MS
+        if self.limit_s:
+            left_ms = int((deadline - monotonic()) * 1_000)
+            timeout_ms = min(timeout_ms, max(left_ms, ATTEMPT_MS_MIN))
+        return await producer.send(message, queue=queue, timeout_ms=timeout_ms)
 
     def _give_up(
         self, error: CometError, message: Message, message_id: str, limit: str
@@ -164,7 +176,7 @@ class Patience(SendHook):
         """
         if not self._is_outage_named:
             self._is_outage_named = True
-            say(f"cometmq: {error}; trying again for {self._limit_s:g} s", err=True)
+            say(f"cometmq: {error}; trying again for {self.limit_s:g} s", err=True)
 
 
 _WAITING_TEXT: Final = (

@@ -15,6 +15,7 @@ import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access, wrong_usage
 from cometmq.cli.input import read_lines
+from cometmq.cli.limits import BriefEnd, with_limit
 from cometmq.cli.messaging.delivery_times import deliver_at, shown_time
 from cometmq.cli.meter import live
 from cometmq.cli.meter import rate as shown_rate
@@ -22,7 +23,7 @@ from cometmq.cli.output import AsJson, print_notes
 from cometmq.cli.say import say
 from cometmq.cli.streams import is_terminal
 from cometmq.cli.verbs.lines import Line, line_form, message_of_line, pairs
-from cometmq.cli.verbs.patience import MaybeStored, Patience
+from cometmq.cli.verbs.patience import SEND_TIMEOUT_MS, MaybeStored, Patience
 from cometmq.cli.verbs.sent import Sent, delay_texts, failure_notes, report
 from cometmq.cli.verbs.write_access import explained
 from cometmq.client import (
@@ -44,8 +45,8 @@ GROUP: Final = "CLI_PRODUCER"
 STDIN: Final = "-"
 LOOKUP_S: Final = 2.0
 """Time limit for learning whether the topic exists; the sends do not depend on it."""
-SEND_TIMEOUT_MS: Final = 4_000
-"""Longer than slaveTimeout (3 s), after which a master answers without its slave."""
+END_S: Final = 1.0
+"""Time to leave the brokers; all sends have ended before."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -170,9 +171,10 @@ def produce(  # noqa: PLR0913  # one parameter per option
         async with (
             _failures_noted(sent, topic, namesrv),
             live(progress, wanted=not is_keyboard),
-            _producer(namesrv, patience) as producer,
-            _abandoned_if_unanswered(sent),
+            BriefEnd(END_S) as end,
         ):
+            producer = await end.enter_async_context(_producer(namesrv, patience))
+            await end.enter_async_context(_abandoned_if_unanswered(sent))
             await _look_at_topic(producer, topic, sent)
             send = partial(patience.send, producer)
             await _send_all(send, messages, sent, patience, rate=rate, in_flight=in_flight)
@@ -188,6 +190,7 @@ def produce(  # noqa: PLR0913  # one parameter per option
 
 def _producer(namesrv: str, patience: Patience) -> Producer:
     options = with_access(ProducerOptions(send_timeout_ms=SEND_TIMEOUT_MS))
+    options = with_limit(options, patience.limit_s or None)
     producer = Producer(GROUP, namesrv, options=options, log=NO_LOG)
     producer.add_hook(patience)
     return producer

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time limit that a user gives to a command holds beside servers that never answer, too.
+
+Each request may take a part of the limit, and the end of a command, in which clients take their
+leave of brokers, is interrupted after a moment.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+from time import monotonic
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from cometmq.client.errors import ClientError
+from cometmq.client.settings import OptionsT
+
+T = TypeVar("T")
+
+REQUEST_SHARE: Final = 0.25
+"""Part of a limit that one request may take: a command needs several before it waits."""
+REQUEST_MS_MIN: Final = 1_000
+LAST_WAIT_S: Final = 2.0
+"""Wait for messages, unless the limit is shorter, even if the start has used up the limit."""
+AGAIN_S: Final = 0.2
+"""Pause between the interruptions of an end, which may consist of several steps."""
+
+
+def with_limit(options: OptionsT, limit_s: float | None) -> OptionsT:
+    """Return options with which requests end early enough to be reported within the limit."""
+    if limit_s is None:
+        return options
+    share_ms = max(REQUEST_MS_MIN, int(REQUEST_SHARE * limit_s * 1_000))
+    return msgspec.structs.replace(options, api_timeout_ms=min(options.api_timeout_ms, share_ms))
+
+
+class Limit:
+    """The longest time without a message, from the start of the command on."""
+
+    def __init__(self, limit_s: float | None) -> None:
+        self.limit_s = limit_s
+        self._since = monotonic()
+
+    def renew(self) -> None:
+        """Begin anew, because a message has come."""
+        self._since = monotonic()
+
+    def wait_s(self) -> float | None:
+        """Return how long to wait for the next message; None means without end."""
+        if self.limit_s is None:
+            return None
+        return max(self._since + self.limit_s - monotonic(), self.last_wait_s)
+
+    @property
+    def last_wait_s(self) -> float:
+        """The least time to wait for a message that a broker is known to have."""
+        return LAST_WAIT_S if self.limit_s is None else min(LAST_WAIT_S, self.limit_s)
+
+    async def start(self, starting: Awaitable[T]) -> T:
+        """Wait for the start of a client; raise ClientError if it takes longer than the limit."""
+        least_s = 2 * REQUEST_MS_MIN / 1_000  # a request that times out is reported by name
+        try:
+            async with asyncio.timeout(None if self.limit_s is None else self.limit_s + least_s):
+                return await starting
+        except TimeoutError as error:
+            raise ClientError(
+                f"nothing was read within {self.limit_s:g} s (--timeout): brokers did not answer"
+                " while the command started: cometmq cluster"
+            ) from error
+
+
+class BriefEnd(AsyncExitStack):
+    """Leaves its contexts, but interrupts those that still wait after some seconds."""
+
+    def __init__(self, end_s: float) -> None:
+        super().__init__()
+        self._end_s = end_s
+        self._count = 0
+        """Interruptions so far."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aexit__(  # no context here swallows exceptions
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Leave the contexts; an exception of the body goes on."""
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        self._timer = loop.call_later(self._end_s, self._interrupt, task)
+        try:
+            await super().__aexit__(exc_type, exc, traceback)
+        except asyncio.CancelledError:
+            for _ in range(self._count):
+                task.uncancel()
+            if not self._count or task.cancelling():  # by others
+                raise
+        finally:
+            self._timer.cancel()
+
+    def _interrupt(self, task: asyncio.Task[Any]) -> None:
+        self._count += 1
+        task.cancel()
+        self._timer = asyncio.get_running_loop().call_later(AGAIN_S, self._interrupt, task)
