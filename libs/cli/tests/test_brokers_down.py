@@ -146,6 +146,23 @@ def test_changes_name_the_broker_that_hangs_and_change_nothing(run, hung, cluste
     assert "Refunds" not in run("topic", "list").out
 
 
+READING = [
+    ("definitions", "export"),
+    ("definitions", "export", "{folder}/definitions.json"),
+    ("backup", "{folder}/backup", "Orders", "--groups"),
+    ("group", "seek", "payers", "--to-file", "{folder}/offsets.txt"),
+]
+"""Commands that need the answers of all brokers, and write only files."""
+
+
+@pytest.mark.parametrize("words", READING)
+def test_commands_that_only_read_do_not_speak_of_changes(run, hung, tmp_path, words):
+    done = run(*(word.format(folder=tmp_path) for word in words))
+    assert done.assert_named(hung) == ""
+    assert "nothing was changed" not in done.err
+    assert not [*tmp_path.glob("*.*")]
+
+
 CREATE_TOPIC = "create it there, too: cometmq topic create {} --queues 8 --perm rw -b broker-b"
 CREATE_GROUP = "create it there, too: cometmq group alter {} --retries 16"
 HALF_DONE = {

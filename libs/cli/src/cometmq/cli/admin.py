@@ -174,7 +174,7 @@ class CommandAdmin(AdminClient):
                 return await question(broker)
             except NO_ANSWER as error:
                 text = missing_text(broker.name, broker.address, error)
-                raise ClientError(f"nothing was changed: {text}") from error
+                raise ClientError(f"{self.unchanged}{text}") from error
 
         return await super().ask_all(brokers, asked)
 

@@ -91,6 +91,7 @@ def backup(  # noqa: PLR0913  # one parameter per option
     )  # fmt: skip
 
     async def question(admin: CommandAdmin) -> tuple[Folder, float]:
+        admin.unchanged = ""
         with ExitStack() as stack:
             found = await _opened(admin, folder, wanted, stack)
             begin = monotonic()

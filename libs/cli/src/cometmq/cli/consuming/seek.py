@@ -107,6 +107,7 @@ def _save(
     as_json: bool,
 ) -> None:
     async def question(admin: CommandAdmin) -> dict[MessageQueue, int]:
+        admin.unchanged = ""
         await known_group(admin, group)
         if str(file) != STDOUT and has_content(file):
             await confirm(f"Overwrite {file}?", is_confirmed=is_confirmed)

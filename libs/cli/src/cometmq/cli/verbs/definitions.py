@@ -77,6 +77,7 @@ def export(
     """
 
     async def question(admin: CommandAdmin) -> State:
+        admin.unchanged = ""
         state = await read_state(admin)
         if file != STDOUT and has_content(Path(file)):
             await confirm(f"Overwrite {file}?", is_confirmed=yes)

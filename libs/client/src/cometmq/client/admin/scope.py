@@ -38,6 +38,8 @@ class AdminBase(Client):
 
     KIND = "admin"
     OPTIONS: ClassVar = ClientOptions
+    unchanged = "nothing was changed: "
+    """Begins the errors that stop a call before its changes; empty in a client that only reads."""
 
     @explaining
     def __init__(
@@ -142,7 +144,7 @@ class AdminBase(Client):
         if without:
             verb = "has" if len(without) == 1 else "have"
             raise BrokerMissing(
-                f"nothing was changed: {', '.join(without)} {verb} no master; start it first"
+                f"{self.unchanged}{', '.join(without)} {verb} no master; start it first"
                 " (a group with failover elects one: see cometmq ha status), or name the other"
                 " brokers only"
             )
