@@ -56,6 +56,11 @@ class Bench:
         assert done.status == 0, done
         return done.out
 
+    def refused(self, *args):
+        done = self._call(*args, "-n", self.cluster.namesrv)
+        assert (done.status, done.out) == (2, "")
+        return done.err
+
     def ask(self, question):
         async def run():
             async with CommandAdmin(self.cluster.namesrv, options=ClientOptions()) as admin:
@@ -204,5 +209,27 @@ def test_a_group_that_only_commits_offsets_is_known_everywhere(bench):
     assert json.loads(bench.say("group", "describe", "bare", "--json"))["unread_messages"] == 7
     assert list(bench.ask(look).group("bare").members) == []  # rather than not told
 
+    bench.say("group", "delete", "bare", "--yes")
+    assert "bare" not in bench.say("group", "list")
+
+
+def test_a_group_that_has_only_offsets_is_altered_and_deleted(bench):
+    bench.group = "bare"
+    bench.send(10)
+    bench.commit(3)
+    kept = bench.refused("group", "delete", "bare", "--keep-offsets", "--yes")
+    assert kept == (
+        "cometmq: the consumer group bare has only offsets, and these were to be kept: nothing was"
+        " deleted\n"
+    )
+    bench.say("group", "alter", "bare", "--no-enabled")
+    (row,) = [
+        it for it in json.loads(bench.say("group", "list", "--json")) if it["group"] == "bare"
+    ]
+    assert (row["enabled"], row["retries"]) == (False, 16)
+    assert bench.check({TOPIC: 7}) == 7
+
+    bench.say("group", "delete", "bare", "--keep-offsets", "--yes")
+    assert json.loads(bench.say("group", "describe", "bare", "--json"))["unread_messages"] == 7
     bench.say("group", "delete", "bare", "--yes")
     assert "bare" not in bench.say("group", "list")

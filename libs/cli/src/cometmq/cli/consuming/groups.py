@@ -25,7 +25,7 @@ from cometmq.cli.say import say
 from cometmq.cli.verbs.topic_changes import configs_at, unread_notes
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.known_groups import with_offsets_only
+from cometmq.client.admin.known_groups import check_deletable, with_offsets_only
 from cometmq.client.errors import ClientError
 from cometmq.client.message import check_group
 from cometmq.insight import times
@@ -277,7 +277,8 @@ def alter(  # noqa: PLR0913  # one parameter per option
 ) -> None:
     """Change the given settings of a consumer group.
 
-    A broker without the group gets it, with settings copied from another broker.
+    A broker without the group gets it, with settings copied from another broker, or with those that
+    brokers use for a group that has only offsets.
 
     \b
     EXAMPLE
@@ -299,11 +300,7 @@ def alter(  # noqa: PLR0913  # one parameter per option
         check_not_reserved(group)
         masters = await admin.masters_to_change(cluster)
         existing = await configs_at(admin, masters, group, lambda it: it.groups())
-        if not existing:
-            raise ClientError(
-                f"no broker knows the consumer group {group}; use cometmq group create"
-            )
-        template = next(iter(existing.values()))
+        template = next(iter(existing.values()), None) or await known_group(admin, group)
         after = {
             name: msgspec.structs.replace(existing.get(name, template), **changes)
             for name in masters
@@ -371,6 +368,8 @@ def delete(  # noqa: PLR0913  # one parameter per option
                 f"the consumer group {group} is in use{members}; stop them first (cometmq group"
                 f" describe {group}), or give --force"
             )
+        place = (masters.values(), cluster)
+        await check_deletable(admin, group, *place, with_offsets=offsets)
         await confirm(f"Delete the consumer group {group}{members}?", is_confirmed=yes)
         await admin.delete_group(group, remove_offsets=offsets, cluster=cluster, is_forced=force)
         own = {retry_topic(group), dead_letter_topic(group)} if topics else set()

@@ -75,18 +75,24 @@ async def check_deletable(
     *,
     with_offsets: bool,
 ) -> None:
-    """Raise InvalidArgument unless one of the masters stores settings for the group.
+    """Raise InvalidArgument unless one of the masters stores something of the group to delete.
 
-    If `with_offsets` is set, a stored offset suffices. Raise an error if a master does not
-    answer, because it may know the group.
+    Offsets count only if `with_offsets` is set. Raise an error if a master does not answer, because
+    it may know the group.
     """
     check_group(group)
     known: set[str] = set()
     for _, groups in await admin.ask_all(masters, lambda it: it.groups()):
         known.update(groups)
-    if group not in known and with_offsets:
-        for _, offsets in await admin.ask_all(masters, lambda it: it.consumer_offsets()):
-            known.update(_groups_of(offsets))
+    if group in known:
+        return
+    for _, offsets in await admin.ask_all(masters, lambda it: it.consumer_offsets()):
+        known.update(_groups_of(offsets))
+    if group in known and not with_offsets:
+        raise InvalidArgument(
+            f"the consumer group {group} has only offsets, and these were to be kept: nothing was"
+            " deleted"
+        )
     if group not in known:
         inside = "" if cluster is None else f" of the cluster {cluster}"
         raise InvalidArgument(
