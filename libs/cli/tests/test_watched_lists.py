@@ -59,3 +59,25 @@ def test_a_watched_lag_is_plotted(ask, topic, capfdbinary, monkeypatch):
     with pytest.raises(EndOfTest):
         ask("lag", group, "-t", topic, "--watch", 1)
     assert "Lag, 3 looks: ███ 1\n" in capfdbinary.readouterr().out.decode()
+
+
+def test_the_group_that_is_most_behind_comes_first(ask, topic):
+    assert ask("produce", topic, "a", "b", "c").status == 0
+    for name, count in (("a", 2), ("b", 1), ("c", 2)):
+        read = ("consume", topic, "-g", f"{topic}_{name}", "--from", "first", "--max", count)
+        assert ask(*read, "--timeout", 60).status == 0
+
+    def names(*options):
+        rows = ask("lag", "-t", topic, *options, "--json").json
+        return [row["group"].removeprefix(f"{topic}_") for row in rows]
+
+    assert names() == ["b", "a", "c"]
+    assert names("--sort", "group") == ["a", "b", "c"]
+    queues = ask("lag", f"{topic}_b", "--sort", "LAG", "--json").json["queues"]
+    assert [it["lag"] for it in queues] == sorted((it["lag"] for it in queues), reverse=True)
+
+
+@pytest.mark.parametrize("words", [("lag",), ("lag", "g"), ("top",), ("top", "groups")])
+def test_an_unknown_column_to_sort_by_is_refused(ask, words):
+    refused = ask(*words, "--sort", "lags")
+    refused.assert_refused(2, "Invalid value: --sort lags: the columns are ")

@@ -65,6 +65,31 @@ def print_errors(lines: Iterable[str]) -> None:
         say(f"cometmq: {line}", err=True)
 
 
+def column_named(wanted: str, columns: Sequence[str]) -> str:
+    """Return the column of a --sort, whose case does not matter; raise BadParameter for others."""
+    for column in columns:
+        if column.lower() == wanted.lower():
+            return column
+    raise typer.BadParameter(f"--sort {wanted}: the columns are {', '.join(columns).lower()}")
+
+
+def sorted_rows(
+    rows: Iterable[Sequence[Cell]], at: int, *, is_reversed: bool = False
+) -> list[Sequence[Cell]]:
+    """Return rows by their column `at`: numbers from the largest, texts from A, unknown ones last.
+
+    Rows with the same cell are in the order of their first column.
+    """
+    found = sorted(rows, key=lambda it: str(it[0]))
+    present = [it for it in found if it[at] is not None]
+    is_number = all(isinstance(it[at], int | float) for it in present)
+    present.sort(
+        key=lambda it: it[at] if is_number else str(it[at]),  # type: ignore[arg-type,return-value]
+        reverse=is_number is not is_reversed,
+    )
+    return present + [it for it in found if it[at] is None]
+
+
 def as_objects(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[dict[str, Cell]]:
     """Return rows as objects keyed by the columns in snake_case."""
     keys = [column.lower().replace(" ", "_") for column in columns]

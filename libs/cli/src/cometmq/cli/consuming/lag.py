@@ -21,10 +21,12 @@ from cometmq.cli.output import (
     AsJson,
     Cell,
     as_objects,
+    column_named,
     print_facts,
     print_json,
     print_notes,
     print_rows,
+    sorted_rows,
 )
 from cometmq.cli.plots import sparkline
 from cometmq.cli.say import say
@@ -60,7 +62,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
-def lag(
+def lag(  # noqa: PLR0913  # one parameter per option
     group: Annotated[str | None, typer.Argument(help="Consumer group; all by default.")] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     topic: Annotated[str | None, typer.Option("-t", "--topic", help="Only this topic.")] = None,
@@ -73,11 +75,14 @@ def lag(
             dir_okay=False,
         ),
     ] = None,
+    sort: Annotated[
+        str, typer.Option(help="Column to sort by; the largest first, names from A.")
+    ] = "",
     every_s: Every = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far behind consumer groups are, or one group by queue, including its retry topic.
+    """Show how far behind groups are, the worst first, or one of them by queue, retries included.
 
     The exit status is 1 if brokers or groups had to be left out; they are named in the output. The
     figures of a group with missing brokers are lower bounds.
@@ -94,11 +99,15 @@ def lag(
     if report is not None:
         if every_s is not None:
             raise wrong_usage("give --report or --watch, not both")
+        if sort:
+            raise wrong_usage("give --report or --sort, not both: a report has the worst first")
         _write_report(report, namesrv, group, topic, as_json=as_json, yes=yes)
         return
+    columns = GROUP_COLUMNS if group is None else QUEUE_COLUMNS
+    at = columns.index(column_named(sort, columns)) if sort else None
     view = partial(_group_view, group=group) if group is not None else _groups_view
     trend: deque[float | None] = deque(maxlen=LOOKS_MAX)
-    show = partial(view, namesrv, topic=topic, as_json=as_json, trend=trend)
+    show = partial(view, namesrv, topic=topic, as_json=as_json, trend=trend, at=at)
     if every_s is None:
         show()()
     else:
@@ -106,9 +115,15 @@ def lag(
 
 
 def _group_view(
-    namesrv: str, *, group: str, topic: str | None, as_json: bool, trend: deque[float | None]
+    namesrv: str,
+    *,
+    group: str,
+    topic: str | None,
+    as_json: bool,
+    trend: deque[float | None],
+    at: int | None,
 ) -> Callable[[], None]:
-    """Ask for the queues of a group; return a function that prints them."""
+    """Ask for the queues of a group; return a function that prints them, by the column `at`."""
 
     async def question(
         admin: CommandAdmin,
@@ -135,7 +150,8 @@ def _group_view(
 
     def show() -> None:
         total, skips, behind_s, since = _total(states)
-        rows = [_queue_row(state) for state in states]
+        rows: Sequence[Sequence[Cell]] = [_queue_row(state) for state in states]
+        rows = rows if at is None else sorted_rows(rows, at)
         if as_json:
             queues = as_objects(QUEUE_COLUMNS, rows)
             facts = {
@@ -181,9 +197,14 @@ def _write_report(
 
 
 def _groups_view(
-    namesrv: str, *, topic: str | None, as_json: bool, trend: deque[float | None]
+    namesrv: str,
+    *,
+    topic: str | None,
+    as_json: bool,
+    trend: deque[float | None],
+    at: int | None,
 ) -> Callable[[], None]:
-    """Ask for the lag of all groups; return a function that prints it."""
+    """Ask for the lag of all groups; return a function that prints it, by the column `at`."""
     notes: list[str] = []
 
     async def question(admin: CommandAdmin) -> list[list[Cell]]:
@@ -215,7 +236,8 @@ def _groups_view(
         notes.extend(await missing_level_notes(admin))
         return rows
 
-    rows = ask(namesrv, question)
+    worst_first = GROUP_COLUMNS.index("Lag") if at is None else at
+    rows = sorted_rows(ask(namesrv, question), worst_first)
 
     def show() -> None:
         empty = f"no consumer group has offsets{_inside(topic)} yet"

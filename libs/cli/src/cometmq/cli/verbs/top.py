@@ -20,7 +20,7 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import AsJson, print_rows
 from cometmq.cli.streams import is_terminal
-from cometmq.cli.verbs.top_views import Screen, empty_text, rendered, rows_of
+from cometmq.cli.verbs.top_views import Screen, empty_text, rendered, rows_of, sort_column
 from cometmq.client import ClientOptions
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import BrokerMissing
@@ -70,6 +70,7 @@ def top(
       cometmq top refused --json
     """
     screen = Screen(view, sort)
+    sort_column(screen)  # raises for an unknown one
     is_live = is_terminal(sys.stdout) and is_terminal(sys.stdin) and not as_json
     run(_watched(namesrv, screen, every_s) if is_live else _once(namesrv, screen, as_json=as_json))
 

@@ -2,11 +2,11 @@
 """The views of `cometmq top`: pure functions from a snapshot to lines."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 
-from cometmq.cli.output import Cell
+from cometmq.cli.output import Cell, column_named, sorted_rows
 from cometmq.cli.plots import Trends
 from cometmq.insight.findings import findings
 from cometmq.insight.model import Group, Snapshot, Topic, TopicKind, Unknown, known
@@ -46,8 +46,8 @@ class Screen:
             self._trends[view].note((str(row[0]), _plotted(row[at])) for row in rows(snapshot))
 
     def with_plots(
-        self, columns: tuple[str, ...], rows: list[list[Cell]]
-    ) -> tuple[tuple[str, ...], list[list[Cell]]]:
+        self, columns: tuple[str, ...], rows: Sequence[Sequence[Cell]]
+    ) -> tuple[tuple[str, ...], Sequence[Sequence[Cell]]]:
         """Add the plot of each row to a view that has one."""
         if self.view not in TRENDS:
             return columns, rows
@@ -84,28 +84,16 @@ def _plotted(cell: Cell) -> float | None:
 
 
 def sort_column(screen: Screen) -> str:
-    """Return the column to sort by; names are compared without regard to case."""
+    """Return the column to sort by."""
     columns, _, first = VIEWS[screen.view]
-    return next((it for it in columns if it.lower() == screen.sort.lower()), first)
+    return column_named(screen.sort or first, columns)
 
 
-def rows_of(snapshot: Snapshot, screen: Screen) -> tuple[tuple[str, ...], list[list[Cell]]]:
-    """Return the columns and the sorted rows of a view; unknown figures come last."""
+def rows_of(snapshot: Snapshot, screen: Screen) -> tuple[tuple[str, ...], Sequence[Sequence[Cell]]]:
+    """Return the columns and the sorted rows of a view."""
     columns, rows, _ = VIEWS[screen.view]
     at = columns.index(sort_column(screen))
-    found = rows(snapshot)
-    missing = [it for it in found if it[at] is None]
-    present = [it for it in found if it[at] is not None]
-    is_number = all(isinstance(it[at], int | float) for it in present)
-    present.sort(key=lambda it: _key(it, at, is_number=is_number))
-    if is_number is not screen.is_reversed:
-        present.reverse()
-    return columns, present + missing
-
-
-def _key(row: Sequence[Cell], at: int, *, is_number: bool) -> tuple[Any, str]:
-    cell = row[at]
-    return (cell if is_number else str(cell), str(row[0]))
+    return columns, sorted_rows(rows(snapshot), at, is_reversed=screen.is_reversed)
 
 
 def _number(value: float | Unknown | None) -> float | int | None:
