@@ -17,7 +17,10 @@ from cometmq.client import (
     PushConsumer,
     PushOptions,
 )
+from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_consumers import END
+from cometmq.client.admin.clusters import ClusterMember
+from cometmq.client.admin.figures import read_figures
 from cometmq.client.clock import monotonic_ms
 from cometmq.insight.queue_states import QueueState, missed_notes
 from cometmq.insight.times import parsed, shown
@@ -28,6 +31,7 @@ from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.errors import ServerError
 from cometmq.remoting.names import CHECK_GROUP, DLQ_REPLAY_GROUP
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
@@ -331,6 +335,40 @@ def test_a_cluster_is_shown_with_roles_and_rates(ask, suite):
     assert head.split()[:3] == ["Broker", "Role", "Address"]
     assert suite.broker in line
     assert ask("cluster", "--wide").out.split()[:3] == ["Cluster", "Broker", "Id"]
+
+
+def group_of_copies(*told, silent=()):
+    """Return a group with failover as its name server lists it: the id of a slave is 1 higher."""
+    return [
+        ClusterMember("C", "orders", broker_id, f"10.0.0.{broker_id}:10911", None, ServerError("?"))
+        for broker_id in silent
+    ] + [
+        ClusterMember(
+            "C", "orders", broker_id, f"10.0.0.{broker_id}:10911",
+            read_figures({"groupBrokerId": str(member), "commitLogMaxOffset": f"{end}000000"}),
+            None,
+        )
+        for broker_id, member, end in told
+    ]  # fmt: skip
+
+
+def test_copies_of_a_group_have_the_ids_of_their_settings(ask, monkeypatch):
+    async def members(self, cluster=None):
+        return group_of_copies((0, 2, 6), (1, 0, 3), (2, 1, 6))
+
+    monkeypatch.setattr(AdminClient, "members", members)
+    lines = ask("cluster").out.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == ["orders:2", "orders:0", "orders:1"]
+    assert ["2.9 MiB" in line for line in lines] == [False, True, False]
+    rows = ask("cluster", "--json").json
+    assert [(it["id"], it["member"]) for it in rows] == [(0, 2), (1, 0), (2, 1)]
+
+    async def some(self, cluster=None):
+        return group_of_copies((1, 0, 1), silent=(0, 2))
+
+    monkeypatch.setattr(AdminClient, "members", some)
+    out = ask("cluster", "--json").out
+    assert [(it["id"], it["member"]) for it in json.loads(out)] == [(0, None), (2, 1), (1, 0)]
 
 
 # -- errors, times, speed ---------------------------------------------------------------------

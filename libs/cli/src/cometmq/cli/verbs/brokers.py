@@ -17,9 +17,10 @@ from cometmq.client.admin.clusters import ClusterMember
 from cometmq.client.admin.figures import BrokerFigures, GroupCopies
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.insight.times import shown
+from cometmq.insight.words import sized
 
 COLUMNS: Final = (
-    "Cluster", "Broker", "Id", "Role", "Address", "Version", "In per s", "Out per s",
+    "Cluster", "Broker", "Id", "Member", "Role", "Address", "Version", "In per s", "Out per s",
     "Messages today", "Disk percent", "Behind bytes", "Started", "Sends", "Slow percent",
     "Slow because", "State",
 )  # fmt: skip
@@ -59,6 +60,9 @@ def show_cluster(
 ) -> None:
     """Show each broker's role, rates, disk usage and slave lag; exit status 1 if one fails.
 
+    In a group with failover, the number after a broker's name is the brokerId in its settings; name
+    servers list it by another id (--wide).
+
     A broker fails if it does not answer, its account file is broken, a name server lacks it, or no
     elector looks after its group. A master also fails if it accepts no messages, its group lacks
     copies, or it is a SYNC_MASTER without a slave; a slave fails if it has no master or cannot
@@ -86,10 +90,11 @@ def show_cluster(
 
     members, read_only = ask(namesrv, question)
     ends = _ends_of_masters(members)
-    leaderless = _without_master(members)
+    leaderless, numbers = _without_master(members), _members_of_groups(members)
     rows = [
         _row(
             member,
+            numbers.get(member.address),
             ends.get((member.cluster, member.broker_name)),
             has_master=member.broker_name not in leaderless,
             is_read_only=member.broker_id == MASTER_ID and member.broker_name in read_only,
@@ -114,7 +119,25 @@ def show_cluster(
 
 def _narrow(row: list[Cell]) -> list[Cell]:
     cells = dict(zip(COLUMNS, row, strict=True))
-    return [f"{cells['Broker']}:{cells['Id']}", *(cells[name] for name in NARROW)]
+    number = cells["Id"] if cells["Member"] is None else cells["Member"]
+    behind = cells["Behind bytes"]
+    cells["Behind bytes"] = sized(behind) if isinstance(behind, int) else None
+    return [f"{cells['Broker']}:{number}", *(cells[name] for name in NARROW)]
+
+
+def _members_of_groups(members: list[ClusterMember]) -> dict[str, int | None]:
+    """Return the brokerId of each member of a group with failover, by address.
+
+    Name servers list a slave by its brokerId + 1, and a master by 0, so that of a master that does
+    not answer is unknown.
+    """
+    told = {it.address: it.figures.member_id for it in members if it.figures is not None}
+    groups = {it.broker_name for it in members if told.get(it.address) is not None}
+    return {
+        it.address: told.get(it.address) if it.figures or not it.broker_id else it.broker_id - 1
+        for it in members
+        if it.broker_name in groups
+    }
 
 
 def _note_absent(names: Iterable[str], cluster: str | None) -> None:
@@ -234,12 +257,17 @@ def _copies(member: ClusterMember) -> GroupCopies | None:
 
 
 def _row(
-    member: ClusterMember, master_end: int | None, *, has_master: bool, is_read_only: bool
+    member: ClusterMember,
+    number: int | None,
+    master_end: int | None,
+    *,
+    has_master: bool,
+    is_read_only: bool,
 ) -> list[Cell]:
     """Build the row of a broker; `master_end` is the end of its master's log, if known."""
     role = "master" if member.broker_id == MASTER_ID else "slave"
     place: list[Cell] = [
-        *(member.cluster, member.broker_name, member.broker_id, role, member.address)
+        *(member.cluster, member.broker_name, member.broker_id, number, role, member.address)
     ]
     figures = member.figures
     if figures is None:

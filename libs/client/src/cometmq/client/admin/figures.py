@@ -87,6 +87,8 @@ class OwnFigures(msgspec.Struct, frozen=True):
     """The requests that did not take the native path although the broker has one."""
     copies: GroupCopies | None = None
     """The copies of the group that the broker leads."""
+    member_id: int | None = None
+    """The brokerId of a member of a group with failover; name servers list it by another id."""
 
     @property
     def slow_share(self) -> float | None:
@@ -150,6 +152,7 @@ def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
         native_request_count=int(_number(facts, "nativeRequests")),
         slow_requests=_slow_requests(facts.get("slowRequests", "")),
         copies=_copies(facts),
+        member_id=whole(facts.get("groupBrokerId", "")),
     )
 
 
