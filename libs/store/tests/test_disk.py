@@ -11,7 +11,11 @@ import pytest
 from cometmq.store import os_disk as disk_module
 from cometmq.store.disk import DiskUsage
 from cometmq.store.errors import DiskError, LockHeld
+from cometmq.store.layout import Layout
+from cometmq.store.log.checksums import BLOCK_BYTES, Checksums
 from cometmq.store.os_disk import OsDisk
+from cometmq.store.redo_log import RedoLog
+from cometmq.store.settings import StoreSettings
 
 
 @pytest.fixture
@@ -113,6 +117,51 @@ def test_open_files_are_bounded_and_come_back(disk, tmp_path):
         file.write(0, [b"%d" % number])
     assert open_count() <= before + 3
     assert [file.read(0, 1) for file in files[:10]] == [b"%d" % n for n in range(10)]
+
+
+def test_a_file_that_its_owner_drops_is_closed(disk, tmp_path):
+    """Otherwise the space of deleted files is not freed (rabbitmq/rabbitmq-server#14177)."""
+    before = open_count()
+    for number in range(50):
+        file = make(disk, tmp_path, f"{number}")
+        file.write(0, [b"x"])
+        assert open_count() == before + 1
+        disk.remove(file.path)
+        del file
+        assert open_count() == before
+    kept = [make(disk, tmp_path, f"kept{number}") for number in range(5)]
+    for file in kept * 3:
+        file.write(0, [b"y"])
+    assert open_count() == before + 3
+
+
+def test_no_deleted_file_of_a_store_stays_open(tmp_path):
+    """Retention, a truncation and a redo log delete files that have been read and written."""
+    disk = OsDisk()
+    layout = Layout(StoreSettings(store_path_root_dir=str(tmp_path)))
+    checksums = Checksums(disk, layout, BLOCK_BYTES)
+    for start in range(0, 4 * BLOCK_BYTES, BLOCK_BYTES):
+        checksums.learn(start, {0: (BLOCK_BYTES, 7)}, checksums.generation)
+    for path in checksums.take_paths([0, BLOCK_BYTES]):
+        disk.remove(path)
+    log = RedoLog(disk, f"{tmp_path}/redo", file_bytes=4096)
+    assert list(log.replay()) == []
+    for number in range(4):
+        log.begin_file(1, b"")
+        log.append(2, b"%d" % number)
+    for path in log.forget_below(log.file_start):
+        disk.remove(path)
+
+    kept = [layout.checksum_file(start) for start in (2 * BLOCK_BYTES, 3 * BLOCK_BYTES)]
+    assert log.file is not None
+    assert open_paths(tmp_path) == sorted([*kept, log.file.path])
+
+
+def open_paths(folder):
+    """Return what this process has open in a folder, deleted files included."""
+    links = list(Path("/proc/self/fd").iterdir())
+    paths = [str(link.readlink()) for link in links if link.is_symlink()]
+    return sorted(path for path in paths if path.startswith(f"{folder}/"))
 
 
 def test_a_reader_keeps_a_deleted_file(disk, tmp_path):

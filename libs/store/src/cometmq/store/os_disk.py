@@ -18,9 +18,11 @@ import re
 import shutil
 import struct
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
+from weakref import ref
 
 from cometmq.remoting.types import Buffer
 from cometmq.store.disk import (
@@ -91,7 +93,7 @@ def _translated(operation: str, path: str) -> Iterator[None]:
 class OsFile:
     """A file that is opened on first use and may be closed and reopened transparently."""
 
-    __slots__ = ("_descriptor", "_disk", "path")
+    __slots__ = ("__weakref__", "_descriptor", "_disk", "path")
 
     def __init__(self, disk: "OsDisk", path: str) -> None:
         self.path = path
@@ -252,7 +254,8 @@ class OsDisk:
     """The file system of the operating system.
 
     At most `open_files_max` files are kept open. Beyond that, the file that was opened first is
-    closed.
+    closed. A file that its owner drops is closed at once: only then is the space of a deleted one
+    free.
     """
 
     def __init__(
@@ -265,7 +268,8 @@ class OsDisk:
         assert open_files_max > 0
         self._native = native
         self._open_files_max = open_files_max
-        self._open_files: dict[OsFile, None] = {}
+        # Each operation on it is one call, because an entry may vanish on any thread.
+        self._open_files: OrderedDict[ref[OsFile], None] = OrderedDict()
         self._open_files_lock = threading.Lock()
         self._roots: list[Descriptor] = []  # of locked folders
         self.can_read_no_wait = _READ_NO_WAIT != 0
@@ -275,11 +279,14 @@ class OsDisk:
         """Register an opened file; close the oldest files beyond the limit."""
         open_files = self._open_files
         with self._open_files_lock:  # the loop and the worker threads all open files
-            open_files[file] = None
+            open_files[ref(file, self._note_dropped)] = None
             if len(open_files) > self._open_files_max:
-                oldest = next(iter(open_files))
-                del open_files[oldest]
-                oldest.close()
+                oldest = open_files.popitem(last=False)[0]()
+                if oldest is not None:
+                    oldest.close()
+
+    def _note_dropped(self, file: "ref[OsFile]") -> None:
+        self._open_files.pop(file, None)
 
     def open(self, path: str) -> OsFile:
         """Return the file at this path; it is opened on first use."""
