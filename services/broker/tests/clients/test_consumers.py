@@ -3,6 +3,7 @@
 import pytest
 
 from cometmq.broker.clients.consumers import (
+    DEAD_DOUBLE_MS,
     MISMATCH_INTERVAL_MS,
     ConsumerGroup,
     Consumers,
@@ -136,6 +137,23 @@ def test_another_client_id_on_a_connection_is_no_new_member(
     assert group is not None
     assert group.client_ids() == ["new"]
     assert told.groups == ["G"]
+
+
+def test_a_client_counts_once_after_its_first_connection_has_died(consumers: Consumers) -> None:
+    """The path went silent without a FIN or RST (apache/rocketmq-clients#872)."""
+    old, new, other = FakePeer(), FakePeer(), FakePeer()
+    consumers.register(data("T"), client(old, seen_ms=0))
+    consumers.register(data("T"), client(new, seen_ms=DEAD_DOUBLE_MS))
+    consumers.register(data("T"), client(other, "c2", seen_ms=0))
+    group = consumers.group("G")
+    assert group is not None
+    assert group.client_ids() == ["c1", "c1", "c2"]  # may be two programs with one name
+
+    consumers.register(data("T"), client(new, seen_ms=DEAD_DOUBLE_MS + 1))
+
+    assert group.client_ids() == ["c1", "c2"]
+    consumers.register(data("T"), client(old, seen_ms=DEAD_DOUBLE_MS + 2))
+    assert group.client_ids() == ["c1", "c1", "c2"]
 
 
 def test_groups_may_forbid_notices(consumers: Consumers, told: Told) -> None:

@@ -31,6 +31,9 @@ from cometmq.remoting.log import NO_LOG, Log
 from cometmq.runtime.incremental import Steps
 
 MISMATCH_INTERVAL_MS: Final = 60_000  # between two warnings about one group
+DEAD_DOUBLE_MS: Final = 45_000
+"""A connection that is that much more silent than another one of its client has missed a heartbeat.
+"""
 STEP_HINTS: Final = 200  # 2 ms
 
 
@@ -50,8 +53,20 @@ class ConsumerGroup(msgspec.Struct):
         return list(self.clients)
 
     def client_ids(self) -> list[str]:
-        """Return the client ids of all members, one per connection."""
-        return [client.client_id for client in self.clients.values()]
+        """Return the client ids of all members, one per connection.
+
+        A connection that has died without a word is left out once its client has been heard for
+        some time on another one: the queues of the second entry are read by nobody.
+        """
+        heard_ms: dict[str, int] = {}
+        for client in self.clients.values():
+            client_id = client.client_id
+            heard_ms[client_id] = max(client.seen_ms, heard_ms.get(client_id, client.seen_ms))
+        return [
+            client.client_id
+            for client in self.clients.values()
+            if heard_ms[client.client_id] - client.seen_ms <= DEAD_DOUBLE_MS
+        ]
 
 
 Changed: TypeAlias = Callable[[ConsumerGroup], None]

@@ -202,9 +202,9 @@ def disconnect_client(broker: Broker, call: Call[DisconnectClient]) -> Disconnec
 def get_consumer_list_by_group(broker: Broker, call: Call[GetConsumerListByGroup]) -> Reply:
     """Return the client ids of a group; its members use this list to divide the queues.
 
-    As with RocketMQ, a client with two connections is listed twice, and the queues of the second
-    are read by nobody. That would be usual for clients of a former slave, which now reach it at the
-    address of the group, too, so there they are listed once.
+    As with RocketMQ, a client with two live connections is listed twice, and the queues of the
+    second are read by nobody. That would be usual for clients of a former slave, which now reach it
+    at the address of the group, too, so there they are listed once.
     """
     group = broker.clients.consumers.group(call.header.consumer_group)
     if group is None:
