@@ -13,6 +13,8 @@ from cometmq.client import ConsumeFrom, ConsumeResult, PushConsumer, PushOptions
 from cometmq.client.errors import ClientError
 from cometmq.peers.processes import wait_until
 
+from .on_terminal import OnTerminal
+
 
 @pytest.fixture
 def dead(ask, suite, topic):
@@ -266,3 +268,10 @@ def test_an_export_that_writes_nothing_leaves_no_new_file(tmp_path, before):
     with pytest.raises(ClientError, match="cannot be written: disk full"), _opened(str(file)):
         raise OSError(errno.ENOSPC, "disk full")
     assert file.exists() == (before is not None)
+
+
+def test_a_replay_shows_its_progress_on_a_terminal(suite, dead):
+    replay = OnTerminal("dlq", "replay", dead, "--rate", 1, "--yes", "-n", suite.namesrv)
+    replay.wait_for("messages, ")
+    replay.wait_for("per second")
+    assert replay.end() == 0

@@ -3,7 +3,6 @@
 
 import asyncio
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -18,6 +17,8 @@ import pytest
 from cometmq.cli.input import read_lines
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_port
+
+from .on_terminal import OnTerminal
 
 TIMEOUT_S = 180
 # Commands that print something, given a topic that has a message
@@ -185,47 +186,6 @@ def test_the_time_to_read_a_line_is_proportional_to_its_length(tmp_path):
         with path.open("rb") as file:
             spent_s[size] = asyncio.run(read(file))
     assert spent_s[32 << 20] < 64 * spent_s[2 << 20]  # 16 times, or 256 if it were quadratic
-
-
-class OnTerminal:
-    """A command whose standard error, and optionally output, is a terminal."""
-
-    def __init__(self, *command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL):
-        self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [str(PROGRAM), *map(str, command)],
-            stdin=stdin,
-            stdout=slave if stdout is None else stdout,
-            stderr=slave,
-            start_new_session=True,
-        )
-        os.close(slave)
-        os.set_blocking(self._master, False)
-        self.shown = ""
-
-    def read(self):
-        try:
-            self.shown += os.read(self._master, 1 << 16).decode("utf-8", "replace")
-        except (BlockingIOError, OSError):
-            return
-
-    def wait_for(self, text):
-        deadline = time.monotonic() + TIMEOUT_S
-        while text not in self.shown:
-            assert time.monotonic() < deadline, self.shown
-            assert self.process.poll() is None or text in self.shown, self.shown
-            self.read()
-            time.sleep(0.01)
-
-    def interrupt(self):
-        self.process.send_signal(signal.SIGINT)
-        return self.end()
-
-    def end(self):
-        status = self.process.wait(TIMEOUT_S)
-        self.read()
-        os.close(self._master)
-        return status
 
 
 @pytest.mark.parametrize("is_member", [False, True])

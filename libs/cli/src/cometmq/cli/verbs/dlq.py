@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, BinaryIO, Final
 
 import msgspec
@@ -14,6 +15,7 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm
 from cometmq.cli.input import has_content
 from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
+from cometmq.cli.meter import rate as shown_rate
 from cometmq.cli.option_sets import OptionSet, with_option_sets
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import (
@@ -200,9 +202,13 @@ def export(  # one parameter per option
 
     Asks for confirmation if the file exists and is not empty.
 
+    To send a message again with another body, edit its line, and send the file to the topic; all
+    groups of the topic get it.
+
     \b
-    EXAMPLE
-      cometmq dlq export billing dead.jsonl
+    EXAMPLES
+      cometmq dlq export billing dead.jsonl --id C000020264005CE3AC0B4A0F46680001
+      cometmq produce orders --json-lines -f dead.jsonl
     """
 
     async def question(admin: AdminClient) -> int:
@@ -256,7 +262,7 @@ def replay(  # noqa: PLR0913  # one parameter per option
     Messages keep their keys, properties and original id, and remain dead letters. Messages
     that are unreadable or that brokers refuse for good, such as too large ones, are reported and
     skipped. The command refuses a group without retries, because brokers
-    would turn the messages into dead letters again.
+    would turn the messages into dead letters again. To change a message first: dlq export.
 
     \b
     EXAMPLE
@@ -272,7 +278,8 @@ def replay(  # noqa: PLR0913  # one parameter per option
         await admin.check_replay(group, topic=topic)
         text = f"Send the dead letters of {group} again to {target}?"
         await confirm(text, is_confirmed=yes or dry_run)
-        async with live(lambda: f"{len(run.sent):,} messages sent again"):
+        begin = monotonic()
+        async with live(lambda: f"sent {shown_rate(len(run.sent), begin)}"):
             await run.run(admin, choice, Replayed(admin, group, is_ignored=from_start))
         if run.skipped_count and not run.sent and not run.broken:
             print_notes([_all_sent_text(group, run.skipped_count)])
