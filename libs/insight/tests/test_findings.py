@@ -23,7 +23,7 @@ from cometmq.remoting.bodies.overview import RefusedRequests
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.names import HALF_TOPIC
-from cometmq.runtime.acl.errors import no_permission, wrong_signature
+from cometmq.runtime.acl.errors import no_access_key, no_permission, wrong_signature
 
 from .answers import NOW_MS, master, members, seen, silent, slave
 
@@ -378,6 +378,16 @@ def test_a_refused_right_comes_with_the_command_that_names_its_rule(code, resour
 def test_a_refusal_of_a_broker_that_names_no_account_asks_in_general():
     remark = no_permission("topic:T", is_default=True).remark
     assert "; cometmq account may names the rule" in advice_for(310, 1, remark)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "advice"),
+    [(wrong_signature("guest"), "Correct the secret key"), (no_access_key(), "Give an account: ")],
+)
+def test_a_right_is_no_remedy_for_a_wrong_key_or_no_account(refusal, advice):
+    found = advice_for(310, 1, refusal.remark)
+    assert found.startswith(advice)
+    assert "right" not in found
 
 
 def test_the_wrong_signature_by_which_a_login_probes_is_no_finding():

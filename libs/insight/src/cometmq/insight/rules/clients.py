@@ -15,6 +15,7 @@ from cometmq.remoting.commands.table import Need
 from cometmq.remoting.names import is_system_topic
 from cometmq.remoting.refusals import is_access_refusal, plain_remark
 from cometmq.remoting.remarks import consumers_offline
+from cometmq.runtime.meanings.answers import remark as meaning_of
 
 HALF_MAX: Final = 1_000
 REFUSED_MS: Final = 300_000
@@ -33,6 +34,10 @@ _BEFORE_HEARTBEAT: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
 _LACKING: Final = re.compile(r"No default permission for (topic|group):(\S+) \(account (.+)\)")
+_UNPROVEN: Final = re.compile(
+    r"Check signature failed|No accessKey is configured|No acl config for"
+)
+"""Refusals that no right would change: the account is unknown, or its key is wrong."""
 _NO_PRODUCER: Final = "No default permission for producer group:"
 _PUBLISHING: Final = frozenset({Need.SEND, Need.REPLY, Need.STORED})
 SIGNATURE_PROBE: Final = RequestCode.GET_ALL_DELAY_OFFSET
@@ -183,6 +188,9 @@ def question_of(code: int, remark: str) -> Question | None:
 def advice_for(code: int, response: int, remark: str) -> str:
     """Return the remedy for a refusal."""
     if is_access_refusal(remark):
+        known_remark = meaning_of(plain_remark(remark)) if _UNPROVEN.search(remark) else None
+        if known_remark is not None:
+            return known_remark.advice.replace("`", "")
         question = question_of(code, remark)
         asked = "cometmq account may" if question is None else command("account may", *question)
         return (
