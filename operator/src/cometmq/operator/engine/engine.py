@@ -55,7 +55,7 @@ class Engine(ABC, Generic[P]):
 
     @abstractmethod
     def new(self, key: Key) -> P:
-        """Return the passes over an object that has no task yet."""
+        """Create the passes over an object that has no task yet."""
 
     def ended(self, key: Key) -> None:
         """Forget what is known of an object that is gone."""

@@ -139,10 +139,11 @@ def load_tables(
     topics.boot(inputs.loaded.value)
     is_member = inputs.loaded.value.group_record
     if known_end is not None and not is_member and "topics.json" not in journal.replay.unreliable:
-        # A topic that has only earlier messages was deleted. The creation of others may be lost.
+        # The journal has every change before `known_end`: a topic without a configuration that has
+        # only earlier messages was deleted. The creation of a later one may be lost.
         topics.adopt(queue_counts(store, since=known_end))
         topics.adopt_created(inputs.waiting_topics)
-    elif not is_complete:  # otherwise, topics that have only queues were deleted
+    elif not is_complete:  # if it is, a topic without a configuration was deleted
         topics.adopt(queue_counts(store))
     unknown.find(offsets.table)
     has_lost = known_end is not None and store.commit_log.end < known_end

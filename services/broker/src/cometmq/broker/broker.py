@@ -313,7 +313,7 @@ class Broker:
         )
 
     def _connect_limits(self) -> None:
-        """Let the limits count what the tables hold, and the tables release what they forget."""
+        """Give the limits the counts of the tables, and report removed entries to the limits."""
         limits, tables, clients = self.admission.limits, self.tables, self.clients
         topics, offsets, filters = tables.topics, tables.offsets, tables.filters
         locks = clients.locks

@@ -15,8 +15,8 @@ Idle cost: `expire` visits only pulls that are due, and `sweep` only queues with
 new pull since the last sweep. Held pulls without traffic cost nothing until their deadline.
 
 Pulls of one connection cost others little: a message visits all pulls of its queue, so a connection
-holds few of each queue, and whoever needs room takes it from the connection that holds most. The
-pulls that have to go are woken, so that their consumers pull again.
+holds few of each queue, and a pull that needs room takes it from the connection that holds most.
+The pulls that lose their place are woken, so that their consumers pull again.
 """
 
 from collections import deque
@@ -36,7 +36,7 @@ from cometmq.store.queues.consume_queue import ConsumeQueue
 SWEEP_INTERVAL_MS: Final = 5_000
 EXPIRE_INTERVAL_MS: Final = 1_000
 WOKEN_MAX: Final = 1_000
-"""Number of pulls that make room at once: 3 ms."""
+"""Maximum number of pulls that are woken at once to free memory: 3 ms."""
 HELD_BYTES: Final = 1_024
 """Memory of a held pull, besides the bytes of the request."""
 

@@ -5,7 +5,7 @@ A queue that has lost its last messages, with a disk or by a power failure, give
 new messages. A group that had consumed the lost ones would skip as many new ones.
 
 The same happens if a slave that has copied offsets, but not yet the messages before them, is
-started as master. A mark in its store tells.
+started as master. A mark in its store shows that.
 
 Offsets are lowered only then: otherwise, an offset may be behind the end of its queue because
 programs may commit one before the messages arrive.

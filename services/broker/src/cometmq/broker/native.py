@@ -71,8 +71,9 @@ def reason_without(settings: BrokerSettings) -> str | None:
 
 @cache
 def _version_mismatch() -> str | None:
-    """Compare the version of the installed distribution; cached for followers, who ask on each
-    connection.
+    """Return why the installed distribution has the wrong version; None if it does not.
+
+    The result is cached, because followers ask on each connection.
 
     An installer names the folder of a distribution's metadata after its version. To parse the
     metadata, `importlib.metadata` would load 35 modules at each start.
@@ -88,10 +89,10 @@ def _version_mismatch() -> str | None:
 
 
 class Breaker:
-    """Leaves a part of the work to Python for good after the first panic of the native code, so
-    that a bug in it costs speed and nothing else.
+    """Makes Python do a part of the work for good after the first panic of the native code, so that
+    a bug in it costs speed and nothing else.
 
-    As a context manager, it ends a block that panics; the caller goes on behind the block.
+    As a context manager, it suppresses a panic of its block.
     """
 
     def __init__(self, part: str, log: Log) -> None:

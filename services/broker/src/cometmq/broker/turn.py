@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens elsewhere in the turn of the event loop in which the store or a table changes.
+"""Signals of changes of the store and the tables; other parts react in the same turn of the loop.
 
-The store and the journal are opened first, but what they cause is done by parts that need the
-broker and the server. Each part gets the turn when it is built: store and journal call its signals,
-the others connect what they do then.
+The store and the journal are opened before the parts that react to them, such as the server. They
+fire the signals, and each later part connects its functions when it is built.
 """
 
 import asyncio

@@ -192,9 +192,8 @@ class RouteTable:
         """Compare `version` with the stored one; return whether the broker has to register again,
         and the stored version.
 
-        An equal version counts as a heartbeat. If the topics of this version are in doubt, it is
-        forgotten: the broker registers all its topics, in one or more parts with versions of their
-        own, and all are read.
+        An equal version counts as a heartbeat. If the topics of this version are in doubt, the
+        stored version is dropped, so that all parts of the next registration are read.
         """
         live = self._live.get(address)
         if live is None:

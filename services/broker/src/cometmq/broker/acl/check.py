@@ -325,14 +325,14 @@ class AccessControl:
 def _is_of_another(ext: Mapping[str, str]) -> bool:
     """Return whether a broker has forwarded a request that a client has signed.
 
-    The broker's address says nothing about that client. One that was not signed has been allowed
-    there by the client's own address.
+    The broker's address says nothing about that client. A forwarded request without a signature was
+    allowed at the other broker, by the client's own address.
     """
     return FORWARDED in ext and SIGNATURE in ext
 
 
 def _check_producers(call: Call[Any]) -> None:
-    """Refuse the producer groups of an account that may send to no topic.
+    """Raise ServerError if a heartbeat has producer groups, and its account may send to no topic.
 
     The broker asks members of such groups about transactions. Java's consumers always contain the
     inner producer, which takes part in no transaction.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which pulls outside of their queue are reported to operators (pure)."""
+"""Decides for which pulls with an offset outside their queue an event is stored (pure)."""
 
 from typing import Final
 
@@ -11,13 +11,13 @@ Place = tuple[str, str, int]
 
 
 class MovedReports:
-    """When the last report about each place was made; times are monotonic."""
+    """When the last event about each place was stored; times are monotonic."""
 
     def __init__(self) -> None:
         self._reported: dict[Place, int] = {}  # the oldest first
 
     def may_report(self, place: Place, now_ms: int) -> bool:
-        """Return whether a place is due for a report, and note that it is made."""
+        """Return whether an event about a place may be stored now; if so, note that it is."""
         reported_ms = self._reported.get(place)
         if reported_ms is not None and now_ms - reported_ms < INTERVAL_MS:
             return False

@@ -27,7 +27,7 @@ Place: TypeAlias = tuple[str, bool]
 STEP_CHECKS: Final = 1_000
 """Number of registrations whose rights are checked in one step: 2 ms."""
 REVOKE_COST: Final = 20
-"""How many checks take as long as the end of a connection."""
+"""Revoking a connection takes as long as this number of checks."""
 
 _ENTRY_BYTES: Final = 420  # of one subscription or group, beside its texts
 _TAG_BYTES: Final = 50

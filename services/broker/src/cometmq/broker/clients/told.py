@@ -3,8 +3,9 @@
 
 Consumers name their subscriptions in heartbeats, every 30 s, and not in their pulls. A broker that
 becomes the master within 30 s of its start knows only some of them, and RocketMQ's refuses the
-pulls of the others (24) until their next heartbeats. An answer counts for pulls of the same
-connection, which could send a heartbeat with the same content, and until that comes.
+pulls of the others (24) until their next heartbeats. So this broker asks the client. The
+answer counts only for pulls of the same connection, which could claim the same in a heartbeat, and
+until its next heartbeat arrives.
 """
 
 import asyncio

@@ -265,7 +265,7 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
 def _gate(
     broker: Broker, client: RemotingClient, feed: TableFeed, replica: MemberReplica, inbox: Inbox
 ) -> Gate:
-    """Build the gate of requests, and let reads of the broker ask it."""
+    """Build the gate of requests; from now on it decides whether reads are served."""
     now_ms = broker.clock.monotonic_ms
     permission = Permission(changes=feed.settle, may_read_copy=replica.may_read, now_ms=now_ms)
     diversion = Diversion(client, permission, epoch_seen=inbox.epoch_seen, now_ms=now_ms)

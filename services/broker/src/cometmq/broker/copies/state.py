@@ -59,7 +59,7 @@ class FollowState(StrEnum):
     CONNECTING = "connecting"
     FOLLOWING = "following"
     UNFIT = "unfit"
-    """The logs do not fit together, so an operator must act."""
+    """The logs do not fit together, so a person must act."""
     FAILED = "failed"
     """The slave's own disk failed to store the log."""
 

@@ -51,7 +51,7 @@ STEP_INTERVAL_MS: Final = 100
 """The pause while a copy waits for its sync, or a failed delivery for the next attempt."""
 IDLE_INTERVAL_MS: Final = 500
 """The longest pause. It is shorter than the shortest delay of a level (1 s), so each message of a
-level is seen before it is due. A timed message may be due earlier, so it is expected.
+level is seen before it is due. A timed message may be due earlier, so `wake_at` announces it.
 """
 BATCH_INTERVAL_MS: Final = 5
 """The shortest pause: messages that are due within it are delivered together, up to 5 ms late. A
@@ -144,8 +144,9 @@ class Delays:
                 self.positions.recall(it.level, it.queue_offset, unique_key)
 
     def _may_be_delivered(self, it: Delayed, now_ms: int) -> bool:
-        """Return whether a message is delivered, due now, or was due by the clock of the level's
-        last reads, whose messages may be on their way.
+        """Return whether a message may have been delivered, is being delivered, or is due now.
+
+        The level's last reads count too: by their clock, it may have been due when it is not now.
         """
         level = self.positions.level(it.level)
         if it.timed_ms is not None:
@@ -264,8 +265,8 @@ class Delays:
     ) -> Steps[None]:
         is_large = not isinstance(entry.message, Skip) and has_many_keys(entry.message)
         if is_large:
-            yield  # in the turn of this level
-        if run != level.run:  # in between
+            yield  # until it is this level's turn
+        if run != level.run:  # the position was set meanwhile
             level.pending_count -= not isinstance(entry.message, Skip)
         elif entry.message is Skip.DAMAGED and awaits_repair:
             level.has_failed = True  # the next step looks at it again

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the due messages at the head of a delay level.
 
-A lookup may read the disk, so it changes nothing: whoever delivers what it has found counts it.
+A lookup may read the disk, so it changes nothing: the caller that delivers the messages counts
+them.
 After a crash, copies that are already in the log are found by their unique key.
 """
 

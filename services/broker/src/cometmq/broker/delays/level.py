@@ -11,8 +11,8 @@ from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.store.json_config import JsonTable
 
 REPAIR_STEPS_MAX: Final = 300
-"""How many steps (30 s) the damaged messages of a level wait for another copy of the log to repair
-them, until some block has been repaired; they hold up messages more than a batch behind.
+"""How many steps (30 s) the damaged messages of a level wait for their repair from another copy of
+the log; each repaired block restarts the count. Only the messages of one batch overtake them.
 """
 
 

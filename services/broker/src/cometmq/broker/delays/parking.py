@@ -27,11 +27,11 @@ from cometmq.store.results import PutDone, PutResult, PutStatus
 
 QUEUE_COUNT: Final = 1
 LOG_INTERVAL_MS: Final = 60_000
-"""Between two log lines about the same reason, since a client may cause any number of them."""
+"""Minimum interval between log lines about one reason, since a client may cause any number."""
 RESERVED_BYTES: Final = 768
-"""Left free in a log file by messages that are stored again: for a longer topic, for the op message
-beside a committed message, and for the properties that name the place and the reason. The native
-lane leaves room for as much.
+"""Bytes of a log file that a message leaves free if it will be stored again: for a longer topic,
+for the op message beside a committed message, and for the properties that name the place and the
+reason. The native lane demands the same.
 """
 REFUSED_FOR_GOOD: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 """The store will never accept this message; with any other status, it may later."""

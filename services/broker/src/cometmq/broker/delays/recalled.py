@@ -87,7 +87,7 @@ class Recalled:
         self.noted.setdefault(level, {})[queue_offset] = unique_key
 
     def update(self, table: Mapping[int, Mapping[int, str]]) -> None:
-        """Apply the entries of a table."""
+        """Change the entries that a table has; an empty key removes one."""
         for level, keys in table.items():
             for queue_offset, unique_key in keys.items():
                 self.put(level, queue_offset, unique_key)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metric families of a broker, computed from its counters at each scrape.
 
-Which tuple has a family depends on what its value is computed from: the broker (`FAMILIES`; its
-role and slaves: `REPLICATION_FAMILIES`), the store (`STORE_FAMILIES`), or the figures of all topics
-and groups, which have a row for each (`FIGURE_FAMILIES`).
+Each family is in the tuple of the part from which its value is computed: the broker (`FAMILIES`),
+its role and slaves (`REPLICATION_FAMILIES`), the store (`STORE_FAMILIES`), or the figures of all
+topics and groups, which have a row for each (`FIGURE_FAMILIES`).
 """
 
 from collections.abc import Callable, Iterable, Sequence

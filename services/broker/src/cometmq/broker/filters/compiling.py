@@ -5,7 +5,7 @@ Any client may send expressions, and the longest takes 25 ms to compile. Express
 current allowance are therefore compiled one after the other, a step in each turn of the loop, and
 the total number of characters per second is bounded.
 
-The connections take turns, and half of the allowance is left to connections that have compiled
+The connections take turns, and half of the allowance is reserved for connections that have compiled
 little lately: a flood of expressions neither uses up the allowance of others nor delays theirs by
 more than one expression for each connection that floods.
 """
@@ -52,7 +52,7 @@ class Shares:
     """
 
     def __init__(self) -> None:
-        self._left: dict[str, tuple[int, int]] = {}  # and when; those charged last come last
+        self._left: dict[str, tuple[int, int]] = {}  # characters left, and when; by the last charge
 
     def __len__(self) -> int:
         return len(self._left)

@@ -54,7 +54,7 @@ CALL_TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 5_000
 SUBSCRIPTIONS_TIMEOUT_MS: Final = 1_000  # a pull waits for it
 STATUSES_BYTES_MAX: Final = 2 << 20
-"""Size of the answers of all members together that are decoded; those of others are left out."""
+"""Maximum total size of the answers that are decoded; answers beyond it are left out."""
 
 
 def check_versions(members: Collection[Client]) -> None:
@@ -103,7 +103,7 @@ async def invoke_broker_to_get_consumer_status(
 
 
 class AnswerRoom:
-    """How much of what clients answer may still be decoded: it takes time on the loop."""
+    """Bounds the size of clients' answers that are decoded, which takes time on the loop."""
 
     def __init__(self, bytes_max: int) -> None:
         self._left = bytes_max
@@ -133,7 +133,7 @@ async def _status(
 
 
 def _decoded(type_: type[T], body: Buffer) -> T:
-    """Decode a client's answer, which may be as long as a frame; raise RemoteProtocolError."""
+    """Decode a client's answer; raise RemoteProtocolError if it is malformed or too long."""
     if len(body) > BODY_BYTES_MAX:
         raise RemoteProtocolError(f"an answer of {len(body)} bytes: at most {BODY_BYTES_MAX}")
     return decode_bounded(type_, body)

@@ -105,8 +105,8 @@ def _registering(
 ) -> Steps[Reply]:
     """Register the groups of a heartbeat until the connection ends.
 
-    A change of accounts looks only at what is registered, so the connection is closed if rights
-    were checked meanwhile; the client connects again.
+    After a change of accounts, `check_rights` sees only registered groups. If it began during the
+    registration, the connection is closed; the client connects again.
     """
     refusal: LimitReached | None = None
     for step in _steps([*beat.consumer_data_set, *beat.producer_data_set]):
@@ -132,7 +132,7 @@ def _registering(
 
 
 def _steps(groups: list[GroupData]) -> Iterator[list[GroupData]]:
-    """Divide groups by their weight, but no group."""
+    """Divide the groups of a heartbeat into steps of limited weight; a group stays whole."""
     step: list[GroupData] = []
     weight = 0
     for data in groups:
@@ -147,7 +147,7 @@ def _steps(groups: list[GroupData]) -> Iterator[list[GroupData]]:
 def _prepared(
     broker: Broker, data: GroupData, client: Client, room: Room
 ) -> Steps[Callable[[], None]]:
-    """Return the registration of a group, after what can be done for it in steps."""
+    """Prepare the registration of a group in steps; return the function that completes it."""
     if not isinstance(data, ConsumerData):
         return partial(_register_producer, broker, data.group_name, client, room)
     asked = data.subscription_data_set
@@ -203,8 +203,8 @@ def get_consumer_list_by_group(broker: Broker, call: Call[GetConsumerListByGroup
     """Return the client ids of a group; its members use this list to divide the queues.
 
     As with RocketMQ, a client with two live connections is listed twice, and the queues of the
-    second are read by nobody. That would be usual for clients of a former slave, which now reach it
-    at the address of the group, too, so there they are listed once.
+    second are read by nobody. In a group with one address for its master, a client of a former
+    slave often has two, so there each client is listed once.
     """
     group = broker.clients.consumers.group(call.header.consumer_group)
     if group is None:

@@ -327,7 +327,7 @@ def _accounts(broker: Broker) -> object:
 def _note(broker: Broker, pull: AdmittedPull, result: GetResult | None) -> None:
     """Let the lane serve later pulls like this one, and count why it could not serve this one.
 
-    A search that has not begun has no result.
+    `result` is None if the search has not begun.
     """
     if broker.lane is None:
         return
@@ -343,7 +343,7 @@ def _note(broker: Broker, pull: AdmittedPull, result: GetResult | None) -> None:
 
 
 def _is_told(broker: Broker, call: Call[PullMessage]) -> bool:
-    """Return whether the only subscription is one that this connection told in earlier pulls."""
+    """Return whether the subscription is only known from the client's answer (`told.py`)."""
     header = call.header
     has_own = header.sys_flag & PullSysFlag.SUBSCRIPTION
     return not has_own and broker.clients.consumers.group(header.consumer_group) is None

@@ -26,7 +26,7 @@ COPY_BYTES_MIN: Final = 2_048
 
 
 class _Subject(Struct, frozen=True):
-    """What refusals of sends are counted by."""
+    """The field of a send's header by which its refusal is counted."""
 
     topic: str
 
@@ -110,10 +110,10 @@ def answer_back(
 
 
 def forget_message(call: Call[Any]) -> None:
-    """Forget what the answer to a send does not need; it may wait for the disk or other copies.
+    """Drop the parts of a request that the answer to its send does not need.
 
-    The message is staged, and most of the requests that wait are as large as their messages. The
-    limits of connections do not bound the requests of those that have closed.
+    The answer may wait for the disk or other copies, and the message is already staged, so the
+    request would hold it a second time. After its connection has closed, no limit would bound that.
     """
     call.body = b""
     if len(call.head) > HEAD_BYTES_KEPT:

@@ -167,11 +167,10 @@ def _store_end(
     *,
     reason: Reason | None = None,
 ) -> Reply | None:
-    """Store the op message that ends a half message and, in the same unit, the copy `message`;
-    concurrent requests share one result.
+    """Store the op message that ends a half message and, in the same unit, the copy `message`.
 
-    For a `reason`, or if the store will never accept it, the copy is parked: otherwise the half
-    message would be checked and committed again and again.
+    Concurrent requests share one result. With a `reason`, or if the store will never accept the
+    copy, park it: otherwise the half message would be checked and committed again and again.
     """
     transactions, copies = broker.deferred.transactions, broker.pending.copies
 
@@ -289,7 +288,7 @@ def _as_sent(half: MessageRecord, place: tuple[str, int]) -> bytes:
 
 
 def set_transaction_aside(broker: Broker, call: Call[SetTransactionAside]) -> None:
-    """Move a half message to the operators' topic, because no producer reported its outcome."""
+    """Move a half message without an outcome to TRANS_CHECK_MAX_TIME_TOPIC."""
     _check_role(broker)
 
     def found(half: MessageRecord | None) -> Reply | None:

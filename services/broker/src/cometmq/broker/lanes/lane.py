@@ -199,7 +199,10 @@ class BrokerLane:
         return self._pulls.frame(index)
 
     def put(self, count: int, staged_bytes: int, *, at_once: bool = False) -> int | None:
-        """Accept the next staged requests."""
+        """Accept the next staged requests for a commit; return how many of them expect an answer.
+
+        Return None, and accept nothing, if handlers must serve them.
+        """
         # A request between the staged sends of the same chunk may have changed topics or settings,
         # or filled the commit, which has then released all staged sends.
         broker, native, first = self._broker, self._native, self._put_count

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 TURN_STEPS_MAX: Final = 1 << 20
 """Steps that the filters of all pulls may take in one turn of the loop, about 1 ms: 256 for each
 entry, and those of its SQL condition (`pull/sql.rs`). A pull above this limit is answered with what
-it has found so far. If it has found nothing, it is left to the handler, which spreads searches over
+it has found so far. If it has found nothing, the handler serves it, and spreads the search over
 several turns.
 """
 
@@ -229,7 +229,7 @@ class BrokerPulls:
         self._budget = TURN_STEPS_MAX
 
     def _adopt(self) -> None:
-        """Adopt what has changed."""
+        """Make the native lane forget everything that depends on what has changed."""
         if self._is_outdated():
             self._native = _build(self._broker, self._access)
             self._settings = self._broker.settings
@@ -263,7 +263,7 @@ class BrokerPulls:
         self._filters_version = broker.tables.filters.version
 
     def _follow_locks(self) -> None:
-        """Leave requests for locks to the handlers again after any lock was taken or released."""
+        """Make handlers serve renewals again after any lock was taken or released."""
         if self._locks_version != self._broker.clients.locks.version:
             self._native.forget_renewals()
             self._locks_version = self._broker.clients.locks.version

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _PUT_OK: Final = PutStatus.PUT_OK
 LENT_PEERS_MAX: Final = 4
-"""Answers of a run to more connections are sent by the loop, while the next sync runs: a write to a
-socket takes 5 us, and with 64 senders the disk would wait for all of them.
+"""The sync thread answers runs with at most this number of connections. The loop answers larger
+ones while the next sync runs: a write to a socket takes 5 us, and the disk would wait for 64.
 """
 
 

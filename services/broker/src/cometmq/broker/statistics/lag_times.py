@@ -36,8 +36,8 @@ class LagTimes:
     def __init__(self) -> None:
         self.oldest_ms: dict[Key, int] = {}
         self._known: dict[tuple[str, int], tuple[ConsumeQueue, int, int]] = {}
-        """By key and queue id: offset and store time of the next message in this queue; that of a
-        topic created again is another one, with the same offsets.
+        """By key and queue id: the queue, and offset and store time of its next message. A topic
+        that is created again has a new queue with the same offsets, so the queue is compared, too.
         """
         self._round: Iterator[str] = iter(())
         self._measured: tuple[int, tuple[int, int]] | None = None  # when the round began

@@ -16,7 +16,7 @@ from cometmq.remoting.signature import ACCESS_KEY
 
 ENTRIES_MAX: Final = 200
 PAUSE_MS: Final = 600_000
-"""After a pause of this length, a refusal is counted anew: what was mended has not gone on."""
+"""A refusal after a pause of this length starts a new count, because the old fault had ended."""
 SUBJECT_CHARS_MAX: Final = 255
 REMARK_CHARS_MAX: Final = 500
 ACCOUNT_CHARS_MAX: Final = 100
@@ -27,7 +27,7 @@ _ANSWERS: Final = frozenset(
         ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
     }
 )  # fmt: skip
-"""Codes that tell a client something, but refuse nothing that it needs."""
+"""Codes of ordinary answers, such as those of an empty queue, which are not counted."""
 _ASKED_BY_TOOLS: Final = frozenset(code for code, it in COMMANDS.items() if it.may_miss)
 
 
@@ -63,7 +63,7 @@ class RecentRefusals:
 
 
 def _access_refused(call: Call[Any], remark: str) -> str:
-    """Return the remark of access control, with the account if it does not say whom; empty if
+    """Return the remark of access control, with the account unless it names that; empty if
     something else refused the request.
     """
     if not is_access_refusal(remark):

@@ -60,7 +60,7 @@ class LendableAnswers:
         raise NotImplementedError
 
     def lend(self) -> "LentAnswers | None":
-        """Encode the answers for the thread that syncs; return None if the loop has to."""
+        """Encode the answers for the thread that syncs; return None if the loop must send them."""
         raise NotImplementedError
 
 

@@ -67,8 +67,8 @@ class Sends:
     def note_written(self, batch: Batch) -> None:
         """Start the sync for which the sends of a commit wait.
 
-        The disk waits neither until the messages are visible nor until the end of the last sync is
-        noted, and the tick would start this sync up to 100 ms later.
+        The sync starts before the messages are visible and before the end of the last sync is
+        noted, so that the disk is never idle. The tick would start it up to 100 ms later.
         """
         self._begun = batch
         self.waiting_count = self._pending.count

@@ -138,7 +138,7 @@ class StoreDriver:
         return stored
 
     def put_large(self, messages: Sequence[NewMessage], done: PutDone) -> Steps[None]:
-        """Store a unit as `put_batch` does, in steps; other puts wait for the last one.
+        """Store a unit as `put_batch` does, in steps; other puts wait for the last step.
 
         If the caller gives up, the remaining steps are run at once.
         """

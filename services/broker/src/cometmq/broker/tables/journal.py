@@ -122,7 +122,7 @@ class Journal:
         self._tables: dict[str, Journaled] = {}
         self._marks = TableMarks()
         self._changed: dict[str, Journaled] = {}  # with noted changes
-        self._owed: list[tuple[str, bytes]] = []  # applied, but not written yet
+        self._unwritten: list[tuple[str, bytes]] = []  # applied, but not written yet
         self._counter: Counter | None = None
         self.fault = ""  # the reason why the journal cannot be written
 
@@ -183,7 +183,7 @@ class Journal:
             self._due = position
         # After a failure the changes remain noted until `retry`: a failing disk costs one attempt
         # per second instead of one per request.
-        has_entry = bool(self._changed or self._owed) or self._due is not None
+        has_entry = bool(self._changed or self._unwritten) or self._due is not None
         if (has_entry or self._marks.are_new) and not self.fault:
             self._attempt(self._write)
 
@@ -196,7 +196,7 @@ class Journal:
             table = self._tables.get(name)
             if table is not None:  # a later version may have more tables
                 table.apply_changes(change)
-                self._owed.append((name, bytes(change)))
+                self._unwritten.append((name, bytes(change)))
         self.write(position)
 
     def count(self, counter: Counter | None) -> None:
@@ -216,14 +216,14 @@ class Journal:
         log_end = self._log_end()
         if log_end is None:
             log_end = self.known_log_end
-        if not self._changed and not self._owed:
+        if not self._changed and not self._unwritten:
             self.known_log_end = log_end
         if self._marks.are_new:
             self.files.append(Kind.MARKS, self._encode_marks(), self.number)
             self._marks.are_new = False
-        if self._owed:
-            self._write_entry(self._owed, None if self._changed else self._due)
-            self._owed = []
+        if self._unwritten:
+            self._write_entry(self._unwritten, None if self._changed else self._due)
+            self._unwritten = []
         for changes, is_last in self._noted_entries():
             if is_last:
                 self.known_log_end = log_end

@@ -2,7 +2,7 @@
 """Committed offsets: the position from which each consumer group continues in each queue.
 
 Every offset enters the table through `valid`, whether it comes from a request, a pull, another
-group, the file, the journal or another broker: what the table holds, every code may answer.
+group, the file, the journal or another broker, so answers need no checks of their own.
 
 Compatibility: RocketMQ stores any offset without checking the group, topic or queue, and the last
 value wins, even if it is lower than the one before. So an offset outside its queue is stored here,

@@ -30,7 +30,7 @@ class HeldSyncer:
         self.lent_count = 0
         """How many times answers were lent."""
         self.written_count = 0
-        """How many times they were all written here."""
+        """How many times this object, as the native thread, has written all of them."""
 
     def fileno(self) -> int:
         """See `LogSyncer`."""

@@ -18,7 +18,7 @@ SAMPLE_S = 0.006
 
 
 def adjusted(hold_s: float) -> float:
-    """Return how long a hold takes on that machine, if it is too long on this one.
+    """Return how long a hold would take on the machine of SAMPLE_S, if it is too long on this one.
 
     Shared machines change by a factor of two within seconds in the CPU time of the same work, so
     call this beside each measurement. A hold that is short enough here is not adjusted.

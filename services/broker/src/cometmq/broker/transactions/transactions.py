@@ -251,7 +251,7 @@ class Transactions:
 
     @property
     def aside_count(self) -> int:
-        """The number of half messages moved to the operators' topic."""
+        """The number of half messages moved to TRANS_CHECK_MAX_TIME_TOPIC."""
         return self._outcomes[Outcome.SET_ASIDE]
 
     @property
@@ -281,7 +281,7 @@ class Transactions:
         return EndState.IN_FLIGHT
 
     def finish_end(self, half_offset: int, outcome: Outcome | None) -> list[Call[Any]]:
-        """Return the requests to answer; an `outcome` of None means that nothing was stored."""
+        """Complete an end; return the requests to answer. None means that nothing was stored."""
         if outcome is not None:
             self.ended.add(half_offset)
             self._outcomes[outcome] += 1
@@ -300,7 +300,7 @@ class Transactions:
         return True
 
     def finish_ends(self, half_offsets: Sequence[int], outcome: Outcome | None) -> list[Call[Any]]:
-        """Return the later requests to answer; see `finish_end`."""
+        """Complete the ends that `begin_ends` began, as `finish_end` does for each."""
         waiting: list[Call[Any]] = []
         for offset in half_offsets:
             waiting += self._in_flight.pop(offset)

@@ -287,7 +287,7 @@ class Diversion:
 
 
 def _epoch_of_refusal(response: Response) -> int | None:
-    """Return the epoch known to a broker that has not executed a request; None if it may have."""
+    """Return the epoch in a refusal that promises that the request was not executed, else None."""
     try:
         return int(response.ext[NOT_SERVED])
     except (KeyError, ValueError):

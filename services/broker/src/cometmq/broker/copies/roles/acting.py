@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every role of a member answers; `role_changes.py` says how the roles belong together."""
+"""The calls that every role of a member implements; `role_changes.py` has the table of roles."""
 
 from typing import Protocol
 
@@ -20,10 +20,10 @@ class Acting:
         return False
 
     def look_after_clients(self) -> None:
-        """Help clients that reach the next master at the same address."""
+        """Make clients leave a lost master that has the next one's address; called every 100 ms."""
 
     def before_write(self) -> None:
-        """Check that answers may be sent."""
+        """Prevent answers that may not be sent; called before the answers of a turn are written."""
 
     def obey(self, order: Order) -> None:
         """Obey an order that names this role in `obeyed_in`."""

@@ -16,4 +16,4 @@ class Fenced(Acting):
         return self._confirmed
 
     def obey(self, order: Order) -> None:
-        """Ignore the order: the role that it was for has ended in this moment."""
+        """Ignore the order: the role that would have obeyed it has just ended."""

@@ -62,7 +62,7 @@ class Membership:
     async def obey(self, order: Order) -> Status:
         """Carry out an order; return the status after its last step.
 
-        An order to become master is obeyed before this member leads.
+        For an order to become master, that step comes before this member leads.
         """
         if isinstance(order, HandOver):
             return await self._hand_over(order)

@@ -60,7 +60,7 @@ many percentage points below `diskSpaceWarningLevelRatio`.
 
 
 class RoleChanges:
-    """The duties of a member (`Duties`): each replaces what the broker does in its role."""
+    """Performs the actions of a member in its broker (`Duties`)."""
 
     def __init__(  # noqa: PLR0913  # the collaborators, each by name
         self,

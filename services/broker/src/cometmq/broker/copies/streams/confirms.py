@@ -17,12 +17,12 @@ class Confirms:
 
     def __init__(self, sender: "LogSender", transport: asyncio.Transport, pump: LogPump) -> None:
         self.sent_ms = sender.now_ms()
-        """When progress was last sent, as the follower was told."""
+        """The time in the last progress that was sent."""
         self._sender = sender
         self._transport = transport
         self._pump = pump
         self._epoch = 0
-        self._is_owed = False  # the socket did not accept it
+        self._is_unsent = False  # the socket did not accept it
         self._confirmed = 0  # the confirm offset that the follower was sent
         self._is_fresh = False  # records have carried it since the last timer
 
@@ -38,8 +38,8 @@ class Confirms:
 
     def send(self) -> None:
         """Send the progress, unless the connection accepts no more output for now."""
-        self._is_owed = self._pump.is_paused
-        if self._epoch and not self._is_owed and not self._transport.is_closing():
+        self._is_unsent = self._pump.is_paused
+        if self._epoch and not self._is_unsent and not self._transport.is_closing():
             self._transport.write(self._next())
 
     def send_late(self) -> bool:
@@ -53,7 +53,7 @@ class Confirms:
 
     def resume(self) -> None:
         """Send what the connection did not accept before."""
-        if self._is_owed:
+        if self._is_unsent:
             self.send()
 
     def beside_records(self) -> bytes:

@@ -93,12 +93,12 @@ class MemberReplica:
         return self.driver.store.commit_log
 
     def may_read(self) -> bool:
-        """Return whether a slave may serve reads: all that they could see must be confirmed."""
+        """Return whether a slave may serve reads: all that readers can see must be confirmed."""
         is_bounded = self._has_heard and self.commit_log.confirm_offset <= self.confirmed
         return is_bounded and not self._is_preparing
 
     def begin(self) -> None:
-        """Show readers no more until the master of a new epoch confirms it."""
+        """Show readers no further records until the master of a new epoch confirms them."""
         self.confirmed = 0
         self._has_heard = False
         self.driver.store.publisher.confirm(0)

@@ -44,7 +44,7 @@ class Showing:
             self._later = loop.call_later(SHOW_DELAY_MS / 1000, self._show)
 
     def end(self) -> None:
-        """Show no more."""
+        """Show no records from now on."""
         self._is_ended = True
 
     def _show(self) -> None:

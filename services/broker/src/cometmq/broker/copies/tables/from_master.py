@@ -63,7 +63,7 @@ STEP_KEYS: Final = 500
 
 
 class Copied(msgspec.Struct, frozen=True):
-    """The tables to copy."""
+    """The slave's tables, into which the master's are copied."""
 
     topics: Topics
     groups: Groups
