@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whoever reaches a name server can register brokers and topics: clients survive what they read."""
 
+from typing import Any
+
 import pytest
 
 from cometmq.client import AdminClient, Message, Producer
@@ -66,6 +68,18 @@ def test_more_brokers_than_any_client_connects_to_are_refused(is_one_group: bool
     ):
         with pytest.raises(RemoteProtocolError, match=r"has 4,097 brokers, more than 4,096"):
             check()
+
+
+def test_millions_of_entries_are_refused_before_they_are_visited() -> None:
+    class Entries(list[Any]):
+        def __iter__(self) -> Any:
+            raise AssertionError("visited")
+
+    many = Entries([QueueData()] * (ADDRESSES_MAX + 1))
+    with pytest.raises(RemoteProtocolError, match="has 4,097 brokers"):
+        checked_route("T", TopicRoute(queue_datas=many))
+    with pytest.raises(RemoteProtocolError, match="has 4,194,304 brokers"):
+        checked_route("T", TopicRoute(order_topic_conf="a:0;" * (1 << 22)))
 
 
 def test_a_queue_that_is_listed_twice_is_one_queue() -> None:
