@@ -15,8 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cometmq.control.client import MemberClient
 from cometmq.control.controlled import MemberUnreachable
-from cometmq.control.front import STRANGER_BYTES_MAX
-from cometmq.control.server import ControlServer
+from cometmq.control.front import _STRANGER_CHUNK_BYTES, STRANGER_BYTES_MAX, Front
+from cometmq.control.server import HTTP2_STREAMS_MAX, ControlServer
 from cometmq.control.testing.scripted import TARGET
 
 DEADLINE_S = 60
@@ -135,6 +135,37 @@ async def test_a_stranger_sends_little_and_a_member_as_much_as_it_likes(server):
         await member.update_config({"a": "b" * 50_000})
     assert list(server._front._links) == [name]
     await member.close()
+
+
+def h2_frame(kind, flags, stream, payload=b""):
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+CALL = b"\x83\x86\x44\x02/a\x41\x01a\x5f\x10application/grpc\x40\x02te\x08trailers"
+H2_START = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + h2_frame(4, 0, 0)
+
+
+async def test_one_turn_of_a_stranger_brings_few_calls(member, monkeypatch):
+    """With 64 streams on a connection, calls of many hosts delayed electors by three seconds."""
+    noted = []
+    monkeypatch.setattr(Front, "note_call", lambda _: noted.append(1))
+    server = ControlServer(member, keys=lambda: (KEY,))
+    await server.start("127.0.0.1", 0)
+    again = b"\x83\x86\xc1\xc0\xbf\xbe"  # the entries that the first call has added
+    # gRPC answers that it does not know the method, or refuses the call, and ends the stream.
+    calls = [h2_frame(1, 4, 2 * number + 1, again if number else CALL) for number in range(30)]
+    assert len(H2_START + b"".join(calls)) < _STRANGER_CHUNK_BYTES
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(H2_START + b"".join(calls))
+    ended = 0
+    async with asyncio.timeout(DEADLINE_S):
+        while ended < len(calls):
+            head = await reader.readexactly(9)
+            await reader.readexactly(int.from_bytes(head[:3], "big"))
+            ended += head[3] == 3  # RST_STREAM
+    writer.transport.abort()
+    await server.stop()
+    assert len(noted) <= HTTP2_STREAMS_MAX
 
 
 async def test_calls_without_a_proof_keep_no_place(server, connect):

@@ -26,7 +26,8 @@ STRANGER_BYTES_MAX: Final = 128 * 1024
 parser takes 30 MiB for a flood of header frames. A health check sends 300 bytes."""
 _CHUNK_BYTES: Final = 16 * 1024
 _STRANGER_CHUNK_BYTES: Final = 1024
-"""How many bytes of a stranger one turn passes on; they may contain 50 calls."""
+"""How many bytes of a stranger one turn passes on. They may contain 50 calls; the server's limit of
+streams bounds how many of these cost more than their bytes."""
 
 ENTRY_S: Final = 0.000_1
 CONNECTION_S: Final = 0.001
