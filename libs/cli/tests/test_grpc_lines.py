@@ -13,11 +13,23 @@ from cometmq.peers.processes import Child
 DEADLINE_S: Final = 120
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000 04 00 00000000")
 GOAWAY: Final = bytes.fromhex("000008 07 00 00000000 00000000 0000000b")
+CALL: Final = b"\x83\x86\x44\x02/a\x41\x01a\x5f\x10application/grpc\x40\x02te\x08trailers"
+LARGE: Final = b"\x40\x03x-a\x7f\xbd\x1d" + b"a" * 3900 + b"\xbe" * 2000  # each repeats the 3,900
+
+
+def calls(count: int) -> bytes:
+    """Return calls with more metadata than gRPC accepts; it notes some of them as errors."""
+    block = CALL + LARGE
+    head = len(block).to_bytes(3, "big") + b"\x01\x05"
+    return b"".join(head + (2 * at + 1).to_bytes(4, "big") + block for at in range(count))
+
+
 STRANGE: Final = {
     "other protocol": b"GET / HTTP/1.1\r\n\r\n",
     "handshake": b"\x16\x03\x01\x02\x00" + bytes(200),
     "broken preface": PREFACE[:-4] + b"\xff" * 100,
     "goaway": PREFACE + GOAWAY,
+    "large metadata": PREFACE + calls(16),
 }
 MARK: Final = ".cc:"  # each line of gRPC names its source
 

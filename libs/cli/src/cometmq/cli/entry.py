@@ -18,7 +18,7 @@ EXIT_INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line."""
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # noqa: TID251  # of gRPC, not of cometmq
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # noqa: TID251  # of gRPC, not of cometmq
     try:
         with no_collections():
             commands = import_module("cometmq.cli.main")
