@@ -165,13 +165,15 @@ async def test_a_session_ends_soon_after_its_account(monkeypatch, desk):
     await put(admin=False)
     assert (await status(), (await desk.web.get("/")).status_code) == (403, 200)
     await put(secret_key="another-secret")
-    assert (await status(), (await desk.web.get("/")).status_code) == (303, 303)
+    ended = await desk.web.get("/topic/create")
+    assert (ended.status_code, (await desk.web.get("/")).status_code) == (401, 303)
+    assert "the brokers do not accept the account any more: log in again" in ended.text
 
     await put()
     await log_in(desk, access_key="leaver-key", secret_key="leaver-secret")
     assert await status() == 200
     await master.delete_account("leaver-key")
-    assert await status() == 303
+    assert (await status(), await status()) == (401, 303)
 
 
 async def test_the_brokers_are_not_asked_about_an_account_for_each_page(monkeypatch, desk):

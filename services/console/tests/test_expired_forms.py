@@ -183,7 +183,7 @@ def test_an_argument_that_is_too_long_is_left_out():
 def test_the_memory_of_ended_sessions_is_bounded():
     clock = FakeClock()
     sessions = Sessions(clock, idle_ms=1_000, life_ms=10_000)
-    first = sessions.begin(ADA)
+    first = sessions.begin(ADA, "digest")
     clock.advance(1_000)
     assert sessions.find(first) is None
     remembered = sessions.ended(first)
@@ -191,11 +191,11 @@ def test_the_memory_of_ended_sessions_is_bounded():
     assert remembered.user == ADA
     token = ""
     for number in range(ENDED_MAX):
-        token = sessions.begin(User(str(number), Role.VIEWER, "token"))
+        token = sessions.begin(User(str(number), Role.VIEWER, "token"), "digest")
         clock.advance(1_000)
         assert sessions.find(token) is None
     assert sessions.ended(first) is None
     assert sessions.ended(token) is not None
-    logged_out = sessions.begin(ADA)
+    logged_out = sessions.begin(ADA, "digest")
     sessions.end(logged_out)
     assert sessions.ended(logged_out) is None

@@ -185,9 +185,9 @@ async def test_a_login_ends_the_session_that_the_browser_had(sites):
 
 def test_only_sessions_of_the_same_kind_of_login_make_room_for_each_other():
     sessions = Sessions(FakeClock(), idle_ms=1_000, life_ms=1_000)
-    kept = sessions.begin(User("boss", Role.ADMIN, "account"))
+    kept = sessions.begin(User("boss", Role.ADMIN, "account"), "digest")
     for _ in range(SESSIONS_PER_USER_MAX + 1):
-        sessions.begin(User("boss", Role.VIEWER, "oidc"))
+        sessions.begin(User("boss", Role.VIEWER, "oidc"), "digest")
     assert sessions.find(kept) is not None
     assert len(sessions) == SESSIONS_PER_USER_MAX + 1
 

@@ -27,10 +27,22 @@ from .desks import Site
 PUBLIC = "https://mq.example"
 
 
+def real_s():
+    return int(time.time())  # noqa: TID251  # as the provider's clock
+
+
 class Provider:
-    """An OpenID provider with one user; `claims` and `broken` change what it says."""
+    """An OpenID provider with one user; its attributes change what it says."""
 
     def __init__(self):
+        self.now_s = real_s
+        self.gives_refresh_tokens = True
+        self.gives_id_tokens = True
+        self.subject = "7"
+        self.refused = None
+        """The answer to refresh tokens, and its status."""
+        self.refresh_tokens = set()
+        self.refreshed = 0
         self.key = RSAKey.generate_key(2048, parameters={"kid": "one"})
         self.claims = {"preferred_username": "ann", "groups": ["staff", "mq-ops"]}
         self.signing = self.key
@@ -45,6 +57,7 @@ class Provider:
         tasks = TaskSet(NO_LOG)
         server = WebServer(self._answer, tls=None, trusted_proxies="", tasks=tasks, log=NO_LOG)
         await server.start(listener)
+        self.stop = server.stop
         stack.push_async_callback(server.stop)
 
     async def _answer(self, request):
@@ -75,20 +88,38 @@ class Provider:
 
     async def _token(self, request):
         form = parse_qs(b"".join([part async for part in request.body]).decode())
+        assert request.headers["authorization"].startswith("Basic ")
+        if form["grant_type"] == ["refresh_token"]:
+            return self._refresh(form["refresh_token"][0])
         found = self.codes.pop(form.get("code", [""])[0], None)
         if found is None:
             return json_answer({"error": "invalid_grant"}, HTTPStatus.BAD_REQUEST)
         challenge, nonce = found
         digest = hashlib.sha256(form["code_verifier"][0].encode()).digest()
         assert base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == challenge
-        assert request.headers["authorization"].startswith("Basic ")
-        now = int(time.time())  # noqa: TID251  # as the provider's clock
+        return self._tokens(nonce=self.nonce or nonce)
+
+    def _refresh(self, given):
+        self.refreshed += 1
+        if self.refused is not None:
+            return json_answer(*self.refused)
+        assert given in self.refresh_tokens
+        self.refresh_tokens.remove(given)  # each works once
+        return self._tokens()
+
+    def _tokens(self, **more):
+        now = self.now_s()
         claims = {
-            "iss": self.url, "aud": self.audience, "sub": "7", "iat": now, "exp": now + 60,
-            "nonce": self.nonce or nonce, **self.claims,
+            "iss": self.url, "aud": self.audience, "sub": self.subject, "iat": now,
+            "exp": now + 60, **more, **self.claims,
         }  # fmt: skip
-        token = jwt.encode({"alg": "RS256", "kid": "one"}, claims, self.signing)
-        return json_answer({"access_token": "a", "token_type": "Bearer", "id_token": token})
+        answer = {"access_token": "a", "token_type": "Bearer"}
+        if more or self.gives_id_tokens:
+            answer["id_token"] = jwt.encode({"alg": "RS256", "kid": "one"}, claims, self.signing)
+        if self.gives_refresh_tokens:
+            answer["refresh_token"] = secrets.token_urlsafe(8)
+            self.refresh_tokens.add(answer["refresh_token"])
+        return json_answer(answer)
 
     async def _keys(self, _request):
         return json_answer({"keys": [self.key.as_dict(private=False)]})
@@ -114,8 +145,8 @@ def console(provider, stack, tmp_path):
         oidcClientId="console", oidcClientSecret="secret",
         oidcRoles="mq-ops=operator;mq-admins=admin",
     )  # fmt: skip
-    now_ms = int(time.time() * 1_000)  # noqa: TID251  # the clocks of both agree
-    site.clock.jump(now_ms)
+    site.clock.jump(real_s() * 1_000)
+    provider.now_s = lambda: site.clock.now_ms() // 1_000
     site.web.base_url = PUBLIC
     return site
 
@@ -205,7 +236,7 @@ async def test_roles_may_be_nested(provider, stack, tmp_path):
         oidcClientId="console", oidcClientSecret="s", oidcRoles="*=viewer;boss=admin",
         oidcRoleClaim="realm.roles",
     )  # fmt: skip
-    site.clock.jump(int(time.time() * 1_000))  # noqa: TID251  # the clocks of both agree
+    site.clock.jump(real_s() * 1_000)
     site.web.base_url = PUBLIC
     _, finish = await log_in(site)
     assert (await finish()).status_code == 303
@@ -221,3 +252,100 @@ async def test_a_silent_provider_is_named(stack, tmp_path):
     answer = await site.web.get("/login/oidc")
     assert answer.status_code == 502
     assert "the OpenID provider does not answer" in answer.text
+
+
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+async def ann(console):
+    """The page of ann, an operator."""
+    _, finish = await log_in(console)
+    assert (await finish()).status_code == 303
+
+    async def page_after(minutes):
+        console.clock.advance(minutes * MINUTE_MS)
+        return await console.web.get("/")
+
+    assert "operator, by oidc" in (await page_after(0)).text
+    return page_after
+
+
+async def test_a_disabled_user_is_logged_out_within_a_minute(provider, ann):
+    provider.refused = {"error": "invalid_grant"}, HTTPStatus.BAD_REQUEST
+    assert "operator, by oidc" in (await ann(0)).text
+    ended = await ann(1)
+    assert ended.status_code == 401
+    assert "the OpenID provider does not accept ann any more (invalid_grant)" in ended.text
+    assert "by oidc" not in (await ann(0)).text
+
+
+async def test_a_role_follows_the_claims(provider, ann):
+    provider.claims = {"preferred_username": "ann", "groups": ["mq-admins"]}
+    assert "admin, by oidc" in (await ann(1)).text
+    assert "admin, by oidc" in (await ann(1)).text
+    assert "admin, by oidc" in (await ann(0)).text
+    assert provider.refreshed == 2  # not for each page
+    provider.claims = {"preferred_username": "ann", "groups": ["staff"]}
+    ended = await ann(1)
+    assert (ended.status_code, "ann has no role for the console" in ended.text) == (401, True)
+
+
+async def test_a_provider_may_confirm_a_user_without_claims(provider, ann):
+    provider.gives_id_tokens = False
+    for _ in range(70):
+        assert "operator, by oidc" in (await ann(1)).text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("subject", "8"),
+        ("audience", "other"),
+        ("signing", RSAKey.generate_key(2048, parameters={"kid": "one"})),
+    ],
+)
+async def test_claims_of_others_end_the_session(provider, ann, name, value):
+    setattr(provider, name, value)
+    assert (await ann(1)).status_code == 401
+    assert "by oidc" not in (await ann(0)).text
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ({"error": "temporarily_unavailable"}, HTTPStatus.BAD_REQUEST),
+        ({"error": "invalid_client"}, HTTPStatus.UNAUTHORIZED),
+        ({}, HTTPStatus.OK),
+        ({}, HTTPStatus.BAD_GATEWAY),
+        None,
+    ],
+)
+async def test_an_outage_of_the_provider_is_tolerated_for_an_hour(provider, ann, answer):
+    provider.refused = answer
+    if answer is None:
+        await provider.stop()
+    for minutes in (1, 29, 29):
+        assert "operator, by oidc" in (await ann(minutes)).text
+    if answer is not None:
+        provider.refused = None
+        assert "operator, by oidc" in (await ann(2)).text
+        provider.refused = answer
+        assert "operator, by oidc" in (await ann(29)).text
+        assert "operator, by oidc" in (await ann(29)).text
+    ended = await ann(2)
+    assert ended.status_code == 401
+    assert "the OpenID provider has not confirmed ann for 1 h" in ended.text
+    assert "by oidc" not in (await ann(0)).text
+
+
+async def test_without_a_refresh_token_a_session_lasts_an_hour(console, provider):
+    provider.gives_refresh_tokens = False
+    _, finish = await log_in(console)
+    assert (await finish()).status_code == 303
+    for _ in range(2):
+        console.clock.advance(29 * MINUTE_MS)
+        assert "operator, by oidc" in (await console.web.get("/")).text
+    console.clock.advance(2 * MINUTE_MS)
+    assert (await console.web.get("/")).status_code == 401
+    assert provider.refreshed == 0

@@ -173,6 +173,15 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     oidc_scopes: Annotated[str, Meta(description="Scopes to ask for, separated by spaces.")] = (
         "openid profile email"
     )
+    oidc_unconfirmed: Annotated[
+        int,
+        Meta(
+            ge=60_000,
+            description="The provider is asked every minute whether a user still has a role. If it"
+            " does not answer, or gives no refresh token (many do only for the scope"
+            " `offline_access`), the session ends after this time, in ms.",
+        ),
+    ] = 3_600_000
     oidc_name_claim: Annotated[
         str, Meta(description="Claim that holds the name shown and audited.", extra=_GUARD)
     ] = "preferred_username"

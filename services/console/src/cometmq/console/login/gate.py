@@ -9,14 +9,13 @@ from typing import Final
 from cometmq.console.login.attempts import Attempts
 from cometmq.console.login.drafts import Drafts
 from cometmq.console.login.roles import Role, User, role_of
-from cometmq.console.login.sessions import Session, Sessions
+from cometmq.console.login.sessions import Proof, Session, Sessions
 from cometmq.console.login.tokens import Tokens
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.web.exchange import Request, Response
 from cometmq.console.web.guard import check_origin, is_secure
 from cometmq.console.web.problems import FormExpired, Problem
 from cometmq.remoting.log import Log
-from cometmq.remoting.signature import SessionCredentials
 from cometmq.runtime.clock import Clock
 
 _BEARER: Final = "bearer "
@@ -95,24 +94,15 @@ class Gate:
             raise FormExpired
         return self.drafts.keep(ended.user, request.path, form)
 
-    def begin(
-        self,
-        request: Request,
-        response: Response,
-        user: User,
-        proof: SessionCredentials | str = "",
-    ) -> None:
-        """Log a user in; the session that the browser had before ends.
-
-        `proof` is an account, or the digest of a token.
-        """
+    def begin(self, request: Request, response: Response, user: User, proof: Proof) -> None:
+        """Log a user in; the session that the browser had before ends."""
         self.sessions.end(request.cookie(self._cookie))
         cookie = self.sessions.begin(user, proof)
         self._set(response, self._cookie, cookie, self._settings.session_life // 1_000)
         self._log.info("login.accepted", user=user.name, role=user.role.name.lower(), how=user.how)
 
     def revoke(self, request: Request, session: Session) -> None:
-        """End the session of an account or token that is not accepted any more."""
+        """End the session of an account, a token or a provider's user that is refused now."""
         self.sessions.end(request.cookie(self._cookie))
         self._log.warning("login.revoked", user=session.user.name)
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs in with an OpenID provider: authorization code flow with PKCE, state and nonce.
+"""Logs in with an OpenID provider: authorization code flow with PKCE, state and nonce; asks it
+again with the refresh token.
 
 The packages authlib and httpx2 come with the extra `oidc`.
 """
@@ -18,13 +19,19 @@ from joserfc.jwk import KeySet, OctKey
 
 from cometmq.console.login.accounts import Refused
 from cometmq.console.login.roles import Role, User, role_of
+from cometmq.console.login.sessions import Grant
 from cometmq.console.settings import ConsoleSettings
+from cometmq.insight.words import lasting
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime.clock import Clock
 
 SEALED: Final = {"alg": "dir", "enc": "A256GCM"}
 THERE_MAX: Final = 1_000
 TIMEOUT_S: Final = 10.0
+STANDING_TIMEOUT_S: Final = 3.0
+"""How long a page waits for a provider that is asked again."""
+NOT_ABOUT_USERS: Final = frozenset({"invalid_client", "server_error", "temporarily_unavailable"})
+"""Errors of a provider that do not say that a user is refused."""
 LEEWAY_S: Final = 60
 ALGORITHMS: Final = ["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA"]
 """No symmetric ones: a provider that signs with the client's secret is refused."""
@@ -89,8 +96,10 @@ class Oidc:
         pending = _Pending(state, verifier, nonce, there, self._clock.monotonic_ms())
         return url, jwe.encrypt_compact(SEALED, msgspec.json.encode(pending), self._seal)
 
-    async def end(self, answer: Mapping[str, str], cookie: str) -> tuple[User, str]:
-        """Return the user and the path to which the login leads; raise Refused for any fault."""
+    async def end(self, answer: Mapping[str, str], cookie: str) -> tuple[User, Grant, str]:
+        """Return the user, what the provider grants, and the path to which the login leads; raise
+        Refused for any fault.
+        """
         pending = self._opened(cookie)
         if (
             pending is None
@@ -100,8 +109,65 @@ class Oidc:
             raise Refused("the login has expired, or began in another browser: try again")
         if "error" in answer:
             raise Refused(f"the provider refuses the login: {answer['error'][:NAME_MAX]}")
-        claims = await self._claims(answer.get("code", ""), pending)
-        return self._user(claims), pending.there
+        metadata = await self._provider()
+        try:
+            token = await self._client.fetch_token(
+                metadata["token_endpoint"],
+                code=answer.get("code", ""),
+                code_verifier=pending.verifier,
+            )
+            nonce: jwt.ClaimsOption = {"essential": True, "value": pending.nonce}
+            claims = await self._claims(token["id_token"], nonce=nonce)
+        except (AuthlibBaseError, HTTPError, JoseError, KeyError, ValueError) as error:
+            raise Refused(
+                f"the provider's answer cannot be used: {type(error).__name__}"
+            ) from error
+        refresh_token = token.get("refresh_token") or ""
+        grant = Grant(claims["sub"], refresh_token, self._clock.monotonic_ms())
+        return self._user(claims), grant, pending.there
+
+    async def standing_user(self, grant: Grant, user: User) -> User:
+        """Return the user of a session as the provider sees it now.
+
+        Raise Refused if the provider refuses the user, or has confirmed it too long ago: operators
+        need the console during an outage, but it may not last forever.
+        """
+        if grant.refresh_token:
+            try:
+                return await self._renewed(grant, user)
+            except JoseError as error:
+                text = f"the provider's answer cannot be used: {type(error).__name__}"
+                raise Refused(f"{text}; log in again") from error
+            except AuthlibBaseError as error:
+                reason = str(error.error)[:NAME_MAX]
+                if reason not in NOT_ABOUT_USERS:
+                    text = f"the OpenID provider does not accept {user.name} any more"
+                    raise Refused(f"{text} ({reason}): log in again") from error
+            except (HTTPError, KeyError, ValueError):
+                pass  # it does not answer, or something else does
+        since_ms = self._clock.monotonic_ms() - grant.confirmed_ms
+        if since_ms >= self._settings.oidc_unconfirmed:
+            raise Refused(
+                f"the OpenID provider has not confirmed {user.name} for"
+                f" {lasting(since_ms / 1_000)}: log in again"
+            )
+        return user
+
+    async def _renewed(self, grant: Grant, user: User) -> User:
+        metadata = await self._provider()
+        token = await self._client.refresh_token(
+            metadata["token_endpoint"],
+            refresh_token=grant.refresh_token,
+            timeout=STANDING_TIMEOUT_S,
+        )
+        grant.refresh_token = token["refresh_token"]  # the old one may not work again
+        if "id_token" in token:
+            subject: jwt.ClaimsOption = {"essential": True, "value": grant.subject}
+            user = self._user(await self._claims(token["id_token"], sub=subject))
+        elif "access_token" not in token:
+            raise KeyError("access_token")
+        grant.confirmed_ms = self._clock.monotonic_ms()
+        return user
 
     def _opened(self, cookie: str) -> _Pending | None:
         """Return what `begin` has sealed; None for anything else."""
@@ -111,30 +177,21 @@ class Oidc:
         except (JoseError, ValueError):
             return None
 
-    async def _claims(self, code: str, pending: _Pending) -> dict[str, Any]:
+    async def _claims(self, id_token: str, **more: jwt.ClaimsOption) -> dict[str, Any]:
+        """Return the claims of an ID token after checking it; `more` are further requirements."""
         metadata = await self._provider()
-        try:
-            token = await self._client.fetch_token(
-                metadata["token_endpoint"], code=code, code_verifier=pending.verifier
-            )
-            keys = await self._client.request("GET", metadata["jwks_uri"], withhold_token=True)
-            keys.raise_for_status()
-            decoded = jwt.decode(
-                token["id_token"], KeySet.import_key_set(keys.json()), algorithms=ALGORITHMS
-            )
-            jwt.JWTClaimsRegistry(
-                now=self._clock.now_ms() // 1_000,
-                leeway=LEEWAY_S,
-                iss={"essential": True, "value": metadata["issuer"]},
-                aud={"essential": True, "value": self._settings.oidc_client_id},
-                exp={"essential": True},
-                sub={"essential": True},
-                nonce={"essential": True, "value": pending.nonce},
-            ).validate(decoded.claims)
-        except (AuthlibBaseError, HTTPError, JoseError, KeyError, ValueError) as error:
-            raise Refused(
-                f"the provider's answer cannot be used: {type(error).__name__}"
-            ) from error
+        keys = await self._client.request("GET", metadata["jwks_uri"], withhold_token=True)
+        keys.raise_for_status()
+        decoded = jwt.decode(id_token, KeySet.import_key_set(keys.json()), algorithms=ALGORITHMS)
+        needed: dict[str, jwt.ClaimsOption] = {
+            "iss": {"essential": True, "value": metadata["issuer"]},
+            "aud": {"essential": True, "value": self._settings.oidc_client_id},
+            "exp": {"essential": True},
+            "sub": {"essential": True},
+            **more,
+        }
+        now_s = self._clock.now_ms() // 1_000
+        jwt.JWTClaimsRegistry(now=now_s, leeway=LEEWAY_S, **needed).validate(decoded.claims)
         return dict(decoded.claims)
 
     def _user(self, claims: Mapping[str, Any]) -> User:

@@ -8,7 +8,7 @@ from cometmq.console.desk import Desk
 from cometmq.console.login.accounts import Refused, account_user, standing_user
 from cometmq.console.login.gate import Gate
 from cometmq.console.login.roles import Role, User, role_of
-from cometmq.console.login.sessions import Session
+from cometmq.console.login.sessions import Proof, Session
 from cometmq.console.login.tokens import Tokens, digest_of
 from cometmq.console.web.exchange import Handler, Request, Response, redirect
 from cometmq.console.web.guard import form_of, local_path
@@ -57,28 +57,37 @@ class LoginPages:
         return found
 
     async def who(self, request: Request) -> tuple[User, Session | None]:
-        """Return the user of a request; ask the brokers from time to time whether its account
-        still has its rights.
+        """Return the user of a request; ask from time to time whether it still has its role: the
+        brokers about an account, the provider about its user.
+
+        Raise Problem if they refuse the user; the session has then ended.
         """
         user, session = self._gate.who(request)
-        if session is None or session.credentials is None:
-            return user, session
-        if not self._gate.sessions.is_due(session):
+        if session is None or not self._gate.sessions.is_due(session):
             return user, session
         try:
-            session.user = await standing_user(
-                self._desk.admin.options,
-                session.credentials,
-                user,
-                role=role_of(self._desk.settings.account_role, "accountRole"),
-                log=self._desk.log,
-            )
-        except Refused:
+            session.user = await self._standing(session)
+        except Refused as error:
             self._gate.revoke(request, session)
-            return self._gate.who(request)
+            title = "Your login has ended"
+            raise Problem(HTTPStatus.UNAUTHORIZED, str(error), title=title) from error
         except CometError:
             return user, session  # no name server answers
         return session.user, session
+
+    async def _standing(self, session: Session) -> User:
+        """Return the user of a session as the brokers or the provider see it now."""
+        if session.credentials is not None:
+            return await standing_user(
+                self._desk.admin.options,
+                session.credentials,
+                session.user,
+                role=role_of(self._desk.settings.account_role, "accountRole"),
+                log=self._desk.log,
+            )
+        assert self._oidc is not None
+        assert session.grant is not None
+        return await self._oidc.standing_user(session.grant, session.user)
 
     async def _login(self, request: Request) -> Response:
         if request.method == "GET":
@@ -102,10 +111,8 @@ class LoginPages:
         self._gate.begin(request, response, user, proof)
         return response
 
-    async def _user(
-        self, values: dict[str, str], name: str
-    ) -> tuple[User, SessionCredentials | str]:
-        """Return a user, and the account or the digest of the token that proves who it is."""
+    async def _user(self, values: dict[str, str], name: str) -> tuple[User, Proof]:
+        """Return a user, and what proves who it is."""
         if "token" in values:
             digest = digest_of(values["token"].strip())
             user = self._tokens.user_of(digest)
@@ -168,7 +175,7 @@ class LoginPages:
         assert self._oidc is not None
         self._gate.check_attempts("", request)  # there is no secret to guess at the same time
         try:
-            user, there = await self._oidc.end(
+            user, grant, there = await self._oidc.end(
                 {name: values[-1] for name, values in request.args.items()},
                 request.cookie(self._oidc.COOKIE),
             )
@@ -178,5 +185,5 @@ class LoginPages:
             raise Problem(HTTPStatus.FORBIDDEN, str(error), title="Login refused") from error
         response = redirect(self._desk.prefix + local_path(there))
         response.set_cookie(self._oidc.COOKIE, "", life_s=0, path=self._desk.prefix or "/")
-        self._gate.begin(request, response, user)
+        self._gate.begin(request, response, user, grant)
         return response

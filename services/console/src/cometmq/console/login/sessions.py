@@ -19,6 +19,8 @@ SESSIONS_PER_USER_MAX: Final = 20
 ENDED_MAX: Final = 1_000
 ASKED_AGAIN_MS: Final = 10_000
 """How long a session may outlive its account, or the rights of its account."""
+PROVIDER_ASKED_AGAIN_MS: Final = 60_000
+"""The same for users of an OpenID provider, which may limit the rate of requests."""
 
 
 class Ended(NamedTuple):
@@ -26,6 +28,19 @@ class Ended(NamedTuple):
 
     user: User
     csrf: str
+
+
+class Grant:
+    """What an OpenID provider said of a user, and the token with which it is asked again."""
+
+    __slots__ = ("confirmed_ms", "refresh_token", "subject")
+
+    def __init__(self, subject: str, refresh_token: str, now_ms: int) -> None:
+        """`refresh_token` is empty if the provider gives none."""
+        self.subject = subject
+        self.refresh_token = refresh_token
+        self.confirmed_ms = now_ms
+        """When the provider last confirmed the user."""
 
 
 class Session:
@@ -36,26 +51,31 @@ class Session:
         "begun_ms",
         "credentials",
         "csrf",
+        "grant",
         "notice",
         "seen_ms",
         "token",
         "user",
     )
 
-    def __init__(self, user: User, proof: SessionCredentials | str, now_ms: int) -> None:
-        """`proof` is an account, or the digest of a token; empty for neither."""
+    def __init__(self, user: User, proof: "Proof", now_ms: int) -> None:
         self.user = user
-        self.credentials = None if isinstance(proof, str) else proof
+        self.credentials = proof if isinstance(proof, SessionCredentials) else None
         """The user's own account, with which changes are sent; None for the console's account."""
         self.token = proof if isinstance(proof, str) else ""
         """The digest of the token, without which the session ends."""
+        self.grant = proof if isinstance(proof, Grant) else None
         self.csrf = secrets.token_urlsafe(32)
         self.begun_ms = now_ms
         self.asked_ms = now_ms
-        """When the brokers were last asked about the user's account."""
+        """When the brokers or the provider were last asked about the user."""
         self.seen_ms = now_ms
         self.notice = ""
         """The outcome of the last change, shown once."""
+
+
+Proof = SessionCredentials | Grant | str
+"""Proves who a user is: an account, a provider's grant, or the digest of a token."""
 
 
 class Sessions:
@@ -72,7 +92,7 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, user: User, proof: SessionCredentials | str = "") -> str:
+    def begin(self, user: User, proof: Proof) -> str:
         """Return the token of a new session; the oldest of too many sessions ends."""
         self._expire()
         who = user.name, user.how  # an OpenID user may choose the name of an account
@@ -103,9 +123,15 @@ class Sessions:
         return session
 
     def is_due(self, session: Session) -> bool:
-        """Return whether the brokers must be asked about the account of a session, from now on."""
+        """Return whether the brokers or the provider must be asked about the user of a session.
+
+        Until the pause has passed again, other requests of the session need not ask.
+        """
+        if session.token:
+            return False
+        pause_ms = ASKED_AGAIN_MS if session.grant is None else PROVIDER_ASKED_AGAIN_MS
         now_ms = self._clock.monotonic_ms()
-        is_due = session.credentials is not None and now_ms - session.asked_ms >= ASKED_AGAIN_MS
+        is_due = now_ms - session.asked_ms >= pause_ms
         if is_due:
             session.asked_ms = now_ms
         return is_due
