@@ -32,6 +32,7 @@ from cometmq.insight.model import (
     Unknown,
     Unreachable,
 )
+from cometmq.remoting.visible import visible
 
 from .desks import ADMIN, JSON, FakeAdmin, snapshot
 
@@ -62,11 +63,13 @@ class Inspector(HTMLParser):
     def __init__(self):
         super().__init__()
         self.faults = []
+        self.area = False
 
     def handle_starttag(self, tag, attrs):
         if tag not in KINDS:
             self.faults.append(f"<{tag}>")
         given = dict(attrs)
+        self.area = tag == "textarea"
         if tag == "script" and not (given.get("src") or "").startswith("/static/"):
             self.faults.append(f"script {given}")
         for name, value in attrs:
@@ -76,6 +79,15 @@ class Inspector(HTMLParser):
                 urlsplit(value or "").scheme or (value or "").startswith("//")
             ):
                 self.faults.append(f"{tag} {name}={value}")
+            if name != "value":
+                self.handle_data(value or "")
+
+    def handle_endtag(self, tag):
+        self.area = False
+
+    def handle_data(self, data):
+        if visible(data) != data and not self.area:
+            self.faults.append(ascii(data[:100]))
 
 
 def hostile(clock, name):

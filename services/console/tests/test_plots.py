@@ -27,8 +27,8 @@ def test_a_plot_without_data_says_so():
 
 
 def test_names_are_escaped():
-    text, root = drawn(Line("<b>&\"'", [(0, 1.0)]))
-    assert root.findall("path/title")[0].text == "<b>&\"'"
+    text, root = drawn(Line("<b>&\"'\x1b", [(0, 1.0)]))
+    assert root.findall("path/title")[0].text == "<b>&\"'\\x1b"
     assert "<b>" not in text
 
 

@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Templates: what is escaped, replaced and repeated, and which mistakes are refused."""
 
+import re
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from markupsafe import Markup
 
 from cometmq.console.web import rendering
+from cometmq.console.web.cells import cell
 from cometmq.console.web.templating import Templates, as_module
+from cometmq.insight.model import Unknown
+from cometmq.remoting.visible import visible
 
 OWN = Path(rendering.__file__).with_name("templates")
 
@@ -106,3 +113,34 @@ def test_each_template_is_valid(path):
     source, extended = as_module(path.read_text("utf-8"))
     compile(source, path.name, "exec")
     assert not extended or (OWN / extended).is_file()
+
+
+def rendered(page, **values):
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "macros.html").write_text("")
+        Path(folder, "page.html").write_text(page)
+        return Templates(Path(folder), {"cell": cell}).render("page.html", values)
+
+
+TEXTS = st.text(st.characters(codec="utf-8"))
+
+
+@given(TEXTS)
+def test_people_see_every_control_character(text):
+    page = '{{ text }}<a title="{{ text }}"></a>{{ cell(text) }}{{ cell(unknown) }}'
+    found = rendered(page, text=text, unknown=Unknown(text))
+    assert visible(found) == found
+    assert Markup(rendered("<{{ text }}>", text=text)[1:-1]).unescape() == visible(text)
+
+
+@given(TEXTS)
+def test_a_form_sends_back_what_it_was_given(text):
+    page = '<input value="{{ text }}"><textarea rows="6">\n{{ text }}</textarea>{{ text }}'
+    found = re.fullmatch(
+        r'<input value="(.*)"><textarea rows="6">\n(.*)</textarea>(.*)',
+        rendered(page, text=text),
+        re.DOTALL,
+    )
+    assert found is not None
+    field, area, read = (str(Markup(it).unescape()) for it in found.groups())
+    assert (field, area, read) == (text, text, visible(text))

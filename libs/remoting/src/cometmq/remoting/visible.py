@@ -24,7 +24,7 @@ def visible(text: str) -> str:
     choose properties, keys and names; unescaped, these could move the cursor, rename the terminal
     or hide the text behind them.
     """
-    return text.translate(_ESCAPES)
+    return text if text.isprintable() else text.translate(_ESCAPES)
 
 
 def visible_json(text: str) -> str:

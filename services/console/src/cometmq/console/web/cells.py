@@ -7,8 +7,9 @@ from enum import Enum
 from math import isfinite
 from typing import Any, Final
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from cometmq.console.web.templating import escaped
 from cometmq.insight.model import Unknown, Unreachable
 from cometmq.insight.times import is_known
 
@@ -108,12 +109,15 @@ def cell(value: Any, kind: str = "text") -> Markup:
     if value is None:
         return Markup('<span class="none" title="not reported">&ndash;</span>')
     if isinstance(value, Unknown) and not value.is_silence:
-        return Markup('<span class="unknown" title="{}">unknown</span>').format(value.reason)
+        return Markup('<span class="unknown" title="{}">unknown</span>').format(
+            escaped(value.reason)
+        )
     if isinstance(value, Unknown | Unreachable):
-        return Markup('<span class="bad" title="{}">no answer</span>').format(value.reason)
+        reason = escaped(value.reason)
+        return Markup('<span class="bad" title="{}">no answer</span>').format(reason)
     if isinstance(value, float) and not isfinite(value):
         return cell(Unknown("the broker reports no number"))
     text = FORMATS[kind](value)
     if not text:
         return Markup('<span class="none">none</span>')
-    return escape(text)
+    return escaped(text)

@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import Final, NamedTuple
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from cometmq.console.web.cells import duration
+from cometmq.console.web.templating import escaped
 
 WIDTH: Final = 720
 HEIGHT: Final = 200
@@ -60,15 +61,14 @@ def line_plot(
 
     newest = "; ".join(f"{line.name}: {text(_newest(line))}" for line in lines if line.points)
     label = f"{title}. Newest values: {newest}" if newest else f"{title}: no data yet"
-    parts = [
-        f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">'
-    ]
+    box, label = f"0 0 {WIDTH} {HEIGHT}", escaped(label)
+    parts = [f'<svg class="plot" viewBox="{box}" role="img" aria-label="{label}">']
     for share in (0.0, 0.5, 1.0):
         at = y(top * share)
         parts.append(
             f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
             f'<text x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">'
-            f"{escape(text(top * share))}</text>"
+            f"{escaped(text(top * share))}</text>"
         )
     parts += [
         f'<text x="{x(at_ms):.1f}" y="{HEIGHT - 6}" text-anchor="middle">{label_}</text>'
@@ -76,7 +76,7 @@ def line_plot(
     ]
     for number, line in enumerate(lines):
         path = _path(line.points, x, y)
-        parts.append(f'<path class="line line{number}" d="{path}"><title>{escape(line.name)}')
+        parts.append(f'<path class="line line{number}" d="{path}"><title>{escaped(line.name)}')
         parts.append("</title></path>")
     if not values:
         parts.append(

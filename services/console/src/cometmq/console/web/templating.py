@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Templates of pages: HTML with Python in it, compiled when they are first shown.
 
-- `{{ expression }}` shows a value, escaped unless it is `Markup`.
+- `{{ expression }}` shows a value, escaped unless it is `Markup`; control characters are written
+  out, except in what a form sends back.
 - `{% if %}`, `{% elif %}`, `{% else %}`, `{% for %}` and `{% set name = value %}` are Python's
   statements; `{% endif %}` and `{% endfor %}` end them.
 - `{% macro name(arguments) %}` defines a function; those of `macros.html` are there for all, as
@@ -22,6 +23,8 @@ from typing import Any, Final
 
 from markupsafe import Markup, escape
 
+from cometmq.remoting.visible import visible
+
 _TAG: Final = re.compile(
     r"\{\{(?P<shown>.*?)\}\}"
     r"|(?:^[ \t]+)?\{%(?P<statement>.*?)%\}\n?"
@@ -35,7 +38,7 @@ class Templates:
 
     def __init__(self, folder: Path, names: Mapping[str, object]) -> None:
         self._folder = folder
-        self._names = {**names, "escape": _escaped, "Markup": Markup, "_joined": _joined}
+        self._names = {**names, "escaped": escaped, "exact": _exact, "_joined": _joined}
         self._compiled: dict[str, tuple[CodeType, str]] = {}
 
     def render(self, name: str, values: Mapping[str, object]) -> str:
@@ -62,8 +65,13 @@ class Templates:
         return show()
 
 
-def _escaped(value: Any) -> Markup:
-    """Escape a value; markupsafe's `escape` makes two copies of what is `Markup` already."""
+def escaped(value: Any) -> Markup:
+    """Escape a value, so that people see each of its characters; `Markup` stays as it is."""
+    return value if type(value) is Markup else escape(visible(str(value)))
+
+
+def _exact(value: Any) -> Markup:
+    """Escape a value that a browser sends back."""
     return value if type(value) is Markup else escape(value)
 
 
@@ -84,12 +92,19 @@ def as_module(text: str) -> tuple[str, str]:
         writer.show(repr(text[at : tag.start()]))
         at = tag.end()
         if tag["shown"] is not None:
-            writer.show(f"escape({tag['shown'].strip()})")
+            how = "exact" if _is_sent_back(text[: tag.start()]) else "escaped"
+            writer.show(f"{how}({tag['shown'].strip()})")
         elif tag["statement"] is not None:
             word, _, rest = tag["statement"].strip().partition(" ")
             writer.state(word, rest)
     writer.show(repr(text[at:]))
     return writer.module(), writer.extended
+
+
+def _is_sent_back(before: str) -> bool:
+    """Return whether the text before a value makes it that of a form's field."""
+    is_in_area = before.rfind("<textarea") > before.rfind("</textarea")
+    return is_in_area or before.endswith('value="')
 
 
 class _Writer:
