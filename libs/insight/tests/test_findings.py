@@ -286,6 +286,17 @@ def test_a_checker_that_waits_for_the_first_transaction_is_no_finding():
         assert len(findings(type(snapshot)(**fields | {"refusals": [refusal]}))) == count
 
 
+def test_a_topic_that_is_asked_for_but_missing_is_named_with_the_command_that_creates_it():
+    snapshot = seen(master())
+    fields = {it: getattr(snapshot, it) for it in snapshot.__struct_fields__}
+    refusal = Refusal("a", 310, 17, "topic[o rders] not exist", "c:5", "o rders", 7, 1, NOW_MS)
+    (found,) = findings(type(snapshot)(**fields | {"refusals": [refusal]}))
+    assert "refused 7 times SEND_MESSAGE_V2 (310) for o rders" in found.text
+    assert found.remedy == "the topic does not exist at this broker: create it"
+    assert found.command == "cometmq topic create 'o rders'"
+    assert found.since.ms == 1
+
+
 def test_a_look_at_accounts_without_access_control_is_no_finding():
     snapshot = seen(master())
     fields = {it: getattr(snapshot, it) for it in snapshot.__struct_fields__}

@@ -110,6 +110,7 @@ def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
             continue
         name = request_name(it.code)
         about = f" for {it.subject}" if it.subject else ""
+        lacks_topic = it.subject and it.response == ResponseCode.TOPIC_NOT_EXIST
         yield Condition(
             rule="push-back",
             severity=Severity.WARNING,
@@ -122,7 +123,7 @@ def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
             runbook=_RUNBOOKS.get(ResponseCode(it.response), "writes-refused.md")
             if it.response in ResponseCode._value2member_map_
             else "writes-refused.md",
-            command="cometmq top refused",
+            command=command("topic create", it.subject) if lacks_topic else "cometmq top refused",
             page="push-back",
             since=Since(it.first_ms),
         )
