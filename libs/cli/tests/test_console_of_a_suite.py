@@ -80,13 +80,16 @@ def eventually(condition):
 def test_the_process_starts_with_the_first_connection(suite, tmp_path):
     url = url_of(suite)
     assert processes_of(suite) == []
+    (place,) = re.findall(r"need the token in (\S+)\)", suite.log())
+    token = Path(place).read_text().split()[-1]
+    assert Path(place).stat().st_mode & 0o777 == 0o600
     status, text = page(url, "brokers")
     assert status == 200
     assert "127.0.0.1" in text
     (process,) = processes_of(suite)
     assert niceness(process) >= NICENESS
     assert niceness(suite.pid) == niceness(os.getpid())
-    token = (tmp_path / "data" / "console" / "token").read_text().split()[-1]
+    assert place == str(tmp_path / "data" / "console" / "token")
     status, _ = page(url, "topic/create?name=x", Authorization=f"Bearer {token}")
     assert status == 200
     os.kill(process, signal.SIGKILL)

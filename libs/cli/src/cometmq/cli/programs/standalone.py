@@ -289,9 +289,25 @@ async def _console(
     )
     await console.start(suite.namesrv.value.bind_address, page.port)
     started.push_async_callback(console.stop)
+    token = await asyncio.to_thread(_token, suite.data / "console", log)
     url = f"{'https' if suite.needs_tls else 'http'}://{host_port(suite.host, console.port)}/"
     what = "changes" if suite.own_account is None else "pages"
-    return [f"  console      {url} ({what} need the token in {suite.data}/console/token)"]
+    return [f"  console      {url} ({what} need the token in {token})"]
+
+
+def _token(folder: Path, log: Log) -> Path:
+    """Return the file with the token of the console, which exists before the first visit."""
+    from cometmq.console.login.tokens import (  # noqa: PLC0415  # only for a console
+        GENERATED,
+        own_token,
+    )
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return own_token(folder)
+    except OSError as error:  # the console tries again; a suite runs also while the disk is full
+        log.warning("token.missing", path=str(folder / GENERATED), error=str(error))
+        return folder / GENERATED
 
 
 def _left_out(suite: Suite, brokers: int) -> list[str]:

@@ -218,8 +218,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "until the console is restarted with free space.",
     "login.refused": "Somebody could not log in to the console; many of them from one address are "
     "an attack, which is slowed down.",
-    "login.revoked": "A session at the console has ended, because its account or its token is not "
-    "accepted any more: it was removed, or has another secret.",
+    "login.revoked": "A session at the console has ended, because its account, its token or its "
+    "user at the OpenID provider is not accepted any more: it was removed, or has another secret.",
     "tokens.unusable": "The file of the console's tokens has changed, but cannot be used; the "
     "tokens before stay valid.",
     "request.failed": "The console has a fault: a page ended with an error; please report it.",
