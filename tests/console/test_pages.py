@@ -36,7 +36,8 @@ DETAILS = (
     "/group/delete?name=billing", "/account/alter", "/definitions/import",
     "/topic/analysis?name=orders", "/topic/clone?name=orders&to=twin", "/topic/note?name=orders",
     "/dead-letters/group?group=billing", "/dead-letters/replay?group=billing",
-    "/topic/send?name=orders&body=text", "/accounts?who=shop-web&may=send&subject=orders",
+    "/runbook?name=disk-full.md", "/topic/send?name=orders&body=text",
+    "/accounts?who=shop-web&may=send&subject=orders",
 )  # fmt: skip
 PATHS = (*(page.path for page in PAGES if page.menu), *DETAILS)
 

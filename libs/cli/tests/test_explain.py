@@ -10,7 +10,7 @@ from cometmq.remoting import remarks
 from cometmq.remoting.codes import ResponseCode
 from cometmq.runtime.meanings.answers import answer
 from cometmq.runtime.meanings.events import MEANINGS
-from cometmq.runtime.meanings.runbooks import RUNBOOKS
+from cometmq.runtime.meanings.runbooks import RUNBOOKS, runbook_text
 
 PAGES = Path(__file__).resolve().parents[3] / "docs/runbooks"
 
@@ -81,3 +81,17 @@ def test_the_table_of_runbooks_is_that_of_the_pages():
             if events := quoted & MEANINGS.keys():
                 found[page.name] = events
     assert {page: set(events) for page, events in RUNBOOKS.items()} == found
+
+
+def test_each_runbook_is_shipped_and_printed(call):
+    for page in sorted(PAGES.glob("*.md")):
+        text = page.read_text(encoding="utf-8") if page.name != "README.md" else None
+        assert runbook_text(page.name) == runbook_text(page.stem) == text
+    text = (PAGES / "disk-full.md").read_text(encoding="utf-8")
+    assert call("explain", "disk-full.md").out == text
+    assert call("explain", "disk-full", "--json").json == [{"runbook": "disk-full", "text": text}]
+
+
+@pytest.mark.parametrize("name", ["../runbooks/slow", "..", "", "/etc/passwd", "slow.txt", "\0"])
+def test_no_other_file_is_taken_for_a_runbook(name):
+    assert runbook_text(name) is None

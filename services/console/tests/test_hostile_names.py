@@ -198,3 +198,22 @@ class Silent(FakeAdmin):
             raise NoRoute(f"{name}: no broker")
 
         return call
+
+
+async def test_a_finding_links_to_its_runbook(sites):
+    site = sites()
+    site.snapshot = hostile(site.clock, "a")
+    text = (await site.web.get("/")).text
+    links = set(re.findall(r'Runbook: <a href="([^"]+)"', text))
+    assert "/runbook?name=disk-full.md" in links
+    for link in links:
+        assert (await site.web.get(link)).status_code == 200
+    page = await site.web.get("/runbook?name=disk-full.md")
+    assert "<h1>The disk is full</h1>" in page.text
+    assert "cometmq explain disk-full.md" in page.text
+    assert (await site.web.get("/runbook", params={"name": "../x"})).status_code == 404
+    elsewhere = sites(docsUrl="https://docs.example")
+    elsewhere.snapshot = hostile(site.clock, "a")
+    assert (
+        'href="https://docs.example/runbooks/disk-full.md"' in (await elsewhere.web.get("/")).text
+    )

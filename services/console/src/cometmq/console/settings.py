@@ -71,7 +71,8 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         str,
         Meta(
             pattern=r"^(https?://\S+[^/])?$",
-            description="Address of the documentation, to which findings link.",
+            description="Address of the documentation, to which findings link. If empty, they link"
+            " to runbooks as plain text in the console.",
         ),
     ] = ""
     descriptor_set: Annotated[

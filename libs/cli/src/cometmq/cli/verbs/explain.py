@@ -15,7 +15,7 @@ from cometmq.remoting.refusals import plain_remark
 from cometmq.remoting.spelling import did_you_mean
 from cometmq.runtime.meanings.answers import answer, remark, remarks_with
 from cometmq.runtime.meanings.events import MEANINGS
-from cometmq.runtime.meanings.runbooks import runbooks_of
+from cometmq.runtime.meanings.runbooks import runbook_text, runbooks_of
 
 _CODE_OF_JAVA: Final = re.compile(r"CODE: *(\d+)")
 _STATUSES: Final = {"SEND_OK": "SUCCESS"}
@@ -39,24 +39,28 @@ class NotExplained(CometError):
 @app.command()
 def explain(
     text: Annotated[
-        list[str], typer.Argument(help="A code, its name, an event of a log, or a remark.")
+        list[str], typer.Argument(help="A code, its name, an event, a remark, or a runbook.")
     ],
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a code, an event or a remark means, and what to do about it.
+    """Say what a code, an event or a remark means, and what to do about it; or print a runbook.
 
     \b
     EXAMPLES
       cometmq explain 14
       cometmq explain SYSTEM_BUSY
       cometmq explain disk.full
+      cometmq explain disk-full.md
       cometmq explain 'CODE: 2  DESC: [TIMEOUT_CLEAN_QUEUE]broker busy'
     """
     words = " ".join(text).strip()
     found = explained(words)
     if as_json:
         print_json(found)
+        return
+    if "runbook" in found[0]:
+        say(str(found[0]["text"]).rstrip())
         return
     for number, facts in enumerate(found):
         if number:
@@ -65,7 +69,9 @@ def explain(
 
 
 def explained(words: str) -> list[Facts]:
-    """Return what a code, an event or a remark means; raise NotExplained if nothing is known."""
+    """Return what a code, an event or a remark means, or a runbook; raise NotExplained if nothing
+    is known.
+    """
     found = list(_explained(words))
     if not found:
         names = [*ResponseCode.__members__, *RequestCode.__members__, *MEANINGS]
@@ -79,6 +85,10 @@ def explained(words: str) -> list[Facts]:
 
 
 def _explained(words: str) -> Iterator[Facts]:
+    text = runbook_text(words)
+    if text is not None:
+        yield {"runbook": words, "text": text}
+        return
     if words in MEANINGS:
         pages: Cell = [f"docs/runbooks/{page}" for page in runbooks_of(words)]
         yield {"event": words, "meaning": MEANINGS[words].replace("`", ""), "runbooks": pages}

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runbook of each event that has one; a test compares the table with docs/runbooks."""
+"""The runbook of each event that has one, and the texts; tests compare both with docs/runbooks."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
+
+_TEXTS: Final = Path(__file__).with_name("runbook_texts")
+"""Links to docs/runbooks, which packages contain as files."""
 
 RUNBOOKS: Final[Mapping[str, tuple[str, ...]]] = {
     "accounts-broken.md": ("accounts.unreadable",),
@@ -89,3 +93,11 @@ RUNBOOKS: Final[Mapping[str, tuple[str, ...]]] = {
 def runbooks_of(event: str) -> list[str]:
     """Return the names of the pages that explain an event."""
     return [page for page, events in RUNBOOKS.items() if event in events]
+
+
+def runbook_text(name: str) -> str | None:
+    """Return a runbook as Markdown, given its name with or without `.md`; None if there is none."""
+    file = f"{name.removesuffix('.md')}.txt"
+    if file not in {it.name for it in _TEXTS.iterdir()}:  # a name from outside may be a path
+        return None
+    return (_TEXTS / file).read_text("utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Home: what is wrong now, since when, and what to do about it."""
+"""Home: what is wrong now, since when, and what to do about it; and the runbooks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,8 +8,11 @@ from typing import Final
 import msgspec
 
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
+from cometmq.console.web.problems import missing
 from cometmq.insight.findings import Finding, Severity
 from cometmq.insight.model import BrokerState, Group, Snapshot, TopicKind, Unknown
+from cometmq.insight.words import command
+from cometmq.runtime.meanings.runbooks import runbook_text
 
 PER_RULE_MAX: Final = 5
 _PLACES: Final = {
@@ -105,4 +108,22 @@ def totals_of(snapshot: Snapshot) -> Totals:
     )
 
 
-PAGES: Final = (Page("/", "Home", "home.html", view, menu="Home"),)
+async def runbook(view: View) -> Shown:
+    """Show what to do about a kind of finding."""
+    name = view.needed("name")
+    text = runbook_text(name)
+    if text is None:
+        raise missing(f"there is no runbook {name}")
+    title, _, rest = text.removeprefix("# ").partition("\n")
+    return Shown(
+        {"name": name, "text": text},
+        command("explain", name),
+        extra={"text": rest.strip()},
+        title=title,
+    )
+
+
+PAGES: Final = (
+    Page("/", "Home", "home.html", view, menu="Home"),
+    Page("/runbook", "Runbook", "runbook.html", runbook, section="/"),
+)
