@@ -135,6 +135,30 @@ async def test_nothing_ticked_sends_nothing(live, dead):
     assert 'name="ticked"' in listed.text
 
 
+async def test_dead_letters_that_were_sent_again_are_marked(live, plain_admin, dead):
+    for broker in (await plain_admin.masters()).values():
+        await broker.create_group(SubscriptionGroupConfig(group_name=dead))
+    letters = await data(live, "/dead-letters/group", group=dead)
+    assert [it["replayed_ms"] for it in letters] == [0] * 3
+    text = await page(live, "/dead-letters/group", group=dead)
+    assert text.count(">never</span>") == 3
+    given = letters[1]["offset_message_id"]
+    assert f'id={given}#life">Life</a>' in text
+    await live.log_in("operator")
+    form = {"group": dead, "ids": given}
+    assert (await carry_out(live, "/dead-letters/replay", form)).status_code == 303
+
+    async def replayed():
+        found = await data(live, "/dead-letters/group", group=dead)
+        times = {it["offset_message_id"]: it["replayed_ms"] for it in found}
+        return times if any(times.values()) else None
+
+    times = await eventually(replayed)  # the index of keys follows
+    assert [key for key, at_ms in times.items() if at_ms] == [given]
+    assert times[given] >= letters[1]["store_timestamp"]
+    assert (await page(live, "/dead-letters/group", group=dead)).count(">never</span>") == 2
+
+
 async def _count(plain_admin, topic):
     stats = await plain_admin.topic_stats(topic)
     return sum(it.max_offset for it in stats.values())

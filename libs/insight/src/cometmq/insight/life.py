@@ -110,6 +110,30 @@ async def life_of(admin: AdminClient, message: MessageExt) -> Life:
     return Life(message.message_id, message.topic, events, notes)
 
 
+async def replays_of(
+    admin: AdminClient, group: str, dead: Sequence[MessageExt]
+) -> list[int | Unknown]:
+    """Return when each dead letter of a group was last sent to it again; 0 for never.
+
+    Replays to other topics are not looked for.
+    """
+    room = asyncio.Semaphore(IN_FLIGHT_MAX)
+
+    async def last_ms(message: MessageExt) -> int | Unknown:
+        async with room:
+            found = await _or_unknown(_copies_in(admin, message, retry_topic(group)))
+        if isinstance(found, Unknown):
+            return found
+        events = _retry_event(found, group, message.store_timestamp)
+        return max(
+            (it.at_ms or 0 for it in events if it.happening is Happening.REPLAYED), default=0
+        )
+
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(last_ms(it)) for it in dead]
+    return [it.result() for it in asked]
+
+
 def place_of(message: MessageExt) -> str:
     """Return where a message is stored: broker, queue and offset."""
     return f"{message.queue.broker_name}:{message.queue.queue_id}, offset {message.queue_offset}"

@@ -18,6 +18,7 @@ from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.tables import Column
 from cometmq.insight import times
 from cometmq.insight.decode import decode
+from cometmq.insight.life import replays_of
 from cometmq.insight.model import Group, Unknown, known
 from cometmq.insight.replays import Choice, Pace, Replay, Replayed, as_object
 from cometmq.insight.words import command, counted, lasting
@@ -38,6 +39,8 @@ SECONDS_MAX: Final = 60
 PREVIEW_CHARS: Final = 120
 TIMES_MAX: Final = 50
 """Groups of which the list tells when their newest dead letter was stored."""
+REPLAYS_MAX: Final = 100
+"""Dead letters of which the list tells when they were sent again: each costs a search."""
 _SECTION: Final = "/dead-letters"
 
 
@@ -136,24 +139,35 @@ async def of_group(view: View) -> Shown:
         notes.append(f"only the first {SHOWN_MAX:,} are shown: narrow the selection")
         found = found[:SHOWN_MAX]
     found.sort(key=lambda it: it.store_timestamp)  # they come queue by queue
+    replayed = await _replays(view, group, found)
     names = ("tag", "key", "origin", "id", "since", "until")
     args = {name: view.text(name) for name in names}
     options = [word for name, text in args.items() if text for word in (f"--{name}", text)]
     return Shown(
-        [as_object(it) for it in found],
+        [as_object(it) | {"replayed_ms": at} for it, at in zip(found, replayed, strict=True)],
         command("dlq show", group, options=options),
         wall_ms(),
         extra={
             "group": group,
             "args": args,
             "is_selecting": any(args.values()),
-            "rows": [_row(view, group, it) for it in found],
+            "rows": [
+                _row(view, group, it) | {"replayed": at}
+                for it, at in zip(found, replayed, strict=True)
+            ],
             "notes": notes,
             "no_reason": NO_REASON,
             "dead_topic": dead_letter_topic(group),
         },
         title=f"Dead letters of {group}",
     )
+
+
+async def _replays(view: View, group: str, found: Sequence[MessageExt]) -> list[int | Unknown]:
+    """Return when each dead letter was last sent again; only the newest are looked up."""
+    older = len(found[:-REPLAYS_MAX])
+    replayed = await replays_of(view.admin(), group, found[older:])
+    return [Unknown(f"only the newest {REPLAYS_MAX} are looked up")] * older + replayed
 
 
 def _row(view: View, group: str, message: MessageExt) -> dict[str, Any]:
