@@ -23,6 +23,21 @@ OVERLAPS = """
     .map(([other]) => `${one.outerHTML.slice(0, 100)} overlaps ${other.outerHTML.slice(0, 100)}`));
 })()
 """
+APART = """
+(() => {
+  const middle = ({top, height}) => top + height / 2;
+  return [...document.querySelectorAll("label.check")]
+    .map((it) => [it, it.getBoundingClientRect(), it.firstElementChild.getBoundingClientRect()])
+    .filter(([it, all, box]) => it.checkVisibility() && Math.abs(middle(all) - middle(box)) > 4)
+    .map(([it]) => `${it.outerHTML.slice(0, 200)} is not beside its box`);
+})()
+"""
+CUT = """
+[...document.querySelectorAll("main .scroll tbody a")]
+  .filter((it) => innerWidth > 1000
+    && it.getBoundingClientRect().right > it.closest(".scroll").getBoundingClientRect().right)
+  .map((it) => `${it.outerHTML.slice(0, 200)} is beyond the edge of its table`)
+"""
 OVERFLOWS = """
 [...document.querySelectorAll("main :is(th, td)")]
   .filter((it) => it.scrollWidth > it.clientWidth + 1)
@@ -51,7 +66,7 @@ def test_pages_are_accessible_and_fit(tab, place, theme, width, tmp_path):
     for number, path in enumerate(PATHS):
         tab.open(place.url + path)
         tab.run(axe.source() + ";1")
-        found = tab.run(RULES) + tab.run(OVERLAPS) + tab.run(OVERFLOWS)
+        found = [it for rule in (RULES, OVERLAPS, OVERFLOWS, APART, CUT) for it in tab.run(rule)]
         if tab.run("document.documentElement.scrollWidth") > width:
             found.append("the page scrolls sideways")
         found += [it for it in tab.complaints if "404" not in it]
