@@ -15,7 +15,6 @@ from cometmq.remoting.commands.table import Need
 from cometmq.remoting.names import is_system_topic
 from cometmq.remoting.refusals import is_access_refusal, plain_remark
 from cometmq.remoting.remarks import consumers_offline
-from cometmq.runtime.meanings.answers import remark as meaning_of
 
 HALF_MAX: Final = 1_000
 REFUSED_MS: Final = 300_000
@@ -189,9 +188,12 @@ def question_of(code: int, remark: str) -> Question | None:
 def advice_for(code: int, response: int, remark: str) -> str:
     """Return the remedy for a refusal."""
     if is_access_refusal(remark):
-        known_remark = meaning_of(plain_remark(remark)) if _UNPROVEN.search(remark) else None
-        if known_remark is not None:
-            return known_remark.advice.replace("`", "")
+        if _UNPROVEN.search(remark):
+            from cometmq.runtime.meanings import answers  # noqa: PLC0415  # 0.3 MB
+
+            meaning = answers.remark(plain_remark(remark))
+            if meaning is not None:
+                return meaning.advice.replace("`", "")
         question = question_of(code, remark)
         asked = "cometmq account may" if question is None else command("account may", *question)
         return (

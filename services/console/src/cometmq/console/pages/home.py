@@ -12,7 +12,6 @@ from cometmq.console.web.problems import missing
 from cometmq.insight.findings import Finding, Severity
 from cometmq.insight.model import BrokerState, Group, Snapshot, TopicKind, Unknown
 from cometmq.insight.words import command
-from cometmq.runtime.meanings.runbooks import runbook_text
 
 PER_RULE_MAX: Final = 5
 _PLACES: Final = {
@@ -110,6 +109,8 @@ def totals_of(snapshot: Snapshot) -> Totals:
 
 async def runbook(view: View) -> Shown:
     """Show what to do about a kind of finding."""
+    from cometmq.runtime.meanings.runbooks import runbook_text  # noqa: PLC0415  # rarely needed
+
     name = view.needed("name")
     text = runbook_text(name)
     if text is None:
