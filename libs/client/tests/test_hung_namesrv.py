@@ -149,3 +149,29 @@ async def test_a_blocked_loop_is_named_as_a_possible_cause(
         assert re.search(r"within (1|0\.\d+) s, but this program's event loop was", str(error))
         assert "hung" not in str(error)
     assert len(errors) == 3
+
+
+async def test_a_name_server_is_asked_over_a_new_connection_after_a_timeout(
+    cluster: MemoryCluster,
+) -> None:
+    """A connection to a lost host stays open, although its address leads to a successor."""
+    connections: list[asyncio.StreamWriter] = []
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        below, above = await asyncio.open_connection(*cluster.namesrv.split(":"))
+        connections.extend((writer, above))
+        is_lost = len(connections) == 2
+        while data := await reader.read(65_536):
+            if not is_lost:
+                above.write(data)
+                writer.write(await below.read(65_536))
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    options = ProducerOptions(namesrv=address, api_timeout_ms=500, send_timeout_ms=20_000)
+    async with Producer("pg", options=options) as producer:
+        await producer.send(Message("T", b"x"))
+    assert len(connections) > 2
+    server.close()
+    for one in connections:
+        one.transport.abort()

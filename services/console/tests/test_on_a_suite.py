@@ -3,6 +3,7 @@
 
 import asyncio
 import re
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -10,6 +11,7 @@ from cometmq.client import ConsumeFrom, ConsumeResult, Message, Producer, PushCo
 from cometmq.client.clock import wall_ms
 from cometmq.client.settings import ProducerOptions
 from cometmq.console.pages import ACTIONS, PAGES
+from cometmq.remoting.testing.half_answers import half_answers
 
 from .desks import JSON, hidden
 
@@ -285,8 +287,6 @@ async def test_accounts_log_in_and_change_with_their_own_rights(desk):
 
 
 async def test_a_promoted_account_is_still_bound_by_the_brokers(suite, start_console, tmp_path):
-    from contextlib import AsyncExitStack
-
     async with AsyncExitStack() as stack:
         desk = await start_console(suite, stack=stack, accountRole="admin")
         await log_in(desk, access_key="reader-key", secret_key="reader-secret")
@@ -355,6 +355,18 @@ async def test_rights_of_an_account_change(desk):
     desk.web.cookies.clear()
     answer = await log_in(desk, access_key="reader-key", secret_key="reader-secret")
     assert answer.status_code == 303
+
+
+async def test_a_name_server_that_stops_in_an_answer_is_soon_asked_anew(suite, start_console):
+    async with half_answers(suite.namesrv) as relay, AsyncExitStack() as stack:
+
+        async def is_ready():
+            relay.is_broken = not relay.broken_count
+            return desk.app._watch.snapshot
+
+        behind = suite._replace(namesrv=relay.address)
+        desk = await start_console(behind, stack=stack)
+        await eventually(is_ready)
 
 
 def test_every_change_belongs_to_a_menu_entry():

@@ -21,6 +21,7 @@ from cometmq.namesrv.app import NamesrvApp
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.testing.half_answers import half_answers
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.process.reserved_ports import BROKER_NEIGHBOURS, reserve_port
@@ -215,6 +216,19 @@ async def test_name_servers_that_are_down_do_not_stop_the_exporter(suite: Suite)
 
     await until(is_named)
     assert (await suite.samples())["cometmq_exporter_groups"] == [({}, 0)]
+
+
+async def test_a_name_server_that_stops_in_an_answer_is_soon_asked_anew(suite: Suite) -> None:
+    await suite.start()
+
+    async def is_ready() -> bool:
+        relay.is_broken = not relay.broken_count
+        return await suite.readiness() == ""
+
+    async with half_answers(suite.namesrv) as relay:
+        suite.namesrv = relay.address
+        await suite.exporter()
+        await until(is_ready)
 
 
 async def test_any_account_of_a_broker_with_access_control_will_do(

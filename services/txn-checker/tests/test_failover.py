@@ -13,6 +13,7 @@ from cometmq.broker.testing.broker_groups import BrokerGroup, running_group
 from cometmq.ha.orders import HandOver
 from cometmq.remoting.errors import RequestTimeout
 from cometmq.remoting.names import HALF_TOPIC
+from cometmq.remoting.testing.half_answers import half_answers
 from cometmq.txn_checker.app import TxnCheckerApp
 from cometmq.txn_checker.broker_link import BrokerLink
 from cometmq.txn_checker.settings import TxnCheckerSettings
@@ -133,3 +134,18 @@ async def test_a_request_without_an_answer_drops_the_connection(suite: Any, unti
 
     await until(has_failed)
     await until(lambda: checker.brokers.fault() is None)
+
+
+async def test_a_name_server_that_stops_in_an_answer_is_soon_asked_anew(
+    suite: Any, until: Any
+) -> None:
+    async with half_answers(suite.namesrv) as relay:
+        suite.namesrv = relay.address
+        checker = await suite.checker()
+
+        def is_ready() -> bool:
+            relay.is_broken = not relay.broken_count
+            return checker.brokers.fault() is None
+
+        await until(is_ready)
+        await checker.stop()

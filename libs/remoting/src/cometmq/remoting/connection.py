@@ -72,6 +72,7 @@ class Connection:
         "_peer",
         "_pending",
         "_reader",
+        "abandoned_count",
         "faults",
         "out",
         "out_bytes",
@@ -86,6 +87,8 @@ class Connection:
         self.out: list[Buffer] = []
         self.out_bytes = 0
         self.faults: list[HeaderFault] = []
+        self.abandoned_count = 0
+        """The number of requests whose caller has stopped waiting."""
 
     @property
     def buffered_bytes(self) -> int:
@@ -96,6 +99,11 @@ class Connection:
     def missing_bytes(self) -> int:
         """How much of the incomplete frame has not been received."""
         return self._reader.missing_bytes
+
+    @property
+    def begun_frames(self) -> int:
+        """A number that grows when another incomplete frame begins."""
+        return self._reader.begun_count
 
     @property
     def pending_count(self) -> int:
@@ -160,11 +168,13 @@ class Connection:
 
     def forget(self, opaque: int) -> None:
         """Stop waiting for an answer; `done` is not called."""
-        self._pending.pop(opaque, None)
+        if self._pending.pop(opaque, None) is not None:
+            self.abandoned_count += 1
 
     def expire(self, now_ms: int) -> None:
         """Fail the requests whose deadline has passed."""
         late = [opaque for opaque, p in self._pending.items() if p.deadline_ms <= now_ms]
+        self.abandoned_count += len(late)
         for opaque in late:
             pending = self._pending.pop(opaque)
             pending.done(RequestTimeout(f"no answer to {request_name(pending.code)} in time"))

@@ -55,6 +55,7 @@ class FrameReader:
         "_header_bytes_max",
         "_need",
         "_tail",
+        "begun_count",
         "buffered_bytes",
     )
 
@@ -72,6 +73,8 @@ class FrameReader:
         self._need = 0
         self.buffered_bytes = 0
         """The number of bytes buffered for an incomplete frame."""
+        self.begun_count = 0
+        """Grows when bytes of another incomplete frame are buffered."""
 
     def join(self, data: bytes) -> bytes:
         """Return the buffered bytes and `data` as one buffer, and clear the reader's buffer.
@@ -159,6 +162,7 @@ class FrameReader:
         return position
 
     def _keep(self, data: bytes, position: int) -> None:
+        self.begun_count += 1
         self._append(memoryview(data)[position:])
         available = self.buffered_bytes
         if available < 4:

@@ -141,6 +141,9 @@ class Namesrv:
             return await self._remoting.invoke(
                 address, code, header, body, timeout_ms=self._timeout_ms, ok=ok
             )
+        except RequestTimeout:  # a lost host never closes its connections
+            self._remoting.renew(address)
+            raise
         except RequestCodeNotSupported:
             await refuse_broker(self._remoting, address, code, self._timeout_ms)
             raise

@@ -287,11 +287,18 @@ class PeerProtocol(asyncio.Protocol):
             self.abort()
 
     def check(self, now_ms: int) -> None:
-        """Close the connection if it is idle, or if its peer has stopped reading."""
+        """Close the connection if it is idle, or if its peer has stopped reading, or stopped in the
+        middle of an answer.
+        """
         hub, active_ms = self._hub, self.active_ms()
         if self.tls is not None and self.tls.is_late(now_ms):
             late = f"the TLS handshake takes more than {HANDSHAKE_TIMEOUT_MS // 1000} s"
             self.refuse(RemoteProtocolError(late))
+        elif self.requests.are_blocked(now_ms) and not self.reading.pauses:
+            self.requests.close_reason = "was closed: the rest of an answer does not arrive"
+            hub.stats.stalled_closed += 1
+            hub.log.warning("connection.incomplete", peer=self.address)
+            self.abort()
         elif self.reading.pauses & UNSENT_OUTPUT:
             self.outlet.end_stall(now_ms)
         elif now_ms - active_ms < hub.settings.idle_timeout_ms:

@@ -23,7 +23,7 @@ class TransportStats(msgspec.Struct):
     """Connections closed because the peer broke the protocol."""
     idle_closed: int = 0
     stalled_closed: int = 0
-    """Connections closed because their peer had stopped reading."""
+    """Connections closed because their peer had stopped reading, or stopped within an answer."""
     overflow_closed: int = 0
     """Connections closed because they buffered too much."""
     budget_paused: int = 0

@@ -74,6 +74,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "certificate.unaccelerated": "OpenSSL serves TLS connections, with more processor time than "
     "native code, because native code cannot use the certificate or the key.",
     "certificate.unreadable": "Changed TLS files cannot be read; the old certificate stays in use.",
+    "connection.incomplete": "A connection was closed: the peer stopped in the middle of an "
+    "answer, and a request timed out behind it. The next request connects anew.",
     "connection.overflowed": "A connection was closed: the peer did not read, and its pending "
     "answers exceeded the memory limit.",
     "connections.paused": "The unsent output of all connections exceeded writeBufferTotalBytes. "

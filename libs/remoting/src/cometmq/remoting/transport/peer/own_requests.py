@@ -5,7 +5,9 @@ when it ends.
 
 import asyncio
 import functools
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from cometmq.remoting.command import Request, Response
 from cometmq.remoting.connection import Connection
@@ -13,6 +15,26 @@ from cometmq.remoting.errors import ConnectionLost
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.tasks import settle
 from cometmq.remoting.transport.tls import tls_advice
+
+PACE_MS: Final = 1_500
+"""The least time over which the pace of an incomplete answer is measured."""
+ANSWER_MS: Final = 120_000
+"""An answer that would need longer than this for its missing bytes does not arrive: as long as an
+idle connection is kept.
+"""
+
+
+class _Incomplete(msgspec.Struct):
+    """An incomplete answer, as it was at the beginning of a measurement."""
+
+    number: int
+    missing_bytes: int
+    since_ms: int
+    abandoned_count: int
+    """The number of requests that had been abandoned before the answer began."""
+    was_slow: bool = False
+    """Whether it was too slow in the last measurement: after a delay of the loop, a single one
+    shows only what was read before."""
 
 
 class OwnRequests:
@@ -24,6 +46,7 @@ class OwnRequests:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._cause: Exception | None = None  # the network error that ended the connection
+        self._incomplete: _Incomplete | None = None
         self.close_reason = "was closed"
         """The reason given in the errors of pending requests and of requests made after the
         connection has ended.
@@ -51,6 +74,26 @@ class OwnRequests:
         self._connection.expire(self._hub.now_ms())
         if (next_ms := self._connection.next_deadline_ms) is not None:
             self._arm(next_ms)
+
+    def are_blocked(self, now_ms: int) -> bool:
+        """Return whether no answer can arrive, because an incomplete one before it does not.
+
+        That is so if a request was abandoned meanwhile, and if the incomplete answer would need
+        longer than ANSWER_MS at its present pace. Every later answer, or an honest answer of a
+        broken server, would count as a part of it. Called by a timer.
+        """
+        connection, before = self._connection, self._incomplete
+        number, missing = connection.begun_frames, connection.missing_bytes
+        if not missing:
+            self._incomplete = None
+        elif before is None or before.number != number:
+            self._incomplete = _Incomplete(number, missing, now_ms, connection.abandoned_count)
+        elif (passed_ms := now_ms - before.since_ms) >= PACE_MS:
+            arrived = before.missing_bytes - missing
+            was_slow, is_slow = before.was_slow, missing * passed_ms > arrived * ANSWER_MS
+            before.missing_bytes, before.since_ms, before.was_slow = missing, now_ms, is_slow
+            return was_slow and is_slow and connection.abandoned_count > before.abandoned_count
+        return False
 
     def lost(self, address: str) -> ConnectionLost:
         """Return the error for requests that fail because the connection has ended."""
