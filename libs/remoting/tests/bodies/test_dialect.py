@@ -3,6 +3,7 @@
 
 import json
 import time
+from collections.abc import Iterable
 from typing import get_origin
 
 import msgspec
@@ -11,11 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.remoting.bodies import dialect
-from cometmq.remoting.bodies.dialect import DEPTH_MAX, decode_json, encode_json, parse_dialect
+from cometmq.remoting.bodies.dialect import (
+    DEPTH_MAX,
+    decode_file,
+    decode_json,
+    encode_json,
+    parse_dialect,
+)
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat
 from cometmq.remoting.bodies.offsets import ConsumerOffsetTable, ConsumerStatus, QueueOffsetTable
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import BrokerData, TopicRoute
+from cometmq.remoting.bodies.stats import ConsumeStats
 from cometmq.remoting.errors import RemoteProtocolError
 
 QUEUE = MessageQueue("t", "b", 3)
@@ -204,7 +212,7 @@ def test_the_fast_reader_agrees_with_the_slow_one(tree: object, more: str) -> No
 
 
 def test_key_objects_are_read_by_the_fast_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dialect, "TOKENS_MAX", 0)
+    monkeypatch.setattr(dialect, "ANSWER", dialect.ANSWER._replace(tokens_max=0))
     queues = {MessageQueue("t{}" * (number == 3), "b", number): number for number in range(9)}
     strict = encode_json(QueueOffsetTable(queues)).decode()
     body = strict.replace('\\"', '"').replace('"{', "{").replace('}":', "}:")
@@ -233,3 +241,61 @@ def test_a_mebibyte_of_broken_json_does_not_hold_the_loop(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_json(TopicRoute, body)
     assert time.process_time() - started < 1
+
+
+def _frame_of(begin: bytes, entry: bytes, end: bytes) -> bytes:
+    return begin + entry * (12 * 1024 * 1024 // len(entry)) + end
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        _frame_of(b'{"x":{', b"1:1,", b"1:1}}"),
+        _frame_of(b'{"x":{', b'"{1:1}":2,', b"1:1}}"),
+        _frame_of(b'{"offsetTable":{', b"{}:1,", b"{}:1}}"),
+        _frame_of(b"{1:[null,", b"{},", b"0]}"),
+        _frame_of(b"{1:[", b"[],", b"0]}"),
+        _frame_of(b'{"brokerDatas":[', b"{},", b"{}]}"),
+        _frame_of(b"", b",", b""),
+    ],
+    ids=["numbers", "texts with objects", "objects", "nulls", "lists", "empty values", "commas"],
+)
+def test_answers_with_more_parts_than_any_table_are_refused(body: bytes) -> None:
+    """They took up to 20 s."""
+    with pytest.raises(RemoteProtocolError, match=r"has \d+ (objects|parts).* are accepted"):
+        decode_json(QueueOffsetTable, body)
+
+
+def _table_of(rows: Iterable[str]) -> bytes:
+    return b'{"offsetTable":{' + ",".join(rows).encode() + b"}}"
+
+
+def test_the_dialect_in_texts_is_read_for_a_few_hundred_keys_only() -> None:
+    def table(count: int) -> bytes:
+        keys = (rf'"{{topic:\"T\",brokerName:\"b\",queueId:{n}}}":1' for n in range(count))
+        return _table_of(keys)
+
+    assert len(decode_json(QueueOffsetTable, table(500)).offset_table) == 500
+    with pytest.raises(RemoteProtocolError, match="unexpected shape"):
+        decode_json(QueueOffsetTable, table(5_000))
+    assert len(decode_file(QueueOffsetTable, table(5_000)).offset_table) == 5_000
+
+
+def test_the_largest_tables_of_java_brokers_are_read() -> None:
+    """In a frame of 16 MiB; a broker's own file may have more."""
+
+    def row(number: int) -> str:
+        queue = f'{{"brokerName":"broker-a","queueId":{number},"topic":"orders-of-customers"}}'
+        offsets = f'{{"brokerOffset":{number},"consumerOffset":7,"lastTimestamp":1700000000000}}'
+        return f"{queue}:{offsets}"
+
+    found = decode_json(ConsumeStats, _table_of(row(number) for number in range(100_000)))
+    assert len(found.offset_table) == 100_000
+
+    offsets = ",".join(f"{number}:{number + 1}00" for number in range(16))
+    most = _table_of(f'"t{number}@g":{{{offsets}}}' for number in range(50_000))
+    more = _table_of(f'"t{number}@g":{{{offsets}}}' for number in range(60_000))
+    assert len(decode_json(ConsumerOffsetTable, most).offset_table) == 50_000
+    with pytest.raises(RemoteProtocolError, match="are accepted"):
+        decode_json(ConsumerOffsetTable, more)
+    assert len(decode_file(ConsumerOffsetTable, more).offset_table) == 60_000

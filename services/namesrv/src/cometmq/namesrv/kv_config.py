@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import decode_file, encode_json
 from cometmq.remoting.bodies.kv import KVConfigTable, KVTable
 from cometmq.remoting.errors import RemoteProtocolError, SettingsError
 
@@ -104,7 +104,7 @@ def load_kv_config(path: Path) -> KvConfig:
     damage = ""
     for candidate in (path, path.with_name(path.name + ".bak")):
         try:
-            return KvConfig(decode_json(KVConfigTable, candidate.read_bytes()).config_table)
+            return KvConfig(decode_file(KVConfigTable, candidate.read_bytes()).config_table)
         except FileNotFoundError:
             continue
         except RemoteProtocolError as error:

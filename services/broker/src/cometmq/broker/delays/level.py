@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cometmq.broker.delays.recalled import RecalledTable
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import decode_file, encode_json
 from cometmq.store.json_config import JsonTable
 
 REPAIR_STEPS_MAX: Final = 300
@@ -35,7 +35,7 @@ def recalled_of(table: DelayFile) -> RecalledTable:
 
 
 def delay_file(path: str) -> JsonTable[DelayFile]:
-    return JsonTable(path, decode=lambda data: decode_json(DelayFile, data), encode=encode_json)
+    return JsonTable(path, decode=lambda data: decode_file(DelayFile, data), encode=encode_json)
 
 
 class NextDue(NamedTuple):

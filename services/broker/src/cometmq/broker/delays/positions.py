@@ -13,7 +13,7 @@ import msgspec
 
 from cometmq.broker.delays.level import DelayFile, Level, delay_table, recalled_of
 from cometmq.broker.delays.recalled import Recalled
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import decode_file, encode_json
 from cometmq.store.json_config import JsonTable
 
 
@@ -122,7 +122,7 @@ class Positions:
 
     def apply_changes(self, data: msgspec.Raw) -> None:
         """Apply a piece of `noted_changes` without noting it; call this before the first step."""
-        table = decode_json(DelayFile, bytes(data))
+        table = decode_file(DelayFile, bytes(data))
         self.recalled.update(recalled_of(table))
         for number, offset in table.offset_table.items():
             self.level(number).place(offset, offset)
@@ -138,7 +138,7 @@ class Positions:
         """Adopt everything yielded by another broker's `whole`."""
         offsets, recalled = dict.fromkeys(self.levels, 0), Recalled()
         for piece in pieces:
-            table = decode_json(DelayFile, bytes(piece))
+            table = decode_file(DelayFile, bytes(piece))
             offsets |= table.offset_table
             recalled.update(recalled_of(table))
         self.adopt(delay_table(offsets, recalled.as_table()))

@@ -21,7 +21,7 @@ from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, SqlFilter, compile_sql
 from cometmq.broker.filters.tags import is_tag_type
 from cometmq.broker.limits import Room
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import decode_file, encode_json
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.runtime.limits import LimitReached
@@ -226,7 +226,7 @@ class FilterSubscriptions:
 
     def apply_changes(self, raw: msgspec.Raw) -> None:
         """Apply a piece of `noted_changes` as if it came from the file, without noting it."""
-        changes = decode_json(FilterChanges, bytes(raw))
+        changes = decode_file(FilterChanges, bytes(raw))
         noted, self.noted = self.noted, None
         replaced = [(data.consumer_group, data.topic) for data in changes.changed]
         for group, topic in [*changes.removed, *replaced]:
@@ -239,7 +239,7 @@ class FilterSubscriptions:
 
     def become(self, pieces: Sequence[msgspec.Raw]) -> None:
         """Replace all filters with those in another broker's `whole`; note the differences."""
-        found = [decode_json(FilterChanges, bytes(piece)) for piece in pieces]
+        found = [decode_file(FilterChanges, bytes(piece)) for piece in pieces]
         wanted = {(data.consumer_group, data.topic): data for one in found for data in one.changed}
         known = [(group, topic) for group, ts in self._filters.items() for topic in ts]
         for group, topic in known:
@@ -339,4 +339,4 @@ def filter_file(path: str | Path) -> JsonTable[FilterFile]:
 
 
 def _decode(data: bytes) -> FilterFile:
-    return decode_json(FilterFile, data)
+    return decode_file(FilterFile, data)

@@ -24,7 +24,7 @@ from cometmq.broker.tables.offset_index import KEY_SEPARATOR, OffsetIndex
 from cometmq.broker.tables.persistence import clean_after
 from cometmq.broker.tables.unknown_offsets import UnknownOffsets
 from cometmq.remoting import remarks
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import decode_file, encode_json
 from cometmq.remoting.bodies.large import encode_with_table
 from cometmq.remoting.errors import ServerError, SystemBusy
 from cometmq.runtime.incremental import Steps
@@ -316,4 +316,4 @@ def offset_file(path: str) -> JsonTable[OffsetFile]:
 
 
 def _decode(data: bytes) -> OffsetFile:
-    return decode_json(OffsetFile, data)
+    return decode_file(OffsetFile, data)

@@ -14,7 +14,7 @@ import msgspec
 
 from cometmq.broker.names import group_fault
 from cometmq.broker.tables.versioned_table import ConfigChanges, VersionedTable
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import decode_file, encode_json
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.names import BOOT_GROUPS, is_system_group
@@ -96,4 +96,4 @@ def group_file(path: str | Path) -> JsonTable[GroupTable]:
 
 
 def _decode(data: bytes) -> GroupTable:
-    return decode_json(SubscriptionGroupTable, data)
+    return decode_file(SubscriptionGroupTable, data)

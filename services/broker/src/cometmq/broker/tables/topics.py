@@ -17,7 +17,7 @@ import msgspec
 from cometmq.broker.names import topic_fault
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.versioned_table import ConfigChanges, VersionedTable
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import decode_file, encode_json
 from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig, TopicConfigTable
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.message.flags import Perm
@@ -337,7 +337,7 @@ def topic_file(path: str | Path) -> JsonTable[TopicConfigTable]:
 
 
 def _decode(data: bytes) -> TopicConfigTable:
-    return decode_json(TopicConfigTable, data)
+    return decode_file(TopicConfigTable, data)
 
 
 def _config(

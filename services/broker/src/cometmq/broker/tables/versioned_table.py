@@ -12,7 +12,7 @@ from typing import Final, Generic, Protocol, TypeVar
 import msgspec
 
 from cometmq.broker.tables.persistence import clean_after
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import decode_file, encode_json
 from cometmq.remoting.bodies.large import encode_with_table
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
@@ -103,7 +103,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
 
     def apply_changes(self, data: msgspec.Raw) -> None:
         """Apply a piece of `noted_changes` without noting it."""
-        changes = decode_json(self._changes_type, bytes(data))
+        changes = decode_file(self._changes_type, bytes(data))
         self.table |= changes.changed
         for name in changes.removed:
             self.table.pop(name, None)
@@ -112,7 +112,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
 
     def become(self, pieces: Sequence[msgspec.Raw]) -> None:
         """Replace the table with the pieces yielded by another broker's `whole`."""
-        found = [decode_json(self._changes_type, bytes(piece)) for piece in pieces]
+        found = [decode_file(self._changes_type, bytes(piece)) for piece in pieces]
         if not found:
             raise ValueError("a table without its version")
         table = {name: config for piece in found for name, config in piece.changed.items()}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cometmq.client.errors import OffsetsUnreadable
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import decode_file, encode_json
 from cometmq.remoting.bodies.offsets import QueueOffsetTable
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import RemoteProtocolError
@@ -68,7 +68,7 @@ class OffsetFile:
 def _table(data: bytes) -> Mapping[MessageQueue, int]:
     if not data.strip():
         raise RemoteProtocolError("the file is empty")
-    return decode_json(QueueOffsetTable, data).offset_table
+    return decode_file(QueueOffsetTable, data).offset_table
 
 
 def _unreadable(reasons: Mapping[Path, str]) -> OffsetsUnreadable:
