@@ -23,8 +23,11 @@ use crate::transactions::{End, Transactions};
 pub const RECORD_FIXED_BYTES: usize = 72;
 const PROPERTIES_LENGTH_BYTES: usize = 2;
 const TOPIC_BYTES_MAX: usize = 127;
-/// Indexing a key takes as long as writing this number of bytes; 16 KiB of text can hold 8,000.
-const KEY_BYTES: usize = 16;
+/// Staging, placing and indexing a key takes at least as long as writing this number of bytes, and
+/// 32 KiB of text can hold 16,000 keys.
+const KEY_BYTES: usize = 128;
+/// Size of the sends of a chunk, with `KEY_BYTES` for each key, after which the others must wait.
+const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// A topic that Python has admitted.
 pub struct Topic {
@@ -296,9 +299,9 @@ impl Stage {
 
     /// Stages the plain sends and pulls among the first `count_max` frames of a chunk. The returned
     /// parts cover the chunk from its start without gaps. They end before an incomplete frame,
-    /// before a frame with illegal lengths, or after `count_max` frames. Sends are left to Python
-    /// if `origin` is `None`, pulls if `pulls` is `None`, and messages sent back if `backs` is
-    /// `None`.
+    /// before a frame with illegal lengths, after `count_max` frames, or after sends of more than
+    /// `CHUNK_BYTES_MAX`. Sends are left to Python if `origin` is `None`, pulls if `pulls` is
+    /// `None`, and messages sent back if `backs` is `None`.
     pub fn stage(
         &mut self,
         data: &[u8],
@@ -315,7 +318,8 @@ impl Stage {
         let (mut at, mut left) = (0, count_max);
         let mut room = std::mem::take(&mut self.room);
         let group = if self.access.is_some() { 2 } else { 1 }; // for two signatures at a time
-        while left > 0 {
+        let mut staged_bytes = 0;
+        while left > 0 && staged_bytes <= CHUNK_BYTES_MAX {
             let (mut frames, start) = ([None; 2], at);
             for slot in frames.iter_mut().take(group.min(left)) {
                 let Some(frame) = self.next_frame(data, at) else { break };
@@ -331,6 +335,7 @@ impl Stage {
             for (half, frame) in frames.iter().flatten().enumerate() {
                 let send = are_sends[half].then_some(&room.sends[half]);
                 let (kind, bytes) = self.take_frame(data, frame, send, &mut takers);
+                staged_bytes += bytes;
                 push_part(&mut parts, kind, bytes, frame);
             }
         }

@@ -27,7 +27,7 @@ def place(lane, count):
 def test_a_send_is_staged_placed_and_answered(serialization):
     lane, peer = make_lane(), object()
     data = send(serialization=serialization, i="KEYS\x01k1 k2")
-    size = 4 + len("KEYS\x01k1 k2\x02CLUSTER\x01c") + 2 * 16  # each key counts as 16 bytes
+    size = 4 + len("KEYS\x01k1 k2\x02CLUSTER\x01c") + 2 * 128  # each key counts as 128 bytes
     assert lane.stage(data, peer, HOST, 10) == [(1, size, 0, len(data))]
     count, messages, records, entries, keys, groups = place(lane, 1)
     assert (count, messages, keys.count) == (1, 1, 2)
@@ -148,6 +148,26 @@ def test_a_connection_is_kept_only_while_its_sends_are_staged():
     assert sys.getrefcount(peer) > before
     lane.release()
     assert sys.getrefcount(peer) == before
+
+
+def keyed(key_count):
+    """Return a send that the lane prices at about 128 bytes for each key."""
+    return send(i="KEYS\x01" + " ".join("1" * key_count))
+
+
+def test_a_chunk_is_staged_until_its_sends_have_a_mebibyte():
+    lane, data = make_lane(), keyed(4_000) * 4
+    ((count, size, *_),) = lane.stage(data, object(), HOST, 10)
+    assert (count, size > 3 * 4_000 * 128, lane.staged_count) == (3, True, 3)
+
+
+def test_rows_are_staged_until_their_sends_have_8_mebibytes():
+    lane = make_lane()
+    rows = [(Peer(), keyed(4_000)) for _ in range(20)]
+    _, left, _, (staged, *_) = accel.Sockets().take_rows(rows, 0, None, (lane, None, 3))
+    assert (len(staged), len(left)) == (17, 3)
+    assert left == rows[17:]
+    lane.drop_from(0)
 
 
 def test_forgotten_topics_stay_with_what_is_staged():

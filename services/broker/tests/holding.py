@@ -15,10 +15,8 @@ from cometmq.broker.testing.scripted import Connected, ScriptedBroker
 
 ATTEMPTS = 8
 CHUNK_BYTES = 256 << 10
-lanes = pytest.mark.parametrize(
-    "lane",
-    [False, pytest.param(True, marks=pytest.mark.skipif(not IS_BUILT, reason="no native path"))],
-)
+native = pytest.mark.skipif(not IS_BUILT, reason="no native path")
+lanes = pytest.mark.parametrize("lane", [False, pytest.param(True, marks=native)])
 
 
 async def check(measure: Callable[[], Awaitable[float]], *, hold_s_max: float = HOLD_S_MAX) -> None:

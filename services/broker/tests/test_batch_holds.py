@@ -3,6 +3,7 @@
 
 import asyncio
 import struct
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -15,7 +16,7 @@ from cometmq.remoting.header import decode_header
 from cometmq.remoting.message.batch import split_batch
 from cometmq.store.queues.consume_queue import entries_from
 
-from .holding import CHUNK_BYTES, answered_later, check, lanes, run_broker
+from .holding import CHUNK_BYTES, answered_later, check, lanes, native, run_broker
 
 
 def items(count: int) -> bytes:
@@ -194,6 +195,60 @@ def test_sends_with_thousands_of_keys_hold_the_loop_for_a_bounded_time(
     async def work(broker: ScriptedBroker) -> None:
         await check(lambda: send_all(broker), hold_s_max=hold_s_max)
         assert broker.broker.pending.large_batches.size == 0
+
+    run_broker(lane, work)
+
+
+@pytest.mark.parametrize(
+    ("lane", "key_count"),
+    [
+        (False, 1),  # without native code, a send with many keys is stored in steps itself
+        *[pytest.param(True, count, marks=native) for count in (1, 16_000)],
+    ],
+)
+def test_sends_beside_a_large_batch_do_not_end_it_at_once(lane: bool, key_count: int) -> None:
+    """They wait for it, then they are stored in several commits; both took 100 ms at once."""
+    batch, count = send("T", items(65_536), 1, batch=True), 8 if key_count == 1 else 2
+    keys, body = " ".join("1" * key_count), b"x" * (32_000 if key_count == 1 else 1)
+    chunk = b"".join(send("T", body, number, text=f"KEYS\x01{keys}") for number in range(count))
+
+    async def send_all(broker: ScriptedBroker) -> float:
+        large, beside = broker.connect(), [broker.connect() for _ in range(16)]
+        beside[0].peer.data_received(send("T", b"first", 0))  # the lane knows the topic
+        await broker.settle()
+        beside[0].wire.sent.clear()
+        parts, was_full, asked = broker.broker, False, [0] * len(beside)
+        with longest_hold() as holds:
+            for start in range(0, len(batch), CHUNK_BYTES):
+                await answered_later(large, holds, batch[start : start + CHUNK_BYTES])
+            while not large.wire.sent:
+                for number, one in enumerate(beside):
+                    is_placing = parts.store.writer.placing is not None
+                    if is_placing and not parts.driver.is_full and one.wire.is_reading:
+                        asked[number] += count
+                        holds.measure(partial(one.peer.data_received, chunk))
+                was_full = was_full or parts.driver.is_full
+                await asyncio.sleep(0)
+            async with asyncio.timeout(60):
+                while any(  # noqa: ASYNC110  # no event
+                    len(frames_of(bytes(one.wire.sent))) < wanted
+                    for one, wanted in zip(beside, asked, strict=True)
+                ):
+                    await asyncio.sleep(0)
+            await broker.settle()
+        assert was_full
+        for one, wanted in zip(beside, asked, strict=True):
+            answers = [decode_header(*part[:2]) for part in frames_of(bytes(one.wire.sent))]
+            assert [answer.code for answer in answers] == [0] * wanted
+            offsets = [int(answer.ext["queueOffset"]) for answer in answers]
+            assert offsets == sorted(set(offsets))
+        for one in (large, *beside):
+            one.peer.connection_lost(None)
+        return holds.longest_s
+
+    async def work(broker: ScriptedBroker) -> None:
+        await check(lambda: send_all(broker))
+        assert not broker.broker.driver.is_full
 
     run_broker(lane, work)
 

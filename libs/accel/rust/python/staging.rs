@@ -12,6 +12,10 @@ use super::send_lane::SendLane;
 /// The value of a connection's attribute `habit` if its last chunk contained only sends.
 pub(crate) const SENDS: i64 = 1;
 
+/// Size of the sends of one call, with the price of their keys, after which the other chunks are
+/// left to Python: twice the bytes that one call reads, because most messages have a key or two.
+const STAGED_BYTES_MAX: usize = 8 << 20;
+
 /// What a call needs to stage sends: the lane, the time for the ends of transactions, and the
 /// largest number of requests in a chunk.
 pub(crate) type Sending<'py> = (PyRefMut<'py, SendLane>, Option<i64>, usize);
@@ -53,7 +57,7 @@ impl<'py> Staging<'py> {
         let (mut count, mut bytes, mut fault) = (0, 0, None);
         for row in rows {
             let first = lane.staged_count();
-            let found = if fault.is_some() {
+            let found = if fault.is_some() || bytes > STAGED_BYTES_MAX {
                 None
             } else {
                 let stage = || lane.stage_whole(&row.0, &row.1, count_max, now_ms);

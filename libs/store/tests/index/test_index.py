@@ -263,3 +263,15 @@ def test_native_keys_are_indexed_in_steps_too(disk, linked):
     while not index.catch_up(ROWS_MAX):
         pass
     assert linked == [*[ROWS_MAX * NATIVE_PER_ROW] * 3, 60_000 - 3 * ROWS_MAX * NATIVE_PER_ROW]
+
+
+def test_native_keys_that_come_fast_are_not_all_indexed_at_once(disk, linked, monkeypatch):
+    """A batch added eight times as many as it brought: all that were queued, in 100 ms."""
+    monkeypatch.setattr("cometmq.store.index.index.ROWS_MAX", 100)
+    monkeypatch.setattr("cometmq.store.index.index.BACKLOG_COUNT_MAX", 4_000)
+    index = StoreRig(disk, LONG).store._parts.index
+    for start in range(0, 24_000, 3_000):
+        linked.clear()
+        index.remember([Hashed([("T", f"{key:x}", key, 1) for key in range(start, start + 3_000)])])
+        assert sum(linked) <= 3_000
+    assert index._backlog_count <= 4_000 + 3_000

@@ -2,6 +2,7 @@
 """The messages of a run are stored as if each had been put separately."""
 
 import errno
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -94,8 +95,9 @@ commits = st.lists(
 
 
 @settings(deadline=None)
-@given(commits)
-def test_messages_of_runs_are_stored_like_single_ones(commits):
+@given(commits, st.sampled_from([None, 1, 500]))
+def test_messages_of_runs_are_stored_like_single_ones(commits, bytes_max):
+    """`bytes_max` splits the commits of the runs."""
     statuses: dict[bool, list[PutStatus]] = {True: [], False: []}
     stored: dict[bool, dict[str, bytes]] = {}
     for has_runs in (True, False):
@@ -119,12 +121,20 @@ def test_messages_of_runs_are_stored_like_single_ones(commits):
                     rig.store.writer.put_run(source, len(source.messages) - 1, 1, len(message.body))
                 else:
                     rig.store.writer.put(message, done)
-            rig.store.writer.commit()
+            appender = rig.store.writer.appender
+            while appender.staged_count:
+                before = appender.staged_count
+                rig.store.writer.commit(bytes_max=bytes_max if has_runs else None)
+                assert appender.staged_count < before
+            assert not appender.staged_bytes
             assert not any(source.messages for source in sources.values())
         rig.work()
         stored[has_runs] = contents(rig, disk)
     assert stored[True] == stored[False]
-    assert statuses[True] == statuses[False]
+    if bytes_max is None:
+        assert statuses[True] == statuses[False]
+    else:  # refusals are the first answers of each commit
+        assert Counter(statuses[True]) == Counter(statuses[False])
 
 
 def test_requests_that_follow_one_another_are_placed_at_once():
@@ -136,6 +146,25 @@ def test_requests_that_follow_one_another_are_placed_at_once():
     assert source.place_count == 1
     assert source.results == [(number, PutStatus.PUT_OK) for number in range(5)]
     assert rig.store.reader.max_offset("T", 0) == 5
+
+
+def test_a_commit_of_some_puts_leaves_the_others_in_their_order():
+    source, rig = Source(), StoreRig(MemoryDisk())
+    results: list[PutResult] = []
+    source.messages += [make_message(body=bytes(900)) for _ in range(4)]
+    writer, appender = rig.store.writer, rig.store.writer.appender
+    writer.put_run(source, 0, 2, 2 << 20)
+    writer.put_run(source, 2, 2, 1_800)  # behind a long run
+    writer.put(make_message(body=bytes(900)), results.append)
+    writer.commit(bytes_max=1)
+    assert [number for number, _ in source.results] == [0, 1]
+    assert (appender.staged_count, appender.staged_bytes, len(source.messages)) == (3, 2_700, 4)
+    writer.commit(bytes_max=1_801)
+    assert [number for number, _ in source.results] == [0, 1, 2, 3]
+    assert (appender.staged_count, source.messages, len(results)) == (0, [], 1)
+    assert [rig.entry("T", 0, number).physical_offset for number in range(5)] == sorted(
+        {rig.entry("T", 0, number).physical_offset for number in range(5)}
+    )
 
 
 class BatchSource(Source):

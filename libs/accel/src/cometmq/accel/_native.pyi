@@ -111,7 +111,8 @@ class SendLane:
         pulls: PullLane | None = None,
         backs: tuple[int, Callable[[int], bytes | None]] | None = None,
     ) -> list[tuple[int, int, int, int]]:
-        """Stage the plain sends and pulls among the first `count_max` frames of a chunk.
+        """Stage the plain sends and pulls among the first `count_max` frames of a chunk, until the
+        sends have more than 1 MiB, with a price for each key.
 
         With `now_ms`, oneway requests that end a half message in memory count as sends; the half
         message is then removed from memory. Return the parts of the chunk in order, each as its

@@ -77,8 +77,11 @@ class Writer:
             self.placing = None
         return self._complete(batch)
 
-    def commit(self, written: Callable[[Batch], None] | None = None) -> Batch | None:
-        """Store all staged messages and answer their puts; return None if nothing was stored.
+    def commit(
+        self, written: Callable[[Batch], None] | None = None, bytes_max: int | None = None
+    ) -> Batch | None:
+        """Store all staged messages, or the oldest with at least `bytes_max` bytes, and answer
+        their puts; return None if nothing was stored.
 
         `written` is called before the messages become visible, if puts are waiting, so that a sync
         need not wait for that. Neither it nor an answer may call this method, because their
@@ -86,7 +89,7 @@ class Writer:
         """
         if self.placing is not None:
             self.placing.finish()
-        return self._store(self.appender.take(), written)
+        return self._store(self.appender.take(bytes_max), written)
 
     def store_run(
         self, source: RunSource, count: int, written: Callable[[Batch], None]

@@ -8,16 +8,18 @@ and without a lane.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.loans import Loan, Settled
 
 Part: TypeAlias = tuple[int, int, int, int]
 """Consecutive frames of a chunk: the number of staged requests (0 for frames that handlers serve,
-negative for requests that `answer` serves), the number of staged bytes, and where the frames begin
-and end in the chunk."""
+negative for requests that `answer` serves), the number of staged bytes, with a price for each key,
+and where the frames begin and end in the chunk."""
 
+CHUNK_BYTES_MAX: Final = 1 << 20
+"""Number of staged bytes of a chunk after which its other frames must wait."""
 
 Answered: TypeAlias = tuple[bytes, int, int, int, bool]
 """The frames of the answers, the number of requests answered (in order, from the first), where the
@@ -62,7 +64,8 @@ class Lane(Protocol):
     """Takes requests in two steps: first `stage`, then `put`, `answer` or `drop`."""
 
     def stage(self, peer: Staging, data: bytes, count_max: int) -> list[Part] | None:
-        """Stage the plain requests among the first `count_max` frames of a chunk.
+        """Stage the plain requests among the first `count_max` frames of a chunk, until more than
+        `CHUNK_BYTES_MAX` bytes are staged.
 
         The parts start at the beginning of the chunk; the caller handles the bytes after the last
         part. Return None, with nothing staged, if handlers must serve the whole chunk.

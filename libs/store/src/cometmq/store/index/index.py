@@ -28,7 +28,7 @@ NATIVE_PER_ROW: Final = 8
 """Number of keys that native code adds in the time of one."""
 BACKLOG_COUNT_MAX: Final = 65_536
 """Above this number of queued keys, each batch adds as many keys as it queues, however long that
-takes. Ten messages with properties full of keys have that many.
+takes. Four messages with properties full of keys have that many.
 """
 UNWRITTEN_BYTES_MAX: Final = 16 << 20
 """Above this size of the entries in memory, the loop itself writes the oldest ones.
@@ -98,17 +98,18 @@ class Index:
         merged.
         """
         backlog = self._backlog
-        before = self._backlog_count
+        brought = 0  # rows
         for keys in batch:
             count = keys.count
             if not count:
                 continue
+            brought += -(-count // _per_row(keys))
             if not backlog or not backlog[-1].absorb(keys):
                 backlog.append(keys)
             self._backlog_count += count
         if self._backlog_count >= MERGED_COUNT and not is_large:
             is_full = self._backlog_count > BACKLOG_COUNT_MAX
-            self.catch_up(max(ROWS_MAX, self._backlog_count - before) if is_full else ROWS_MAX)
+            self.catch_up(max(ROWS_MAX, brought) if is_full else ROWS_MAX)
 
     @property
     def is_behind(self) -> bool:
@@ -124,7 +125,7 @@ class Index:
         backlog = self._backlog
         while backlog:
             keys = backlog[0]
-            per_row = 1 if isinstance(keys, KeyedRows) else NATIVE_PER_ROW
+            per_row = _per_row(keys)
             while self._linked_count < keys.count:
                 if rows_max <= 0:
                     return False
@@ -251,3 +252,7 @@ class Index:
     def position(self) -> tuple[str, int]:
         """Return the name and entry count of the file being filled, for the checkpoint."""
         return (self.files[-1].name, self.files[-1].header.next_number) if self.files else ("", 0)
+
+
+def _per_row(keys: Keys) -> int:
+    return 1 if isinstance(keys, KeyedRows) else NATIVE_PER_ROW

@@ -125,7 +125,7 @@ class Appender:
         """Stage one message for the next commit; return `staged_bytes`."""
         self._pending.append((message, done))
         self.staged_count += 1
-        self.staged_bytes += (
+        self.staged_bytes += (  # `_bytes_of`, without a call
             len(message.body) + len(message.properties) + KEY_BYTES * len(message.keys)
         )
         return self.staged_bytes
@@ -135,9 +135,7 @@ class Appender:
         assert messages
         self._pending.append((tuple(messages), done))
         self.staged_count += 1
-        self.staged_bytes += sum(
-            len(m.body) + len(m.properties) + KEY_BYTES * len(m.keys) for m in messages
-        )
+        self.staged_bytes += sum(map(_bytes_of, messages))
 
     def place_alone(
         self, messages: Sequence[NewMessage], done: PutDone
@@ -165,15 +163,17 @@ class Appender:
         last = self._pending[-1][0] if self._pending else None
         if isinstance(last, Run) and last.is_continued_by(source, first):
             last.count += count
+            last.staged_bytes += staged_bytes
         else:
-            run = Run(source, first, count)
+            run = Run(source, first, count, staged_bytes)
             self._pending.append((run, run.refuse))
         self.staged_count += count
         self.staged_bytes += staged_bytes
         return self.staged_bytes
 
-    def take(self) -> Batch | None:
-        """Place and encode the staged messages; return None if none of them can be stored.
+    def take(self, bytes_max: int | None = None) -> Batch | None:
+        """Place and encode the staged messages, or the oldest with at least `bytes_max` bytes;
+        return None if none of them can be stored.
 
         Messages that cannot be stored are answered here.
         """
@@ -181,13 +181,36 @@ class Appender:
         if not pending:
             return None
         self._pending = []
-        self.staged_bytes = self.staged_count = 0
         sources, self._sources = self._sources, []
+        if bytes_max is not None and self.staged_bytes > bytes_max:
+            self._pending = self._behind(pending, bytes_max)
+            self._sources = _sources_of(self._pending)
+            sources = [source for source in sources if source not in self._sources]
+        else:
+            self.staged_bytes = self.staged_count = 0
         try:
             return self._take(pending)
         finally:
             for source in sources:
                 source.release()
+
+    def _behind(self, pending: list[_Put], bytes_max: int) -> list[_Put]:
+        """Remove what is behind the first puts with at least `bytes_max` bytes, and return it."""
+        index = taken_bytes = taken_count = 0
+        while taken_bytes < bytes_max and index < len(pending):
+            put = pending[index][0]
+            index += 1
+            if isinstance(put, Run):
+                taken_bytes += put.staged_bytes
+                taken_count += put.count
+            else:
+                taken_bytes += sum(map(_bytes_of, put if isinstance(put, tuple) else (put,)))
+                taken_count += 1
+        behind = pending[index:]
+        del pending[index:]
+        self.staged_bytes = self.staged_bytes - taken_bytes if behind else 0
+        self.staged_count = self.staged_count - taken_count if behind else 0
+        return behind
 
     def take_run(self, source: RunSource, count: int) -> Batch | None:
         """Place all requests of a source, as `put_run` and `take` would; nothing else is staged."""
@@ -415,6 +438,18 @@ class Appender:
         batch.file_end += self._file_size
         batch.segments.append((batch.end, []))
         return self._open(batch)
+
+
+def _bytes_of(message: NewMessage) -> int:
+    return len(message.body) + len(message.properties) + KEY_BYTES * len(message.keys)
+
+
+def _sources_of(pending: list[_Put]) -> list[RunSource]:
+    sources: list[RunSource] = []
+    for put, _ in pending:
+        if isinstance(put, Run) and put.source not in sources:
+            sources.append(put.source)
+    return sources
 
 
 def _parts(messages: tuple[NewMessage, ...]) -> Iterator[tuple[NewMessage, ...]]:

@@ -8,11 +8,13 @@ them.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from cometmq.store.index.keys import Keys
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.results import PutDone, PutResult
+
+RUN_BYTES: Final = 1 << 20
 
 Queues: TypeAlias = dict[tuple[str, int], ConsumeQueue]
 """The known queues, by topic and queue id."""
@@ -62,17 +64,21 @@ class RunSource(Protocol):
 class Run:
     """Consecutive requests of a source."""
 
-    __slots__ = ("count", "first", "source")
+    __slots__ = ("count", "first", "source", "staged_bytes")
 
-    def __init__(self, source: RunSource, first: int, count: int) -> None:
+    def __init__(self, source: RunSource, first: int, count: int, staged_bytes: int) -> None:
         """Take `count` requests, starting with number `first`."""
         self.source = source
         self.first = first
         self.count = count
+        self.staged_bytes = staged_bytes
 
     def is_continued_by(self, source: RunSource, first: int) -> bool:
-        """Return whether the source's requests from number `first` on continue this run."""
-        return self.source is source and self.first + self.count == first
+        """Return whether the source's requests from number `first` on continue this run, unless it
+        is long: a commit takes whole runs.
+        """
+        is_next = self.source is source and self.first + self.count == first
+        return is_next and self.staged_bytes < RUN_BYTES
 
     def refuse(self, result: PutResult) -> None:
         """Answer all requests with a refusal."""

@@ -142,7 +142,7 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> InOrder | None:
         if due_ms is not None:
             timed.hop(message, levels, due_ms, broker.clock.now_ms())
         done = partial(answer_delayed, broker, call, message.queue_id, answered_id, due_ms)
-    if has_many_keys(message):
+    if has_many_keys(message) or broker.driver.is_full:
         size = len(message.body) + len(message.properties)
         return InOrder(_send_large(broker, call, size, _storing(broker, call, [message], done)))
     broker.driver.put(message, done)

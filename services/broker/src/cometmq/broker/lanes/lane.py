@@ -180,7 +180,7 @@ class BrokerLane:
         )
         if not is_current and not self._follow():
             return None
-        is_unusual = broker.config.checks_sends or broker.role.is_diverting
+        is_unusual = broker.config.checks_sends or broker.role.is_diverting or broker.driver.is_full
         capacity = self._settings.send_thread_pool_queue_capacity
         if is_unusual or broker.driver.sends.waiting_count >= capacity:
             return None
@@ -267,7 +267,7 @@ class BrokerLane:
     def _is_busy(self) -> bool:
         broker = self._broker
         capacity = self._settings.send_thread_pool_queue_capacity
-        is_unusual = broker.config.checks_sends or broker.role.is_diverting
+        is_unusual = broker.config.checks_sends or broker.role.is_diverting or broker.driver.is_full
         return is_unusual or broker.driver.sends.waiting_count >= capacity
 
     # The store: see `cometmq.store.writing.runs`

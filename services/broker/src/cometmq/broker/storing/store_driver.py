@@ -29,7 +29,6 @@ from cometmq.store.message_store import MessageStore
 from cometmq.store.results import PutDone, PutResult
 from cometmq.store.upkeep import flush
 from cometmq.store.writing.append import Batch
-from cometmq.store.writing.placing import Placing
 from cometmq.store.writing.runs import RunSource
 
 LONG_COMMIT_S: Final = 0.004
@@ -40,9 +39,13 @@ WATCHED_COUNT: Final = 16
 lone send 1 %; the mere time of a commit is also long if other programs interrupt it.
 """
 STAGED_BYTES_MAX: Final = 1 << 20  # a larger batch is written before the loop's turn ends
+COMMIT_BYTES_MAX: Final = 2 << 20
+"""Size of the puts of one commit, at most one more; the others, which have waited for a large
+batch, are written in later turns.
+"""
 PLACING_BYTES_MAX: Final = 32 << 20
-"""Size of the puts that wait while a large batch is being placed; above it, the batch is placed at
-once.
+"""Size of the puts that wait while a large batch is being placed; above it, senders wait with their
+connections, and above twice this size, the batch is placed at once.
 """
 TICK_INTERVAL_MS: Final = 100
 IDLE_INTERVAL_MS: Final = 500
@@ -72,6 +75,8 @@ class StoreDriver:
         self._is_scheduled = False
         self._is_in_turn = False
         self._is_committing = False
+        self.is_full = False
+        """Whether so many puts wait for a large batch that connections must wait with theirs."""
         self._is_indexing = False
         self._ticked_end = -1  # of the log, at the last tick
         self.reads = StoreReads(workers.read, log=log)
@@ -79,7 +84,6 @@ class StoreDriver:
         self.sends = Sends(
             store, clock=clock, log=log, wake=self._wake, flush_worker=workers.flush, syncer=syncer
         )
-        self._written = self.sends.note_written
         self.commit_count = 0
         self._watched_count = 0  # commits whose processor time is still to be measured
         self._staged_s = 0.0  # when the first put of the next commit was staged
@@ -147,24 +151,34 @@ class StoreDriver:
         with self.jobs.counted():  # `drain` waits for the steps
             try:
                 while not placing.is_done:
-                    self._place(placing)
+                    self._is_committing = True  # an answer may stage messages, but not commit them
+                    try:
+                        placing.step()
+                    finally:
+                        self._is_committing = False
                     yield
             finally:
                 placing.finish()
+                self.is_full = False
                 self._note_commit(placing.batch, began_s)
-                self.commit()
+                self._commit_some()
+            while self._writer.appender.staged_bytes > STAGED_BYTES_MAX:
+                yield
+                self._commit_some()
             while self.store.upkeep.indexing.add_more():
                 yield
 
-    def _place(self, placing: Placing) -> None:
-        self._is_committing = True  # an answer may stage messages, but not commit them
-        try:
-            placing.step()
-        finally:
-            self._is_committing = False
+    def _commit_some(self) -> None:
+        """Commit the oldest puts; schedule the commit of the others."""
+        self.commit(bytes_max=COMMIT_BYTES_MAX)
+        if self._writer.appender.staged_count and not self._is_scheduled:
+            self._schedule()
 
-    def commit(self, source: RunSource | None = None, count: int = 0) -> None:
-        """Write the staged messages, wake held pulls, and send the answers.
+    def commit(
+        self, source: RunSource | None = None, count: int = 0, *, bytes_max: int | None = None
+    ) -> None:
+        """Write the staged messages, or the oldest with `bytes_max` bytes; wake held pulls, and
+        send the answers.
 
         With a `source`, nothing is staged, and all its requests are stored.
         """
@@ -175,9 +189,9 @@ class StoreDriver:
         began_s = time.thread_time() if self._watched_count else 0.0
         try:
             if source is None:
-                batch = writer.commit(self._written)
+                batch = writer.commit(self.sends.note_written, bytes_max)
             else:
-                batch = writer.store_run(source, count, self._written)
+                batch = writer.store_run(source, count, self.sends.note_written)
         finally:
             self._is_committing = False
         if self._watched_count:
@@ -329,12 +343,17 @@ class StoreDriver:
             # share this commit.
             self._loop.call_soon(self._commit_in_turn)
         # Nothing else bounds what one turn stages.
-        elif not self._is_committing and self._writer.appender.staged_bytes > (
-            STAGED_BYTES_MAX if self._writer.placing is None else PLACING_BYTES_MAX
-        ):
-            self.commit()
+        elif not self._is_committing:
+            staged_bytes = self._writer.appender.staged_bytes
+            if self._writer.placing is None:
+                if staged_bytes > STAGED_BYTES_MAX:
+                    self._commit_some()
+            elif staged_bytes > PLACING_BYTES_MAX:
+                self.is_full = True
+                if staged_bytes > 2 * PLACING_BYTES_MAX:
+                    self.commit()
 
     def _commit_in_turn(self) -> None:
         if self._writer.placing is None:
-            self.commit()
+            self._commit_some()
         # otherwise `put_large` commits what has been staged, after its last step

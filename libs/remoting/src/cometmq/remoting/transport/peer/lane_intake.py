@@ -22,7 +22,7 @@ from cometmq.remoting.transport.flow.reading import NO_ROOM, WAITS
 from cometmq.remoting.transport.flow.room import WAITING_MAX
 from cometmq.remoting.transport.flow.turns import SLOW
 from cometmq.remoting.transport.hub import Hub
-from cometmq.remoting.transport.lane import Lane, LaneConnected, Part
+from cometmq.remoting.transport.lane import CHUNK_BYTES_MAX, Lane, LaneConnected, Part
 from cometmq.remoting.transport.peer.intake import Intake
 
 FRAMES_PER_CALL: Final = 2
@@ -122,7 +122,7 @@ class LaneIntake(Intake):
                 calls.append([] if count else connection.receive_whole(data[start:end], now_ms))
             call_count = sum(map(len, calls))
             count = call_count + sum(abs(part[0]) for part in parts)
-            if count < frames_max:
+            if count < frames_max and sum(part[1] for part in parts) <= CHUNK_BYTES_MAX:
                 rest = connection.receive(self._first_of(behind, self._calls_max), now_ms)
             else:
                 self._held = behind
