@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from macro.parent import PARENT
 from macro.rivals import RIVALS
 from macro.scenarios import Sample, Samples
 from macro.watched import WATCHED
@@ -26,6 +27,8 @@ WORSE_MAX: Final = 1.10  # largest ratio to the baseline that is not a regressio
 
 Result: TypeAlias = dict[str, Any]
 
+PAIRED: Final = (PARENT, WATCHED)
+"""The servers whose samples are compared round by round."""
 TITLES: Final = {"redis": "Redis", "nats": "NATS"}
 
 # Metric -> (name, unit, divisor) in the table.
@@ -125,7 +128,7 @@ def rows(samples: Samples) -> Iterator[Row]:
 def other(samples: Samples) -> str:
     """Return the server with which CometMQ is compared."""
     names = {name for by_server in samples.values() for name in by_server}
-    return next((it for it in ("python", WATCHED) if it in names), "java")
+    return next((it for it in ("python", *PAIRED) if it in names), "java")
 
 
 def rivals_of(samples: Samples) -> list[str]:
@@ -140,12 +143,13 @@ def _median(rounds: Sequence[Sample], metric: str) -> float | None:
 
 
 def _paired(by_server: Mapping[str, Sequence[Sample]], metric: str) -> float | None:
-    """Return the median ratio of the rounds with and without a console.
+    """Return the median ratio of the rounds beside the parent, or with and without a console.
 
-    A console costs less than what the rate of a machine changes in a minute, so only the two
+    They differ by less than what the rate of a machine changes in a minute, so only the two
     samples of one round are compared.
     """
-    rounds = zip(by_server.get("comet", ()), by_server.get(WATCHED, ()), strict=False)
+    beside = next((by_server[name] for name in PAIRED if name in by_server), ())
+    rounds = zip(by_server.get("comet", ()), beside, strict=False)
     ratios = [own[metric] / with_it[metric] for own, with_it in rounds if with_it.get(metric)]
     return statistics.median(ratios) if ratios else None
 
@@ -159,7 +163,7 @@ def _cpu_name() -> str:
 def table(result: Result, baseline: Result | None = None) -> str:
     """Return the ratios as text: one line per metric, with its targets and verdicts."""
     is_beside_java = other(result["samples"]) == "java"
-    names = {"java": "Java", "python": "on Python", WATCHED: "with console"}
+    names = {"java": "Java", "python": "on Python", PARENT: "parent", WATCHED: "with console"}
     beside = names[other(result["samples"])]
     rivals = "".join(f"{TITLES[name]:>12}" for name in rivals_of(result["samples"]))
     lines = [f"{'':42}{'CometMQ':>12}{beside:>12}{'ratio':>8}{'before':>8}{rivals}  target"]

@@ -25,6 +25,7 @@ import page
 import report
 from macro.mixed import run_mixed
 from macro.native import BenchError
+from macro.parent import PARENT, prepare_parent
 from macro.process import prefer
 from macro.replication import run_catch_up, run_replicated
 from macro.rivals import RIVALS
@@ -55,10 +56,10 @@ from cometmq.peers.processes import PeerError
 
 SERVERS: Final = {
     "all": ["comet", "java"], "both": ["comet", "java"], "ways": ["comet", "python"],
-    "console": ["comet", WATCHED],
+    "console": ["comet", WATCHED], "parent": ["comet", PARENT],
 }  # fmt: skip
 
-OWN_PAIRS: Final = ("ways", "console")
+OWN_PAIRS: Final = ("ways", "console", "parent")
 """The servers that are CometMQ twice."""
 
 SCENARIOS: Final[dict[str, Callable[[Plan], None]]] = {
@@ -75,7 +76,7 @@ QUICK: Final = {"rounds": 1, "seconds": 3.0, "warmup": 5.0, "catch_up_gib": 1.0}
 """The options of `--quick`, which divides the time of a whole run by about three."""
 
 PAIRED: Final = {"rounds": 15, "seconds": 3.0}
-"""The options of `--server console`: many short rounds, whose samples are compared in pairs."""
+"""The options of `--server console` and `parent`: many short rounds, compared in pairs."""
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -93,15 +94,17 @@ def parse_arguments() -> argparse.Namespace:
         "--server", choices=[*SERVERS, "comet", "java"], default="all",
         help="all: beside Java, and sends beside Redis and NATS; both: beside Java; "
         "ways: beside itself without the native message path; "
-        "console: beside itself with a console and ten open pages (only loads and starts)",
+        "console: beside itself with a console and ten open pages (only loads and starts); "
+        "parent: beside another commit",
     )  # fmt: skip
+    add("--parent", default="HEAD~1", help="commit of --server parent (default HEAD~1)")
     add("--directory", type=Path, help="where the stores go (default: temporary)")
     add("--priority", action="store_true", help="run above other programs; needs root")
     add("--check", action="store_true", help="exit 1 on a missed target or a worse ratio")
     add("--save-baseline", action="store_true", help="take over into bench/baseline.json")
     add("--publish", action="store_true", help="the same, and into the documents")
     known = parser.parse_known_args()[0]
-    if known.server == "console":
+    if known.server in ("console", "parent"):
         parser.set_defaults(**PAIRED)
     if known.quick:
         parser.set_defaults(**QUICK)
@@ -189,6 +192,12 @@ def main() -> int:
     arguments = parse_arguments()
     # With this variable, the servers would compile their modules at each start.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # noqa: TID251
+    if arguments.server == PARENT:
+        try:
+            prepare_parent(arguments.parent)
+        except BenchError as exc:
+            print(f"bench: {exc}", file=sys.stderr)
+            return 1
     if arguments.priority:
         prefer(os.getpid())  # the generators inherit the priority
     with tempfile.TemporaryDirectory(prefix="cometmq-bench-", dir=arguments.directory) as name:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from macro.native import BenchError, FirstAnswer
+from macro.parent import PARENT, PARENT_PROGRAM
 from macro.servers import BROKER_CONF, JAVA_HEAP, Server
 from macro.setups import PLAIN, Setup
 
@@ -135,7 +136,9 @@ class CometPair(Pair):
         is_sync: bool,
         extra: Mapping[str, object] | None = None,
         prefixes: Sequence[Sequence[str]] = ((), ()),
+        program: Path = PROGRAM,
     ) -> None:
+        self._program = str(program)
         layouts = [_layout(directory, namesrv, n) for namesrv in (free_port(),) for n in (0, 1)]
         ports = [layout.brokers[0].port for layout in layouts]
         controls = [free_port() for _ in range(COPIES)]
@@ -157,6 +160,8 @@ class CometPair(Pair):
             )
             for number, (layout, prefix) in enumerate(zip(layouts, prefixes, strict=True))
         ]  # fmt: skip
+        for member in members:
+            member.program = program
         super().__init__(directory, members)
 
     @property
@@ -170,7 +175,7 @@ class CometPair(Pair):
         first.start_broker()
         second.start_broker()
         write_properties(self._elector_path, self._elector_conf)
-        command = [str(PROGRAM), "elector", "-c", str(self._elector_path)]
+        command = [self._program, "elector", "-c", str(self._elector_path)]
         log_path = self.directory / "elector.log"
         self._elector = Child("elector", command, log_path=log_path)
         self._elector.wait_until(self._is_complete, START_TIMEOUT_S, "both copies in sync")
@@ -195,7 +200,7 @@ class CometPair(Pair):
 
     def _status(self) -> dict[str, Any]:
         done = subprocess.run(
-            [str(PROGRAM), "ha", "status", "-c", str(self._elector_path), "--json"],
+            [self._program, "ha", "status", "-c", str(self._elector_path), "--json"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=STATUS_TIMEOUT_S,
@@ -228,6 +233,9 @@ PAIRS: Final[dict[str, Callable[[Path, bool], Pair]]] = {
     "comet": lambda directory, is_sync: CometPair(directory, is_sync=is_sync),
     "python": lambda directory, is_sync: CometPair(
         directory, is_sync=is_sync, extra={"nativeLaneEnable": False}
+    ),
+    PARENT: lambda directory, is_sync: CometPair(
+        directory, is_sync=is_sync, program=PARENT_PROGRAM
     ),
     "java": lambda directory, is_sync: JavaPair(directory, is_sync=is_sync),
 }

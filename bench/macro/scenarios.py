@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from macro.device import syncs_per_s
 from macro.native import BenchError, Floor, Report, loadgen
+from macro.parent import PARENT
 from macro.process import anonymous_bytes, cpu_seconds, disk_bytes, drop_cached_pages, prefer
 from macro.rivals import RIVALS, running_rival
 from macro.servers import Checks, Contestant, Server, running, start_seconds
@@ -51,7 +52,7 @@ FLOOR_SHAPES: Final = (
 )  # fmt: skip
 """Name, mode, connections and requests in flight: the shapes of the send and pull workloads."""
 
-OWN: Final = frozenset({"comet", "python", WATCHED})
+OWN: Final = frozenset({"comet", "python", PARENT, WATCHED})
 """The servers that are CometMQ."""
 
 Sample: TypeAlias = dict[str, float]
@@ -95,7 +96,7 @@ def run_floor(plan: Plan) -> Sample:
 
 
 def run_loads(plan: Plan, setup: Setup, loads: Sequence[Load]) -> None:
-    """Run rate workloads of one configuration on long-running servers, in the order A B A B."""
+    """Run rate workloads of one configuration on long-running servers, in the order A B B A."""
     names = [*plan.servers]
     if setup == PLAIN and any(load.mode == "send" for load in loads):
         names += plan.rivals
@@ -144,9 +145,9 @@ def _run_load(plan: Plan, load: Load, servers: Sequence[Contestant]) -> None:
         if isinstance(server, Server):
             prepare(load, server)
         measure(plan, load, server, seconds=plan.warmup_s / 5)
-    for _ in range(plan.rounds):
+    for number in range(plan.rounds):
         of_device = syncs_per_s(plan.directory) if load.setup.sync_flush else None
-        for server in servers:
+        for server in servers[:: -1 if number % 2 else 1]:
             sample = measure(plan, load, server, seconds=plan.seconds)
             plan.add(load.name, server.name, sample | beside_device(load, sample, of_device))
 

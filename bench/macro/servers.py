@@ -11,10 +11,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from macro.native import BenchError, FirstAnswer, Report, Senders, fill, loadgen, transact
+from macro.parent import PARENT, PARENT_PROGRAM
 from macro.process import children_cpu_seconds, cpu_seconds, machine_cpu_seconds
 from macro.setups import PLAIN, Setup
 
@@ -52,6 +54,13 @@ def python_cluster(directory: Path, checks: Checks = None) -> Cluster:
     return CometCluster(directory, conf, transaction_conf=checks)
 
 
+def parent_cluster(directory: Path, checks: Checks = None) -> Cluster:
+    """Return a cluster that runs the parent's CometMQ."""
+    cluster = CometCluster(directory, BROKER_CONF, transaction_conf=checks)
+    cluster.program = PARENT_PROGRAM
+    return cluster
+
+
 def java_cluster(directory: Path, checks: Checks = None) -> Cluster:
     """Return a cluster that runs RocketMQ; the broker has a G1 heap of 4 GB."""
     return JavaCluster(directory, BROKER_CONF, heap=JAVA_HEAP, transaction_conf=checks)
@@ -60,6 +69,7 @@ def java_cluster(directory: Path, checks: Checks = None) -> Cluster:
 CLUSTERS: Final[dict[str, Callable[[Path, Checks], Cluster]]] = {
     "comet": comet_cluster,
     "python": python_cluster,
+    PARENT: parent_cluster,
     "java": java_cluster,
 }
 
@@ -252,11 +262,13 @@ def _start_java(directory: Path, serialization: str) -> float:
             return first.accepted_s() - started_s
 
 
-def _start_comet(directory: Path, serialization: str, *options: str) -> float:
+def _start_comet(
+    directory: Path, serialization: str, *options: str, program: Path = PROGRAM
+) -> float:
     """Start `cometmq standalone`, which runs both servers in one process."""
     namesrv_port, port = free_port(), free_broker_port()
     command = [
-        str(PROGRAM), "standalone", "--data", str(directory / "data"),
+        str(program), "standalone", "--data", str(directory / "data"),
         "--namesrv-port", str(namesrv_port), "--broker-port", str(port), "--http-port", "0",
         *options,
     ]  # fmt: skip
@@ -280,6 +292,7 @@ def _start_watched(directory: Path, serialization: str) -> float:
 _STARTS: Final[dict[str, Callable[[Path, str], float]]] = {
     "comet": _start_comet,
     "watched": _start_watched,
+    PARENT: partial(_start_comet, program=PARENT_PROGRAM),
     "python": _start_comet,  # start-up does not depend on the native path
     "java": _start_java,
 }

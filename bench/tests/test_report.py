@@ -39,13 +39,14 @@ def test_medians_of_the_rounds_make_the_ratio():
     assert [row.ratio for row in report.rows(samples)] == [2.0]
 
 
-def test_a_console_is_compared_within_each_round():
+@pytest.mark.parametrize("beside", ["watched", "parent"])
+def test_a_console_or_the_parent_is_compared_within_each_round(beside):
     rates = [100.0, 50.0, 200.0]
     plain = [{"messages_per_s": rate} for rate in rates]
     watched = [
         {"messages_per_s": rate * share} for rate, share in zip(rates, (0.5, 1, 0.8), strict=True)
     ]
-    samples = {"send-8x32": {"comet": plain, "watched": watched}}
+    samples = {"send-8x32": {"comet": plain, beside: watched}}
     (row,) = report.rows(samples)
     assert (row.comet, row.java, row.ratio) == (100.0, 50.0, 1.25)
 

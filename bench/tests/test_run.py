@@ -6,8 +6,11 @@ import sys
 import pytest
 import run
 from macro.scenarios import Plan
+from macro.servers import CLUSTERS
 from macro.setups import PLAIN
 from macro.workloads import WORKLOADS, Load
+
+from cometmq.peers.processes import PeerError
 
 
 @pytest.mark.parametrize(
@@ -41,3 +44,25 @@ def test_a_run_with_a_console_has_three_rows_by_default(monkeypatch):
     assert (arguments.rounds, arguments.seconds) == (15, 3.0)
     monkeypatch.setattr(sys, "argv", ["run.py", "--server", "console", "--only", "pull"])
     assert run.parse_arguments().only == ["pull"]
+
+
+def test_the_parent_runs_its_own_programs(monkeypatch, tmp_path):
+    program = tmp_path / "cometmq"
+    monkeypatch.setattr("macro.servers.PARENT_PROGRAM", program)
+    cluster = CLUSTERS["parent"](tmp_path / "parent", None)
+    with pytest.raises(PeerError, match=f"the environment lacks {program}: run make setup"):
+        cluster.start()
+    program.write_text('#!/bin/sh\necho "$0 ready $*"\nexec sleep 60\n')
+    program.chmod(0o755)
+    try:
+        cluster.start_namesrv()
+        assert cluster.namesrv is not None
+        assert f"{program} ready namesrv -c" in cluster.namesrv.log()
+    finally:
+        cluster.kill()
+
+
+def test_an_unknown_parent_ends_the_run(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["run.py", "--server", "parent", "--parent", "no-such-commit"])
+    assert run.main() == 1
+    assert capsys.readouterr().err == "bench: no commit no-such-commit\n"

@@ -14,6 +14,7 @@ PROGRAM: Final = ROOT / ".venv" / "bin" / "cometmq"
 class CometCluster(Cluster):
     """CometMQ as an operator would start it by hand: one configured process per program."""
 
+    program: Path = PROGRAM
     txn_checker: Child | None = None
 
     @property
@@ -32,7 +33,7 @@ class CometCluster(Cluster):
         write_properties(conf_path, {**own, **(self.transaction_conf or {})})
         self.txn_checker = Child(
             "txn-checker",
-            [*_program(), "txn-checker", "-c", str(conf_path)],
+            [*self._command(), "txn-checker", "-c", str(conf_path)],
             log_path=self.directory / "txn-checker.log",
         )
         self.txn_checker.wait_for_log(self._ready_text(), START_TIMEOUT_S)
@@ -52,17 +53,16 @@ class CometCluster(Cluster):
         return [*([child] if child else []), *super()._take_children()]
 
     def _namesrv_command(self, conf_path: Path) -> list[str]:
-        return [*_program(), "namesrv", "-c", str(conf_path)]
+        return [*self._command(), "namesrv", "-c", str(conf_path)]
 
     def _broker_command(self, conf_path: Path) -> list[str]:
-        return [*_program(), "broker", "-c", str(conf_path), "-n", self.namesrv_addr]
+        return [*self._command(), "broker", "-c", str(conf_path), "-n", self.namesrv_addr]
+
+    def _command(self) -> list[str]:
+        if not self.program.exists():
+            raise PeerError(f"the environment lacks {self.program}: run make setup")
+        return [str(self.program)]
 
     def _ready_text(self) -> str:
         """Return the event that a program logs once it is ready; it contains the addresses."""
         return "ready"
-
-
-def _program() -> list[str]:
-    if not PROGRAM.exists():
-        raise PeerError("the environment lacks .venv/bin/cometmq: run make setup")
-    return [str(PROGRAM)]
