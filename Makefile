@@ -12,10 +12,15 @@ SOURCES := conftest.py deploy libs operator services spark tests bench docs
 # Mounts and namespaces need root. PATH is given again, because sudo replaces it.
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$$PATH")
 
+# Without bytecode, each start of a program compiles all that it imports: 3 s instead of 1 s with pyspark and pandas.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The tests of a file run one after another, those of different files side by side. Workers begin with
 # the files that have most tests; IN_ORDER is for tests whose number says little about their time.
+# SPREAD is for tests that share nothing: idle workers take tests of any file.
 PARALLEL = $(if $(WORKERS),--numprocesses=$(WORKERS) --dist=loadfile)
 IN_ORDER = $(PARALLEL) $(if $(WORKERS),--no-loadscope-reorder)
+SPREAD = $(if $(WORKERS),--numprocesses=$(WORKERS) --dist=worksteal)
 
 .PHONY: help
 help: ## Show this list
@@ -94,8 +99,7 @@ ha-demo: setup ## Kill, freeze and switch over the masters of a broker group und
 
 # Each worker collects all tests, which takes 20 s of processor time without bytecode and 5 s with it;
 # in a fresh clone, two processes write it before the workers start.
-KEEP_BYTECODE := env -u PYTHONDONTWRITEBYTECODE
-COLLECT := $(KEEP_BYTECODE) $(BIN)/pytest --collect-only -qq -p no:cacheprovider
+COLLECT := $(BIN)/pytest --collect-only -qq -p no:cacheprovider
 COMPILE_TESTS = @$(if $(WORKERS),test -d tests/tidy/__pycache__ || \
 	{ $(COLLECT) libs >/dev/null & $(COLLECT) operator services tests >/dev/null; wait; },:)
 
@@ -105,7 +109,7 @@ test: setup ## Unit, property, golden and integration tests (WORKERS=4: side by 
 	@echo "loopback, free ports and the folder for temporary files only. Ctrl-C ends them; 'make help' lists parts."
 	$(BIN)/python deploy/accel.py test
 	$(COMPILE_TESTS)
-	$(KEEP_BYTECODE) $(BIN)/pytest -q $(PARALLEL)
+	$(BIN)/pytest -q $(PARALLEL)
 
 .PHONY: packages-test
 packages-test: setup ## Wheels, the files of a release, the Debian package, `make setup` and `make run` in clones (WORKERS=n)
@@ -115,8 +119,8 @@ packages-test: setup ## Wheels, the files of a release, the Debian package, `mak
 test-all: test packages-test crash sim ha-test monitoring-test fuzz load compat spark-test-all ## Everything, long forms included
 
 .PHONY: crash
-crash: setup ## Kill -9, torn tails, damaged bytes, full disks: at least 200 kills (RUNS=n)
-	$(BIN)/pytest -q tests/crash --kills=$(or $(RUNS),200) --timeout=5400
+crash: setup ## Kill -9, torn tails, damaged bytes, full disks: at least 200 kills (RUNS=n WORKERS=n)
+	$(BIN)/pytest -q tests/crash $(SPREAD) --kills=$(or $(RUNS),200) --timeout=5400
 
 .PHONY: ha-test
 ha-test: setup ## Broker groups under load that lose masters, networks and disks: 18 faults (RUNS=n SEED=n DECK=failovers|switchovers); as root
@@ -135,15 +139,15 @@ ha-model: setup ## Every interleaving of elections, crashes and late writes in s
 	$(BIN)/python -m cometmq.ha.testing.check --states $(or $(STATES),1000000) --walks $(or $(WALKS),20000)
 
 .PHONY: sim
-sim: setup ## Whole broker groups in simulated time: faults, promises, dropped rules (SEEDS=N or FIRST:END)
+sim: setup ## Whole broker groups in simulated time: faults, promises, dropped rules (SEEDS=N or FIRST:END WORKERS=n)
 	$(BIN)/python -m tests.sim.run --seeds $(or $(SEEDS),500)
-	$(BIN)/pytest -q tests/sim --timeout=1800
+	$(BIN)/pytest -q tests/sim $(SPREAD) --timeout=1800
 
 .PHONY: fuzz
 fuzz: setup ## Mutated input through the decoders and to live servers, prints the slowest; more generated cases (WORKERS=n)
 	$(BIN)/python -m tests.fuzz.run --inputs $(or $(INPUTS),5000000) --frames $(or $(FRAMES),1000000)
 	$(BIN)/python deploy/accel.py fuzz $(or $(INPUTS),100000000)
-	$(KEEP_BYTECODE) $(BIN)/pytest -q -m "long or hypothesis" --hypothesis-profile=long $(PARALLEL)
+	$(BIN)/pytest -q -m "long or hypothesis" --hypothesis-profile=long $(PARALLEL)
 
 .PHONY: prometheus
 prometheus: ## Install Debian's Prometheus, if there is none
@@ -199,7 +203,7 @@ SPARK_BIN := spark/.venv/bin
 spark/.venv/.ready: $(VENV)/.ready spark/requirements.lock spark/pyproject.toml
 	@command -v java >/dev/null || { apt-get update -qq && apt-get install -y -qq openjdk-17-jre-headless >/dev/null; }
 	$(call create_venv,spark/.venv)
-	@$(BIN)/uv pip sync --quiet --python $(SPARK_BIN)/python --require-hashes spark/requirements.lock
+	@$(BIN)/uv pip sync --quiet --python $(SPARK_BIN)/python --compile-bytecode --require-hashes spark/requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(SPARK_BIN)/python --no-deps $(MEMBERS:%=-e ./%) -e ./spark
 	$(call finish_venv,spark/.venv,$@)
 
