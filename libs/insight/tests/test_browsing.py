@@ -5,6 +5,7 @@ import pytest
 
 from cometmq.client import Message, Producer
 from cometmq.client.errors import InvalidArgument, NoRoute
+from cometmq.client.message import UnreadableMessage
 from cometmq.insight import browsing
 from cometmq.insight.browsing import Wanted, browse
 
@@ -85,3 +86,20 @@ async def test_contradictions_are_refused(admin, shelf, wanted, reason):
 async def test_an_unknown_topic_is_an_error(admin):
     with pytest.raises(NoRoute):
         await browse(admin, Wanted(topic="NoSuchTopic"))
+
+
+async def test_a_body_that_expands_far_stays_compressed(suite, admin, monkeypatch):
+    """Eight queues are read at once, and each body could have 64 MiB."""
+    monkeypatch.setattr(browsing, "BODY_BYTES_MAX", 64 * 1024)
+    await admin.create_topic("Swollen", queue_count=1)
+    bodies = [bytes(1 << 20), bytes(60 * 1024), b"small", bytes(1 << 20), bytes(60 * 1024)]
+    async with Producer("shelf-producers", namesrv=suite.namesrv) as producer:
+        for body in bodies:
+            await producer.send(Message("Swollen", body))
+    found = await browse(admin, Wanted(topic="Swollen"))
+    assert [isinstance(it, UnreadableMessage) for it in found.messages] == [
+        len(body) > 64 * 1024 for body in bodies
+    ]
+    assert max(len(it.body) for it in found.messages) <= 64 * 1024
+    whole = await admin.stored_message(found.messages[0].offset_message_id)
+    assert whole.body == bodies[0]

@@ -90,9 +90,37 @@ def test_deep_json_is_not_blown_up():
 
 def test_a_bomb_is_not_blown_up():
     found = decode(gzip.compress(bytes(64 << 20)))
-    assert "more than 16 MiB" in found.note
+    assert "more than 16.0 MiB" in found.note
     assert len(found.text) <= CHARS_MAX
     assert found.is_cut
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_preview_of_a_bomb_reads_little_of_it(monkeypatch, layers):
+    """A page lists hundreds of messages, and each took 0.2 s."""
+    sizes = []
+    inflate = zlib.decompressobj
+
+    class Counted:
+        def __init__(self, window):
+            self._reader = inflate(window)
+
+        def decompress(self, data, size_max):
+            sizes.append(len(found := self._reader.decompress(data, size_max)))
+            return found
+
+        eof = True
+
+    body = ("[" + "é," * (4 << 20) + "1]").encode()
+    for _ in range(layers):
+        body = gzip.compress(body)
+    monkeypatch.setattr("cometmq.insight.decode.zlib.decompressobj", Counted)
+    found = decode(body, chars_max=480)
+    assert sum(sizes) <= 2 * 64 * 1024
+    assert (found.format, found.is_cut) == (Format.TEXT, True)
+    assert found.text.startswith("[é,é,")
+    assert found.note == "it has more than 64.0 KiB when decompressed"
+    assert decode(body, Format.JSON, chars_max=480).format is Format.HEX
 
 
 def test_an_incomplete_gzip_shows_its_beginning():

@@ -18,6 +18,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CorruptRecord
 from cometmq.remoting.message.compression import (
+    DECOMPRESSED_BYTES_MAX,
     TooLarge,
     compression_type,
     decompress,
@@ -281,8 +282,9 @@ class UnreadableMessage(MessageExt, frozen=True):
     """A received message whose compressed body is corrupt; `body` holds the compressed bytes."""
 
 
-async def plain_body(body: bytes, sys_flag: int) -> bytes:
-    """Return the body of a record as it was sent; raise CorruptRecord if it is broken.
+async def plain_body(body: bytes, sys_flag: int, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """Return the body of a record as it was sent; raise CorruptRecord if it is broken, or has more
+    than `bytes_max` bytes.
 
     64 KiB can expand to 64 MiB, which takes a quarter of a second: what does not end early is
     decompressed on a thread, which releases the interpreter lock meanwhile.
@@ -291,9 +293,9 @@ async def plain_body(body: bytes, sys_flag: int) -> bytes:
         return body
     kind = compression_type(sys_flag)
     try:
-        return decompress(body, kind, bytes_max=ON_LOOP_BYTES_MAX)
+        return decompress(body, kind, bytes_max=min(ON_LOOP_BYTES_MAX, bytes_max))
     except TooLarge:
-        return await asyncio.to_thread(decompress, body, kind)
+        return await asyncio.to_thread(decompress, body, kind, bytes_max=bytes_max)
 
 
 def expanded_bytes(record: MessageRecord) -> int:

@@ -32,6 +32,9 @@ FILTERED_NEWEST: Final = 2_000
 """With a filter, the newest messages are searched among this many of each queue."""
 BYTES_MAX: Final = 48 << 20
 TIME_MS_MAX: Final = 8_000
+BODY_BYTES_MAX: Final = 8 << 20
+"""Bytes to which a compressed body may expand: QUEUES_AT_ONCE bodies are read at once, and each of
+them could have 64 MiB. A longer one is shown compressed; its own page shows all of it."""
 QUEUES_AT_ONCE: Final = 8
 
 
@@ -182,6 +185,7 @@ async def _read(
             count_max=min(PULL_COUNT_MAX, end - offset),
             expression=wanted.sql or wanted.tag or ALL_TAGS,
             expression_type=ExpressionType.SQL92 if wanted.sql else None,
+            body_bytes_max=BODY_BYTES_MAX,
         )
         following = min(pulled.next_offset, end)
         limits.scanned += max(0, following - offset)

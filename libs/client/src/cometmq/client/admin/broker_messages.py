@@ -34,6 +34,7 @@ from cometmq.remoting.command import Response
 from cometmq.remoting.commands import callbacks, queries, send
 from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
 from cometmq.remoting.errors import CorruptRecord, QueryNotFound, RemoteProtocolError
+from cometmq.remoting.message.compression import DECOMPRESSED_BYTES_MAX
 from cometmq.remoting.message.flags import PullSysFlag
 from cometmq.remoting.message.recall_handle import RecallHandle
 from cometmq.remoting.message.record import MessageRecord, decode_records
@@ -84,7 +85,7 @@ class BrokerMessages(BrokerCalls):
             return [message for message in messages if message.message_id == key]
         return [m for m in messages if key in m.keys and m.topic == topic]
 
-    async def pull(
+    async def pull(  # noqa: PLR0913  # each by name
         self,
         topic: str,
         queue_id: int,
@@ -94,15 +95,17 @@ class BrokerMessages(BrokerCalls):
         expression: str = ALL_TAGS,
         expression_type: str | None = None,
         group: str = TOOLS_GROUP,
+        body_bytes_max: int = DECOMPRESSED_BYTES_MAX,
     ) -> Pulled:
         """Read a queue from an offset without committing anything.
 
         Brokers select by the hash of a tag, so messages with another tag of the same hash are
         returned, too. `expression_type` is SQL92 for a condition.
 
-        A message whose body cannot be decompressed is returned as an `UnreadableMessage`. After
-        `PLAIN_BYTES_MAX` bytes of decompressed bodies, the rest of the answer is left out;
-        `next_offset` says where to go on.
+        A message whose body cannot be decompressed is returned as an `UnreadableMessage`, and so is
+        one that expands to more than `body_bytes_max`. After that many bytes of decompressed
+        bodies, or `PLAIN_BYTES_MAX`, the rest of the answer is left out; `next_offset` says where
+        to go on.
         """
         header = PullMessage(
             consumer_group=group,
@@ -139,12 +142,13 @@ class BrokerMessages(BrokerCalls):
         messages: list[MessageExt] = []
         plain_bytes = 0
         for record in records:
-            if plain_bytes > PLAIN_BYTES_MAX:
+            if plain_bytes > min(body_bytes_max, PLAIN_BYTES_MAX):
                 end = record.queue_offset
                 break
-            messages.append(message := await self._readable(record))
+            messages.append(message := await self._readable(record, body_bytes_max))
             is_broken = isinstance(message, UnreadableMessage)
-            plain_bytes += expanded_bytes(record) if is_broken else len(message.body)
+            expanded = min(expanded_bytes(record), body_bytes_max)
+            plain_bytes += expanded if is_broken else len(message.body)
         return Pulled(status, messages, end, least, reply.max_offset)
 
     async def queue_entries(
@@ -181,14 +185,16 @@ class BrokerMessages(BrokerCalls):
             ConsumeMessageDirectlyResult, code, header, timeout_ms=PROXIED_TIMEOUT_MS
         )
 
-    async def _readable(self, record: MessageRecord) -> MessageExt:
+    async def _readable(self, record: MessageRecord, bytes_max: int) -> MessageExt:
         try:
-            return await self._received(record)
+            return await self._received(record, bytes_max)
         except CorruptRecord:
             return unreadable(record, self.name)
 
-    async def _received(self, record: MessageRecord) -> MessageExt:
-        body = await plain_body(record.body, record.sys_flag)
+    async def _received(
+        self, record: MessageRecord, bytes_max: int = DECOMPRESSED_BYTES_MAX
+    ) -> MessageExt:
+        body = await plain_body(record.body, record.sys_flag, bytes_max)
         message = received(record, self.name, body=body)
         if isinstance(message, DamagedMessage):
             self._on_damage(DAMAGED, damage_text(message))
