@@ -21,10 +21,12 @@ from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.errors import TopicMissing
 from cometmq.spark.lag.analysis.report import build
 from cometmq.spark.lag.columns import Header, Report
+from cometmq.spark.lag.history.parquet import HistoryError
 from cometmq.spark.lag.history.reports import keep
-from cometmq.spark.lag.history.snapshots import History, HistoryError
+from cometmq.spark.lag.history.snapshots import History
 from cometmq.spark.lag.members import query_members, with_holders, write_stacks
-from cometmq.spark.lag.output.forms import FORMS, push, write_report, write_textfile
+from cometmq.spark.lag.output.forms import FORMS, write_report, write_textfile
+from cometmq.spark.lag.output.prometheus import push
 from cometmq.spark.lag.rules import Rules
 from cometmq.spark.lag.session import session
 from cometmq.spark.lag.stream.windows import Sink, line_of, start
@@ -80,10 +82,11 @@ def run_report(
     forms = tuple(outputs.forms or FORMS)
     outputs.check()
     history = History(root)
-    say(f"newest snapshot: {history.newest_id()}")  # fails here, before Spark starts
+    last_id = history.newest_id()  # fails here, before Spark starts
+    say(f"newest snapshot: {last_id}")
     with _spark(where) as spark:
         try:
-            result = build(spark, history, rules, say)
+            result = build(spark, history, rules, say, last_id=last_id)
         except PySparkException as error:
             raise HistoryError(f"{root}: {_first_line(error)}") from error
     if members_of is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about brokers and the table `broker`, in plain Python because there are few brokers."""
+"""Facts about brokers, in plain Python because there are few brokers."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,13 +9,9 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from cometmq.spark.lag.analysis.deletion import deletion_spans
-from cometmq.spark.lag.columns import REPORT_TABLES, SEVERITIES
 from cometmq.spark.lag.rules import Rules
-from cometmq.spark.tables.arrow import arrow_schema
 
 Row = Mapping[str, Any]
 
@@ -32,24 +28,6 @@ LOG_SHARE_MIN: Final = 0.9
 """Smallest size of a disk, relative to its used part, at which the log may explain its growth."""
 MARGIN: Final = timedelta(days=3)
 """Deletion hours are computed up to this long after the age at which messages expire."""
-BROKER_KEY: Final = ["cluster", "broker_name"]
-
-_ERRORS: Final = SEVERITIES[SEVERITIES.index("error") :]
-"""What counts as bad in the figure of a broker: warnings are about groups, not about brokers."""
-_SPAN: Final = pa.struct([("begin_us", pa.int64()), ("end_us", pa.int64())])
-_LIMITS: Final = pa.schema(
-    [
-        ("cluster", pa.string()),
-        ("broker_name", pa.string()),
-        ("file_reserved_hours", pa.int32()),
-        ("disk_fills", pa.bool_()),
-        ("disk_full_s", pa.float64()),
-        ("disk_forced_s", pa.float64()),
-        ("sweep_s", pa.float64()),
-        ("reachable", pa.bool_()),
-        ("deletions", pa.list_(_SPAN)),
-    ]
-)
 
 
 class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,16 +38,14 @@ class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
     disk_ratio_slope: float | None
     disk_full_s: float | None
     """Time until the disk reaches the broker's limit; 0 if it has, None if usage is not growing."""
+    disk_fills: bool
+    """Whether the disk, rather than age, limits how long messages live."""
     disk_forced_s: float | None
     """Time until files are deleted before they expire; None if that is not expected."""
     sweep_s: float | None
     """Time in which new messages displace the whole log of a full disk; None if unknown."""
     deletions: list[tuple[int, int]]
     """Intervals in which files may be deleted, in microseconds since 1970."""
-
-    def disk_fills(self, rules: Rules) -> bool:
-        """Return whether the disk, rather than age, limits how long messages live."""
-        return self.disk_full_s is not None and self.disk_full_s <= rules.disk_hours * 3600
 
 
 def broker_facts(rows: Iterable[Row], last_id: int, rules: Rules) -> list[BrokerFacts]:
@@ -84,48 +60,6 @@ def broker_facts(rows: Iterable[Row], last_id: int, rules: Rules) -> list[Broker
     ]
 
 
-def limits_table(facts: Iterable[BrokerFacts], rules: Rules) -> pa.Table:
-    """Build a row per broker with what limits how long its messages live."""
-    rows = (
-        it.row | msgspec.structs.asdict(it) | {"disk_fills": it.disk_fills(rules)} for it in facts
-    )
-    return pa.Table.from_pylist(list(rows), schema=_LIMITS)
-
-
-def broker_table(facts: Iterable[BrokerFacts], queues: pa.Table) -> pa.Table:
-    """Build the table `broker`; `queues` is the table `queue`."""
-    sums, none = by_broker(queues), {"groups_bad": 0, "lag_sum": None}
-    rows = [
-        it.row
-        | {
-            "disk_ratio": it.row["commitlog_disk_ratio"],
-            "disk_ratio_slope": it.disk_ratio_slope,
-            "disk_full_s": it.disk_full_s,
-        }
-        | sums.get((it.row["cluster"], it.row["broker_name"]), none)
-        for it in facts
-    ]
-    return pa.Table.from_pylist(rows, schema=arrow_schema(REPORT_TABLES["broker"]))
-
-
-def by_broker(queues: pa.Table) -> dict[tuple[str, str], dict[str, int | None]]:
-    is_bad = pc.is_in(queues["severity"], value_set=pa.array(_ERRORS))
-    is_counted = pc.not_equal(queues["status"], "BROADCAST")
-    rows = queues.select(BROKER_KEY)
-    rows = rows.append_column("bad", pc.if_else(is_bad, queues["group"], None))
-    rows = rows.append_column("lag", pc.if_else(is_counted, queues["lag"], None))
-    counted = rows.group_by(BROKER_KEY).aggregate(
-        [("bad", "count_distinct", pc.CountOptions(mode="only_valid")), ("lag", "sum")]
-    )
-    return {
-        (row["cluster"], row["broker_name"]): {
-            "groups_bad": row["bad_count_distinct"],
-            "lag_sum": row["lag_sum"],
-        }
-        for row in counted.to_pylist()
-    }
-
-
 def _facts(points: Sequence[Row], rules: Rules) -> BrokerFacts:
     row = _with_settings(points)
     known = [
@@ -136,6 +70,7 @@ def _facts(points: Sequence[Row], rules: Rules) -> BrokerFacts:
     slope = _growth(known)
     hours = row["file_reserved_hours"]
     hours = FILE_RESERVED_HOURS if hours is None else hours
+    full_s = _disk_full_s(row, slope)
     spans = deletion_spans(
         row["delete_when"],
         ZoneInfo(rules.timezone),
@@ -146,7 +81,8 @@ def _facts(points: Sequence[Row], rules: Rules) -> BrokerFacts:
         row=row,
         file_reserved_hours=hours,
         disk_ratio_slope=slope,
-        disk_full_s=_disk_full_s(row, slope),
+        disk_full_s=full_s,
+        disk_fills=full_s is not None and full_s <= rules.disk_hours * 3600,
         disk_forced_s=_disk_forced_s(row, slope),
         sweep_s=_sweep_s(points, slope),
         deletions=[(_micros(begin), _micros(end)) for begin, end in spans],

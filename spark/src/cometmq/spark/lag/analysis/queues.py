@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cometmq.remoting import names
 from cometmq.spark.lag.analysis import regression
 from cometmq.spark.lag.analysis.arrival import arrivals
-from cometmq.spark.lag.analysis.brokers import BROKER_KEY
+from cometmq.spark.lag.analysis.broker_tables import BROKER_KEY
 from cometmq.spark.lag.analysis.series import (
     GROUP_KEY,
     KEY_COLUMNS,

@@ -12,12 +12,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from cometmq.spark.lag.analysis.brokers import (
-    BrokerFacts,
-    broker_facts,
-    broker_table,
-    limits_table,
-)
+from cometmq.spark.lag.analysis.broker_tables import broker_table, limits_table
+from cometmq.spark.lag.analysis.brokers import BrokerFacts, broker_facts
 from cometmq.spark.lag.analysis.groups import group_tables
 from cometmq.spark.lag.analysis.ordering import worst_first
 from cometmq.spark.lag.analysis.queues import queue_table
@@ -33,13 +29,21 @@ Progress = Callable[[str], None]
 
 
 def build(
-    spark: SparkSession, history: History, rules: Rules, say: Progress = lambda _: None
+    spark: SparkSession,
+    history: History,
+    rules: Rules,
+    say: Progress = lambda _: None,
+    *,
+    last_id: int | None = None,
 ) -> Report:
+    """Build the report of snapshot `last_id`, or of the newest if it is None."""
+    if last_id is None:
+        last_id = history.newest_id()
     say("reading the history")
-    read = read_inputs(spark, history, rules)
+    read = read_inputs(spark, history, last_id, rules)
     facts = broker_facts(read.brokers.to_pylist(), read.last_id, rules)
     say("rates and status of queues")
-    queues = queue_table(read, limits_table(facts, rules), rules)
+    queues = queue_table(read, limits_table(facts), rules)
     say("groups and their curves")
     groups, curves = group_tables(read, queues, rules)
     say("topics, backlogs, silent groups")

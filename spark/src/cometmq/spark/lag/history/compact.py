@@ -23,14 +23,8 @@ import pyarrow.compute as pc
 
 from cometmq.spark.collect.writer import WRITE_ORDER, hour_folder
 from cometmq.spark.lag.history.aggregates import AGG10, AGG60, KEY, agg10, agg60, hour_file
-from cometmq.spark.lag.history.snapshots import (
-    COMPLETE,
-    HOUR,
-    History,
-    HistoryError,
-    read_whole,
-    snapshot_id_in,
-)
+from cometmq.spark.lag.history.parquet import HistoryError, read_whole
+from cometmq.spark.lag.history.snapshots import COMPLETE, HOUR, History, snapshot_id_in
 from cometmq.spark.tables.arrow import arrow_schema, versioned
 from cometmq.spark.tables.columns import TABLES
 from cometmq.spark.tables.files import write_bytes, write_parquet

@@ -17,7 +17,7 @@ WEEK_MINUTES: Final = 7 * 24 * 60
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
-    """The history up to the newest snapshot: small tables in memory, others as DataFrames.
+    """The history up to snapshot `last_id`: small tables in memory, others as DataFrames.
 
     Names with `past_` cover `Rules.history_s`, the others the long window.
     """
@@ -42,9 +42,8 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         return self.spark.createDataFrame(table)
 
 
-def read_inputs(spark: SparkSession, history: History, rules: Rules) -> Inputs:
-    """Read what a report of the newest snapshot needs; raise HistoryError if a file is damaged."""
-    last_id = history.newest_id()
+def read_inputs(spark: SparkSession, history: History, last_id: int, rules: Rules) -> Inputs:
+    """Read what a report of a snapshot needs; raise HistoryError if a file is damaged."""
     recent = (last_id - rules.long_window_s // 60, last_id)
     past = (min(recent[0], last_id - rules.history_s // 60), last_id)
     return Inputs(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.spark.lag.columns import Report
-from cometmq.spark.lag.history.snapshots import read_whole
+from cometmq.spark.lag.history.parquet import read_whole
 from cometmq.spark.tables.arrow import versioned
 from cometmq.spark.tables.files import write_parquet
 

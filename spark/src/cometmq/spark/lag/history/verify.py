@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 
 from cometmq.spark.collect.writer import RAW, WRITE_ORDER, hour_folder
 from cometmq.spark.lag.history.compact import Manifest, hash_of, read_manifest
-from cometmq.spark.lag.history.snapshots import HOUR, MANIFESTS, History, HistoryError, check
+from cometmq.spark.lag.history.parquet import HistoryError, check
+from cometmq.spark.lag.history.snapshots import HOUR, MANIFESTS, History
 from cometmq.spark.tables.columns import TABLES
 
 FOUND_MAX: Final = 100

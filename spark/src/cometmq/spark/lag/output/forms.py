@@ -7,14 +7,11 @@ from typing import Final
 
 from cometmq.spark.collect.exposition import REPORT_METRICS
 from cometmq.spark.lag.columns import Report
-from cometmq.spark.lag.output import prometheus
 from cometmq.spark.lag.output.html import html_report
 from cometmq.spark.lag.output.json_form import json_report
 from cometmq.spark.lag.output.markdown import markdown_report
-from cometmq.spark.lag.output.prometheus import push
+from cometmq.spark.lag.output.prometheus import metrics_text
 from cometmq.spark.tables.files import write_bytes
-
-__all__ = ["FORMS", "push", "write_report", "write_textfile"]
 
 FORMS: Final[Mapping[str, tuple[str, Callable[[Report], bytes]]]] = {
     "html": ("report.html", html_report),
@@ -39,5 +36,5 @@ def write_report(
 
 def write_textfile(report: Report, directory: Path) -> Path:
     path = directory / REPORT_METRICS
-    write_bytes(path, prometheus.metrics_text(report).encode())
+    write_bytes(path, metrics_text(report).encode())
     return path
