@@ -14,7 +14,7 @@ from cometmq.operator.broker_groups.group import CONTROL_NAME, FINALIZER, TLS_SE
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.group_pass import GroupPass
 from cometmq.operator.broker_groups.groups import Groups
-from cometmq.operator.broker_groups.observe import Live
+from cometmq.operator.broker_groups.live import Live
 from cometmq.operator.engine.context import Context
 from cometmq.operator.metrics import OperatorFigures
 from cometmq.operator.testing.states import group

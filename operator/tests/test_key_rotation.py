@@ -14,7 +14,7 @@ from cometmq.operator.api_types.secret_keys import SecretReason
 from cometmq.operator.broker_groups.group import KEY_MARK, KEY_OPTIONAL, KEY_REQUIRED, ROTATE_KEY
 from cometmq.operator.broker_groups.key_rotation import KeyStep, StoredKeys, advanced, begun
 from cometmq.operator.broker_groups.key_secret import KeySecret, new_key, secret_of, stored_of
-from cometmq.operator.broker_groups.observe import Live
+from cometmq.operator.broker_groups.live import Live
 from cometmq.operator.broker_groups.render import broker_conf, objects
 from cometmq.operator.broker_groups.user_orders import RotateKey, given, plan
 from cometmq.operator.testing.states import READY, group, seen

@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.ha.places.kubernetes import ANNOTATION
 from cometmq.operator.api import ApiRefused
-from cometmq.operator.broker_groups.observe import Live
+from cometmq.operator.broker_groups.live import Live
 from cometmq.operator.broker_groups.owned import OwnedObjects, delete_record
 from cometmq.operator.testing.states import group
 

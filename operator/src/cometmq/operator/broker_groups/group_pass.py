@@ -36,10 +36,11 @@ from cometmq.operator.broker_groups.group import (
 )
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.key_secret import KeySecret
+from cometmq.operator.broker_groups.live import Live
 from cometmq.operator.broker_groups.master_endpoint import KIND as ENDPOINT
 from cometmq.operator.broker_groups.master_endpoint import MasterEndpoint
 from cometmq.operator.broker_groups.master_service import MasterPod
-from cometmq.operator.broker_groups.observe import Live, seen_of
+from cometmq.operator.broker_groups.observe import seen_of
 from cometmq.operator.broker_groups.owned import OwnedObjects, delete_record
 from cometmq.operator.broker_groups.render import config_hash
 from cometmq.operator.broker_groups.seen import Seen

@@ -14,8 +14,8 @@ from cometmq.ha.places.kubernetes import ANNOTATION
 from cometmq.operator.api import Body, KubeApi, NameTaken
 from cometmq.operator.broker_groups import render
 from cometmq.operator.broker_groups.group import BrokerGroup
+from cometmq.operator.broker_groups.live import Live
 from cometmq.operator.broker_groups.master_service import address_of
-from cometmq.operator.broker_groups.observe import Live
 from cometmq.operator.engine.context import Context
 
 _UNITS: Final = {
