@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +20,7 @@ from cometmq.broker.testing import (
 from cometmq.broker.testing.replay import answered_exchanges, name_of, serve
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
+from cometmq.remoting.bodies.large import encode_table
 from cometmq.remoting.bodies.queues import GroupList
 from cometmq.remoting.bodies.stats import (
     BrokerConsumeStats,
@@ -278,3 +279,32 @@ async def test_messages_in_queues_that_nobody_reads_are_reported() -> None:
     table = decode_json(ConsumeStats, answer.body).offset_table
     found = {queue.queue_id: (it.consumer_offset, it.broker_offset) for queue, it in table.items()}
     assert found == {0: (5, 5), 1: (0, 5), 2: (6, 7), 4: (0, 4)}
+
+
+async def test_the_progress_in_many_topics_is_encoded_in_small_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop was held for 60 ms at the end, when 100,000 queues were freed at once."""
+    broker = memory_broker(MemoryStore())
+    for number in range(150):
+        broker.tables.topics.create(f"t{number}", queue_nums=7)
+        broker.tables.offsets.commit("G", f"t{number}", 0, 1)
+    sizes: list[int] = []
+
+    def noted(table: Any) -> Any:
+        sizes.append(len(table))
+        return encode_table(table)
+
+    monkeypatch.setattr(progress, "encode_table", noted)
+    answer = await serve(
+        broker, Call(208, GetConsumeStats("G"), peer=FakePeer()), progress.get_consume_stats
+    )
+    body = b"".join(cast("list[bytes]", answer.body))
+    assert len(decode_json(ConsumeStats, body).offset_table) == sum(sizes) == 150 * 7
+    assert max(sizes) < progress.TURN_QUEUES_MAX + 7
+
+
+async def test_the_progress_of_a_group_without_offsets_is_empty() -> None:
+    call = Call(208, GetConsumeStats("G"), peer=FakePeer())
+    answer = await serve(memory_broker(MemoryStore()), call, progress.get_consume_stats)
+    assert answer.body == b'{"consumeTps":0.0,"offsetTable":{}}'

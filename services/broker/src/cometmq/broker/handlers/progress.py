@@ -22,7 +22,7 @@ from cometmq.broker.progress import QueueProgress, present_topics, progress_in, 
 from cometmq.broker.statistics.sampler import pull_rate
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
-from cometmq.remoting.bodies.large import encode_with_lists, encode_with_table
+from cometmq.remoting.bodies.large import encode_table, encode_with_lists
 from cometmq.remoting.bodies.queues import GroupList, MessageQueue
 from cometmq.remoting.bodies.stats import (
     BrokerConsumeStats,
@@ -61,15 +61,23 @@ def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> None:
     )
 
     def progress() -> Lookup[Reply]:
-        tps, table = 0.0, {}
+        tps, pieces = 0.0, list[bytes]()
+        table: dict[MessageQueue, OffsetPair] = {}
         for start in range(0, len(asked), STEP_NAMES):
             for name in present_topics(broker, group, asked[start : start + STEP_NAMES]):
                 tps += pull_rate(broker.stats, name, group)
                 part = yield from _offsets(broker, name, progress_in(broker, group, name))
-                table.update(part)
+                if part and len(table) >= TURN_QUEUES_MAX:
+                    # 100,000 queues would be freed in one step of 60 ms.
+                    pieces += ((yield from paused(encode_table(table)))[1:-1], b",")
+                    table = {}
+                    yield PAUSE
+                table |= part
             yield PAUSE
-        whole = ConsumeStats(consume_tps=tps)
-        return Reply(body=(yield from paused(encode_with_table(whole, table))))
+        begin, _, end = encode_json(ConsumeStats(consume_tps=tps)).rpartition(b"{}")
+        rest = yield from paused(encode_table(table))
+        body = [begin, b"{", *pieces, rest[1:], end]
+        return Reply(body=body if pieces else b"".join(body))
 
     look_up(broker, call, progress(), lambda reply: reply)
 
