@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explanations of codes, events and remarks."""
 
+import inspect
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
+from cometmq.broker import limits as broker_limits
+from cometmq.broker import refusals
+from cometmq.broker.settings import BrokerSettings
+from cometmq.namesrv import limits as namesrv_limits
 from cometmq.remoting import remarks
+from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.codes import ResponseCode
-from cometmq.runtime.meanings.answers import answer
+from cometmq.remoting.refusals import plain_remark
+from cometmq.runtime.limits import Limits
+from cometmq.runtime.meanings.answers import answer, remark
 from cometmq.runtime.meanings.events import MEANINGS
 from cometmq.runtime.meanings.runbooks import RUNBOOKS, runbook_text
 
@@ -17,6 +26,44 @@ PAGES = Path(__file__).resolve().parents[3] / "docs/runbooks"
 
 def test_every_answer_has_a_meaning():
     assert all(answer(code).meaning for code in ResponseCode)
+
+
+VALUES = {int: 7, float: 0.9, str: "Thing", TopicConfig: TopicConfig(topic_name="Thing"),
+          Collection[str]: ["Reason"]}  # fmt: skip
+
+
+def remarks_of(module):
+    """Return the remarks that a module defines: its texts, and what its functions return."""
+    for name, it in vars(module).items():
+        if name in NO_REMARKS or name.startswith("_"):
+            continue
+        if isinstance(it, str):
+            yield name, it
+        elif inspect.isfunction(it) and it.__module__ == module.__name__:
+            asked = inspect.signature(it).parameters.items()
+            yield name, it(**{key: VALUES[of.annotation] for key, of in asked})
+
+
+NO_REMARKS = {"FAQ_SUFFIX", "describe", "permission"}
+"""Parts of remarks."""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [*remarks_of(remarks), *remarks_of(refusals)], ids=lambda it: it[:40]
+)
+def test_every_remark_of_the_servers_is_explained(name, text):
+    found = remark(plain_remark(text))
+    assert found is not None, name
+    assert found.meaning
+    assert found.advice, name
+
+
+@pytest.mark.parametrize("table", [broker_limits.LIMITS, namesrv_limits.LIMITS])
+def test_every_limit_that_refuses_is_explained(table):
+    limits = Limits(table, BrokerSettings, clock_ms=lambda: 0)
+    for limit in table:
+        text = limits.refusal(limit, "there are 5 of at most 5").remark
+        assert remark(plain_remark(text)) is not None, limit.name
 
 
 @pytest.mark.parametrize(

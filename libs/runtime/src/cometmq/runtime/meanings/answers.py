@@ -190,7 +190,7 @@ REMARKS: Final = (
         ),
     ),
     (
-        r"sending message is forbidden",
+        r"sending (transaction )?message is forbidden",
         Answer(
             "the broker does not accept messages from producers (brokerPermission)",
             "`cometmq cluster` shows the brokers that are read-only, and how to undo it.",
@@ -225,6 +225,113 @@ REMARKS: Final = (
         Answer(
             "the broker is not, or no longer, a valid member of its group",
             "Runbook group-degraded.md; `cometmq ha status`.",
+        ),
+    ),
+    (
+        r"consumer filter data|subscription not latest|Not found, V3_0_6_SNAPSHOT",
+        Answer(
+            "the broker has no, or an older, subscription or offset of this member",
+            "It passes by itself with the next heartbeat (30 s) or the first message; if it lasts,"
+            " the members of the group subscribe differently: `cometmq group describe GROUP`.",
+        ),
+    ),
+    (
+        r"parse the consumer's subscription failed",
+        Answer(
+            MEANINGS[ResponseCode.SUBSCRIPTION_PARSE_FAILED],
+            ADVICE[ResponseCode.SUBSCRIPTION_PARSE_FAILED],
+        ),
+    ),
+    (
+        r"not yet confirmed where the queues end",
+        Answer(
+            "the broker has become the master, and waits for its copies to confirm the log's end",
+            "Clients try again by themselves; if it lasts: `cometmq ha status`.",
+        ),
+    ),
+    (
+        r"specified topic |than topic max|with system topic|topic\[.*\] is forbidden|have a retry",
+        Answer(
+            "the name of the topic or group is not allowed",
+            "Use letters, digits, % | - and _, at most 127 characters for a topic, and no name of"
+            " a system topic.",
+        ),
+    ),
+    (
+        r"queueId\[-?\d+\] is illegal|@.* is not exist!",
+        Answer(
+            "the topic has no queue, or no message, with this number at this broker",
+            "`cometmq topic describe TOPIC` shows the queues; clients learn of changed counts"
+            " within 30 s.",
+        ),
+    ),
+    (
+        r"can not find message|look message by offset failed|Find prepared transaction message",
+        Answer("the message does not exist, or no longer", ADVICE[ResponseCode.QUERY_NOT_FOUND]),
+    ),
+    (
+        r"commitOrRollback field wrong|producer group wrong|(state table|commit log) offset wrong",
+        Answer(
+            "the end of a transaction does not fit its half message",
+            "The producer must end it with the ids and the group of its send: `cometmq txn list`"
+            " shows the open ones, `cometmq txn resolve` ends one.",
+        ),
+    ),
+    (
+        r"create mapped file failed|service not available now|broker unable to service, until",
+        Answer(
+            MEANINGS[ResponseCode.SERVICE_NOT_AVAILABLE], ADVICE[ResponseCode.SERVICE_NOT_AVAILABLE]
+        ),
+    ),
+    (
+        r"batch request does not support|messages of a batch cannot",
+        Answer("a batch may not contain such messages", "Send them one by one."),
+    ),
+    (
+        r"custom field <.*> is null|REPLY_TO_CLIENT\] is null|not set any response code",
+        Answer(
+            "the request lacks a field that the server needs",
+            "Upgrade the client's library, or report it: applications do not set these fields.",
+        ),
+    ),
+    (
+        r"No config item|The stats <.*> <.*> not exist|producer group\[.*\] not exist",
+        Answer("the server has nothing of this name", "Check the name."),
+    ),
+    (
+        r"reset offset failed, no topic|THe consumer group <.*> not exist",
+        Answer(
+            "the group has no offsets in this topic at this broker",
+            "Check both names: `cometmq group describe GROUP` shows the topics that it reads.",
+        ),
+    ),
+    (
+        r"does not support this feature\. version|too low to finish",
+        Answer("the consumer's library is too old", "Upgrade the client to 3.1.8 or newer."),
+    ),
+    (
+        r"consumer <.*> <.*> (Timeout|Exception)",
+        Answer(
+            MEANINGS[ResponseCode.CONSUME_MSG_TIMEOUT], ADVICE[ResponseCode.CONSUME_MSG_TIMEOUT]
+        ),
+    ),
+    (
+        r"push reply message",
+        Answer(
+            "the client that asked is no longer connected to this broker",
+            "Nothing to do: its request has timed out, or it asks again.",
+        ),
+    ),
+    (
+        r"can not consume by broadcast way",
+        Answer("the group may not broadcast", "`cometmq group alter GROUP --broadcast`"),
+    ),
+    (
+        r"limit reached: ",
+        Answer(
+            "a limit that protects the server is reached",
+            "The remark names the limit and the setting that raises it; see the reference"
+            " limits.md, and first whether a client creates more than it should.",
         ),
     ),
 )  # fmt: skip
