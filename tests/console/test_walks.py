@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a person does in the browser: themes, keys, filters, and changes from end to end."""
 
+import asyncio
+
+from cometmq.client import Message, Producer
+from cometmq.client.admin import AdminClient
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.names import dead_letter_topic, retry_topic
+
 from . import axe
 from .test_pages import RULES
 
@@ -218,3 +225,40 @@ def test_a_phone_shows_the_values_beside_long_names(tab, place):
     )
     assert name[0] == "accessMessageInMemoryMaxRatio"
     assert value[1] <= 375
+
+
+async def _bury(namesrv, group, count):
+    async with AdminClient(namesrv) as admin:
+        for topic in (dead_letter_topic(group), retry_topic(group)):
+            await admin.create_topic(topic, queue_count=1)
+        await admin.create_group(SubscriptionGroupConfig(group_name=group))
+        async with Producer("undertakers", namesrv=namesrv) as producer:
+            for number in range(count):
+                await producer.send(Message(dead_letter_topic(group), b"%d" % number))
+
+
+def test_a_running_replay_is_followed_survives_a_reload_and_is_stopped(tab, place):
+    asyncio.run(_bury(place.namesrv, "slow", 120))
+    tab.open(f"{place.url}/dead-letters/replay?group=slow&rate=1")
+    tab.click(".plan form[method=post] button.primary")
+    assert text(tab, "h1") == "Replay of slow"
+    assert "goes on when you leave this page" in text(tab, ".notice")
+    sent = "document.querySelector('main progress').value"
+    tab.run("document.body.dataset.mark = 'same'; 1")
+    follow = f"() => {sent} > 2 ? done(1) : setTimeout(look, 50)"
+    tab.run(f"new Promise((done) => {{ const look = {follow}; look(); }})")
+    assert tab.run("document.body.dataset.mark") == "same", "it renews itself"
+    tab.run(axe.source() + ";1")
+    assert tab.run(RULES) == []
+    tab.open(f"{place.url}/dead-letters/group?group=slow")
+    assert "A replay is running" in text(tab, ".notice")
+    tab.click(".notice a")
+    assert tab.run(sent) > 2
+    tab.click("form[action$='/stop'] button")
+    ended = (
+        "new Promise((done) => { const look = () => document.querySelector('main progress')"
+        " ? setTimeout(look, 50) : done(1); look(); })"
+    )
+    tab.run(ended)
+    assert text(tab, "main .notice:last-of-type").startswith("Stopped: sent")
+    assert tab.complaints == []

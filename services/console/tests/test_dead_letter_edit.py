@@ -81,6 +81,12 @@ async def test_all_dead_letters_that_a_page_shows_can_be_ticked(live, plain_suit
     plan = await post(live, "/dead-letters/replay", form)
     done = await post(live, "/dead-letters/replay", {**form, "mark": hidden(plan, "mark")})
     assert done.status_code == 303, done.text
+
+    async def ended():
+        found = await live.web.get(f"/dead-letters/progress?group={group}", headers=JSON)
+        return not found.json()["data"]["is_running"]
+
+    await eventually(ended)
     stats = await plain_admin.topic_stats("ManyReplayed")
     assert sum(it.max_offset for it in stats.values()) == SHOWN_MAX
     refused = await post(live, "/dead-letters/replay", {**form, "ids": ids})

@@ -162,6 +162,8 @@ class Replay:
         self.broken: list[str] = []
         self.skipped_count = 0
         """Number of messages that were replayed before."""
+        self.is_stopping = False
+        """Set this to end the run after its current message."""
         self._group = group
         self._topic = topic
         self._pace = pace or Pace(None)
@@ -178,6 +180,8 @@ class Replay:
         await replayed.load()
         async with _saved(replayed):
             async for message in choice.read(admin, self._group, replayed.was_sent):
+                if self.is_stopping:
+                    break
                 if reason := _damage(message):
                     self._leave_out(message, reason)
                     continue

@@ -149,6 +149,7 @@ class ConsoleApp:
                 clock=self._clock,
                 log=self._log,
             )
+            stack.push_async_callback(desk.jobs.close)
             await self._serve(desk, folder, stack)
             self._started = stack.pop_all()
         if self._http is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.client.admin import AdminClient
 from cometmq.console.audit import Audit
+from cometmq.console.jobs import Jobs
 from cometmq.console.login.reading_rights import ReadingRights
 from cometmq.console.notes import Notes
 from cometmq.console.reading import ReadingAdmin
@@ -57,6 +58,7 @@ class Desk:
         self.notes = notes
         self.analyses = asyncio.Semaphore(ANALYSES_MAX)
         """Samples of topics that are read at the same time."""
+        self.jobs = Jobs(clock, log)
         self.clock = clock
         self.log = log
 

@@ -12,7 +12,9 @@ from cometmq.client.admin.dead_letters import origin_topic
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import NoRetries, NoRoute
 from cometmq.client.message import MessageExt
+from cometmq.console.jobs import Job
 from cometmq.console.login.roles import Role
+from cometmq.console.pages import replaying
 from cometmq.console.web.action import Action, Consequence, Field, Form, Link, Plan, Risk
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.tables import Column
@@ -33,9 +35,8 @@ NO_REASON: Final = (
     " (event listener.failed)"
 )
 REPLAYED_MAX: Final = 10_000
-"""Dead letters that one action sends; the command line sends any number."""
+"""Dead letters that one action sends: it keeps their ids; the command line sends any number."""
 TICKED_MAX: Final = SHOWN_MAX
-SECONDS_MAX: Final = 60
 PREVIEW_CHARS: Final = 120
 TIMES_MAX: Final = 50
 """Groups of which the list tells when their newest dead letter was stored."""
@@ -158,6 +159,7 @@ async def of_group(view: View) -> Shown:
             "notes": notes,
             "no_reason": NO_REASON,
             "dead_topic": dead_letter_topic(group),
+            "job": view.desk.jobs.find(replaying.name_of(group)),
         },
         title=f"Dead letters of {group}",
     )
@@ -227,18 +229,26 @@ async def replay(view: View) -> Form:
     counting = Replay(group, topic, is_dry=True)
     await counting.run(admin, chosen, Replayed(admin, group, is_ignored=from_start))
     count = len(counting.sent)
-    refusal, remedy = _excess(count, rate), None
+    refusal, remedy = _excess(count), None
+    if view.desk.jobs.running(replaying.name_of(group)) is not None:
+        refusal = f"Dead letters of {group} are being sent again."
+        remedy = Link("See how far it is", view.href(replaying.PATH, group=group))
     if is_ticked and not ids:
         refusal = "No dead letter is ticked: tick those to send, or send all that match."
     if not refusal:
         refusal, remedy = await why_not_sent(view, group, topic)
     target = topic or f"the group {group}"
 
+    run = Replay(group, topic, pace=Pace(rate))
+
+    def stop() -> None:
+        run.is_stopping = True
+
     async def perform(client: AdminClient) -> str:
-        run = Replay(group, topic, pace=Pace(rate))
         await run.run(client, chosen, Replayed(client, group, is_ignored=from_start))
         left = f"; {counted(len(run.broken), 'message')} cannot be sent" if run.broken else ""
-        return f"Sent {counted(len(run.sent), 'message')} of {group} to {target}{left}."
+        was_stopped = "Stopped: sent" if run.is_stopping else "Sent"
+        return f"{was_stopped} {counted(len(run.sent), 'message')} of {group} to {target}{left}."
 
     facts = {"messages": count, "broken": len(counting.broken),
              "replayed before": counting.skipped_count}  # fmt: skip
@@ -255,6 +265,13 @@ async def replay(view: View) -> Form:
             leads_to=view.href("/dead-letters/group", group=group),
             refusal=refusal,
             remedy=remedy,
+            job=Job(
+                replaying.name_of(group),
+                total=count,
+                count=lambda: len(run.sent),
+                stop=stop,
+                page=view.href(replaying.PATH, group=group),
+            ),
         ),
         intro="This is a dry run: nothing is sent before you confirm.",
     )
@@ -270,14 +287,13 @@ _SELECTION: Final = (
 )
 
 
-def _excess(count: int, rate: int) -> str:
+def _excess(count: int) -> str:
     if not count:
         return "No dead letter is selected that could be sent."
-    if count > REPLAYED_MAX or count / rate > SECONDS_MAX:
+    if count > REPLAYED_MAX:
         return (
-            f"{counted(count, 'message')} are too many for one request of a browser (at most"
-            f" {REPLAYED_MAX:,}, and {SECONDS_MAX} s): use the command below, which shows its"
-            " progress, or narrow the selection."
+            f"{counted(count, 'message')} are too many for the console (at most"
+            f" {REPLAYED_MAX:,}): use the command below, or narrow the selection."
         )
     return ""
 

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from cometmq.client.admin import AdminClient
+from cometmq.console.jobs import Job
 from cometmq.console.login.roles import Role
 from cometmq.console.web.page import View
 
@@ -90,6 +91,8 @@ class Plan(NamedTuple):
     """Inputs beside the button, which are never part of an address, such as secrets."""
     compared: Any = None
     """What must be the same instead of `before`, if that changes all the time."""
+    job: Job | None = None
+    """Set if `perform` may take longer than a request: it goes on after the answer."""
 
     def mark(self, version: str) -> str:
         """Return a digest of what the user has seen, to notice that it has changed meanwhile.

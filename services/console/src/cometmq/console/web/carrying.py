@@ -33,9 +33,20 @@ async def carry_out(desk: Desk, action: Action, plan: Plan, view: View, address:
         before=plan.before,
         after=plan.after,
     )
-    try:
+
+    async def work() -> str:
         async with desk.audit.noted(entry) as outcome, AsyncExitStack() as stack:
-            outcome.text = text = await plan.perform(await _client(desk, view, stack))
+            outcome.text = await plan.perform(await _client(desk, view, stack))
+            return outcome.text
+
+    there = plan.leads_to
+    try:
+        if plan.job is None:
+            text = await work()
+        elif await desk.jobs.run(plan.job, work):
+            text = plan.job.text
+        else:
+            text, there = "It has begun, and goes on when you leave this page.", plan.job.page
     except Unaudited as error:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
     except CometError as error:
@@ -43,11 +54,11 @@ async def carry_out(desk: Desk, action: Action, plan: Plan, view: View, address:
     finally:
         desk.renew()
     if wants_json(view.request):
-        return json_answer({"outcome": "done", "text": text, "see": plan.leads_to})
+        return json_answer({"outcome": "done", "text": text, "see": there})
     if view.session is not None:
         view.session.notice = text
-    assert not urlsplit(plan.leads_to).netloc, "a change leads to a page of the console"
-    return redirect(plan.leads_to)
+    assert not urlsplit(there).netloc, "a change leads to a page of the console"
+    return redirect(there)
 
 
 def _check(desk: Desk, action: Action, plan: Plan, view: View) -> None:

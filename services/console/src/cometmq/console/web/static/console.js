@@ -142,6 +142,9 @@ function showEntry() {
   if (entry) menu.scrollLeft += entry.getBoundingClientRect().left - menu.clientWidth / 3;
 }
 
+// What runs now is followed without being asked.
+setInterval(() => { if (document.querySelector("main [data-live]")) renew(); }, 1000);
+
 themeButton();
 refreshButton();
 bind();
