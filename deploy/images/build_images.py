@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build the images: `build_images.py suite operator spark`.
 
-Wheels are built and verified on this machine, so the engine builds without a network. Each image is
+Wheels are built and verified on this machine, so Docker needs no network to build. Each image is
 then rewritten so that the same sources and the same base image give the same digest on every
 machine (`reproducible.py`). The archive for `docker load` and the list of contents are kept in
 `dist/images`.

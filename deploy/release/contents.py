@@ -56,7 +56,7 @@ def locked_crates(lock: str) -> list[Component]:
 
 
 def own_packages(wheels: Iterable[Path]) -> list[Component]:
-    """Return a component for each of our wheels."""
+    """Return a CycloneDX component for each of our wheels; platforms have different ones."""
     found = []
     for wheel in wheels:
         name, version, *_ = wheel.name.split("-")

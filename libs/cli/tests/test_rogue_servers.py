@@ -59,7 +59,7 @@ def liar(suite):
 @pytest.mark.fuzz
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_believes_everything(call, stored, liar, verb, monkeypatch):
-    monkeypatch.setattr("cometmq.cli.verbs.top.FIRST_RATES_S", 0.01)
+    monkeypatch.setattr("cometmq.cli.operation.top.FIRST_RATES_S", 0.01)
     proxy, namesrv, broker = liar
     words = verb.format(id=stored, broker=broker).split()
     proxy.share = 0.0

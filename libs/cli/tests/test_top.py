@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from cometmq.cli.verbs.top_views import EMPTY, VIEWS, Screen, empty_text, rendered, rows_of
+from cometmq.cli.operation.top_views import EMPTY, VIEWS, Screen, empty_text, rendered, rows_of
 from cometmq.insight.model import (
     Group,
     Member,

@@ -79,7 +79,7 @@ class Locks:
     def is_held(self, _: MessageQueue) -> bool:
         return self.are_held
 
-    def renew_soon(self) -> None:
+    def renew_now(self) -> None:
         self.asked.set()
 
     async def release(self, queues: Collection[MessageQueue]) -> None:

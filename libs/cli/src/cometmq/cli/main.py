@@ -112,7 +112,9 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "cluster": CommandInfo(
         "cometmq.cli.verbs.brokers", "Show the brokers with their rates and disk usage.", CLUSTER
     ),
-    "top": CommandInfo("cometmq.cli.verbs.top", "Watch topics, groups and connections.", CLUSTER),
+    "top": CommandInfo(
+        "cometmq.cli.operation.top", "Watch topics, groups and connections.", CLUSTER
+    ),
     "ha": CommandInfo("cometmq.cli.ha", "Control failover groups.", CLUSTER),
     "k8s": CommandInfo(
         "cometmq.cli.k8s",

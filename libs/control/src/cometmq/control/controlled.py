@@ -60,7 +60,11 @@ class Controlled(Protocol):
     """
 
     def report(self) -> Report:
-        """Return the current state; its promise was saved before its offsets were read."""
+        """Return the current state.
+
+        The member must save `status.promised` before it reads the offsets: electors conclude that
+        no master of a lower epoch extends this log any more.
+        """
 
     async def obey(self, order: Order) -> None:
         """Carry out an order; `cometmq.ha.orders` says what each kind does, and when it is done."""

@@ -14,6 +14,7 @@ class Reader(Lookups):
     def __init__(self, parts: Parts, pulls: Pulls) -> None:
         super().__init__(parts)
         self._pulls = pulls
+        # Called for each pull, so without a method in between: see `Pulls.get`, `Pulls.find`.
         self.get_messages = pulls.get
         self.find_messages = pulls.find
         self.queue = parts.queues.get

@@ -39,7 +39,7 @@ class Writer:
         self._upkeep = upkeep
         self._counters = counters
         self.appender = parts.appender
-        # Called for each message, so without a method in between
+        # Called for each message, so without a method in between: see `Appender`.
         self.put = parts.appender.put
         self.put_batch = parts.appender.put_batch
         self.put_run = parts.appender.put_run

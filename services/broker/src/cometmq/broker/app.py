@@ -131,7 +131,10 @@ class BrokerApp:
         return None if self._copying is None else self._copying.joined
 
     def check(self) -> None:
-        """Raise an error if settings, folder, ports or addresses are unusable; create nothing."""
+        """Choose the ports for `start`, and create nothing.
+
+        Raise an error if settings, folder, ports or addresses are unusable.
+        """
         settings = self._loaded.value
         check_settings(self._loaded)
         OsDisk().check_unlocked(Layout(settings).lock)

@@ -2,7 +2,8 @@
 """Signals of changes of the store and the tables; other parts react in the same turn of the loop.
 
 The store and the journal are opened before the parts that react to them, such as the server. They
-fire the signals, and each later part connects its functions when it is built.
+fire the signals, and each later part connects its functions when it is built (search for
+`.connect(`). After a commit, for example, `wake` calls `Arrivals` (`handlers/arrivals.py`).
 """
 
 import asyncio

@@ -100,7 +100,7 @@ class Work:
         return found
 
     def begin_again(self) -> None:
-        """Forget an earlier restore that is complete."""
+        """Forget an earlier restore that is complete, if it is to be repeated."""
         if self._found is not None and self._progress is None:
             with progresses.claim(self._path, self._found.size):
                 progresses.forget(self._path)

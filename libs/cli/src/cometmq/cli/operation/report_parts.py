@@ -12,9 +12,9 @@ import msgspec
 
 from cometmq.cli.operation.diagnosis import OK, Verdict, diagnose
 from cometmq.cli.operation.evidence import Evidence
+from cometmq.cli.operation.top_views import Screen, rows_of
 from cometmq.cli.output import Cell, as_objects
 from cometmq.cli.verbs.pages import page
-from cometmq.cli.verbs.top_views import Screen, rows_of
 from cometmq.insight.finding import Severity, since_text
 from cometmq.insight.model import Broker, BrokerState, Snapshot, Unknown, known
 from cometmq.insight.times import shown

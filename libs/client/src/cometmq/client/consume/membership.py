@@ -140,7 +140,7 @@ class Membership:
         """Rebalance now."""
         self._parts.rebalance.set()
         self._agreement.changed()
-        self._queues.renew_soon()
+        self._queues.renew_now()
 
     async def reset_offsets(
         self, topic: str, offsets: Mapping[MessageQueue, int], *, sender: object = None

@@ -88,6 +88,7 @@ class BrokerLane:
         self._put_count = 0  # staged sends accepted for this commit
         self._breaker = Breaker("lane", broker.log)
         self._pulls = BrokerPulls(broker, self._access, self._breaker)
+        # Called in each turn, so without a method in between: see `BrokerPulls`, `StoreDriver`.
         self.pulls, self.pulled = self._pulls.pulls, self._pulls.pulled
         self._transactions = LaneTransactions(broker)
         self._transactions.adopt(self._native)

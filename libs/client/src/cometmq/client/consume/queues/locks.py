@@ -104,8 +104,8 @@ class QueueLocks:
         times = self._held.get(queue)
         return times.wall_ms if times is not None else 0
 
-    def renew_soon(self) -> None:
-        """Renew at once, because a restarted broker has lost all locks."""
+    def renew_now(self) -> None:
+        """Make `run` renew now instead of at its next interval."""
         self._due.set()
 
     async def run(self) -> None:

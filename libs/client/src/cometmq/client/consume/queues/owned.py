@@ -94,10 +94,12 @@ class OwnedQueues:
         self._prefetch.is_suspended = is_suspended
         self.wake()
 
-    def renew_soon(self) -> None:
-        """Renew the locks at once, because a restarted broker has lost all locks."""
+    def renew_now(self) -> None:
+        """Renew the locks now instead of at the next interval: brokers may have restarted, which
+        loses all locks.
+        """
         if self._locks is not None:
-            self._locks.renew_soon()
+            self._locks.renew_now()
 
     def resubscribed(self, topic: str) -> None:
         """Pull again with the changed subscription of a topic."""

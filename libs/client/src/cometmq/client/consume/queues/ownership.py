@@ -188,7 +188,7 @@ class Ownership:
             if locks.is_held(queue) and not locks.is_valid(queue)
         )
         if waits:
-            locks.renew_soon()
+            locks.renew_now()
         return waits
 
     def _apart(self, held: Collection[ProcessQueue]) -> list[Collection[ProcessQueue]]:

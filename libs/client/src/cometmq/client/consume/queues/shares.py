@@ -182,7 +182,7 @@ class Shares:
     def resubscribed(self, topic: str) -> None:
         """Do nothing."""
 
-    def renew_soon(self) -> None:
+    def renew_now(self) -> None:
         """Do nothing."""
 
     def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:

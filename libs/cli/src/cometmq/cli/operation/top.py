@@ -17,10 +17,10 @@ import typer
 
 from cometmq.cli.admin import no_broker_text
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access
+from cometmq.cli.operation.top_views import Screen, empty_text, rendered, rows_of, sort_column
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import AsJson, print_rows
 from cometmq.cli.streams import is_terminal
-from cometmq.cli.verbs.top_views import Screen, empty_text, rendered, rows_of, sort_column
 from cometmq.client import ClientOptions
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import BrokerMissing
