@@ -292,8 +292,8 @@ ALL: dict[str, Mutation] = {
         drop(diversion, "is_forwarded", never),
         TRIO,
         ("exile", "slow_record", "switch_over", "repeat_order"),
-        {"electors": 2, "clients": 3},
-        seeds=2000,
+        {"electors": 2, "clients": 3, "pause_s": 0.04},
+        seeds=500,
     ),
     "a failed write is undone before replicated bytes are appended": Mutation(
         appends_at_a_failed_write, TRIO, ("full_disk", "elect"), {"think_s": 0.02}, seeds=100

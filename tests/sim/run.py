@@ -53,6 +53,8 @@ class Runs(NamedTuple):
     is_intact: bool = False
     """Keep the rule, but use only the plans of its mutation."""
     has_digests: bool = False
+    keeps_going: bool = False
+    """Whether seeds are run after one that failed."""
 
     @property
     def arguments(self) -> str:
@@ -73,7 +75,7 @@ def run_seed(seed: int, runs: Runs) -> World:
 
 
 def run_chunk(work: tuple[range, Runs]) -> Found:
-    """Run some seeds in this process."""
+    """Run some seeds in this process: all, or those up to the first that fails."""
     seeds, runs = work
     found = Found(seeds, Counter(), [], [], 0, 0.0)
     events, virtual_s = 0, 0.0
@@ -88,6 +90,9 @@ def run_chunk(work: tuple[range, Runs]) -> Found:
         virtual_s += world.scheduler.now
         del world
         gc.collect()
+        if found.failures and not runs.keeps_going:
+            found = found._replace(seeds=range(seeds.start, seed + 1))
+            break
     return found._replace(events=events, virtual_s=virtual_s)
 
 
@@ -218,7 +223,7 @@ def run_many(options: argparse.Namespace, runs: Runs) -> Tally:
 
 def main() -> int:
     options = parse_options()
-    runs = Runs(options.mutation, options.intact, options.digest)
+    runs = Runs(options.mutation, options.intact, options.digest, options.keep_going)
     if options.seed is not None:
         prepare()
         return 0 if show(options.seed, runs) else 1
