@@ -2,6 +2,7 @@
 """A time limit that a user gives holds beside servers that accept connections and never answer."""
 
 import asyncio
+import re
 import signal
 from contextlib import asynccontextmanager
 from time import monotonic
@@ -75,6 +76,8 @@ def test_the_limit_holds(call, cluster, stored, verb, words, silent_server):
     address = cluster.addresses.get(silent_server, cluster.namesrv)
     assert address in done.err
     assert "Traceback" not in done.err
+    if verb != "consume":  # the limit of its start ends heartbeats
+        assert not re.search("within (3000 ms|3 s)", done.err), "a request had the usual time"
 
 
 def test_a_bench_beside_a_silent_broker_ends_with_a_line(call, cluster, stored):

@@ -24,6 +24,7 @@ from cometmq.cli.access import (
     tls_config_name,
 )
 from cometmq.cli.admin import CommandAdmin, DryRun
+from cometmq.cli.limits import with_limit
 from cometmq.cli.output import Cell, print_facts
 from cometmq.cli.say import say
 from cometmq.client.errors import InvalidArgument
@@ -62,15 +63,21 @@ DryRunOption = Annotated[
 """The option of each command that changes something; `ask` ends the command before the change."""
 
 
-def ask(namesrv: str, question: Callable[[CommandAdmin], Awaitable[T]]) -> T:
+def ask(
+    namesrv: str,
+    question: Callable[[CommandAdmin], Awaitable[T]],
+    *,
+    limit_s: float | None = None,
+) -> T:
     """Run a query against the cluster and return its result.
 
     Brokers that do not answer are recorded in `outcome.MISSING`; if none answers, the command
-    exits.
+    exits. `limit_s` is the user's time limit for the command: each request may take a part of it.
     """
 
     async def asked() -> T:
-        async with CommandAdmin(namesrv, options=with_access(ClientOptions())) as admin:
+        options = with_limit(with_access(ClientOptions()), limit_s)
+        async with CommandAdmin(namesrv, options=options) as admin:
             try:
                 answer = await question(admin)
             except DryRun as end:

@@ -98,7 +98,7 @@ def backup(  # noqa: PLR0913  # one parameter per option
             await _copied(admin, found, rate, timeout)
             return found, monotonic() - begin
 
-    done, seconds = ask(namesrv, question)
+    done, seconds = ask(namesrv, question, limit_s=timeout or None)
     print_facts({**_facts(done), "seconds": round(seconds, 3)}, as_json=as_json)
     _note_losses(done)
 

@@ -111,7 +111,7 @@ def restore(  # noqa: PLR0913  # one parameter per option
             producer = await end.enter_async_context(started)
             return [await it.run(admin, producer, manner) for it in works]
 
-    rows = ask(namesrv, question)
+    rows = ask(namesrv, question, limit_s=timeout or None)
     print_rows(COLUMNS, rows, as_json=as_json)
     if any(row[4] or row[6] for row in rows):
         raise typer.Exit(1)

@@ -68,7 +68,7 @@ def analyse_topic(  # one parameter per option
         async with live(lambda: f"{count:,} messages read"):
             return await analyse(admin, topic, bounds, progress=note)
 
-    found = ask(namesrv, question)
+    found = ask(namesrv, question, limit_s=seconds)
     if as_json:
         print_json(msgspec.to_builtins(found))
     else:
