@@ -77,6 +77,12 @@ FAULTS: dict[str, tuple[Any, ...]] = {
     "no-master": (("a", 1, slave()), "broker a has no master"),
     "no-elector": (master(runtime={"electorMissing": "true"}), "no elector looks after"),
     "routes-missing": (master(runtime={"routesMissing": "not listed at n1"}), "not listed at n1"),
+    "topic-unrouted": (
+        master(),
+        "name servers do not know the topic Lost",
+        1,
+        {"unrouted": ["Lost"]},
+    ),
     "accounts-broken": (master(runtime={"accountsBroken": "/a.yml"}), "account file /a.yml"),
     "writes-refused": (master(runtime={"writesRefused": "disk-full"}), "no messages: disk-full"),
     "disk-full": (master(runtime={"commitLogDiskRatio": "0.91"}), "is 91% full"),

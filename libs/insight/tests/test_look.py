@@ -22,6 +22,7 @@ from cometmq.insight.model import (
     Unreachable,
     is_silence,
 )
+from cometmq.insight.rules import brokers as rules
 from cometmq.insight.snapshot import Watch, look
 from cometmq.peers.fakes import Fakes, body, hang
 from cometmq.peers.ports import free_port
@@ -252,3 +253,36 @@ async def test_a_broker_with_an_overview_is_asked_once_for_all(fakes):
     assert found.refusals[0].count == 3
     assert not singly
     assert {"push-back", "subscriptions-disagree"} <= {it.rule for it in findings(found)}
+
+
+async def test_a_topic_that_name_servers_do_not_know_is_named(admin):
+    await admin.create_topic("Unrouted", queue_count=1)
+
+    def named(found):
+        return [it for it in findings(found) if it.rule == "topic-unrouted"]
+
+    assert named(await look(admin)) == []
+    await admin.namesrv.delete_topic("Unrouted")
+    found = await look(admin)
+    assert found.unrouted == ["Unrouted"]
+    (finding,) = named(found)
+    assert "Unrouted" in finding.text
+    assert finding.command == "cometmq topic alter Unrouted --perm rw"
+    for broker in (await admin.masters()).values():
+        await broker.create_topic(TopicConfig(topic_name="Unrouted", perm=6))
+
+    async def routed():
+        return not (await look(admin)).unrouted
+
+    await eventually(routed)
+
+
+def test_a_topic_that_is_being_deleted_is_not_named():
+    history = History()
+    history.began(0)
+    rule = rules.topics_unrouted
+    steps = [(1, [], 0), (6, ["T"], 0), (11, ["T"], 0), (17, ["T"], 1), (18, [], 0), (19, ["T"], 0)]
+    for taken_s, names, count in steps:
+        taken_ms = taken_s * 1_000
+        shown = Snapshot("n", taken_ms, 1, [], [], [], [], [], [], [], unrouted=names)
+        assert len(list(rule(shown, history))) == count, taken_s

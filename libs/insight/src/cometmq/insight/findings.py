@@ -23,6 +23,7 @@ RULES: Final[tuple[Rule, ...]] = (
     brokers.masterless,
     brokers.electorless,
     brokers.routes_missing,
+    brokers.topics_unrouted,
     brokers.accounts_broken,
     brokers.releases_differ,
     stores.writes_refused,

@@ -312,6 +312,8 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     """Brokers that answered only some of the questions: what is missing; all sums lack it."""
     certificates: Sequence[Certificate] = ()
     """Of the brokers, the name servers and this program, as far as they are known."""
+    unrouted: Sequence[str] | Unknown = ()
+    """The topics of brokers that name servers do not know: clients cannot find them."""
 
     @property
     def missing_brokers(self) -> list[str]:

@@ -15,7 +15,15 @@ from cometmq.insight.asking import BrokerAnswers, ask, unreachable
 from cometmq.insight.building import Outcome, build
 from cometmq.insight.certificates import certificates_of
 from cometmq.insight.history import History, Place
-from cometmq.insight.model import Certificate, Snapshot, Trouble, Unreachable
+from cometmq.insight.model import (
+    Certificate,
+    Snapshot,
+    TopicKind,
+    Trouble,
+    Unknown,
+    Unreachable,
+    known,
+)
 from cometmq.remoting.errors import CometError
 
 TIMEOUT_MS: Final = 3_000
@@ -58,7 +66,23 @@ async def look(
         now_ms=now_ms,
         took_ms=monotonic_ms() - begun_ms,
     )
-    return msgspec.structs.replace(found, certificates=certificates_of(admin, outcomes, further))
+    return msgspec.structs.replace(
+        found,
+        certificates=certificates_of(admin, outcomes, further),
+        unrouted=await _unrouted(admin, found),
+    )
+
+
+async def _unrouted(admin: AdminClient, found: Snapshot) -> list[str] | Unknown:
+    """Return the topics without a route; name servers are asked last, so they know all others."""
+    own = [it.name for it in known(found.topics) if it.kind is TopicKind.NORMAL]
+    if not own:
+        return []
+    try:
+        routed = set(await admin.namesrv.topics())
+    except CometError as error:
+        return Unknown(str(error))
+    return [it for it in own if it not in routed]
 
 
 async def _places(admin: AdminClient) -> list[Place]:

@@ -8,10 +8,21 @@ from typing import Final
 
 from cometmq.insight.finding import Condition, Severity
 from cometmq.insight.history import History
-from cometmq.insight.model import Broker, BrokerState, Snapshot, Trouble, Unreachable, answers
-from cometmq.insight.words import listed
+from cometmq.insight.model import (
+    Broker,
+    BrokerState,
+    Snapshot,
+    Trouble,
+    Unreachable,
+    answers,
+    known,
+)
+from cometmq.insight.words import command, listed
 
 broker_condition: Final = partial(Condition, command="cometmq cluster", page="brokers")
+_UNROUTED: Final = "unrouted:"
+UNROUTED_MS: Final = 10_000
+"""A deletion is over by then."""
 _DOWN: Final = {
     Trouble.DOWN: ("does not answer", "start it, or look at its log"),
     Trouble.HANGS: ("hangs", "look at its log and its /readyz"),
@@ -125,6 +136,33 @@ def routes_missing(snapshot: Snapshot, _history: History) -> Iterator[Condition]
                 remedy="remove the cause, and the broker registers again by itself",
                 runbook="namesrv-unreachable.md",
             )
+
+
+def topics_unrouted(snapshot: Snapshot, history: History) -> Iterator[Condition]:
+    """Find the topics that brokers have, and clients cannot find."""
+    keys = {f"{_UNROUTED}{it}": it for it in known(snapshot.unrouted)}
+    history.keep_only(keys, _UNROUTED)
+    for key, topic in keys.items():
+        since = history.since(key, snapshot.taken_ms)
+        if not since.is_bound and snapshot.taken_ms - since.ms < UNROUTED_MS:
+            continue  # it is being deleted
+        yield Condition(
+            rule="topic-unrouted",
+            severity=Severity.CRITICAL,
+            subject=topic,
+            text=(
+                f"name servers do not know the topic {topic}, so clients cannot find it, although"
+                " brokers have it"
+            ),
+            remedy=(
+                "change the topic once, for example its permission: its brokers then register it"
+                " again"
+            ),
+            runbook="namesrv-unreachable.md",
+            command=command("topic alter", topic, options=("--perm", "rw")),
+            page="topics",
+            since=since,
+        )
 
 
 def accounts_broken(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
