@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from cometmq.client import Message, Producer
+from cometmq.client import Message, Producer, TransactionProducer, TransactionState
 from cometmq.client.admin import AdminClient
 from cometmq.client.settings import ProducerOptions
 from cometmq.peers.comet import PROGRAM
@@ -62,9 +62,17 @@ async def _fill(namesrv):
                 await producer.send(
                     Message("orders", body, tag="<b>t", keys=[f"<img/src=x>{number}"])
                 )
+            await producer.send(Message("orders", b"later", delay_level=18))
             for body in (b"<b>dead</b>", b"\xff\xfe binary"):
                 await producer.send(Message(dead_letter_topic("billing"), body))
         await admin.reset_offsets("billing", "orders", 0)
+
+    async def unknown(*_):
+        return TransactionState.UNKNOWN
+
+    halves = TransactionProducer("halves", namesrv, execute=unknown, check=unknown)
+    async with halves:
+        await halves.send_in_transaction(Message("orders", b"half"))
 
 
 def _token(folder, url):
