@@ -3,17 +3,31 @@
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
 from cometmq.cli.access import ACCESS, Access
+from cometmq.cli.input import CHUNK_BYTES
 from cometmq.cli.main import COMMANDS
-from cometmq.cli.mcp.server import ANSWER_BYTES_MAX, CHANGING, READING, server_of
+from cometmq.cli.mcp.server import (
+    ANSWER_BYTES_MAX,
+    CHANGING,
+    LINE_BYTES_MAX,
+    READING,
+    WAIT_S,
+    WAITING_MAX,
+    _Answers,
+    _Input,
+    server_of,
+)
 from cometmq.cli.mcp.tool import Risk, Session, shown
 from cometmq.client import (
     ConsumeFrom,
@@ -25,6 +39,7 @@ from cometmq.client import (
     TransactionProducer,
 )
 from cometmq.client.admin import AdminClient
+from cometmq.client.errors import InvalidArgument
 from cometmq.client.settings import ClientOptions
 from cometmq.console.audit import Audit
 from cometmq.console.reading import ReadingAdmin
@@ -473,3 +488,74 @@ def test_without_the_sdk_one_line_says_how_to_install_it():
     assert done.stderr.count("\n") == 1
     assert "install cometmq-cli[mcp]" in done.stderr
     assert "mcp" in COMMANDS
+
+
+# -- a client that misbehaves ---------------------------------------------------------------------
+
+
+def test_a_line_without_an_end_ends_the_program(tmp_path):
+    """A line of 64 MiB took 1 GB, and one without an end all memory."""
+    done = subprocess.run(
+        [PROGRAM, "mcp", "--audit-dir", str(tmp_path)],
+        input=b"a" * (LINE_BYTES_MAX + CHUNK_BYTES + 1),
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert b"a line of the input has more than 16,777,216 bytes" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+class Stuck:
+    """The stream of a client that reads no answers."""
+
+    def __init__(self):
+        self.is_read = asyncio.Event()
+
+    async def send(self, _answer):
+        await self.is_read.wait()
+
+
+def test_the_input_waits_for_a_client_that_reads_no_answers(monkeypatch):
+    async def next_of(lines):
+        return await anext(lines)
+
+    async def talk():
+        reading, writing = os.pipe()
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(fileno=lambda: reading))
+        stuck, source = Stuck(), _Input()
+        source.answers = _Answers(stuck)
+        os.write(writing, b"one\ntwo\n")
+        lines = aiter(source)
+        async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as tasks:
+            assert await anext(lines) == "one"
+            for _ in range(WAITING_MAX):
+                tasks.create_task(source.answers.send(0))
+            following = tasks.create_task(next_of(lines))
+            await asyncio.wait({following}, timeout=5 * WAIT_S)
+            assert not following.done()
+            stuck.is_read.set()
+            assert await following == "two"
+        assert source.answers.waiting == 0
+        os.close(writing)
+        assert [line async for line in lines] == []
+
+    asyncio.run(talk())
+
+
+def test_calls_that_wait_hold_up_the_input(tools, monkeypatch):
+    calls: set[int] = set()
+    seen = []
+
+    async def noted(*_):
+        seen.append(len(calls))
+        raise InvalidArgument("noted")
+
+    monkeypatch.setattr("cometmq.cli.mcp.server._answer", noted)
+    monkeypatch.setattr(sys.modules[__name__], "server_of", partial(server_of, calls=calls))
+    assert tools.refusal("cluster") == "noted"
+    assert (seen, calls) == ([1], set())
+    full = _Input()
+    full.calls.update(range(WAITING_MAX))
+    assert full._is_full

@@ -7,11 +7,14 @@ process from exiting.
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import CancelledError
 from pathlib import Path
 from threading import Thread
 from typing import Final
+
+from cometmq.client.errors import InvalidArgument
 
 CHUNK_BYTES: Final = 1 << 16
 CHUNKS_MAX: Final = 8
@@ -24,8 +27,10 @@ def has_content(file: Path) -> bool:
     return file.is_file() and file.stat().st_size > 0
 
 
-async def read_lines(descriptor: int) -> AsyncIterator[bytes]:
-    """Yield lines without their line feeds; raise OSError if reading fails."""
+async def read_lines(descriptor: int, *, bytes_max: int = sys.maxsize) -> AsyncIterator[bytes]:
+    """Yield lines without their line feeds; raise OSError if reading fails, and InvalidArgument if
+    a line is longer than `bytes_max`.
+    """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue(CHUNKS_MAX)
 
@@ -50,6 +55,8 @@ async def read_lines(descriptor: int) -> AsyncIterator[bytes]:
             raise chunk
         first, *lines = chunk.split(b"\n")
         parts.append(first)
+        if len(parts) * CHUNK_BYTES > bytes_max and sum(map(len, parts)) > bytes_max:
+            raise InvalidArgument(f"a line of the input has more than {bytes_max:,} bytes")
         for line in lines:
             yield b"".join(parts)
             parts = [line]

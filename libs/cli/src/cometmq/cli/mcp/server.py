@@ -7,7 +7,7 @@ import pwd
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import mcp_types as types
 import msgspec
@@ -37,6 +37,11 @@ ANSWER_BYTES_MAX: Final = 256 * 1024
 ERROR_MAX: Final = 2_000
 AT_ONCE_MAX: Final = 8
 """Calls that are served at the same time; others wait."""
+WAITING_MAX: Final = 64
+"""Calls that wait, and answers that the client has not read; above, the input is not read."""
+WAIT_S: Final = 0.02
+LINE_BYTES_MAX: Final = 16 << 20
+"""The longest line that is read: a body may have 4 MiB, or 8 with escapes."""
 AUDIT_MIB_MAX: Final = 16
 READING: Final = (*cluster_tools.TOOLS, *message_tools.TOOLS)
 CHANGING: Final = change_tools.TOOLS
@@ -66,23 +71,76 @@ async def serve(namesrv: str, folder: Path, *, allow_changes: bool) -> None:
             ReadingAdmin(namesrv, options=options, log=log) as reader,
         ):
             session = Session(admin, reader=reader, audit=audit, user=_user())
-            server = server_of(session, allow_changes=allow_changes)
-            async with stdio_server(stdin=_Input()) as (incoming, outgoing):  # type: ignore[arg-type]
-                await server.run(incoming, outgoing, server.create_initialization_options())
+            source = _Input()
+            server = server_of(session, allow_changes=allow_changes, calls=source.calls)
+            async with stdio_server(stdin=source) as (incoming, outgoing):  # type: ignore[arg-type]
+                source.answers = answers = _Answers(outgoing)
+                await server.run(incoming, answers, server.create_initialization_options())
+            if source.error is not None:
+                raise source.error
     finally:
         audit.close()
 
 
+class _Answers:
+    """The stream of answers; counts those that wait until the client reads."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.waiting = 0
+
+    async def send(self, answer: Any) -> None:
+        self.waiting += 1
+        try:
+            await self._stream.send(answer)
+        finally:
+            self.waiting -= 1
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
 class _Input:
-    """Standard input by line; the SDK's own reader would keep the process from ending."""
+    """Standard input by line; the SDK's own reader would keep the process from ending, and take as
+    many requests as a client sends, also if it reads no answers.
+    """
+
+    def __init__(self) -> None:
+        self.calls: set[int] = set()
+        """The calls of tools that have no answer yet."""
+        self.answers: _Answers | None = None
+        self.error: InvalidArgument | None = None
+        """Why reading has ended early."""
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        async for line in read_lines(sys.stdin.fileno()):
-            yield line.decode("utf-8", "replace")
+        try:
+            async for line in read_lines(sys.stdin.fileno(), bytes_max=LINE_BYTES_MAX):
+                while self._is_full:  # noqa: ASYNC110  # the SDK has no event for it
+                    await asyncio.sleep(WAIT_S)
+                yield line.decode("utf-8", "replace")
+        except InvalidArgument as error:
+            self.error = error
+
+    @property
+    def _is_full(self) -> bool:
+        unread = 0 if self.answers is None else self.answers.waiting
+        return len(self.calls) >= WAITING_MAX or unread >= WAITING_MAX
 
 
-def server_of(session: Session, *, allow_changes: bool) -> Server[Any]:
-    """Return a server with the tools that read, and those that change if they are allowed."""
+def server_of(
+    session: Session, *, allow_changes: bool, calls: set[int] | None = None
+) -> Server[Any]:
+    """Return a server with the tools that read, and those that change if they are allowed.
+
+    Calls without an answer are kept in `calls`.
+    """
+    pending = set[int]() if calls is None else calls
     offered = (*READING, *CHANGING) if allow_changes else READING
     tools = {it.name: it for it in offered}
     listed = types.ListToolsResult(tools=[_described(it) for it in offered])
@@ -99,6 +157,7 @@ def server_of(session: Session, *, allow_changes: bool) -> Server[Any]:
         client = context.session.client_params
         if client is not None:
             session.client = f"{client.client_info.name} {client.client_info.version}"
+        pending.add(id(params))
         try:
             async with room:
                 return await _answer(session, tools, params)
@@ -106,6 +165,8 @@ def server_of(session: Session, *, allow_changes: bool) -> Server[Any]:
             return _refused(error)
         except ExceptionGroup as errors:
             return _refused(_first(errors))
+        finally:
+            pending.discard(id(params))
 
     return Server(
         "cometmq",
