@@ -75,14 +75,17 @@ FAULTS = {
 
 def is_registered(group):
     """Return whether each broker knows the consumers: a broker that has come back does not, and
-    refuses their pulls until their next heartbeat.
+    refuses their pulls until their next heartbeat. It may reset connections while it comes back.
     """
     addresses = (group.address(ordinal) for ordinal in range(COPIES))
-    return all(
-        call(address, GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": name}).code == 0
-        for address in addresses
-        for name in GROUPS
-    )
+    try:
+        return all(
+            call(address, GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": name}).code == 0
+            for address in addresses
+            for name in GROUPS
+        )
+    except ConnectionError:
+        return False
 
 
 async def strike(group, load, fault):
