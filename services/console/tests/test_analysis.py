@@ -29,6 +29,19 @@ async def test_a_topic_is_analysed(live, filled):
     assert "&lt;b&gt;1&lt;/b&gt;" in page.text
     assert "<b>" not in page.text
     assert "cometmq topic analyse examined --sample 1000" in page.text
+    whole = await live.web.get(f"/topic/analysis?name={TOPIC}", headers={**VIEWER, **JSON})
+    figures = whole.json()["data"]["figures"]
+    assert (figures["messages"], figures["body_bytes"]) == (
+        40,
+        sum(1 + at * 10 for at in range(40)),
+    )
+    sizes = {it["percent"]: it["value"] for it in figures["sizes"]}
+    assert (sizes[0], sizes[100]) == (1, 391)
+    assert sum(it["count"] for it in figures["bars"]) == 40
+    keys = {it["name"]: it["count"] for it in figures["keys"]["top"]}
+    assert keys == {f"<b>{at}</b>": 10 for at in range(4)}
+    assert [(it["name"], it["count"]) for it in figures["tags"]["top"]] == [("t", 20)]
+    assert "391 B" in page.text
     asked = {"name": TOPIC, "sample": "10", "since": "1d"}
     answer = await live.web.get("/topic/analysis", params=asked, headers={**VIEWER, **JSON})
     data = answer.json()["data"]

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages of dead letters and of open transactions on a real suite."""
 
+import json
 import re
+from html import unescape
 
 import pytest
 
@@ -80,6 +82,19 @@ async def test_dead_letters_are_listed_with_their_groups(live, plain_admin, dead
     alive = await page(live, "/dead-letters/group", group="paged-alive")
     assert "paged-alive has no dead letters" in alive
     assert "No dead letter" in none
+
+
+async def test_dead_letters_are_downloaded_as_the_command_line_exports_them(live, dead):
+    text = await page(live, "/dead-letters/group", group=dead, key="k1")
+    (link,) = re.findall(r'href="([^"]+download=1)"', text)
+    file = await live.web.get(unescape(link), headers=VIEWER)
+    assert file.headers["content-disposition"].endswith(f'filename="dead-letters-{dead}.jsonl"')
+    (line,) = file.text.splitlines()
+    letter = json.loads(line)
+    assert (letter["body"], letter["keys"][-1]) == ("letter 1", "k1")
+    assert letter["origin_topic"] == "Dying"
+    everything = await live.web.get(f"/dead-letters/group?group={dead}&download=1", headers=VIEWER)
+    assert len(everything.text.splitlines()) == 3
 
 
 async def test_a_dead_letter_and_its_original_link_to_each_other(live, dead):

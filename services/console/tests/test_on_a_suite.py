@@ -211,6 +211,12 @@ async def test_a_group_from_its_creation_to_its_end(desk, suite):
 async def test_settings_of_a_broker(desk):
     await log_in(desk)
     name = next(iter(await desk.admin.masters()))
+    page = await desk.web.get("/broker", params={"name": name, "set_find": "aclEnable"})
+    (row,) = [it for it in page.text.split("<tr>") if "</th>" in it and ">aclEnable<" in it]
+    texts = re.sub(r"\s*<[^>]+>\s*", " ", row).split()
+    assert texts[:2] == ["aclEnable", "true"]
+    assert "false" in texts, "its default"
+    assert "broker.conf" in row, "the file that sets it"
     page, answer = await change(
         desk, "/broker/setting", name=name, id="0", key="fileReservedTime", value="71"
     )

@@ -2,6 +2,7 @@
 """Dead letters: who has them and why; send them again, all, some or edited, after a dry run."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from cometmq.console.jobs import Job
 from cometmq.console.login.roles import Role
 from cometmq.console.pages import replaying
 from cometmq.console.web.action import Action, Consequence, Field, Form, Link, Plan, Risk
-from cometmq.console.web.page import Page, Shown, View, silent_brokers
+from cometmq.console.web.page import Download, Page, Shown, View, silent_brokers
 from cometmq.console.web.tables import Column
 from cometmq.insight import times
 from cometmq.insight.decode import decode
@@ -140,6 +141,10 @@ async def of_group(view: View) -> Shown:
         notes.append(f"only the first {SHOWN_MAX:,} are shown: narrow the selection")
         found = found[:SHOWN_MAX]
     found.sort(key=lambda it: it.store_timestamp)  # they come queue by queue
+    if view.is_set("download"):
+        lines = b"".join(msgspec.json.encode(as_object(it)) + b"\n" for it in found)
+        file = Download(lines, f"dead-letters-{re.sub(r'[^A-Za-z0-9_.-]', '_', group)}.jsonl")
+        return Shown([], command("dlq export", group), download=file)
     replayed = await _replays(view, group, found)
     names = ("tag", "key", "origin", "id", "since", "until")
     args = {name: view.text(name) for name in names}
