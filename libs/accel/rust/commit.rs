@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Turns the staged sends of a whole commit into records, queue entries, index keys and answers.
 
+use std::ops::Range;
+
 use crate::answers::{Answer, Answers, Ended};
 use crate::host::{BORN_HOST_V6, Host, STORE_HOST_V6};
 use crate::stage::{IN_TEXTS, Record, Stage};
 
+/// Size of a record without hosts, body, topic and properties.
+const RECORD_FIXED_BYTES: usize = 72;
+const PROPERTIES_LENGTH_BYTES: usize = 2;
 const MAGIC_V1: i32 = -626_843_481;
 /// Minimum size of the marker that closes a log file.
 const BLANK_BYTES_MIN: i64 = 8;
@@ -151,7 +156,7 @@ impl Stage {
     /// entries to the queues.
     pub fn build(
         &self,
-        requests: std::ops::Range<usize>,
+        requests: Range<usize>,
         chunks: &[&[u8]],
         place: Place,
         open: &mut [OpenQueue],
@@ -215,6 +220,20 @@ impl Stage {
         }
         built.keys.close(place.now_ms);
         built
+    }
+
+    pub(crate) fn bytes_of(&self, records: Range<usize>) -> usize {
+        self.records[records].iter().map(|record| self.record_bytes(record)).sum()
+    }
+
+    pub(crate) fn record_bytes(&self, record: &Record) -> usize {
+        RECORD_FIXED_BYTES
+            + record.born_host.size()
+            + self.host.size()
+            + record.body.len()
+            + self.topics[record.topic as usize].field.len()
+            + PROPERTIES_LENGTH_BYTES
+            + record.text.len()
     }
 
     fn body_of<'a>(&'a self, record: &Record, chunks: &[&'a [u8]]) -> &'a [u8] {

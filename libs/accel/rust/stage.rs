@@ -19,9 +19,6 @@ use crate::sends::Room;
 use crate::shapes::ReadSend;
 use crate::transactions::{End, Transactions};
 
-/// Size of a record without hosts, body, topic and properties.
-pub const RECORD_FIXED_BYTES: usize = 72;
-const PROPERTIES_LENGTH_BYTES: usize = 2;
 const TOPIC_BYTES_MAX: usize = 127;
 /// Staging, placing and indexing a key takes at least as long as writing this number of bytes, and
 /// 32 KiB of text can hold 16,000 keys.
@@ -385,20 +382,6 @@ impl Stage {
             record.body.len() + record.text.len() + KEY_BYTES * record.hashes.len()
         };
         self.records[records].iter().map(size).sum()
-    }
-
-    pub(crate) fn bytes_of(&self, records: Range<usize>) -> usize {
-        self.records[records].iter().map(|record| self.record_bytes(record)).sum()
-    }
-
-    pub(crate) fn record_bytes(&self, record: &Record) -> usize {
-        RECORD_FIXED_BYTES
-            + record.born_host.size()
-            + self.host.size()
-            + record.body.len()
-            + self.topics[record.topic as usize].field.len()
-            + PROPERTIES_LENGTH_BYTES
-            + record.text.len()
     }
 }
 

@@ -38,7 +38,7 @@ def test_a_send_is_staged_placed_and_answered(serialization):
     ((waits, answers),) = groups
     assert waits
     assert answers.counts()[0] == [("T", 1, 1, len(records))]
-    ((to, frames, answer_count),) = answers.encode(lane)
+    ((to, frames, answer_count),) = answers.encode()
     assert to is peer
     assert answer_count == 1
     head = frames[8:]
@@ -76,7 +76,7 @@ def test_rows_are_staged_if_they_hold_only_plain_sends():
     assert sockets.take_rows(rows[:1], 0) == (1, rows[:1], None, None)
     assert lane.staged_count == 3
     ((_, answers),) = place(lane, 3)[-1]
-    assert [(to, count) for to, _, count in answers.encode(lane)] == [
+    assert [(to, count) for to, _, count in answers.encode()] == [
         (rows[0][0], 1), (rows[2][0], 2)
     ]  # fmt: skip
 
@@ -297,8 +297,8 @@ def test_answers_are_sent_to_the_sockets_that_may_be_written():
         for peer in (*peers, dirty):
             lane.stage(send() + send(2), peer, HOST, 10)
         ((_, answers),) = place(lane, 8)[5]
-        encoded = {id(peer): data for peer, data, _ in answers.encode(lane)}
-        (count, sent_bytes, rest), counts = answers.send(lane, sockets)
+        encoded = {id(peer): data for peer, data, _ in answers.encode()}
+        (count, sent_bytes, rest), counts = answers.send(sockets)
         assert counts == answers.counts()
         assert far.recv(1 << 16) == encoded[id(peers[0])]
         assert (count, sent_bytes) == (2, len(encoded[id(peers[0])]))

@@ -9,7 +9,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
 use super::lending::{LentAnswers, Settled};
-use super::send_lane::SendLane;
 use super::sockets::Sockets;
 use crate::answers::{Answers, Ended, Template};
 use crate::send_back::Back;
@@ -84,9 +83,9 @@ impl LaneAnswers {
     }
 
     /// Returns, for each connection: the connection, its frames and the number of its answers.
-    fn encode<'py>(&self, py: Python<'py>, lane: &SendLane) -> PyResult<Bound<'py, PyList>> {
+    fn encode<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
-        for (peer, out, count) in self.frames(lane) {
+        for (peer, out, count) in self.frames() {
             list.append((peer, PyBytes::new(py, &out), count))?;
         }
         Ok(list)
@@ -97,18 +96,17 @@ impl LaneAnswers {
     fn send<'py>(
         &self,
         py: Python<'py>,
-        lane: &SendLane,
         sockets: &mut Sockets,
     ) -> PyResult<(Settled<'py>, Counts<'py>)> {
-        let frames = self.frames(lane); // a bug ends this call before anything is sent
+        let frames = self.frames(); // a bug ends this call before anything is sent
         let counts = self.counts(py)?;
         Ok((sockets.reply(py, frames)?, counts))
     }
 
     /// Encodes the answers as `encode` does, and lends them to another thread.
-    fn lend(&self, py: Python<'_>, lane: &SendLane) -> PyResult<LentAnswers> {
+    fn lend(&self, py: Python<'_>) -> PyResult<LentAnswers> {
         let mut lent = LentAnswers::with_capacity(self.peers.len());
-        for (peer, out, count) in self.frames(lane) {
+        for (peer, out, count) in self.frames() {
             lent.push(peer.bind(py), out, count)?;
         }
         Ok(lent)
@@ -140,18 +138,17 @@ impl LaneAnswers {
 
 impl LaneAnswers {
     /// Returns, for each connection with answers: the connection, its frames and their number.
-    fn frames(&self, lane: &SendLane) -> impl Iterator<Item = (&Py<PyAny>, Vec<u8>, usize)> {
+    fn frames(&self) -> impl Iterator<Item = (&Py<PyAny>, Vec<u8>, usize)> {
         let mut outs = vec![(Vec::new(), 0usize); self.peers.len()];
         for row in &self.answers.rows {
             outs[row.peer as usize].1 += 1;
         }
-        let template = lane.template();
         for row in &self.answers.rows {
             let (out, count) = &mut outs[row.peer as usize];
             if out.is_empty() {
-                out.reserve(*count * template.usual_bytes());
+                out.reserve(*count * self.template.usual_bytes());
             }
-            template.push(out, row, &self.answers.places[row.places.clone()]);
+            self.template.push(out, row, &self.answers.places[row.places.clone()]);
         }
         let rows = self.peers.iter().zip(outs).filter(|(_, (_, count))| *count > 0);
         rows.map(|(peer, (out, count))| (peer, out, count))

@@ -6,7 +6,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use super::keys::LaneKeys;
-use super::send_lane::{host, place_requests};
+use super::placing::place_requests;
+use super::send_lane::host;
 use crate::commit::Place;
 use crate::due::{Selection, Times, select};
 use crate::stage::{Limits, Stage};

@@ -11,6 +11,7 @@ mod files;
 mod keys;
 mod lending;
 mod places;
+mod placing;
 mod pull_lane;
 mod range;
 mod send_lane;

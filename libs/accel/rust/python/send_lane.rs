@@ -12,9 +12,10 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use super::access::LaneAccounts;
 use super::answers::LaneAnswers;
 use super::keys::LaneKeys;
+use super::placing::{Placed, place_requests};
 use super::pull_lane::PullLane;
 use crate::answers::{Answer, Answers, Ended, Template};
-use crate::commit::{Built, OpenQueue, Place};
+use crate::commit::Place;
 use crate::host::Host;
 use crate::pull::answer::PlainTemplate;
 use crate::send_back::{BackGroup, Backs};
@@ -287,66 +288,6 @@ impl SendLane {
     }
 }
 
-/// The requests of one call that fit into the file.
-pub(crate) struct Placed<'py> {
-    pub(crate) count: usize,
-    pub(crate) records: Bound<'py, PyBytes>,
-    /// A tuple for each queue: the queue, its entries, and their number.
-    pub(crate) entries: Bound<'py, PyList>,
-    pub(crate) built: Built,
-}
-
-/// Builds the records, entries and keys of as many staged requests as fit into the file.
-pub(crate) fn place_requests<'py>(
-    stage: &mut Stage,
-    (names, chunks): (&[Py<PyString>], &[Py<PyBytes>]),
-    requests: std::ops::Range<usize>,
-    place: Place,
-    queues: (&Bound<'py, PyDict>, &Bound<'py, PyAny>),
-) -> PyResult<Placed<'py>> {
-    let (py, first) = (queues.0.py(), requests.start);
-    let chunks: Vec<&[u8]> = chunks.iter().map(|chunk| chunk.as_bytes(py)).collect();
-    let (count, bytes) = stage.fit(first, requests.len(), place);
-    let mut open = stage.open_queues(first, count);
-    let placed = next_offsets(py, &mut open, names, queues).and_then(|queues| {
-        let mut built = None;
-        let records = PyBytes::new_with(py, bytes, |out| {
-            let requests = first..first + count;
-            built = Some(stage.build(requests, &chunks, place, &mut open, out));
-            Ok(())
-        })?;
-        Ok((queues, records, built.unwrap_or_default()))
-    });
-    stage.close_queues(&open);
-    let (queues, records, built) = placed?;
-    let entries = PyList::empty(py);
-    for (queue, opened) in queues.iter().zip(&open) {
-        entries.append((queue, PyBytes::new(py, &opened.entries), opened.count))?;
-    }
-    Ok(Placed { count, records, entries, built })
-}
-
-/// Returns the queues, and sets the next offset of each; creates those that are not known.
-fn next_offsets<'py>(
-    py: Python<'py>,
-    open: &mut [OpenQueue],
-    names: &[Py<PyString>],
-    (known, create): (&Bound<'py, PyDict>, &Bound<'py, PyAny>),
-) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    let next_offset = pyo3::intern!(py, "next_offset");
-    let mut queues = Vec::with_capacity(open.len());
-    for opened in open {
-        let place = (&names[opened.topic as usize], opened.queue_id).into_pyobject(py)?;
-        let queue = match known.get_item(&place)? {
-            Some(queue) => queue,
-            None => create.call1(place)?,
-        };
-        opened.next_offset = queue.getattr(next_offset)?.extract()?;
-        queues.push(queue);
-    }
-    Ok(queues)
-}
-
 impl SendLane {
     /// Stages a chunk if it contains only plain sends. Returns their number, the bytes of their
     /// bodies and properties, and the number of answers.
@@ -378,10 +319,6 @@ impl SendLane {
     /// Removes the staged requests from this number on.
     pub(crate) fn drop_staged(&mut self, first: usize) {
         self.stage.drop_from(first);
-    }
-
-    pub(crate) fn template(&self) -> &Template {
-        &self.template
     }
 
     /// Returns the origin of a chunk, or `None` if records cannot contain the peer's address. If

@@ -452,13 +452,11 @@ class LaneAnswers:
         messages.
         """
 
-    def encode(self, lane: SendLane) -> list[tuple[object, bytes, int]]:
-        """Return, for each connection, the frames of successful answers, as this lane makes them,
-        and their number.
-        """
+    def encode(self) -> list[tuple[object, bytes, int]]:
+        """Return, for each connection, the frames of successful answers, and their number."""
 
     def send(
-        self, lane: SendLane, sockets: Sockets
+        self, sockets: Sockets
     ) -> tuple[
         tuple[int, int, list[tuple[Any, bytes, int, bool]]],
         tuple[
@@ -473,7 +471,7 @@ class LaneAnswers:
         encrypted, if the socket is secured.
         """
 
-    def lend(self, lane: SendLane) -> LentAnswers:
+    def lend(self) -> LentAnswers:
         """Encode successful answers for `LogSyncer.lend`, and lend those that nothing else of their
         connections must precede.
         """

@@ -142,9 +142,9 @@ class Sockets(Protocol):
 class Replies(Protocol):
     """Successful answers of a lane that are not encoded yet."""
 
-    def send(self, lane: Any, sockets: Any) -> tuple[Settled, Any]:
-        """Encode the answers as `lane` does, and write them to the sockets; return the account of
-        the writes, and the figures that the lane has to count.
+    def send(self, sockets: Any) -> tuple[Settled, Any]:
+        """Encode the answers and write them to the sockets; return the account of the writes, and
+        the figures that the lane has to count.
         """
 
 
@@ -238,7 +238,7 @@ class DirectIO:
         elif direct:
             self._hub.writes.schedule()
 
-    def reply(self, replies: Replies, lane: Any) -> Any:
+    def reply(self, replies: Replies) -> Any:
         """Send answers at once, and return the figures that the lane has to count.
 
         Return None, with nothing done, if they must wait for other answers or for the tables.
@@ -246,7 +246,7 @@ class DirectIO:
         writes = self._hub.writes
         if self.answers or writes.is_gathering or writes.before_write is not None:
             return None
-        (count, sent_bytes, rest), counts = replies.send(lane, self.sockets)
+        (count, sent_bytes, rest), counts = replies.send(self.sockets)
         stats = self._hub.stats
         stats.in_flight -= count
         stats.bytes_sent += sent_bytes

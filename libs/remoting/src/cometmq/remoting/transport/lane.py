@@ -151,7 +151,7 @@ class Direct(Protocol):
     def reply_rows(self, rows: Sequence[tuple[Any, bytes, int]]) -> None:
         """Send the encoded answers of a lane."""
 
-    def reply(self, replies: Any, lane: Any) -> Any:
+    def reply(self, replies: Any) -> Any:
         """Encode and send the answers of a lane; see `DirectIO`."""
 
     def flush(self) -> None:

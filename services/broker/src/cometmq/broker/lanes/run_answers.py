@@ -47,7 +47,7 @@ class SendAnswers:
         if lender is None or not lender.may_lend_answers():
             return None
         with self._breaker:
-            return answers.lend(self._native)
+            return answers.lend()
         return None
 
     def settle_run(self, answers: "LaneAnswers", lent: "LentAnswers", result: PutResult) -> None:
@@ -75,8 +75,8 @@ class SendAnswers:
         if peer is None:
             return  # the ends of transactions have no answers
         try:
-            counts = None if peer.direct is None else peer.direct.reply(answers, self._native)
-            encoded = answers.encode(self._native) if counts is None else None
+            counts = None if peer.direct is None else peer.direct.reply(answers)
+            encoded = answers.encode() if counts is None else None
         except accel.PanicException as error:
             self._breaker.trip(error)
             self.answer_each(answers, result)  # nothing is counted or sent yet
