@@ -35,6 +35,7 @@ async def test_a_scrape_shows_messages_lag_and_refusals(tmp_path: Path) -> None:
             )
             broker.clients.consumers.register(data, Client(FakePeer(), f"c{number}", 0, 401, 0))
         broker.store.write_state.set(Refusal.DISK_FULL, holds=True)
+        ask(broker, call_with(310, SendMessageV2("P", "T", "TBW102", 4, 1, 0, 0, 0), b"x"))
         broker.driver.reads.deadlines.expired_count = 7
 
         text = render(finish(registry.collect())).decode()
@@ -45,6 +46,7 @@ async def test_a_scrape_shows_messages_lag_and_refusals(tmp_path: Path) -> None:
         f'cometmq_topic_put_messages_total{{{LABELS},topic="T"}} 3.0',
         f'cometmq_group_lag_messages{{{LABELS},group="G",topic="T"}} 2.0',
         f'cometmq_group_mismatched_subscriptions{{{LABELS},group="G"}} 2.0',
+        f'cometmq_refused_requests_total{{{LABELS},code="310",response="14"}} 1.0',
         f"cometmq_reads_expired_total{{{LABELS}}} 7.0",
         f"cometmq_store_writable{{{LABELS}}} 0.0",
         f'cometmq_store_refusal{{{LABELS},reason="disk-full"}} 1.0',

@@ -33,6 +33,15 @@ def test_equal_refusals_are_counted_together():
     assert (older.peer, older.remark) == ("10.0.0.2:6", "second")
 
 
+def test_refusals_are_counted_by_code_for_ever():
+    table = RecentRefusals()
+    for number in range(ENTRIES_MAX + 5):
+        table.note(call(f"T{number}"), BUSY, "busy", number)
+    table.note(call(), ResponseCode.NO_PERMISSION, "no", 2 * PAUSE_MS)
+    table.note(call(), ResponseCode.PULL_NOT_FOUND, None, 2 * PAUSE_MS)  # an answer
+    assert table.counts == {(SEND, BUSY): ENTRIES_MAX + 5, (SEND, ResponseCode.NO_PERMISSION): 1}
+
+
 def test_a_refusal_after_a_pause_begins_anew():
     table = RecentRefusals()
     for moment in (0, PAUSE_MS, 2 * PAUSE_MS + 1, 2 * PAUSE_MS + 2):

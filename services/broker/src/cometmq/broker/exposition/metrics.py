@@ -54,6 +54,11 @@ def _slow_requests(broker: Broker) -> Iterable[Row]:
     return [((str(int(code)), reason.value), count) for (code, reason), count in counts.items()]
 
 
+def _refused_requests(broker: Broker) -> Iterable[Row]:
+    counts = broker.admission.refused.counts
+    return [((str(int(code)), str(int(found))), n) for (code, found), n in counts.items()]
+
+
 def _delayed(broker: Broker) -> Iterable[Row]:
     """Yield a row for each level that has ever been used."""
     counts = broker.deferred.delays.waiting.counts()
@@ -82,6 +87,10 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         "cometmq_reads_expired_total",
         "Reads and searches refused because they waited longer than readWaitMills.",
         lambda b: b.driver.reads.deadlines.expired_count,
+    ),
+    labelled_counter(
+        "cometmq_refused_requests_total", "Requests refused, by request code and response code.",
+        ("code", "response"), _refused_requests,
     ),
     counter("cometmq_busy_total", "Requests refused as busy.", lambda b: b.stats.busy_count),
     counter("cometmq_send_backs_total", "Messages sent back.", lambda b: b.stats.send_back_count),

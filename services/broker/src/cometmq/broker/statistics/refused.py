@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests that the broker refused lately, by peer, subject and reason (pure).
+"""The requests that the broker refused lately, by peer, subject and reason (pure), and how many it
+refused since the start.
 
 Invariant: the table is bounded; the least recently used entry is evicted first. Peers choose the
 names in it, so their length is bounded, too.
 """
 
+from collections import Counter
 from typing import Any, Final
 
 from cometmq.remoting.bodies.overview import RefusedRequests
@@ -38,11 +40,14 @@ class RecentRefusals:
 
     def __init__(self) -> None:
         self._entries: dict[tuple[int, int, str, str], RefusedRequests] = {}
+        self.counts: Counter[tuple[int, int]] = Counter()
+        """All refusals since the start, by request code and response code."""
 
     def note(self, call: Call[Any], response: int, remark: str | None, now_ms: int) -> None:
         """Count a refusal, about 2 us."""
         if response in _ANSWERS or call.code in _ASKED_BY_TOOLS:
             return
+        self.counts[call.code, response] += 1
         subject = _subject(call.header)
         refused = _access_refused(call, remark or "")
         key = (call.code, response, subject, refused)
