@@ -187,6 +187,11 @@ class BrokerConnection(Closable):
             raise ConnectionLost("closed by the peer")
         # Requests from the broker, such as notifications about consumers, are ignored here.
         self._connection.receive(data, 0)
+        # A long answer may arrive slowly, but a server that sends anything else without an end
+        # would never let the socket time out.
+        late_ms = _now_ms() - self._settings.timeout_ms
+        if deadline_ms <= late_ms:
+            self._connection.expire(late_ms)
 
     def _signed(self, request: Request, signer: Signer) -> Request:
         assert self._credentials is not None
