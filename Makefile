@@ -104,12 +104,12 @@ COMPILE_TESTS = @$(if $(WORKERS),test -d tests/tidy/__pycache__ || \
 	{ $(COLLECT) libs >/dev/null & $(COLLECT) operator services tests >/dev/null; wait; },:)
 
 .PHONY: test
-test: setup ## Unit, property, golden and integration tests (WORKERS=4: side by side)
+test: setup ## Unit, property, golden and integration tests (WORKERS=4: side by side; MARK=...: of these markers)
 	@echo "Running more than 12,000 tests: WORKERS=4 takes the least time on two cores. They use"
 	@echo "loopback, free ports and the folder for temporary files only. Ctrl-C ends them; 'make help' lists parts."
 	$(BIN)/python deploy/accel.py test
 	$(COMPILE_TESTS)
-	$(BIN)/pytest -q $(PARALLEL)
+	$(BIN)/pytest -q $(if $(MARK),-m "$(MARK)") $(PARALLEL)
 
 .PHONY: packages-test
 packages-test: setup ## Wheels, the files of a release, the Debian package, `make setup` and `make run` in clones (WORKERS=n)

@@ -89,10 +89,25 @@ def test_the_check_is_the_pipeline_and_nothing_else() -> None:
 def test_shortened_runs_of_the_pipeline_run_in_full_at_night() -> None:
     nightly = set(workflow("nightly.yml")["strategy"]["matrix"]["target"])
     assert nightly - targets() == set()
-    shortened = {target for target, variables in makes().items() if variables}
+    shortened = {target for target, variables in makes().items() if variables} - {"test"}
     assert len(shortened) > 3
     assert shortened - nightly == set()
     assert "spark-test-all" in nightly
+
+
+def test_what_the_pipeline_leaves_out_of_the_tests_runs_in_its_fuzz_step_however_slow_it_is() -> (
+    None
+):
+    assert makes()["test"] == ["MARK=not (long or hypothesis)"]
+    recipe = re.search(
+        r"^fuzz:.*?\n\n", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert recipe
+    assert '-m "long or hypothesis"' in recipe[0]
+    steps = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
+    assert [line[:9] for line in steps if " make fuzz" in line or " make test" in line] == [
+        "check 90 "
+    ] * 2
 
 
 def test_workflows_use_the_oldest_python_that_is_supported() -> None:
