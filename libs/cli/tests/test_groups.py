@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`group` and `lag` against a running suite."""
+
+import asyncio
+import json
+
+import pytest
+
+from cometmq.client import (
+    ConsumeFrom,
+    ConsumeResult,
+    PushConsumer,
+    PushOptions,
+)
+from cometmq.client.clock import monotonic_ms
+from cometmq.insight.queue_states import QueueState, missed_notes
+from cometmq.insight.times import shown
+from cometmq.peers.comet import PROGRAM
+from cometmq.peers.processes import Child, wait_until
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.names import CHECK_GROUP, DLQ_REPLAY_GROUP
+from cometmq.remoting.transport.client import RemotingClient
+from cometmq.remoting.transport.settings import ClientSettings
+
+# -- groups -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def member(suite, topic, tmp_path):
+    """Start a connected member of a group; return the group's name."""
+    group = f"{topic}-members"
+    args = ["consume", topic, "-g", group, "--tag", "A", "--from", "first"]
+    command = [str(PROGRAM), *args, "-n", suite.namesrv]
+    child = Child("consume", command, log_path=tmp_path / "log")
+    yield group
+    child.stop(60)
+
+
+def test_groups_are_created_listed_and_deleted(ask):
+    assert ask("group", "create", "payers", "--retries", 3, "--json").json["retries"] == 3
+    (row,) = [row for row in ask("group", "list", "--json").json if row["group"] == "payers"]
+    assert (row["members"], row["retries"], row["enabled"]) == (0, 3, True)
+    assert "TOOLS_CONSUMER" not in ask("group", "list").out
+    assert "TOOLS_CONSUMER" in ask("group", "list", "--all").out
+    assert "No member is connected." in ask("group", "describe", "payers").out
+    assert ask("group", "delete", "payers", "--yes", "--json").json["deleted"] == "payers"
+    gone = ask("group", "describe", "payers")
+    line = "no broker knows the consumer group payers: check the name, or create it: "
+    gone.assert_refused(1, line)
+
+
+async def heartbeat(address, client_id, group):
+    """Send one heartbeat over a new connection; return the client, which keeps it open."""
+    client = RemotingClient(ClientSettings(), clock_ms=monotonic_ms)
+    beat = Heartbeat(client_id=client_id, consumer_data_set=[ConsumerData(group_name=group)])
+    body = encode_json(beat)
+    await client.invoke(address, RequestCode.HEART_BEAT, None, body, timeout_ms=60_000)
+    return client
+
+
+def test_members_with_the_same_client_id_are_pointed_out(suite, ask):
+    ask("group", "create", "twins")
+    with asyncio.Runner() as runner:
+        ids = ("10.0.0.1@same", "10.0.0.1@same", "10.0.0.1@other")
+        clients = [runner.run(heartbeat(suite.broker, it, "twins")) for it in ids]
+        shown = ask("group", "describe", "twins")
+        for client in clients:
+            runner.run(client.close())
+    (note,) = shown.err.splitlines()
+    assert "2 members have the client id 10.0.0.1@same (127.0.0.1:" in note
+    assert "instance_name" in note
+    assert shown.out.count("10.0.0.1@same") == 2
+
+
+def test_create_refuses_an_existing_group(ask):
+    (member,) = ask("cluster", "--json").json
+    assert ask("group", "create", "payees", "--retries", 3).status == 0
+    refused = ask("group", "create", "payees")
+    found = f"{member['broker']} (3 retries, enabled); to change it, use cometmq group alter"
+    refused.assert_refused(1, f"the consumer group payees exists at {found}")
+    (row,) = ask("group", "alter", "payees", "--no-enabled", "--json").json
+    assert (row["retries"], row["enabled"], row["broadcast_enabled"]) == (3, False, True)
+    ask("group", "alter", "payees").assert_refused(2, "nothing to change: ")
+    ask("group", "alter", "nobody", "--retries", 1).assert_refused(
+        1, "no broker knows the consumer"
+    )
+
+
+def test_a_group_is_described_with_its_members(ask, topic, member):
+    def described():
+        result = ask("group", "describe", member, "--json")
+        return result.json if result.status == 0 else {"members": []}
+
+    wait_until(lambda: described()["members"], 60, "a member")
+    found = described()
+    (connection,) = found["members"]
+    assert connection["address"].startswith("127.0.0.1:")
+    wanted = {row["topic"]: row["expression"] for row in found["subscriptions"]}
+    assert wanted == {topic: "A", f"%RETRY%{member}": "*"}
+    (row,) = [row for row in ask("group", "list", "--json").json if row["group"] == member]
+    assert (row["members"], row["model"]) == (1, "CLUSTERING")
+    text = ask("group", "describe", member).out
+    assert "Members" in text
+    assert "Subscriptions" in text
+
+
+def test_a_client_is_disconnected(ask, member):
+    def connections():
+        found = ask("group", "describe", member, "--json")
+        return found.json["members"] if found.status == 0 else []
+
+    wait_until(lambda: bool(connections()), 60, "a member")
+    (before,) = connections()
+    client = before["client"]
+    ask("group", "disconnect", client).assert_refused(2, "Close the connections of")
+    assert ask("group", "disconnect", client, "--dry-run").status == 0
+    assert connections() == [before]
+    (done,) = ask("group", "disconnect", client, "--yes", "--json").json
+    assert done["closed"] == 1
+    wait_until(lambda: connections() not in ([], [before]), 60, "another connection")
+    nobody = ask("group", "disconnect", "nobody", "--yes")
+    nobody.assert_refused(1, "no client nobody is connected")
+
+
+# -- lag --------------------------------------------------------------------------------------
+
+
+def test_lag_by_queue_and_by_group(ask, topic):
+    ask("produce", topic, *range(10), "--in-flight", 1)
+    group = f"{topic}-late"
+    args = ("-g", group, "--from", "first", "--timeout", 60)
+    assert ask("consume", topic, "--max", 4, *args).status == 0
+    found = ask("lag", group, "-t", topic, "--json").json
+    assert (found["group"], found["lag"]) == (group, 6)
+    assert 0 < found["seconds_behind"] < 600
+    assert sum(queue["committed"] for queue in found["queues"]) == 4
+    for queue in found["queues"]:
+        assert queue["lag"] == queue["max"] - queue["committed"]
+        assert (queue["seconds_behind"] > 0) == (queue["lag"] > 0)
+    described = ask("group", "describe", group, "--json").json
+    assert (described["unread_messages"], described["unread_since"]) == (6, found["unread_since"])
+    assert found["unread_since"].startswith("20")
+    (row,) = [row for row in ask("lag", "--json").json if row["group"] == group]
+    assert (row["lag"], row["unread_since"]) == (6, found["unread_since"])
+    text = ask("lag", group).out
+    assert f"{group}: 6 messages in " in text
+    since = found["unread_since"][:19].replace("T", " ")
+    assert f" behind, unread since {since}Z, no member is connected\n" in text
+
+
+def test_a_group_in_use_is_deleted_only_by_force(ask, member):
+    def members():
+        rows = {row["group"]: row["members"] for row in ask("group", "list", "--json").json}
+        return rows.get(member)
+
+    wait_until(lambda: members() == 1, 60, "a member")
+    ask("group", "delete", member, "--yes").assert_refused(
+        1, f"the consumer group {member} is in use with 1 connected member; stop them first"
+    )
+    assert members() == 1
+    question = f"Delete the consumer group {member} with 1 connected member? Standard input"
+    ask("group", "delete", member, "--force").assert_refused(2, question)
+    assert ask("group", "delete", member, "--force", "--yes").status == 0
+
+
+def test_messages_that_wait_to_be_tried_again_count_as_lag(ask, suite, topic):
+    ask("produce", topic, "unlucky")
+    group = f"{topic}-retry"
+    asyncio.run(_refuse_one(suite.namesrv, topic, group))
+    retry_topic = f"%RETRY%{group}"
+
+    def waiting():
+        found = ask("lag", group, "--json").json
+        return {queue["topic"]: queue["lag"] for queue in found["queues"]}
+
+    wait_until(lambda: waiting().get(retry_topic) == 1, 60, "a message to try again")
+    assert waiting()[topic] == 0
+    deleted = ask("group", "delete", group, "--topics", "--yes", "--json").json
+    assert deleted["topics_deleted"] == [retry_topic]
+    assert retry_topic not in ask("topic", "list", "--all").out
+
+
+async def _refuse_one(namesrv, topic, group):
+    refused = asyncio.Event()
+
+    async def listen(_messages):
+        refused.set()
+        return ConsumeResult.later(delay_level=1)
+
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer = PushConsumer(group, namesrv, listener=listen, options=options)
+    consumer.subscribe(topic)
+    async with asyncio.timeout(60), consumer:
+        await refused.wait()
+
+
+def test_names_are_checked_before_a_question_is_asked(ask, topic):
+    for group in ("movers", "followers"):
+        assert ask("group", "create", group).status == 0
+    question = f"Move the consumer group movers in {topic}? (movers has no offsets in"
+    for args, status, line in [
+        (("group", "delete", "movers"), 2, "Delete the consumer group movers? Standard input is"),
+        (("topic", "delete", topic), 2, f"Delete the topic {topic} with all its messages? St"),
+        (("group", "reset", "movers", topic, "--to", "last"), 2, question),
+        (("group", "reset", "movers", "Nowhere", "--to", "last"), 1, "no broker has the topic"),
+        (("group", "clone", "movers", "nobody", topic), 1, "no broker knows the consumer group n"),
+        (("group", "clone", "movers", "followers", "Nowhere"), 1, "no broker has the topic No"),
+        (
+            ("group", "clone", "movers", "followers", topic),
+            1,
+            f"the consumer group movers has no offsets in {topic}",
+        ),
+    ]:
+        ask(*args).assert_refused(status, line)
+
+
+def test_offsets_that_outlive_their_topic_are_named(ask, topic, tmp_path):
+    group = f"{topic}-readers"
+    ask("produce", topic, *range(6))
+    ask("consume", topic, "-g", group, "--from", "first", "--max", 6, "--timeout", 60)
+    (row,) = [it for it in ask("group", "list", "--json").json if it["group"] == group]
+    assert topic in row["topics"]  # even though no member is connected
+    fix = f"cometmq group reset {group} {topic} --to first"
+    deleted = ask("topic", "delete", topic, "--yes")
+    assert f"the offsets of {group} in {topic} stay" in deleted.err
+    assert fix in deleted.err
+    created = ask("topic", "create", topic, "--queues", 2)
+    assert f"groups have offsets from an earlier topic {topic}" in created.err
+    assert f"{group} (up to 3)" in created.err
+    ask("produce", topic, "a", "b")
+    for args in (("lag",), ("lag", group), ("group", "describe", group)):
+        shown = ask(*args)
+        line = f"{group} in {topic}: the committed offset is beyond the end of 2 queues"
+        assert line in shown.err
+        assert "will skip the 2 messages there" in shown.err
+        assert fix in shown.err
+    assert ask("lag", group, "--json").json["skips"] == 2
+    page = tmp_path / "lag.html"
+    ask("lag", group, "--report", page)
+    assert "skips</td>" in page.read_text()
+    assert ask(*fix.split()[1:], "--yes").status == 0
+    healthy = ask("lag", group)
+    assert (healthy.status, healthy.err) == (0, "")
+    assert healthy.out.startswith(f"{group}: 2 messages in ")
+
+
+def test_deleting_a_topic_can_reset_its_groups(ask, topic):
+    group = f"{topic}-readers"
+    ask("produce", topic, *range(6))
+    ask("consume", topic, "-g", group, "--from", "first", "--max", 6, "--timeout", 60)
+    deleted = ask("topic", "delete", topic, "--reset-groups", "--yes")
+    assert deleted.status == 0
+    assert f"offsets reset  {group}" in deleted.out
+    assert ask("topic", "create", topic, "--queues", 2).err == ""
+    ask("produce", topic, "a", "b")
+    shown = ask("lag", group, "--json")
+    assert (shown.json["lag"], shown.json["skips"], shown.err) == (2, 0, "")
+
+
+def test_a_reset_to_a_time_in_the_future_is_refused(ask, topic):
+    """A future time is usually UTC, copied without its Z from the output of another command."""
+    group = f"{topic}-readers"
+    assert ask("group", "create", group).status == 0
+    ask("produce", topic, *range(4))
+    time = "2999-01-01T00:00"
+    moved = ask("group", "reset", group, topic, "--to", time, "--yes")
+    moved.assert_refused(2, f"{time} is in the future: it is 2")
+    assert "for the end of each queue, give --to last" in moved.err
+
+
+def test_numbers_that_are_no_times_are_refused(ask, topic):
+    """Seconds or an offset, read as milliseconds, mean 1970 and rewind the group completely."""
+    group = f"{topic}-readers"
+    assert ask("group", "create", group).status == 0
+    ask("produce", topic, *range(4))
+    for number in ("7", "1700000000"):
+        line = f"{number} milliseconds since 1970 are 1970-01-"
+        ask("group", "reset", group, topic, "--to", number, "--yes").assert_refused(2, line)
+        ask("consume", topic, "--from", number, "--timeout", 5).assert_refused(2, line)
+    assert ask("group", "reset", group, topic, "--to", "0", "--yes").status == 0
+    read = ask("consume", topic, "--from", "2999-01-01", "--max", 2, "--timeout", 60)
+    assert "2999-01-01 is in the future: the last message of each queue is read" in read.err
+
+
+def test_lag_refuses_a_topic_that_does_not_exist(ask, topic, tmp_path):
+    group = f"{topic}-readers"
+    assert ask("group", "create", group).status == 0
+    page = tmp_path / "lag.html"
+    for args in ((), (group,), ("--report", page)):
+        ask("lag", *args, "-t", "Nowhere").assert_refused(1, "no broker has the topic Nowhere: ")
+    assert not page.exists()
+
+
+def test_a_group_has_no_lag_in_a_topic_that_it_does_not_consume(ask, topic):
+    group = f"{topic}-readers"
+    assert ask("topic", "create", f"{topic}-other", "--queues", 1).status == 0
+    ask("produce", f"{topic}-other", *range(4))
+    ask("produce", topic, *range(4))
+    ask("consume", topic, "-g", group, "--from", "first", "--max", 1, "--timeout", 60)
+    (row,) = ask("lag", "-t", topic, "--json").json
+    assert (row["group"], row["topics"]) == (group, 1)
+    shown = ask("lag", group, "-t", f"{topic}-other")
+    assert shown.err == f"cometmq: {group} has no offsets in {topic}-other yet\n"
+    shown = ask("lag", "-t", f"{topic}-other")
+    assert shown.err == f"cometmq: no consumer group has offsets in {topic}-other yet\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("group", "create"), ("group", "alter", "--retries", 3), ("group", "delete", "--yes"),
+     ("consume", "T", "-g")],
+)  # fmt: skip
+@pytest.mark.parametrize("group", [CHECK_GROUP, DLQ_REPLAY_GROUP])
+def test_system_groups_are_left_alone(ask, words, group):
+    refused = ask(*words, group)
+    assert refused.status == 1
+    assert f"{group} is a system group" in refused.err
+
+
+def test_nobody_is_told_to_create_the_group_of_dlq_replay(ask):
+    assert "cannot be created" in ask("lag", DLQ_REPLAY_GROUP).err
+
+
+def test_a_group_that_moves_to_the_time_of_a_message_reads_it_again(ask, topic):
+    group = f"{topic}-readers"
+    ask("topic", "create", topic, "--queues", 1)
+    ask("produce", topic, *range(64))  # several are stored in the same millisecond
+    read = ("consume", topic, "-g", group, "--json", "--timeout", 60, "--max")
+    lines = ask(*read, 64, "--from", "first").out.splitlines()
+    messages = [json.loads(line) for line in lines]
+    stored_ms = messages[40]["store_timestamp"]
+    assert ask("group", "reset", group, topic, "--to", shown(stored_ms), "--yes").status == 0
+    expected = [it["message_id"] for it in messages if it["store_timestamp"] >= stored_ms]
+    again = [json.loads(line)["message_id"] for line in ask(*read, len(expected)).out.splitlines()]
+    assert sorted(again) == sorted(expected)  # a group's members may handle them side by side
+
+
+def test_messages_deleted_before_a_group_read_them_are_counted():
+    def state(topic, committed, min_offset):
+        queue = MessageQueue(topic, "b", 0)
+        return QueueState(queue, min_offset, committed, 100, 100 - committed, 1.0)
+
+    states = [state("A", 10, 30), state("A", 5, 6), state("B", 0, 30), state("C", 30, 30)]
+    (note,) = missed_notes("g", states)
+    assert note.startswith("g in A: 21 messages were deleted before the group read them")
