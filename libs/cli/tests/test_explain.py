@@ -76,6 +76,7 @@ def test_every_limit_that_refuses_is_explained(table):
         ("disk.full", "docs/runbooks/disk-full.md"),
         ("CODE: 2  DESC: [TIMEOUT_CLEAN_QUEUE]broker busy, start flow", "waitTimeMillsInSend"),
         (remarks.rejected(in_flight=5, waited_ms=7), "in flight"),
+        (refusals.store_refuses("b", ["disk-full"], 97), "lower fileReservedTime"),
         (remarks.no_route("orders"), "No name server".lower()),
         (remarks.send_topic_not_exist("orders"), "cometmq topic create"),
         (remarks.pull_group_not_exist("billing"), "cometmq group create"),

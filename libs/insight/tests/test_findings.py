@@ -484,3 +484,9 @@ def test_a_snapshot_is_judged_once(monkeypatch):
     for one in (first, first, second, second):
         kept.of(one)
     assert judged == [first, second]
+
+
+def test_a_full_disk_has_its_own_advice():
+    remark = "service not available now: broker b has a full disk (97 % used); it will accept"
+    assert advice_for(310, 14, remark).startswith("free space on the broker's disk")
+    assert "copies are missing" in advice_for(310, 14, "service not available now. It may be")

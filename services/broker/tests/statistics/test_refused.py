@@ -2,6 +2,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+from cometmq.broker.lanes.run_answers import _call
 from cometmq.broker.statistics.refused import (
     ENTRIES_MAX,
     PAUSE_MS,
@@ -40,6 +41,16 @@ def test_refusals_are_counted_by_code_for_ever():
     table.note(call(), ResponseCode.NO_PERMISSION, "no", 2 * PAUSE_MS)
     table.note(call(), ResponseCode.PULL_NOT_FOUND, None, 2 * PAUSE_MS)  # an answer
     assert table.counts == {(SEND, BUSY): ENTRIES_MAX + 5, (SEND, ResponseCode.NO_PERMISSION): 1}
+
+
+def test_a_send_of_the_native_path_names_its_topic():
+    """Its call has no header; refusals of both paths are counted together."""
+    table = RecentRefusals()
+    table.note(call("T"), BUSY, "busy", 100, "T")
+    native = _call(SimpleNamespace(address="10.0.0.1:5"), 1, 0)
+    table.note(native, BUSY, "busy", 200, "T")
+    (found,) = table.newest()
+    assert (found.subject, found.count) == ("T", 2)
 
 
 def test_a_refusal_after_a_pause_begins_anew():

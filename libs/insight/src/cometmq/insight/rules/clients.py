@@ -45,6 +45,7 @@ checks any. A client with a wrong secret is refused other requests, too.
 """
 _WRONG_SIGNATURE: Final = "Check signature failed"
 _ACL_IS_OFF: Final = "access control is off"
+_DISK_FULL: Final = "has a full disk"
 _ADVICE: Final = {
     ResponseCode.SYSTEM_BUSY: (
         "the broker has more requests than it can serve, or waits for its disk: send more slowly,"
@@ -199,6 +200,11 @@ def advice_for(code: int, response: int, remark: str) -> str:
         return (
             "give the client an account with this right (cometmq updateAclConfig, or the account"
             f" file); {asked} names the rule that decides, as the console's page Accounts does"
+        )
+    if _DISK_FULL in remark:
+        return (
+            "free space on the broker's disk, or lower its fileReservedTime: it then accepts"
+            " messages again by itself (disk-full.md); producers try another broker meanwhile"
         )
     known_codes = ResponseCode._value2member_map_
     found = _ADVICE.get(ResponseCode(response)) if response in known_codes else None

@@ -278,6 +278,14 @@ REMARKS: Final = (
         ),
     ),
     (
+        r"has a full disk",
+        Answer(
+            "the disk of the broker is full, so it accepts no messages",
+            "Free space, or lower fileReservedTime; it accepts messages again by itself:"
+            " `cometmq check disk`, and runbook disk-full.md.",
+        ),
+    ),
+    (
         r"create mapped file failed|service not available now|broker unable to service, until",
         Answer(
             MEANINGS[ResponseCode.SERVICE_NOT_AVAILABLE], ADVICE[ResponseCode.SERVICE_NOT_AVAILABLE]

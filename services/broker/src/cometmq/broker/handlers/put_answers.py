@@ -64,7 +64,8 @@ def answer_put(
     else:
         broker.stats.put_failed_count += count
         code, remark = refusal(broker, status)
-        broker.admission.refused.note(call, code, remark, broker.clock.now_ms())
+        about = "" if topic == SCHEDULE_TOPIC else topic
+        broker.admission.refused.note(call, code, remark, broker.clock.now_ms(), about)
         call.answer(Reply(code=code, remark=remark, ext=broker.config.send_ext))
         return
     broker.stats.count_put(topic, count, result.size)

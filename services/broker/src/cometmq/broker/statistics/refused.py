@@ -43,12 +43,14 @@ class RecentRefusals:
         self.counts: Counter[tuple[int, int]] = Counter()
         """All refusals since the start, by request code and response code."""
 
-    def note(self, call: Call[Any], response: int, remark: str | None, now_ms: int) -> None:
-        """Count a refusal, about 2 us."""
+    def note(
+        self, call: Call[Any], response: int, remark: str | None, now_ms: int, topic: str = ""
+    ) -> None:
+        """Count a refusal, about 2 us; `topic` is that of a call whose header was not decoded."""
         if response in _ANSWERS or call.code in _ASKED_BY_TOOLS:
             return
         self.counts[call.code, response] += 1
-        subject = _subject(call.header)
+        subject = _subject(call.header) or topic[:SUBJECT_CHARS_MAX]
         refused = _access_refused(call, remark or "")
         key = (call.code, response, subject, refused)
         entry = self._entries.pop(key, None)
