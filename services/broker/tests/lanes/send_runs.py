@@ -133,10 +133,8 @@ class Panicking:
         if name == self._method:
             return self._panic
         found = getattr(self._native, name)
-        if name in {"keep_halves", "encode"}:
-            return lambda other: found(other._native)
-        if name == "send":
-            return lambda other, sockets: found(other._native, sockets)
+        if name == "keep_halves":
+            return lambda answers: found(answers._native)
         return found
 
     def sends(self) -> None:
