@@ -27,6 +27,7 @@ UNUSED = (
     *("structlog", "prometheus_client", "rich", "tempfile", "shutil", "tomllib", "encodings.idna"),
     *("lz4", "backports.zstd", "compression.zstd", "uvloop", "grpc"),
     *("cometmq.client.produce.producer", "cometmq.client.consume.push_consumer"),
+    "cometmq.client.transfer.sender",
     *("cometmq.runtime.meanings.answers", "cometmq.runtime.meanings.runbooks"),
 )
 """Modules that an open console does not need."""

@@ -2,7 +2,7 @@
 """Administration of dead letters: read and resend them."""
 
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.known_groups import check_known
@@ -23,12 +23,14 @@ from cometmq.client.message import (
 from cometmq.client.settings import producer_options
 from cometmq.client.transfer.damage import damage_text
 from cometmq.client.transfer.outgoing import Prepared, properties_text
-from cometmq.client.transfer.sender import MessageSender
 from cometmq.client.transfer.time_limit import TimeLimit
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import NO_ANSWER
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
+
+if TYPE_CHECKING:
+    from cometmq.client.transfer.sender import MessageSender
 
 SENDER_GROUP: Final = "ReSendMsgById"
 """The producer group that resends stored messages."""
@@ -79,7 +81,7 @@ def _replay_target(group: str, topic: str | None) -> str:
 class DeadLetterAdmin(MessageAdmin, TopicAdmin):
     """Manages dead letters."""
 
-    _message_sender: MessageSender | None = None
+    _message_sender: "MessageSender | None" = None
     _replay_targets: frozenset[str] = frozenset()
     """Topics that `check_replay` has accepted."""
 
@@ -193,8 +195,11 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
         limit = TimeLimit.from_now(self.options.api_timeout_ms)
         return await self._sender().send(prepared, limit)
 
-    def _sender(self) -> MessageSender:
+    def _sender(self) -> "MessageSender":
         if self._message_sender is None:
+            # 0.2 MB of a console, which seldom sends
+            from cometmq.client.transfer.sender import MessageSender  # noqa: PLC0415
+
             options = producer_options(self.options)
             self._message_sender = MessageSender(
                 self._running(), SENDER_GROUP, options, ids=unique_ids(self.options)
