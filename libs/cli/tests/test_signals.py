@@ -26,7 +26,8 @@ def test_a_signal_that_is_sent_twice_ends_consume_without_a_traceback(
         sleep(pause_ms / 1000)
         child._signal(signal.SIGINT)
         child.wait_until(lambda: child.exit_status is not None, 60, "end")
-        assert child.exit_status == 130
+        # Once `main` has ended, a signal ends the process itself, for which a shell says 130, too.
+        assert child.exit_status in {130, -signal.SIGINT}
         assert len(child.log().splitlines()) == 200, child.log()
     finally:
         child.kill()
