@@ -192,7 +192,8 @@ Home = tuple[str, TopicConfig, Queues | Unknown]
 
 
 def _reserved(places: Iterable[Place]) -> frozenset[str]:
-    """Return the topics that brokers create with the names of themselves and of their cluster."""
+    """Return the topics that brokers create for themselves: their names, their clusters' names,
+    and the topics for replies."""
     return frozenset(
         name for it in places for name in (it.name, it.cluster, reply_topic(it.cluster))
     )

@@ -116,7 +116,8 @@ def _candidates(wanted: Format, schema: Schema | None) -> tuple[Format, ...]:
 
 
 def _plain(body: bytes, bytes_max: int) -> tuple[bytes, tuple[str, ...], str]:
-    """Undo gzip and zlib; return the body, what was undone, and why the rest was left.
+    """Decompress gzip and zlib; return the body, the formats that were removed, and why the rest
+    was not decompressed.
 
     At most one byte more than `bytes_max` is read of each layer.
     """

@@ -75,7 +75,7 @@ class Restoration:
             self._acceptance = None  # an earlier epoch: the read began before the record's deletion
 
     def created(self) -> None:
-        """Use the acceptance up: the answer to a creation has arrived."""
+        """Forget the acceptance: the answer to a creation has arrived."""
         if self._acceptance is not None:
             self._acceptance.is_used = True
 

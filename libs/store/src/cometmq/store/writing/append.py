@@ -195,7 +195,7 @@ class Appender:
                 source.release()
 
     def _behind(self, pending: list[_Put], bytes_max: int) -> list[_Put]:
-        """Remove what is behind the first puts with at least `bytes_max` bytes, and return it."""
+        """Keep the first puts, at least `bytes_max` bytes of them; remove and return the others."""
         index = taken_bytes = taken_count = 0
         while taken_bytes < bytes_max and index < len(pending):
             put = pending[index][0]

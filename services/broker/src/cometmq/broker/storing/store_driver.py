@@ -76,7 +76,7 @@ class StoreDriver:
         self._is_in_turn = False
         self._is_committing = False
         self.is_full = False
-        """Whether so many puts wait for a large batch that connections must wait with theirs."""
+        """Whether too many puts wait for a large batch: connections must hold further ones back."""
         self._is_indexing = False
         self._ticked_end = -1  # of the log, at the last tick
         self.reads = StoreReads(workers.read, log=log)

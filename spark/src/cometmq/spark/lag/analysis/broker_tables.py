@@ -15,7 +15,7 @@ from cometmq.spark.tables.arrow import arrow_schema
 BROKER_KEY: Final = ["cluster", "broker_name"]
 
 _ERRORS: Final = SEVERITIES[SEVERITIES.index("error") :]
-"""What counts as bad in the figure of a broker: warnings are about groups, not about brokers."""
+"""The severities that count against a broker: a warning is about a group, not about its broker."""
 _SPAN: Final = pa.struct([("begin_us", pa.int64()), ("end_us", pa.int64())])
 _LIMITS: Final = pa.schema(
     [
