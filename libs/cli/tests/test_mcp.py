@@ -1,33 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq mcp` with the SDK's own client, against a running suite."""
+"""The tools of `cometmq mcp` against a running suite."""
 
 import asyncio
-import json
-import os
-import signal
-import subprocess
-import sys
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mcp import Client, StdioServerParameters, stdio_client
 
 from cometmq.cli.access import ACCESS, Access
-from cometmq.cli.input import CHUNK_BYTES
-from cometmq.cli.main import COMMANDS
-from cometmq.cli.mcp.server import (
-    ANSWER_BYTES_MAX,
-    CHANGING,
-    LINE_BYTES_MAX,
-    READING,
-    WAIT_S,
-    WAITING_MAX,
-    _Answers,
-    _Input,
-    server_of,
-)
+from cometmq.cli.mcp.server import ANSWER_BYTES_MAX, CHANGING, READING
 from cometmq.cli.mcp.tool import Risk, Session, shown
 from cometmq.client import (
     ConsumeFrom,
@@ -38,83 +18,14 @@ from cometmq.client import (
     PushOptions,
     TransactionProducer,
 )
-from cometmq.client.admin import AdminClient
-from cometmq.client.errors import InvalidArgument
-from cometmq.client.settings import ClientOptions
-from cometmq.console.audit import Audit
-from cometmq.console.reading import ReadingAdmin
 from cometmq.insight.model import Refusal, Snapshot, Unknown
-from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_port
 from cometmq.peers.processes import wait_until
 from cometmq.remoting.names import HALF_TOPIC
-from cometmq.runtime.clock import SystemClock
 
-TIMEOUT_S = 120
+from .mcp_tools import TIMEOUT_S, Tools
+
 MESSAGES = 3
-
-
-class Recorder:
-    """A log that keeps info events."""
-
-    def __init__(self):
-        self.events = []
-
-    def info(self, event, /, **facts):
-        self.events.append((event, facts))
-
-    def debug(self, event, /, **facts): ...
-
-    warning = error = debug
-
-
-class Tools:
-    """Calls tools of a server in this process, each call with a new client."""
-
-    def __init__(self, namesrv, folder, *, allow_changes=False):
-        self.namesrv = namesrv
-        self.folder = folder
-        self.allow_changes = allow_changes
-        self.log = Recorder()
-
-    async def _with_client(self, use):
-        options = ClientOptions()
-        audit = Audit(self.folder, mib_max=1, clock=SystemClock(), log=self.log)
-        try:
-            async with (
-                asyncio.timeout(TIMEOUT_S),
-                AdminClient(self.namesrv, options=options) as admin,
-                ReadingAdmin(self.namesrv, options=options) as reader,
-            ):
-                session = Session(admin, reader=reader, audit=audit, user="ada")
-                server = server_of(session, allow_changes=self.allow_changes)
-                async with Client(server) as client:
-                    return await use(client)
-        finally:
-            audit.close()
-
-    def listed(self):
-        found = asyncio.run(self._with_client(lambda client: client.list_tools()))
-        return {it.name: it for it in found.tools}
-
-    def result(self, name, **arguments):
-        return asyncio.run(self._with_client(lambda client: client.call_tool(name, arguments)))
-
-    def call(self, name, **arguments):
-        found = self.result(name, **arguments)
-        assert not found.is_error, found.content[0].text
-        assert json.loads(found.content[0].text) == found.structured_content
-        return found.structured_content
-
-    def refusal(self, name, **arguments):
-        found = self.result(name, **arguments)
-        assert found.is_error, found.structured_content
-        return found.content[0].text
-
-    @property
-    def audited(self):
-        path = self.folder / "audit.log"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 @pytest.fixture
@@ -441,121 +352,3 @@ def test_nothing_is_changed_that_cannot_be_audited(changes, ask, topic):
     text = changes.refusal("create_topic", topic=f"{topic}-no", confirm=True)
     assert "nothing was changed: the audit log cannot be written" in text
     assert "no broker has the topic" in ask("topic", "describe", f"{topic}-no").err
-
-
-# -- the program ----------------------------------------------------------------------------------
-
-
-def test_the_program_serves_a_client_on_its_standard_streams(suite, tmp_path):
-    async def talk():
-        args = ["mcp", "-n", suite.namesrv, "--audit-dir", str(tmp_path)]
-        command = StdioServerParameters(command=str(PROGRAM), args=args)
-        async with asyncio.timeout(TIMEOUT_S), Client(stdio_client(command)) as client:
-            found = await client.call_tool("cluster", {})
-            assert client.server_info is not None
-            return client.server_info.name, found.structured_content["namesrv"]
-
-    assert asyncio.run(talk()) == ("cometmq", suite.namesrv)
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 130), (None, 0)])
-def test_the_program_ends_on_a_signal_and_at_the_end_of_its_input(
-    pipe_to, tmp_path, number, status
-):
-    client = {"name": "test", "version": "1"}
-    params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
-    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
-    child = pipe_to("mcp", "--audit-dir", str(tmp_path))
-    child.stdin.write(json.dumps(hello).encode() + b"\n")
-    child.stdin.flush()
-    assert json.loads(child.stdout.readline())["result"]["serverInfo"]["name"] == "cometmq"
-    if number is None:
-        child.stdin.close()
-    else:
-        child.send_signal(number)
-    assert child.wait(TIMEOUT_S) == status
-
-
-def test_without_the_sdk_one_line_says_how_to_install_it():
-    code = (
-        "import sys; sys.modules['mcp'] = sys.modules['mcp_types'] = None;"
-        "sys.argv = ['cometmq', 'mcp']; from cometmq.cli.entry import main; main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=180
-    )
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "install cometmq-cli[mcp]" in done.stderr
-    assert "mcp" in COMMANDS
-
-
-# -- a client that misbehaves ---------------------------------------------------------------------
-
-
-def test_a_line_without_an_end_ends_the_program(tmp_path):
-    """A line of 64 MiB took 1 GB, and one without an end all memory."""
-    done = subprocess.run(
-        [PROGRAM, "mcp", "--audit-dir", str(tmp_path)],
-        input=b"a" * (LINE_BYTES_MAX + CHUNK_BYTES + 1),
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert b"a line of the input has more than 16,777,216 bytes" in done.stderr
-    assert b"Traceback" not in done.stderr
-
-
-class Stuck:
-    """The stream of a client that reads no answers."""
-
-    def __init__(self):
-        self.is_read = asyncio.Event()
-
-    async def send(self, _answer):
-        await self.is_read.wait()
-
-
-def test_the_input_waits_for_a_client_that_reads_no_answers(monkeypatch):
-    async def next_of(lines):
-        return await anext(lines)
-
-    async def talk():
-        reading, writing = os.pipe()
-        monkeypatch.setattr("sys.stdin", SimpleNamespace(fileno=lambda: reading))
-        stuck, source = Stuck(), _Input()
-        source.answers = _Answers(stuck)
-        os.write(writing, b"one\ntwo\n")
-        lines = aiter(source)
-        async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as tasks:
-            assert await anext(lines) == "one"
-            for _ in range(WAITING_MAX):
-                tasks.create_task(source.answers.send(0))
-            following = tasks.create_task(next_of(lines))
-            await asyncio.wait({following}, timeout=5 * WAIT_S)
-            assert not following.done()
-            stuck.is_read.set()
-            assert await following == "two"
-        assert source.answers.waiting == 0
-        os.close(writing)
-        assert [line async for line in lines] == []
-
-    asyncio.run(talk())
-
-
-def test_calls_that_wait_hold_up_the_input(tools, monkeypatch):
-    calls: set[int] = set()
-    seen = []
-
-    async def noted(*_):
-        seen.append(len(calls))
-        raise InvalidArgument("noted")
-
-    monkeypatch.setattr("cometmq.cli.mcp.server._answer", noted)
-    monkeypatch.setattr(sys.modules[__name__], "server_of", partial(server_of, calls=calls))
-    assert tools.refusal("cluster") == "noted"
-    assert (seen, calls) == ([1], set())
-    full = _Input()
-    full.calls.update(range(WAITING_MAX))
-    assert full._is_full

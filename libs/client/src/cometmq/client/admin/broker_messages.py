@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Administration of one broker: read messages, or have a consumer process one of them."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from cometmq.client.admin.broker_consumers import PROXIED_TIMEOUT_MS
@@ -121,35 +122,15 @@ class BrokerMessages(BrokerCalls):
             expression_type=expression_type,
         )
         response = await self.invoke(Code.PULL_MESSAGE, header, ok=_PULLED)
-        reply = response.header
-        if not isinstance(reply, PullMessageReply):
-            raise RemoteProtocolError("the broker's answer to a pull lacks its fields")
-        status = PullStatus(response.code)
         queue = MessageQueue(topic, self.name or self.address, queue_id)
-        end, least = reply.next_begin_offset, reply.min_offset
-        check_pulled(queue, offset, Pulled(status, [], end, least, reply.max_offset))
-        records: list[MessageRecord] = []
-        if status is PullStatus.FOUND:
-            try:
-                records = decode_records(response.body)
-            except CorruptRecord as error:
-                raise RemoteProtocolError(corrupt_text(queue, offset, error)) from error
-            check_records(queue, offset, end, records)
-        if expression == ALL_TAGS and status in _READ:
-            gaps = missing_offsets(records, offset, end, least)
+        pulled = _checked_answer(queue, offset, response)
+        records = _checked_records(queue, offset, pulled, response)
+        if expression == ALL_TAGS and pulled.status in _READ:
+            gaps = missing_offsets(records, offset, pulled.next_offset, pulled.min_offset)
             if gaps:
                 self._on_damage(MISSING, missing_text(queue, gaps, may_be_filtered=False))
-        messages: list[MessageExt] = []
-        plain_bytes = 0
-        for record in records:
-            if plain_bytes > min(body_bytes_max, PLAIN_BYTES_MAX):
-                end = record.queue_offset
-                break
-            messages.append(message := await self._readable(record, body_bytes_max))
-            is_broken = isinstance(message, UnreadableMessage)
-            expanded = min(expanded_bytes(record), body_bytes_max)
-            plain_bytes += expanded if is_broken else len(message.body)
-        return Pulled(status, messages, end, least, reply.max_offset)
+        await self._add_messages(pulled, records, body_bytes_max)
+        return pulled
 
     async def queue_entries(
         self, topic: str, queue_id: int, index: int, *, count: int = 10, group: str | None = None
@@ -185,6 +166,20 @@ class BrokerMessages(BrokerCalls):
             ConsumeMessageDirectlyResult, code, header, timeout_ms=PROXIED_TIMEOUT_MS
         )
 
+    async def _add_messages(
+        self, pulled: Pulled, records: Iterable[MessageRecord], body_bytes_max: int
+    ) -> None:
+        """Decompress bodies until they have too many bytes."""
+        plain_bytes = 0
+        for record in records:
+            if plain_bytes > min(body_bytes_max, PLAIN_BYTES_MAX):
+                pulled.next_offset = record.queue_offset
+                break
+            pulled.messages.append(message := await self._readable(record, body_bytes_max))
+            is_broken = isinstance(message, UnreadableMessage)
+            expanded = min(expanded_bytes(record), body_bytes_max)
+            plain_bytes += expanded if is_broken else len(message.body)
+
     async def _readable(self, record: MessageRecord, bytes_max: int) -> MessageExt:
         try:
             return await self._received(record, bytes_max)
@@ -218,3 +213,27 @@ class BrokerMessages(BrokerCalls):
                 f"a message in the answer of the broker {self.address} is corrupt: {error}; run"
                 " cometmq store verify on its store"
             ) from error
+
+
+def _checked_answer(queue: MessageQueue, offset: int, response: Response) -> Pulled:
+    """Return the answer to a pull, without its messages."""
+    reply = response.header
+    if not isinstance(reply, PullMessageReply):
+        raise RemoteProtocolError("the broker's answer to a pull lacks its fields")
+    status = PullStatus(response.code)
+    pulled = Pulled(status, [], reply.next_begin_offset, reply.min_offset, reply.max_offset)
+    check_pulled(queue, offset, pulled)
+    return pulled
+
+
+def _checked_records(
+    queue: MessageQueue, offset: int, pulled: Pulled, response: Response
+) -> list[MessageRecord]:
+    if pulled.status is not PullStatus.FOUND:
+        return []
+    try:
+        records = decode_records(response.body)
+    except CorruptRecord as error:
+        raise RemoteProtocolError(corrupt_text(queue, offset, error)) from error
+    check_records(queue, offset, pulled.next_offset, records)
+    return records

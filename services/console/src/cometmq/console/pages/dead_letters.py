@@ -4,7 +4,7 @@
 import asyncio
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -204,8 +204,59 @@ def _attempts(message: MessageExt) -> str:
 # -- sending them again ---------------------------------------------------------------------------
 
 
+class _Asked(NamedTuple):
+    """What the form says."""
+
+    group: str
+    topic: str | None
+    rate: int
+    from_start: bool
+    is_ticked: bool
+    """Whether the user ticks dead letters, instead of giving conditions for them."""
+    ids: Sequence[str]
+    """The ticked ones."""
+    choice: Choice
+
+    @property
+    def target(self) -> str:
+        return self.topic or f"the group {self.group}"
+
+
 async def replay(view: View) -> Form:
     """Plan to send dead letters again: the ticked ones, or those that the selection names."""
+    asked = await _asked(view)
+    counting = Replay(asked.group, asked.topic, is_dry=True)
+    await _run(counting, view.admin(), asked)
+    count = len(counting.sent)
+    refusal, remedy = await _refusal(view, asked, count)
+    run = Replay(asked.group, asked.topic, pace=Pace(asked.rate))
+
+    async def perform(client: AdminClient) -> str:
+        await _run(run, client, asked)
+        return _outcome(run, asked)
+
+    facts = {"messages": count, "broken": len(counting.broken),
+             "replayed before": counting.skipped_count}  # fmt: skip
+    return Form(
+        _fields(view, asked),
+        Plan(
+            what=f"Send {counted(count, 'dead letter')} of {asked.group} to {asked.target}",
+            subject=asked.group,
+            before=facts,
+            after=facts,
+            consequences=_consequences(counting, asked),
+            command=_command(view, asked),
+            perform=perform,
+            leads_to=view.href("/dead-letters/group", group=asked.group),
+            refusal=refusal,
+            remedy=remedy,
+            job=_job(view, asked.group, run, count),
+        ),
+        intro="This is a dry run: nothing is sent before you confirm.",
+    )
+
+
+async def _asked(view: View) -> _Asked:
     group = view.needed("group")
     ids = view.many("ids", count_max=TICKED_MAX)
     is_ticked = view.is_set("ticked") or bool(ids)
@@ -214,71 +265,51 @@ async def replay(view: View) -> Form:
         # without the right to read them, a user must not move them, nor learn their keys by counts
         await view.check_readable(dead_letter_topic(group))
     rate = view.number("rate", 50, low=1, high=10_000)
-    from_start = view.is_set("from_start") or is_ticked
-    fields = [
-        Field("group", "Group", "hidden", group),
-        Field("topic", "Send to this topic instead", value=topic or "",
+    choice = _choice(view)
+    if is_ticked:
+        choice = msgspec.structs.replace(choice, ids=frozenset(ids))
+    return _Asked(
+        group, topic, rate, view.is_set("from_start") or is_ticked, is_ticked, ids, choice
+    )
+
+
+def _fields(view: View, asked: _Asked) -> list[Field]:
+    return [
+        Field("group", "Group", "hidden", asked.group),
+        Field("topic", "Send to this topic instead", value=asked.topic or "",
               help="All groups that read the topic get the messages; empty: only this group."),
-        Field("rate", "Messages per second, at most", "number", str(rate)),
-        *(Field(name, label, "hidden" if is_ticked else "text", view.text(name))
+        Field("rate", "Messages per second, at most", "number", str(asked.rate)),
+        *(Field(name, label, "hidden" if asked.is_ticked else "text", view.text(name))
           for name, label in _SELECTION),
         Field("from_start", "Include messages that were replayed before", "check",
-              "1" if from_start else ""),
-        *(Field("ids", "", "hidden", it) for it in ids),
-        *([Field("ticked", "", "hidden", "1")] if is_ticked else []),
+              "1" if asked.from_start else ""),
+        *(Field("ids", "", "hidden", it) for it in asked.ids),
+        *([Field("ticked", "", "hidden", "1")] if asked.is_ticked else []),
     ]  # fmt: skip
-    admin = view.admin()
-    chosen = _choice(view)
-    if is_ticked:
-        chosen = msgspec.structs.replace(chosen, ids=frozenset(ids))
-    counting = Replay(group, topic, is_dry=True)
-    await counting.run(admin, chosen, Replayed(admin, group, is_ignored=from_start))
-    count = len(counting.sent)
-    refusal, remedy = _excess(count), None
-    if view.desk.jobs.running(replaying.name_of(group)) is not None:
-        refusal = f"Dead letters of {group} are being sent again."
-        remedy = Link("See how far it is", view.href(replaying.PATH, group=group))
-    if is_ticked and not ids:
-        refusal = "No dead letter is ticked: tick those to send, or send all that match."
-    if not refusal:
-        refusal, remedy = await why_not_sent(view, group, topic)
-    target = topic or f"the group {group}"
 
-    run = Replay(group, topic, pace=Pace(rate))
 
+async def _run(run: Replay, admin: AdminClient, asked: _Asked) -> None:
+    replayed = Replayed(admin, asked.group, is_ignored=asked.from_start)
+    await run.run(admin, asked.choice, replayed)
+
+
+def _outcome(run: Replay, asked: _Asked) -> str:
+    left = f"; {counted(len(run.broken), 'message')} cannot be sent" if run.broken else ""
+    was_stopped = "Stopped: sent" if run.is_stopping else "Sent"
+    count = counted(len(run.sent), "message")
+    return f"{was_stopped} {count} of {asked.group} to {asked.target}{left}."
+
+
+def _job(view: View, group: str, run: Replay, total: int) -> Job:
     def stop() -> None:
         run.is_stopping = True
 
-    async def perform(client: AdminClient) -> str:
-        await run.run(client, chosen, Replayed(client, group, is_ignored=from_start))
-        left = f"; {counted(len(run.broken), 'message')} cannot be sent" if run.broken else ""
-        was_stopped = "Stopped: sent" if run.is_stopping else "Sent"
-        return f"{was_stopped} {counted(len(run.sent), 'message')} of {group} to {target}{left}."
-
-    facts = {"messages": count, "broken": len(counting.broken),
-             "replayed before": counting.skipped_count}  # fmt: skip
-    return Form(
-        fields,
-        Plan(
-            what=f"Send {counted(count, 'dead letter')} of {group} to {target}",
-            subject=group,
-            before=facts,
-            after=facts,
-            consequences=_consequences(counting, group, topic, rate),
-            command=_command(view, group, topic, rate, from_start=from_start),
-            perform=perform,
-            leads_to=view.href("/dead-letters/group", group=group),
-            refusal=refusal,
-            remedy=remedy,
-            job=Job(
-                replaying.name_of(group),
-                total=count,
-                count=lambda: len(run.sent),
-                stop=stop,
-                page=view.href(replaying.PATH, group=group),
-            ),
-        ),
-        intro="This is a dry run: nothing is sent before you confirm.",
+    return Job(
+        replaying.name_of(group),
+        total=total,
+        count=lambda: len(run.sent),
+        stop=stop,
+        page=view.href(replaying.PATH, group=group),
     )
 
 
@@ -292,15 +323,23 @@ _SELECTION: Final = (
 )
 
 
-def _excess(count: int) -> str:
+async def _refusal(view: View, asked: _Asked, count: int) -> tuple[str, Link | None]:
+    """Return why so many messages cannot be sent now, and the page that helps."""
+    group = asked.group
+    if asked.is_ticked and not asked.ids:
+        return "No dead letter is ticked: tick those to send, or send all that match.", None
+    if view.desk.jobs.running(replaying.name_of(group)) is not None:
+        remedy = Link("See how far it is", view.href(replaying.PATH, group=group))
+        return f"Dead letters of {group} are being sent again.", remedy
     if not count:
-        return "No dead letter is selected that could be sent."
+        return "No dead letter is selected that could be sent.", None
     if count > REPLAYED_MAX:
-        return (
+        text = (
             f"{counted(count, 'message')} are too many for the console (at most"
             f" {REPLAYED_MAX:,}): use the command below, or narrow the selection."
         )
-    return ""
+        return text, None
+    return await why_not_sent(view, group, asked.topic)
 
 
 async def why_not_sent(view: View, group: str, topic: str | None) -> tuple[str, Link | None]:
@@ -320,13 +359,13 @@ async def why_not_sent(view: View, group: str, topic: str | None) -> tuple[str, 
     return "", None
 
 
-def _consequences(counting: Replay, group: str, topic: str | None, rate: int) -> list[Consequence]:
-    count = len(counting.sent)
+def _consequences(counting: Replay, asked: _Asked) -> list[Consequence]:
+    count, topic, rate = len(counting.sent), asked.topic, asked.rate
     found = [
         Consequence(
-            f"All groups that read {topic} get the messages, not only {group}."
+            f"All groups that read {topic} get the messages, not only {asked.group}."
             if topic
-            else f"Only {group} gets the messages, with the full number of attempts.",
+            else f"Only {asked.group} gets the messages, with the full number of attempts.",
             "warn" if topic else "",
         ),
         Consequence("The messages stay dead letters; a message that fails again becomes another."),
@@ -345,17 +384,16 @@ def _consequences(counting: Replay, group: str, topic: str | None, rate: int) ->
     return found
 
 
-def _command(view: View, group: str, topic: str | None, rate: int, *, from_start: bool) -> str:
-    options = ["--rate", str(rate)]
-    if topic:
-        options += ["--topic", topic]
+def _command(view: View, asked: _Asked) -> str:
+    options = ["--rate", str(asked.rate)]
+    if asked.topic:
+        options += ["--topic", asked.topic]
     for name, _ in _SELECTION:
         if text := view.text(name):
             options += [f"--{name}", text]
-    ids = view.many("ids", count_max=TICKED_MAX)
-    options += [word for it in ids for word in ("--id", it)]
-    options += ["--from-start"] if from_start else []
-    return command("dlq replay", group, options=options)
+    options += [word for it in asked.ids for word in ("--id", it)]
+    options += ["--from-start"] if asked.from_start else []
+    return command("dlq replay", asked.group, options=options)
 
 
 PAGES: Final = (

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program `cometmq mcp`: its streams, its end, and clients that misbehave."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from mcp import Client, StdioServerParameters, stdio_client
+
+from cometmq.cli.input import CHUNK_BYTES
+from cometmq.cli.main import COMMANDS
+from cometmq.cli.mcp.server import LINE_BYTES_MAX, WAIT_S, WAITING_MAX, _Answers, _Input
+from cometmq.client.errors import InvalidArgument
+from cometmq.peers.comet import PROGRAM
+
+from .mcp_tools import TIMEOUT_S, Tools
+
+# -- the program ----------------------------------------------------------------------------------
+
+
+def test_the_program_serves_a_client_on_its_standard_streams(suite, tmp_path):
+    async def talk():
+        args = ["mcp", "-n", suite.namesrv, "--audit-dir", str(tmp_path)]
+        command = StdioServerParameters(command=str(PROGRAM), args=args)
+        async with asyncio.timeout(TIMEOUT_S), Client(stdio_client(command)) as client:
+            found = await client.call_tool("cluster", {})
+            assert client.server_info is not None
+            return client.server_info.name, found.structured_content["namesrv"]
+
+    assert asyncio.run(talk()) == ("cometmq", suite.namesrv)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 130), (None, 0)])
+def test_the_program_ends_on_a_signal_and_at_the_end_of_its_input(
+    pipe_to, tmp_path, number, status
+):
+    client = {"name": "test", "version": "1"}
+    params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    child = pipe_to("mcp", "--audit-dir", str(tmp_path))
+    child.stdin.write(json.dumps(hello).encode() + b"\n")
+    child.stdin.flush()
+    assert json.loads(child.stdout.readline())["result"]["serverInfo"]["name"] == "cometmq"
+    if number is None:
+        child.stdin.close()
+    else:
+        child.send_signal(number)
+    assert child.wait(TIMEOUT_S) == status
+
+
+def test_without_the_sdk_one_line_says_how_to_install_it():
+    code = (
+        "import sys; sys.modules['mcp'] = sys.modules['mcp_types'] = None;"
+        "sys.argv = ['cometmq', 'mcp']; from cometmq.cli.entry import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=180
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "install cometmq-cli[mcp]" in done.stderr
+    assert "mcp" in COMMANDS
+
+
+# -- a client that misbehaves ---------------------------------------------------------------------
+
+
+def test_a_line_without_an_end_ends_the_program(tmp_path):
+    """A line of 64 MiB took 1 GB, and one without an end all memory."""
+    done = subprocess.run(
+        [PROGRAM, "mcp", "--audit-dir", str(tmp_path)],
+        input=b"a" * (LINE_BYTES_MAX + CHUNK_BYTES + 1),
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert b"a line of the input has more than 16,777,216 bytes" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+class Stuck:
+    """The stream of a client that reads no answers."""
+
+    def __init__(self):
+        self.is_read = asyncio.Event()
+
+    async def send(self, _answer):
+        await self.is_read.wait()
+
+
+def test_the_input_waits_for_a_client_that_reads_no_answers(monkeypatch):
+    async def next_of(lines):
+        return await anext(lines)
+
+    async def talk():
+        reading, writing = os.pipe()
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(fileno=lambda: reading))
+        stuck, source = Stuck(), _Input()
+        source.answers = _Answers(stuck)
+        os.write(writing, b"one\ntwo\n")
+        lines = aiter(source)
+        async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as tasks:
+            assert await anext(lines) == "one"
+            for _ in range(WAITING_MAX):
+                tasks.create_task(source.answers.send(0))
+            following = tasks.create_task(next_of(lines))
+            await asyncio.wait({following}, timeout=5 * WAIT_S)
+            assert not following.done()
+            stuck.is_read.set()
+            assert await following == "two"
+        assert source.answers.waiting == 0
+        os.close(writing)
+        assert [line async for line in lines] == []
+
+    asyncio.run(talk())
+
+
+def test_calls_that_wait_hold_up_the_input(suite, tmp_path, monkeypatch):
+    calls: set[int] = set()
+    seen = []
+
+    async def noted(*_):
+        seen.append(len(calls))
+        raise InvalidArgument("noted")
+
+    monkeypatch.setattr("cometmq.cli.mcp.server._answer", noted)
+    tools = Tools(suite.namesrv, tmp_path / "audit", calls=calls)
+    assert tools.refusal("cluster") == "noted"
+    assert (seen, calls) == ([1], set())
+    full = _Input()
+    full.calls.update(range(WAITING_MAX))
+    assert full._is_full
