@@ -14,30 +14,75 @@ from cometmq.cli.main import COMMANDS, app
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN
 from cometmq.peers.comet import PROGRAM
 
-LINES_MAX = 40
-WITHOUT_EXAMPLE = {"mqadmin"}
+LINES_MAX = 24
+LISTS = {(): 51, ("mqadmin",): 96}
+"""The pages that list the commands, one or two on a line, with the lines that they may have."""
 OWN = [name for name in COMMANDS if name not in {*MQADMIN, "mqadmin"}]
 
 
+def nodes(path, command):
+    """Yield all commands and groups from this one on."""
+    yield path, command
+    for name, child in getattr(command, "commands", {}).items():
+        yield from nodes((*path, name), child)
+
+
 def paths(path, command):
-    children = getattr(command, "commands", {})
-    if not children:
-        yield path
-    for name, child in children.items():
-        yield from paths((*path, name), child)
+    return [at for at, found in nodes(path, command) if not hasattr(found, "commands")]
+
+
+def page_of(*path):
+    return (
+        CliRunner()
+        .invoke(app, [*path, "--help"], env={"COLUMNS": "80"}, prog_name="cometmq")
+        .output
+    )
+
+
+def options_page():
+    return (
+        CliRunner()
+        .invoke(app, ["help", "options"], env={"COLUMNS": "80"}, prog_name="cometmq")
+        .output
+    )
+
+
+def assert_fits(path, page):
+    lines = page.splitlines()
+    assert len(lines) <= LISTS.get(path, LINES_MAX), path
+    assert max(map(len, lines)) <= 80, path
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_help_page_fits_on_a_screen_and_names_every_option(name):
+    shared = options_page()
+    for path, command in nodes((name,), load_command(name, COMMANDS[name])):
+        page = page_of(*path)
+        assert_fits(path, page)
+        *described, named = (
+            page.partition("ptions:\n")[2].partition(": see cometmq help options")[0].split("\n")
+        )
+        described = "\n".join(described)
+        for option in (it for it in command.params if it.opts[0].startswith("-")):
+            names = [*option.opts, *option.secondary_opts]
+            if option.hidden:
+                assert max(names, key=len) in shared, (path, names)
+            elif f"{option.opts[0]} " in described or f"{option.opts[0]}," in described:
+                assert all(it in described for it in names), (path, names)
+            else:
+                assert min(option.opts, key=len) in named.replace(",", " ").split(), (path, names)
+                assert all(it in shared for it in names if it != "--namesrvAddr"), (path, names)
+
+
+def test_the_lists_of_commands_and_the_page_of_shared_options_fit():
+    assert_fits((), page_of())
+    assert_fits(("options",), options_page())
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_each_help_page_fits_on_a_screen_and_has_an_example(name):
+def test_each_help_page_has_an_example(name):
     for path in paths((name,), load_command(name, COMMANDS[name])):
-        page = (
-            CliRunner()
-            .invoke(app, [*path, "--help"], env={"COLUMNS": "80"}, prog_name="cometmq")
-            .output
-        )
-        lines = page.splitlines()
-        assert len(lines) <= LINES_MAX, path
-        assert max(map(len, lines)) <= 80, path
+        page = page_of(*path)
         assert "EXAMPLE" in page, path
         example = page.partition("EXAMPLE")[2].splitlines()[1]
         assert example.startswith(f"    cometmq {' '.join(path)}".rstrip()), example

@@ -25,9 +25,16 @@ TLS_CONFIG_VARIABLE: Final = "COMETMQ_TLS_CONFIG"
 CONTEXTS_FILE: Final = "cometmq/contexts.json"
 """The file of `cometmq.runtime.contexts` in the user's folder of settings."""
 
+COMMON: Final = "Common"
+"""The panel of options that the help page of a command only names (hints/help_pages.py)."""
+JOINED: Final = "Joined"
+"""The panel of options that a help page shows on the line of the option before."""
+
 AccessKey = Annotated[
     str,
-    typer.Option(envvar="COMETMQ_ACCESS_KEY", help="Access key for brokers with access control."),
+    typer.Option(
+        envvar="COMETMQ_ACCESS_KEY", help="Access key of an account.", rich_help_panel=COMMON
+    ),
 ]
 SecretKey = Annotated[
     str,
@@ -35,11 +42,16 @@ SecretKey = Annotated[
         envvar="COMETMQ_SECRET_KEY",
         show_envvar=True,
         help="Secret key; prefer a file or the environment, which other users cannot see.",
+        rich_help_panel=COMMON,
     ),
 ]
 SecurityToken = Annotated[
     str,
-    typer.Option(envvar="COMETMQ_SECURITY_TOKEN", help="Security token of a temporary account."),
+    typer.Option(
+        envvar="COMETMQ_SECURITY_TOKEN",
+        help="Token of a temporary account.",
+        rich_help_panel=COMMON,
+    ),
 ]
 CredentialsFile = Annotated[
     Path | None,
@@ -47,6 +59,7 @@ CredentialsFile = Annotated[
         "--credentials",
         envvar="COMETMQ_CREDENTIALS",
         help="File with accessKey and secretKey, like RocketMQ's conf/tools.yml.",
+        rich_help_panel=COMMON,
     ),
 ]
 Tls = Annotated[
@@ -54,15 +67,17 @@ Tls = Annotated[
     typer.Option(
         "--tls",
         envvar="COMETMQ_TLS",
-        help="Connect over TLS; servers are verified only if --tls-config sets"
-        " tls.client.authServer=true.",
+        help="Connect over TLS; without --tls-config, servers are not verified.",
+        rich_help_panel=COMMON,
     ),
 ]
 TlsConfig = Annotated[
     Path | None,
     typer.Option(
         envvar=TLS_CONFIG_VARIABLE,
-        help="File with tls.client keys, like RocketMQ's tls.properties; implies --tls.",
+        help="File like RocketMQ's tls.properties; implies --tls; with"
+        " tls.client.authServer=true, servers are verified.",
+        rich_help_panel=COMMON,
     ),
 ]
 
@@ -71,7 +86,8 @@ ContextName = Annotated[
     typer.Option(
         "--context",
         envvar="COMETMQ_CONTEXT",
-        help="Named cluster and account, as made by `cometmq context add`.",
+        help="Named cluster and account.",
+        rich_help_panel=COMMON,
     ),
 ]
 

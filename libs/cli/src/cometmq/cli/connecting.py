@@ -15,6 +15,7 @@ import typer
 from cometmq.cli.access import (
     ACCESS,
     ACCOUNT_DEFAULTS,
+    COMMON,
     NAMESRV_HELP,
     NAMESRV_VARIABLE,
     Access,
@@ -43,7 +44,12 @@ EXIT_INTERRUPTED: Final = 130
 Namesrv = Annotated[
     str,
     typer.Option(
-        "-n", "--namesrv", envvar=NAMESRV_VARIABLE, help=NAMESRV_HELP, callback=namesrv_in_use
+        "-n",
+        "--namesrv",
+        envvar=NAMESRV_VARIABLE,
+        help=NAMESRV_HELP,
+        callback=namesrv_in_use,
+        rich_help_panel=COMMON,
     ),
 ]
 Cluster = Annotated[
@@ -51,13 +57,17 @@ Cluster = Annotated[
 ]
 
 
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
+Yes = Annotated[
+    bool,
+    typer.Option("-y", "--yes", help="Do not ask for confirmation.", rich_help_panel=COMMON),
+]
 DryRunOption = Annotated[
     bool,
     typer.Option(
         "--dry-run",
         help="Check everything, say what would change, and stop.",
         callback=note_dry_run,
+        rich_help_panel=COMMON,
     ),
 ]
 """The option of each command that changes something; `ask` ends the command before the change."""

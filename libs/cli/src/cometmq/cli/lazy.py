@@ -9,6 +9,7 @@ page needs.
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from math import isfinite
 from typing import Any, Final, NamedTuple
@@ -71,6 +72,7 @@ def load_command(name: str, info: CommandInfo) -> Any:
     command.rich_markup_mode = None  # boxes need rich, which is slow to import
     require_finite(command)
     list_untruncated(command)
+    shorten_help(command, takes_global=info.takes_global_options)
     if not info.may_repeat:
         require_single(command)
     return command
@@ -80,6 +82,22 @@ def list_untruncated(command: Any) -> None:
     """Make the help page of a group show the first paragraph of each command's help in full."""
     for child in getattr(command, "commands", {}).values():
         child.short_help = " ".join((child.help or "").partition("\n\n")[0].split())
+
+
+def write_options(command: Any, ctx: Any, formatter: Any, *, takes_global: bool) -> None:
+    """Write the options of a command, and the commands of a group."""
+    pages = import_module("cometmq.cli.hints.help_pages")  # not before a page is wanted
+    pages.write_options(command, ctx, formatter, takes_global=takes_global)
+    if hasattr(command, "commands"):
+        command.format_commands(ctx, formatter)
+
+
+def shorten_help(command: Any, *, takes_global: bool) -> None:
+    """Make the help pages of a command and its subcommands fit on a screen."""
+
+    command.format_options = partial(write_options, command, takes_global=takes_global)
+    for child in getattr(command, "commands", {}).values():
+        shorten_help(child, takes_global=takes_global)
 
 
 def require_finite(command: Any) -> None:
@@ -187,6 +205,10 @@ class LazyGroup(TyperGroup):
         if info is None:
             return None
         return TyperCommand(cmd_name, help=info.help, rich_help_panel=info.panel)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options, and then the commands."""
+        write_options(self, ctx, formatter, takes_global=False)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
         """List the commands last, grouped by panel, so that the help page fits on one screen."""

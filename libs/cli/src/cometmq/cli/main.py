@@ -14,6 +14,7 @@ import typer
 from cometmq.cli.access import (
     ACCESS,
     ACCOUNT_DEFAULTS,
+    COMMON,
     NAMESRV_HELP,
     Access,
     AccessKey,
@@ -231,8 +232,12 @@ Version = Annotated[
     ),
 ]
 
-GlobalNamesrv = Annotated[str, typer.Option("-n", "--namesrv", help=NAMESRV_HELP)]
-GlobalJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+GlobalNamesrv = Annotated[
+    str, typer.Option("-n", "--namesrv", help=NAMESRV_HELP, rich_help_panel=COMMON)
+]
+GlobalJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON for scripts.", rich_help_panel=COMMON)
+]
 
 
 @app.callback()
@@ -250,10 +255,7 @@ def cometmq(  # noqa: PLR0913  # one parameter per option
     as_json: GlobalJson = False,
     _version: Version = False,
 ) -> None:
-    """CometMQ, a message broker for RocketMQ clients.
-
-    The options go before or after the command.
-    """
+    """CometMQ, a message broker for RocketMQ clients."""
 
     info = COMMANDS.get(ctx.invoked_subcommand or "")
     if info is None or info.panel != PROGRAMS:  # programs check the variables of their settings

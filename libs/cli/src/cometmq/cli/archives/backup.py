@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from cometmq.cli.access import ACCESS
+from cometmq.cli.access import ACCESS, JOINED
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.archives.copying import Copy
 from cometmq.cli.archives.form import Folder, Plan, created, is_begun, load, resumed
@@ -31,14 +31,12 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 Rate = Annotated[
     float | None, typer.Option(min=0.001, help="Maximum number of messages per second.")
 ]
-Timeout = Annotated[
-    float, typer.Option(min=0, help="Wait this many seconds for a broker that does not answer.")
-]
+Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait for brokers.")]
 
 
 @app.command()
 def backup(  # noqa: PLR0913  # one parameter per option
-    folder: Annotated[Path, typer.Argument(help="Folder, new or of an unfinished backup.")],
+    folder: Annotated[Path, typer.Argument(help="Folder, new or unfinished.")],
     topic: Annotated[
         list[str] | None, typer.Argument(help="Topics; those of an unfinished backup are known.")
     ] = None,
@@ -53,13 +51,14 @@ def backup(  # noqa: PLR0913  # one parameter per option
     ] = None,
     queue: Annotated[
         list[str] | None,
-        typer.Option("--queue", help="Only BROKER:NUMBER, or BROKER:NUMBER=FIRST:END (offsets)."),
+        typer.Option("--queue", help="Only BROKER:NUMBER, or BROKER:NUMBER=FIRST:END."),
     ] = None,
     groups: Annotated[
-        bool, typer.Option("--groups", help="Save the offsets of all consumer groups, too.")
+        bool, typer.Option("--groups", help="Save the offsets of all groups.")
     ] = False,
     group: Annotated[
-        list[str] | None, typer.Option("-g", "--group", help="Save the offsets of this group.")
+        list[str] | None,
+        typer.Option("-g", "--group", help="Of this group.", rich_help_panel=JOINED),
     ] = None,
     rate: Rate = None,
     timeout: Timeout = 30,
@@ -71,9 +70,8 @@ def backup(  # noqa: PLR0913  # one parameter per option
 ) -> None:
     """Copy messages with their keys, tags and properties into a folder of files.
 
-    Messages that are stored after the start are left out. A command that was interrupted continues
-    when it is repeated. The files are compressed JSON lines: zcat FILE | cometmq produce TOPIC
-    --json-lines. Exit status 1 if messages are damaged, or the broker has deleted some meanwhile.
+    A command that was interrupted continues when it is repeated. The files are compressed lines for
+    produce --json-lines. Exit status 1 if messages are damaged, or were deleted meanwhile.
 
     \b
     EXAMPLES

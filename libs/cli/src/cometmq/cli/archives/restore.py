@@ -58,10 +58,10 @@ def restore(  # noqa: PLR0913  # one parameter per option
     timeout: Timeout = 30,
     progress: Annotated[
         Path | None,
-        typer.Option("--progress", help="File that remembers how far; by default in the folder."),
+        typer.Option("--progress", help="File that remembers how far; or in the folder."),
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Read everything back, and compare it.")
+        bool, typer.Option("--verify/--no-verify", help="Read all back, and compare.")
     ] = True,
     again: Annotated[
         bool, typer.Option("--again", help="Restore once more what was restored before.")
@@ -73,11 +73,11 @@ def restore(  # noqa: PLR0913  # one parameter per option
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send the messages of a backup again, with their ids, keys, tags and properties.
+    """Send the messages of a backup, with their ids, keys, tags and properties.
 
-    Each queue keeps its order. All files are checked before the first message is sent. A
-    command that was interrupted continues when it is repeated. Missing topics are created.
-    Exit status 1 if messages are left out (damaged, or refused by brokers) or differ.
+    All files are checked before the first message is sent. A command that was interrupted continues
+    when it is repeated. Missing topics are created. Exit status 1 if messages are left out or
+    differ.
 
     \b
     EXAMPLES

@@ -15,6 +15,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
+from cometmq.cli.access import JOINED
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, wrong_usage
 from cometmq.cli.consuming.member_source import as_member
 from cometmq.cli.consuming.message_format import HEADERS_FORMAT, HELP, Piece, compiled
@@ -49,22 +50,22 @@ Topic = Annotated[str, typer.Argument(help="Topic to read.")]
 Group = Annotated[
     str | None, typer.Option("-g", "--group", help="Consume as a member; offsets are committed.")
 ]
-Tag = Annotated[str, typer.Option("--tag", help="Only messages with these tags: 'A || B'.")]
+Tag = Annotated[
+    str, typer.Option("--tag", show_default=False, help="Only messages with these tags: 'A || B'.")
+]
 Filter = Annotated[
     str | None, typer.Option("--filter", help="Only what meets this SQL92 condition.")
 ]
 From = Annotated[
     str | None,
-    typer.Option(
-        "--from", show_default="last", help="first, last, a time (90m) or a range @TIME:TIME."
-    ),
+    typer.Option("--from", help="first, last (usual), a time (90m), or @TIME:TIME."),
 ]
 Until = Annotated[
     str | None, typer.Option("--until", help="Only what was stored before; then exit.")
 ]
 Last = Annotated[
     int | None,
-    typer.Option("--last", min=1, max=LAST_MAX, help="Only the N newest messages; then exit."),
+    typer.Option("--last", min=1, max=LAST_MAX, help="Only the N newest; then exit."),
 ]
 Follow = Annotated[
     bool | None,
@@ -76,25 +77,27 @@ Format = Annotated[
 Decode = Annotated[
     Literal["raw", "auto", "json", "msgpack", "text", "hex"],
     typer.Option(
-        "--decode", metavar="FORM", help="auto, json, msgpack, text, hex or raw (as they are)."
+        "--decode",
+        metavar="FORM",
+        show_default=False,
+        help="raw (usual), auto, json, msgpack, text or hex.",
     ),
 ]
-Headers = Annotated[
-    bool, typer.Option("--headers", help="Print position, times and properties, too.")
-]
-Queue = Annotated[
-    str | None, typer.Option("--queue", help="Only this queue, BROKER:NUMBER; not with -g.")
-]
-Offset = Annotated[int | None, typer.Option(min=0, help="Start at this offset of --queue.")]
-Max = Annotated[int | None, typer.Option("--max", min=1, help="Exit after this many messages.")]
+Headers = Annotated[bool, typer.Option("--headers", help="Print position and properties.")]
+Queue = Annotated[str | None, typer.Option("--queue", help="Only BROKER:NUMBER, not with -g.")]
+Offset = Annotated[int | None, typer.Option(min=0, help="At this offset.", rich_help_panel=JOINED)]
+Max = Annotated[int | None, typer.Option("--max", min=1, help="Exit after N messages.")]
 Timeout = Annotated[
-    float | None, typer.Option(min=0.001, help="Exit after this time without a message.")
+    float | None,
+    typer.Option(min=0.001, help="Exit after N s without one.", rich_help_panel=JOINED),
 ]
 Exec = Annotated[
     str | None,
     typer.Option("--exec", metavar="CMD", help="Give each to a command; not 0: retried with -g."),
 ]
-AsJsonLines = Annotated[bool, typer.Option("--json", help="Print each message as a line of JSON.")]
+AsJsonLines = Annotated[
+    bool, typer.Option("--json", help="Print JSON lines.", rich_help_panel=JOINED)
+]
 
 
 @app.command()
@@ -115,17 +118,14 @@ def consume(  # noqa: PLR0913  # one parameter per option
     namesrv: Namesrv = DEFAULT_NAMESRV,
     format_: Format = None,
     decode: Decode = "raw",
-    headers: Headers = False,
     command: Exec = None,
+    headers: Headers = False,
     as_json: AsJsonLines = False,
 ) -> None:
     """Print messages until Ctrl-C, or the end that options set.
 
-    Exit status 1: --timeout passed before --max messages came, queues were not read, --exec failed.
-
     \b
     EXAMPLES
-      cometmq consume orders --last 10 --headers
       cometmq consume orders --from @90m:60m --filter "price > 5" --json
       cometmq consume orders -g billing --exec './bill "$MESSAGE_KEYS"'
     """

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVa
 import typer
 from typer.core import TyperCommand
 
-from cometmq.cli.access import NAMESRV_HELP, namesrv_in_use
+from cometmq.cli.access import COMMON, NAMESRV_HELP, namesrv_in_use
 from cometmq.cli.connecting import ask, wrong_usage
 from cometmq.cli.option_sets import OptionSet, with_option_sets
 from cometmq.cli.output import print_json
@@ -48,6 +48,7 @@ Namesrv = Annotated[
         envvar="NAMESRV_ADDR",
         help=NAMESRV_HELP,
         callback=namesrv_in_use,
+        rich_help_panel=COMMON,
     ),
 ]
 BrokerAddr = Annotated[

@@ -41,23 +41,21 @@ Consume = Annotated[
 ]
 FromMin = Annotated[
     TrueFalse,
-    typer.Option(
-        "-m", "--consumeFromMinEnable", help="Whether the group may start at the first message."
-    ),
+    typer.Option("-m", "--consumeFromMinEnable", help="Start at the first message."),
 ]
 Broadcast = Annotated[
     TrueFalse,
-    typer.Option("-d", "--consumeBroadcastEnable", help="Whether the group may use broadcasting."),
+    typer.Option("-d", "--consumeBroadcastEnable", help="Allow broadcasting."),
 ]
 RetryQueues = Annotated[
     int, typer.Option("-q", "--retryQueueNums", min=0, help="Queues of its retry topic.")
 ]
 RetryMax = Annotated[
     int,
-    typer.Option("-r", "--retryMaxTimes", help="Retries before a message becomes a dead letter."),
+    typer.Option("-r", "--retryMaxTimes", help="Retries before the dead letter."),
 ]
 BrokerId = Annotated[
-    int, typer.Option("-i", "--brokerId", min=0, help="Id of the broker that the group reads from.")
+    int, typer.Option("-i", "--brokerId", min=0, help="Id of the broker to read from.")
 ]
 SlowId = Annotated[
     int,
@@ -65,14 +63,12 @@ SlowId = Annotated[
         "-w",
         "--whichBrokerWhenConsumeSlowly",
         min=0,
-        help="Id of the broker to use when far behind.",
+        help="Id of that for groups far behind.",
     ),
 ]
 Notify = Annotated[
     TrueFalse,
-    typer.Option(
-        "-a", "--notifyConsumerIdsChanged", help="Notify members when other members join or leave."
-    ),
+    typer.Option("-a", "--notifyConsumerIdsChanged", help="Notify members of others."),
 ]
 
 

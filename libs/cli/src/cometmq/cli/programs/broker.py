@@ -44,8 +44,8 @@ Instance = Annotated[
     typer.Option(
         min=1,
         max=INSTANCES_MAX,
-        help="Run the N-th of several brokers with one settings file: its ports are 10 * (N - 1)"
-        " higher, and -N follows its name and folders; instance 1 has the settings as they are.",
+        help="Run the N-th broker of one settings file: its ports are 10 * (N - 1) higher, -N"
+        " follows its name and folders.",
     ),
 ]
 PrintImportant = Annotated[

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cometmq.cli.access import NAMESRV_HELP, namesrv_or_global
+from cometmq.cli.access import COMMON, NAMESRV_HELP, namesrv_or_global
 from cometmq.cli.lazy import imports_of
 from cometmq.cli.option_sets import OptionSet
 from cometmq.cli.output import print_notes
@@ -34,10 +34,22 @@ ConfigFile = Annotated[
     typer.Option("-c", "--config", help="Settings file, in RocketMQ's properties format or TOML."),
 ]
 Namesrv = Annotated[
-    str | None, typer.Option("-n", "--namesrv", help=NAMESRV_HELP, callback=namesrv_or_global)
+    str | None,
+    typer.Option(
+        "-n",
+        "--namesrv",
+        help=NAMESRV_HELP,
+        callback=namesrv_or_global,
+    ),
 ]
 LogLevel = Annotated[
-    str, typer.Option(help="Log level: debug, info, warning or error.", envvar="COMETMQ_LOG_LEVEL")
+    str,
+    typer.Option(
+        help="Log level: debug, info, warning or error.",
+        envvar="COMETMQ_LOG_LEVEL",
+        show_default=False,  # not the same for all programs
+        rich_help_panel=COMMON,
+    ),
 ]
 LogJson = Annotated[
     bool | None,
@@ -45,6 +57,7 @@ LogJson = Annotated[
         "--log-json/--log-text",
         help="Log format; by default text on a terminal, otherwise JSON.",
         envvar="COMETMQ_LOG_JSON",
+        rich_help_panel=COMMON,
     ),
 ]
 
@@ -57,13 +70,13 @@ class RunOptions(OptionSet, frozen=True, kw_only=True):
         typer.Option(
             "-p",
             "--print-settings",
-            help="Print all settings, each with its source, and exit; the status is 1 if a line of"
-            " the file, or a variable, is probably a mistake.",
+            help="Print all settings with their sources, and exit; status 1 if one is probably a"
+            " mistake.",
         ),
     ] = False
     describe_settings: Annotated[
         bool,
-        typer.Option(help="Print what each setting does, its values and its default, and exit."),
+        typer.Option("--describe-settings", help="Print what each setting does, and exit."),
     ] = False
     log_level: LogLevel = "info"
     log_json: LogJson = None

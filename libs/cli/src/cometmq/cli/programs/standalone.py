@@ -78,12 +78,12 @@ DEFAULT_NAMESRV = "127.0.0.1:9876"  # of the other commands
 
 app = typer.Typer(add_completion=False)
 
-Data = Annotated[Path, typer.Option("--data", help="Folder for messages and configuration.")]
+Data = Annotated[Path, typer.Option("--data", help="Folder of messages and settings.")]
 Host = Annotated[
     str,
     typer.Option(
-        help="Address that clients connect to; any address other than 127.0.0.1 opens the ports to"
-        " the network.",
+        help="Address that clients connect to; another than 127.0.0.1 opens the ports to the"
+        " network.",
     ),
 ]
 NamesrvPort = Annotated[int, typer.Option(min=0, max=65535, help="Port of the name server.")]
@@ -92,8 +92,7 @@ BrokerPort = Annotated[
     typer.Option(
         min=0,
         max=65535,
-        help="Port of the broker; the file's listenPort overrides the default. It also listens"
-        " two below and one above it (haListenPort), so 0 is refused.",
+        help="Port of the broker, which also takes N-2 and N+1.",
     ),
 ]
 HttpPort = Annotated[
@@ -101,8 +100,7 @@ HttpPort = Annotated[
     typer.Option(
         min=-1,
         max=65535,
-        help="Port for metrics and health checks; -1 opens none. The file's adminHttpPort overrides"
-        " the default.",
+        help="Metrics, health; -1: none.",
     ),
 ]
 Brokers = Annotated[
@@ -110,8 +108,7 @@ Brokers = Annotated[
     typer.Option(
         min=1,
         max=INSTANCES_MAX,
-        help="Number of brokers, a process each; the N-th has ports 10 * (N - 1) higher, and -N"
-        " after its name and folder.",
+        help="Processes of brokers; the N-th has ports 10 * (N - 1) higher, -N after its name.",
     ),
 ]
 
@@ -120,8 +117,7 @@ ConsolePort = Annotated[
     typer.Option(
         min=-1,
         max=65535,
-        help="Port of the console, pages for a browser; -1 opens none, 0 any free one. Its process"
-        " starts when somebody connects.",
+        help="Or on this one; 0 is any.",
     ),
 ]
 Console = Annotated[
@@ -147,7 +143,8 @@ def standalone(  # noqa: PLR0913, PLR0917  # one parameter per option
 ) -> None:
     """Run name server, broker and txn-checker in one process, until Ctrl-C.
 
-    They continue with the data in the folder; without -c, its broker.conf counts.
+    They continue with the data in the folder. Without -c, its broker.conf counts. listenPort and
+    adminHttpPort of the file win over the defaults.
 
     \b
     EXAMPLE

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq help` and `cometmq version`: the options `--help` and `--version` as commands."""
 
+from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -17,15 +18,20 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def show_help(
     ctx: typer.Context,
     command: Annotated[
-        list[str] | None, typer.Argument(help="Command and subcommand, as in: topic create.")
+        list[str] | None, typer.Argument(help="As in: topic create. Or: options.")
     ] = None,
 ) -> None:
-    """Show help for a command, or list all commands.
+    """Show help for a command or the options that many have, or list all commands.
 
     \b
-    EXAMPLE
+    EXAMPLES
       cometmq help topic create
+      cometmq help options
     """
+    pages = import_module("cometmq.cli.hints.help_pages")
+    if command == [pages.PAGE]:
+        say(pages.options_page(ctx.find_root()), nl=False)
+        return
     args = [*(command or ()), "--help"]
     ctx.find_root().command.main(args, prog_name="cometmq", standalone_mode=False)
 

@@ -60,19 +60,13 @@ def show_cluster(
 ) -> None:
     """Show each broker's role, rates, disk usage and slave lag; exit status 1 if one fails.
 
-    In a group with failover, the number after a broker's name is the brokerId in its settings; name
-    servers list it by another id (--wide).
-
     A broker fails if it does not answer, its account file is broken, a name server lacks it, or no
-    elector looks after its group. A master also fails if it accepts no messages, its group lacks
-    copies, or it is a SYNC_MASTER without a slave; a slave fails if it has no master or cannot
-    follow it. A slave's lag is the number of commit log bytes that its master has but it does not.
+    elector looks after its group. A master also fails if it accepts no messages (unless it was made
+    read-only), its group lacks copies, or it is a SYNC_MASTER without a slave; a slave fails if it
+    has no master or cannot follow it. A slave's lag is in bytes of the commit log.
 
-    Name servers forget a broker as soon as its process has died: use --expect to name the brokers
-    that must be there.
-
-    A broker set aside with wipeWritePerm or brokerPermission is shown as read-only; this is not a
-    failure.
+    Name servers forget dead brokers: --expect names those that must be there. In a group with
+    failover, the number after a broker's name is the brokerId in its settings.
 
     \b
     EXAMPLE

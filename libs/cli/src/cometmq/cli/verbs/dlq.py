@@ -11,6 +11,7 @@ from typing import Annotated, BinaryIO, Final
 import msgspec
 import typer
 
+from cometmq.cli.access import JOINED
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm
 from cometmq.cli.input import has_content
 from cometmq.cli.lookup import known_group
@@ -53,31 +54,32 @@ app = typer.Typer(
 
 Group = Annotated[str, typer.Argument(help="Name of the consumer group.")]
 Rate = Annotated[
-    float | None, typer.Option(min=0.001, help="Maximum number of messages per second.")
+    float | None, typer.Option(min=0.001, help="At most N a second.", rich_help_panel=JOINED)
 ]
-Max = Annotated[int | None, typer.Option("--max", min=1, help="Maximum number of messages.")]
+Max = Annotated[int | None, typer.Option("--max", min=1, help="At most N messages.")]
 
 
 class Selection(OptionSet, frozen=True, kw_only=True):
     """The options that select some of a group's dead letters."""
 
-    tag: Annotated[str | None, typer.Option("--tag", help="Only messages with this tag.")] = None
-    key: Annotated[str | None, typer.Option("--key", help="Only messages with this key.")] = None
+    tag: Annotated[str | None, typer.Option("--tag", help="Only those with this tag.")] = None
+    key: Annotated[
+        str | None,
+        typer.Option("--key", help="Only those with this key.", rich_help_panel=JOINED),
+    ] = None
     origin: Annotated[
-        str | None, typer.Option("--origin", help="Only messages originally sent to this topic.")
+        str | None, typer.Option("--origin", help="Only those first sent to this topic.")
     ] = None
     ids: Annotated[
         list[str] | None,
-        typer.Option("--id", help="Only the message with this id; may be repeated."),
+        typer.Option("--id", help="Only this id; may be repeated."),
     ] = None
     since: Annotated[
         str | None,
-        typer.Option(
-            "--since", help="Only messages dead-lettered since 2026-11-20T10:00Z, or 90m (ago)."
-        ),
+        typer.Option("--since", help="Only since 90m ago, or 2026-11-20T10:00Z."),
     ] = None
     until: Annotated[
-        str | None, typer.Option("--until", help="Only messages dead-lettered before this time.")
+        str | None, typer.Option("--until", help="Only those that became dead letters before.")
     ] = None
 
 
@@ -198,12 +200,10 @@ def export(  # one parameter per option
     count_max: Max = None,
     yes: Yes = False,
 ) -> None:
-    """Write the dead letters of a group to a file that `produce --json-lines` can send.
+    """Write dead letters of a group to a file that `produce --json-lines` can send.
 
-    Asks for confirmation if the file exists and is not empty.
-
-    To send a message again with another body, edit its line, and send the file to the topic; all
-    groups of the topic get it.
+    Asks before it overwrites a file. To send a message again with another body, edit its line, and
+    send the file to the topic; all groups of the topic get it.
 
     \b
     EXAMPLES
@@ -240,11 +240,11 @@ def replay(  # noqa: PLR0913  # one parameter per option
     *,
     selection: Selection,
     count_max: Max = None,
+    rate: Rate = None,
     topic: Annotated[
         str | None,
-        typer.Option("--topic", help="Send to this topic instead, and so to all of its groups."),
+        typer.Option("--topic", help="Send to this topic instead, to all of its groups."),
     ] = None,
-    rate: Rate = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only count the messages that would be sent.")
     ] = False,
@@ -256,13 +256,9 @@ def replay(  # noqa: PLR0913  # one parameter per option
 ) -> None:
     """Resend the dead letters of a group to it; asks for confirmation.
 
-    A replay continues where the last one ended; --from-start sends all dead letters again. Replays
-    that select messages (--tag, --key, --origin, --id, --since, --until) do not move this position.
-
-    Messages keep their keys, properties and original id, and remain dead letters. Messages
-    that are unreadable or that brokers refuse for good, such as too large ones, are reported and
-    skipped. The command refuses a group without retries, because brokers
-    would turn the messages into dead letters again. To change a message first: dlq export.
+    A replay without a selection continues where the last such one ended. Messages keep keys,
+    properties and id, and remain dead letters. Unreadable ones, and those that brokers refuse for
+    good, are skipped. To change a message first: dlq export.
 
     \b
     EXAMPLE

@@ -13,6 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
+from cometmq.cli.access import JOINED
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access, wrong_usage
 from cometmq.cli.input import read_lines
 from cometmq.cli.limits import BriefEnd, with_limit
@@ -53,12 +54,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 Bodies = Annotated[
     list[str] | None,
-    typer.Argument(
-        help="Message bodies; without any, each line of standard input is a message, without its"
-        " line ending."
-    ),
+    typer.Argument(help="Bodies; without any, each line of standard input."),
 ]
-Topic = Annotated[str, typer.Argument(help="Topic; created if the broker allows it.")]
+Topic = Annotated[str, typer.Argument(help="Topic; a broker may create it.")]
 File = Annotated[
     Path | None,
     typer.Option(
@@ -70,10 +68,15 @@ File = Annotated[
         allow_dash=True,
     ),
 ]
-Tag = Annotated[str | None, typer.Option("--tag", help="Tag of the messages.")]
+Tag = Annotated[str | None, typer.Option("--tag", help="Tag.")]
 Keys = Annotated[
     list[str] | None,
-    typer.Option("-k", "--key", help="Message key; may be repeated. 'a b' is two keys."),
+    typer.Option(
+        "-k",
+        "--key",
+        help="Key; may be repeated; 'a b' is two.",
+        rich_help_panel=JOINED,
+    ),
 ]
 Properties = Annotated[
     list[str] | None, typer.Option("-p", "--property", help="Property NAME=VALUE; may be repeated.")
@@ -81,21 +84,29 @@ Properties = Annotated[
 DelayLevel = Annotated[
     int,
     typer.Option(
-        min=0, max=18, help="Deliver later: 1 to 18 are 1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h."
+        min=0,
+        max=18,
+        show_default=False,
+        help="Deliver later: 1 to 18 are 1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h.",
     ),
 ]
-At = Annotated[str | None, typer.Option("--at", help="Deliver at 2026-11-20T10:00Z or local time.")]
-In = Annotated[str | None, typer.Option("--in", help="Deliver after this time: 90m; at most 3d.")]
+At = Annotated[str | None, typer.Option("--at", help="Deliver at 2026-11-20T10:00Z.")]
+In = Annotated[str | None, typer.Option("--in", help="In 90m, or 3d.", rich_help_panel=JOINED)]
 Count = Annotated[
     int | None,
-    typer.Option("--count", min=1, help="Send N messages (cycling), or at most N lines."),
+    typer.Option("--count", min=1, help="Send N messages, or N lines."),
 ]
 Rate = Annotated[
-    float | None, typer.Option(min=0.001, help="Maximum number of messages per second.")
+    float | None,
+    typer.Option(min=0.001, help="At most N a second.", rich_help_panel=JOINED),
 ]
-InFlight = Annotated[int, typer.Option(min=1, max=10_000, help="Concurrent sends; 1 for order.")]
+InFlight = Annotated[
+    int,
+    typer.Option(min=1, max=10_000, show_default=False, help="Sends at a time; 1 keeps the order."),
+]
 Timeout = Annotated[
-    float, typer.Option(min=0, help="Seconds to retry while servers are down or busy.")
+    float,
+    typer.Option(min=0, show_default=False, help="Seconds to retry while servers are busy; 30."),
 ]
 KeyDelimiter = Annotated[
     str | None,
@@ -103,9 +114,7 @@ KeyDelimiter = Annotated[
 ]
 Template = Annotated[
     bool,
-    typer.Option(
-        "--template", help="Replace {{Count}}, {{Unix}}, {{TimeStamp}}, {{ID}}, {{Random 5 20}}."
-    ),
+    typer.Option("--template", help="Replace {{Count}}, {{ID}}, {{Random 5 20}} ..."),
 ]
 JsonLines = Annotated[
     bool, typer.Option("--json-lines", help="Read lines and bodies as `consume --json` prints.")
@@ -139,8 +148,6 @@ def produce(  # noqa: PLR0913  # one parameter per option
     \b
     EXAMPLES
       cometmq produce orders 'order 17' --tag paid --key order-17
-      cometmq produce orders 'order 18' --in 90m
-      cometmq produce orders -K : < keyed-lines.txt
       cometmq produce orders '{"n": {{Count}}}' --template --count 1000 --rate 50
     """
     if body and file:

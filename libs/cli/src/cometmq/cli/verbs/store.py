@@ -280,8 +280,8 @@ def dump(
 ) -> None:
     """Print records in log order, or in the order of one queue.
 
-    If a topic was deleted and created again, --topic leaves out the records of the deleted one,
-    which are no longer in the queues. A line on standard error gives their number.
+    If a topic was deleted and created again, --topic leaves out the records of the deleted one, and
+    gives their number on standard error.
 
     Damaged records are reported on standard error, and the exit status is then 5. With --queue,
     records with damage only in the body are printed as well.

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Help pages that fit on 80 columns and 24 lines: a page only names the options that many commands
+share, and `cometmq help options` describes them.
+
+An option is shared if its panel is `access.COMMON`.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+import typer
+
+from cometmq.cli.access import COMMON, JOINED
+
+PAGE: Final = "options"
+"""The word after `cometmq help` that shows the shared options."""
+_METAVARS: Final = {"str": "TEXT", "int": "N", "float": "N", "true|false": "BOOL"}
+_METAVAR: Final = re.compile(r"<(str|int|float|path|file|true\|false)(?: range)?>")
+_LEAST: Final = re.compile(r" *\[x>=[01]\]|; x>=[01](?=[];])|(?<=\[)x>=[01]; ")
+"""A bound that goes without saying."""
+
+
+def write_options(command: Any, ctx: Any, formatter: Any, *, takes_global: bool) -> None:
+    """Write the arguments and options of a command, the shared ones in one line."""
+    params = command.get_params(ctx)
+    own = [it for it in params if not is_shared(it)]
+    has_arguments = any(it.param_type_name == "argument" for it in params)
+    with formatter.section("Arguments and options" if has_arguments else "Options"):
+        if rows := _rows(own, ctx):
+            formatter.write_dl(rows)
+        shared = [it for it in params if is_shared(it) and not it.hidden]
+        names = [min(it.opts, key=len) for it in shared]
+        names += ["context, account, TLS"] if takes_global else []
+        formatter.write_text(f"{', '.join(names)}: see cometmq help {PAGE}")
+
+
+def is_shared(option: Any) -> bool:
+    """Return whether the pages of commands only name this option."""
+    return getattr(option, "rich_help_panel", "") == COMMON or option.name == "help"
+
+
+def options_page(root: Any) -> str:
+    """Return the page that describes the shared options; `root` is the context of `cometmq`."""
+    formatter = root.make_formatter()
+    params = _options_of_commands()
+    names = {it.opts[-1] for it in params}
+    params += [it for it in root.command.params if is_shared(it) and it.opts[-1] not in names]
+    with formatter.section(
+        "Options that many commands have (-n, --json, accounts, TLS also before them)"
+    ):
+        formatter.write_dl(_rows(params, root))
+    return str(formatter.getvalue())
+
+
+def _options_of_commands() -> list[Any]:
+    from cometmq.cli.connecting import DEFAULT_NAMESRV, DryRunOption, Namesrv, Yes  # noqa: PLC0415
+    from cometmq.cli.output import AsJson  # noqa: PLC0415
+    from cometmq.cli.programs.running import LogJson, LogLevel  # noqa: PLC0415
+    from cometmq.cli.watching import Every  # noqa: PLC0415
+
+    shared = typer.Typer(add_completion=False)
+
+    @shared.command()
+    def options(
+        namesrv: Namesrv = DEFAULT_NAMESRV,
+        yes: Yes = False,
+        dry_run: DryRunOption = False,
+        as_json: AsJson = False,
+        every_s: Every = None,
+        log_level: LogLevel = "info",
+        log_json: LogJson = None,
+    ) -> None: ...
+
+    return list(typer.main.get_command(shared).params)
+
+
+def _rows(params: Iterable[Any], ctx: Any) -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    for param in params:
+        record = param.get_help_record(ctx)
+        if record is None:  # hidden
+            continue
+        names, text = _METAVAR.sub(_metavar, record[0]), _LEAST.sub("", record[1])
+        text = text.replace("[env var: ", "[$")
+        if param.rich_help_panel == JOINED:
+            before, about = rows.pop()
+            names, text = f"{before}, {names}", f"{about} {text}"
+        rows.append((names, text))
+    return rows
+
+
+def _metavar(found: re.Match[str]) -> str:
+    return _METAVARS.get(found[1], found[1].upper())
