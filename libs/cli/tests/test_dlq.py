@@ -11,6 +11,7 @@ import pytest
 from cometmq.cli.verbs.dlq import _opened
 from cometmq.client import ConsumeFrom, ConsumeResult, PushConsumer, PushOptions
 from cometmq.client.errors import ClientError
+from cometmq.insight import times
 from cometmq.peers.processes import wait_until
 
 from .on_terminal import OnTerminal
@@ -177,6 +178,27 @@ def test_dead_letters_are_replayed_to_their_group(ask, topic, dead):
     ask("dlq", "replay", "nobody", "-y").assert_refused(
         1, "no broker knows the consumer group nobody"
     )
+
+
+def test_lists_tell_which_dead_letters_were_sent_again(ask, dead):
+    def sent_again():
+        return {
+            row["body"] for row in ask("dlq", "show", dead, "--json").json if row["replayed_ms"]
+        }
+
+    assert sent_again() == set()
+    assert [line.split()[1] for line in ask("dlq", "show", dead).out.splitlines()[1:]] == ["-"] * 5
+    assert ask("dlq", "replay", dead, "--tag", "odd", "--yes").status == 0
+    wait_until(lambda: len(sent_again()) == 2, 60, "the index of keys")
+    assert sent_again() == {"body 1", "body 3"}
+    (row,) = ask("dlq", "list", dead, "--json").json
+    assert row["sent_again"] == 0, "a selection does not move the position"
+    assert ask("dlq", "replay", dead, "--max", 4, "--yes").status == 0
+    (row,) = ask("dlq", "list", dead, "--json").json
+    assert (row["messages"], row["sent_again"]) == (5, 4)
+    wait_until(lambda: len(sent_again()) >= 4, 60, "the index of keys")
+    at_ms = ask("dlq", "show", dead, "--key", "k1", "--json").json[0]["replayed_ms"]
+    assert times.shown(at_ms) in ask("dlq", "show", dead, "--key", "k1").out
 
 
 def test_a_second_replay_continues_where_the_first_ended(ask, topic, dead):

@@ -8,6 +8,8 @@ import pytest
 from cometmq.client import MessageQueue
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import MessageExt
+from cometmq.insight.life import REPLAYS_MAX, replays_of
+from cometmq.insight.model import Unknown
 from cometmq.insight.replays import Choice, Pace, Replay, Replayed
 from cometmq.remoting.errors import MessageIllegal, SystemBusy
 
@@ -34,6 +36,27 @@ class OneRefuses:
 
     async def commit_offset(self, _group, _queue, end):
         self.end = end
+
+
+class NoneIsSentAgain:
+    """An admin whose cluster has no retry topic."""
+
+    asked = 0
+
+    @property
+    def namesrv(self):
+        return self
+
+    async def route(self, _topic):
+        self.asked += 1
+
+
+async def test_only_the_newest_dead_letters_are_looked_up():
+    admin: Any = NoneIsSentAgain()
+    dead = [it async for it in OneRefuses(None).dead_letters("g")] * 50
+    *older, first = (await replays_of(admin, "g", dead))[: 150 - REPLAYS_MAX + 1]
+    assert older == [Unknown("only the newest 100 are looked up")] * 50
+    assert (first, admin.asked) == (0, REPLAYS_MAX)
 
 
 @pytest.mark.parametrize("error", [MessageIllegal("too large"), InvalidArgument("too large")])

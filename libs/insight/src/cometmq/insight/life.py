@@ -35,6 +35,8 @@ T = TypeVar("T")
 GROUPS_MAX: Final = 50
 """Groups whose retries and dead letters are searched."""
 IN_FLIGHT_MAX: Final = 8
+REPLAYS_MAX: Final = 100
+"""Dead letters of which lists tell when they were sent again: each costs a search."""
 
 
 class Happening(StrEnum):
@@ -115,8 +117,10 @@ async def replays_of(
 ) -> list[int | Unknown]:
     """Return when each dead letter of a group was last sent to it again; 0 for never.
 
-    Replays to other topics are not looked for.
+    `dead` begins with the oldest; only the newest are looked up. Replays to other topics are not
+    looked for.
     """
+    older = len(dead[:-REPLAYS_MAX])
     room = asyncio.Semaphore(IN_FLIGHT_MAX)
 
     async def last_ms(message: MessageExt) -> int | Unknown:
@@ -130,8 +134,9 @@ async def replays_of(
         )
 
     async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(last_ms(it)) for it in dead]
-    return [it.result() for it in asked]
+        asked = [tasks.create_task(last_ms(it)) for it in dead[older:]]
+    unknown = [Unknown(f"only the newest {REPLAYS_MAX} are looked up")] * older
+    return [*unknown, *(it.result() for it in asked)]
 
 
 def place_of(message: MessageExt) -> str:

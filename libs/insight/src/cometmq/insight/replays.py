@@ -2,7 +2,7 @@
 """Dead letters: selection, JSON form, pace, and replays that continue where the last one ended."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
 from cometmq.insight import message_json
+from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import NO_ANSWER, CometError, CommandError
 from cometmq.remoting.names import DLQ_REPLAY_GROUP, dead_letter_topic
@@ -92,6 +93,13 @@ class Replayed:
                 offset = await self._admin.committed_offset(DLQ_REPLAY_GROUP, queue) or 0
                 is_of_older_topic = offset > await self._admin.max_offset(queue)
                 self._begins[queue] = 0 if is_of_older_topic else offset
+
+    def sent_count(self, stats: Mapping[MessageQueue, TopicOffset]) -> int:
+        """Return how many of the dead letters in these queues the positions have passed."""
+        return sum(
+            max(0, min(self._begins.get(queue, 0), it.max_offset) - it.min_offset)
+            for queue, it in stats.items()
+        )
 
     def was_sent(self, message: MessageExt) -> bool:
         """Return whether an earlier replay has sent a message; if so, count it as skipped."""

@@ -36,12 +36,15 @@ from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.client.message import MessageExt
 from cometmq.insight import times
+from cometmq.insight.life import replays_of
+from cometmq.insight.model import Unknown
 from cometmq.insight.replays import Choice, Pace, Replay, Replayed, as_object
 from cometmq.insight.words import counted
 from cometmq.remoting.names import dead_letter_topic
 
 COLUMNS: Final = (
-    "Died", "Queue", "Offset", "Origin topic", "Tag", "Keys", "Body", "Deliveries", "Message id",
+    "Died", "Sent again", "Queue", "Offset", "Origin topic", "Tag", "Keys", "Body", "Deliveries",
+    "Message id",
 )  # fmt: skip
 BODY_CHARS: Final = 60
 """Of a body, `show` prints this many characters."""
@@ -102,7 +105,8 @@ def list_groups(
 ) -> None:
     """List consumer groups that have dead letters, and how many.
 
-    Last is when the newest dead letter was stored; cometmq dlq show lists the messages.
+    Last is when the newest dead letter was stored. Sent again is how many of them dlq replay has
+    sent without a selection; dlq show says it of each message.
 
     \b
     EXAMPLE
@@ -117,14 +121,16 @@ def list_groups(
         for name in groups:
             if group not in {None, name}:
                 continue
-            stats = (await admin.topic_stats(dead_letter_topic(name))).values()
-            count = sum(queue.max_offset - queue.min_offset for queue in stats)
-            last_ms = max((queue.last_update_timestamp for queue in stats), default=0)
-            rows.append([name, count, times.shown(last_ms)])
+            stats = await admin.topic_stats(dead_letter_topic(name))
+            count = sum(queue.max_offset - queue.min_offset for queue in stats.values())
+            last_ms = max((queue.last_update_timestamp for queue in stats.values()), default=0)
+            replayed = Replayed(admin, name, is_ignored=False)
+            await replayed.load()
+            rows.append([name, count, replayed.sent_count(stats), times.shown(last_ms)])
         return rows
 
     rows = ask(namesrv, question)
-    columns = ("Group", "Messages", "Last")
+    columns = ("Group", "Messages", "Sent again", "Last")
     empty = "no group has dead letters" if group is None else f"{group} has no dead letters"
     print_rows(columns, rows, as_json=as_json, empty=empty)
 
@@ -141,6 +147,8 @@ def show(  # one parameter per option
 ) -> None:
     """Show the dead letters of a group; --json includes whole bodies and properties.
 
+    Sent again is when a replay last sent a message to the group; it is told of the newest 100.
+
     RocketMQ's protocol carries no error with a dead letter: the consumer's log says why its
     listener failed. `cometmq dlq replay` sends them again.
 
@@ -149,25 +157,28 @@ def show(  # one parameter per option
       cometmq dlq show billing --since 1d
     """
 
-    async def question(admin: AdminClient) -> list[MessageExt]:
+    more: list[MessageExt] = []
+
+    async def question(admin: AdminClient) -> list[tuple[MessageExt, int | Unknown]]:
         choice = chosen(selection, None if count_max is None else count_max + 1)
         if not await _has_dead_letters(admin, group):
             return []
         found = [message async for message in choice.read(admin, group)]
         _note_if_none(group, len(found))
-        return found
+        more[:] = found[count_max:] if count_max is not None else []
+        found = sorted(found[:count_max], key=lambda it: it.store_timestamp)  # not by queue
+        return list(zip(found, await replays_of(admin, group, found), strict=True))
 
-    messages = ask(namesrv, question)
-    more = messages[count_max:] if count_max is not None else []
-    messages = sorted(messages[:count_max], key=lambda it: it.store_timestamp)  # not by queue
+    letters = ask(namesrv, question)
     notes = [f"only {count_max:,} dead letters are shown: give --max, --since or --key"]
     if as_json:
-        print_json([as_object(message) for message in messages])
+        print_json([as_object(it) | {"replayed_ms": _known(at_ms)} for it, at_ms in letters])
         print_notes(notes if more else [])
         return
     rows: list[list[Cell]] = [
         [
             times.shown(message.store_timestamp),
+            "unknown" if isinstance(at_ms, Unknown) else times.shown(at_ms),
             f"{message.queue.broker_name}:{message.queue.queue_id}",
             message.queue_offset,
             origin_topic(message),
@@ -177,10 +188,14 @@ def show(  # one parameter per option
             message.reconsume_times,
             message.message_id,
         ]
-        for message in messages
+        for message, at_ms in letters
     ]
     print_rows(COLUMNS, rows, as_json=False)
     print_notes(notes if more else [])
+
+
+def _known(at_ms: int | Unknown) -> int | None:
+    return None if isinstance(at_ms, Unknown) else at_ms
 
 
 def _beginning(body: bytes) -> str:

@@ -41,8 +41,6 @@ TICKED_MAX: Final = SHOWN_MAX
 PREVIEW_CHARS: Final = 120
 TIMES_MAX: Final = 50
 """Groups of which the list tells when their newest dead letter was stored."""
-REPLAYS_MAX: Final = 100
-"""Dead letters of which the list tells when they were sent again: each costs a search."""
 _SECTION: Final = "/dead-letters"
 
 
@@ -145,7 +143,7 @@ async def of_group(view: View) -> Shown:
         lines = b"".join(msgspec.json.encode(as_object(it)) + b"\n" for it in found)
         file = Download(lines, f"dead-letters-{re.sub(r'[^A-Za-z0-9_.-]', '_', group)}.jsonl")
         return Shown([], command("dlq export", group), download=file)
-    replayed = await _replays(view, group, found)
+    replayed = await replays_of(view.admin(), group, found)
     names = ("tag", "key", "origin", "id", "since", "until")
     args = {name: view.text(name) for name in names}
     options = [word for name, text in args.items() if text for word in (f"--{name}", text)]
@@ -168,13 +166,6 @@ async def of_group(view: View) -> Shown:
         },
         title=f"Dead letters of {group}",
     )
-
-
-async def _replays(view: View, group: str, found: Sequence[MessageExt]) -> list[int | Unknown]:
-    """Return when each dead letter was last sent again; only the newest are looked up."""
-    older = len(found[:-REPLAYS_MAX])
-    replayed = await replays_of(view.admin(), group, found[older:])
-    return [Unknown(f"only the newest {REPLAYS_MAX} are looked up")] * older + replayed
 
 
 def _row(view: View, group: str, message: MessageExt) -> dict[str, Any]:
