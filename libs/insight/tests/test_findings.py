@@ -312,6 +312,15 @@ def test_a_look_at_accounts_without_access_control_is_no_finding():
         assert len(findings(type(snapshot)(**fields | {"refusals": [refusal]}))) == count
 
 
+def test_a_mistyped_setting_is_no_finding_but_a_denied_change_is():
+    snapshot = seen(master())
+    fields = {it: getattr(snapshot, it) for it in snapshot.__struct_fields__}
+    denied = no_permission("topic:T", is_default=True).remark
+    for remark, count in (("fileReservedTime=x: must be an integer", 0), (denied, 1)):
+        refusal = Refusal("a", 25, 1, remark, "10.0.0.1:5", "", 7, NOW_MS - 60_000, NOW_MS)
+        assert len(findings(type(snapshot)(**fields | {"refusals": [refusal]}))) == count
+
+
 def test_every_rule_is_applied_once():
     folder = pkgutil.iter_modules(rules.__path__, f"{rules.__name__}.")
     written = {

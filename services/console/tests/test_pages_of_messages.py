@@ -229,6 +229,7 @@ async def test_a_delayed_message_is_recalled(live, send):
     assert "is recalled: nobody gets it" in there.text
     form["id"] = "missing"
     refused = await live.web.get("/delayed/recall", params=form, headers={**JSON, **OPERATOR})
+    assert refused.status_code == 404
     assert "no delayed message of the topic Paged with the id missing waits" in refused.text
 
 

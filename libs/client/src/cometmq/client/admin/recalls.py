@@ -13,6 +13,10 @@ from cometmq.remoting.message.properties import PropertyKey, timed_ms
 from cometmq.remoting.names import SCHEDULE_TOPIC
 
 
+class NotWaiting(ClientError):
+    """No delayed message with this id waits."""
+
+
 class Waiting(NamedTuple):
     """A message that waits in a delay level of a broker."""
 
@@ -39,7 +43,7 @@ class Waiting(NamedTuple):
 async def find_waiting(
     admin: AdminClient, masters: Sequence[BrokerAdmin], topic: str, message_id: str
 ) -> list[Waiting]:
-    """Return the waiting messages with an id; raise ClientError if none waits.
+    """Return the waiting messages with an id; raise NotWaiting if there is none.
 
     A message that was resent waits once per send.
     """
@@ -55,7 +59,7 @@ async def find_waiting(
     answers = await admin.ask_each(masters, ask)
     waiting = [Waiting(master, it) for master, found in answers for it in found]
     if not waiting:
-        raise ClientError(
+        raise NotWaiting(
             f"no delayed message of the topic {topic} with the id {message_id} waits: it was"
             " delivered, or the id is wrong"
         )

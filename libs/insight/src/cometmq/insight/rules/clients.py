@@ -219,12 +219,15 @@ def unexpected_refusals(snapshot: Snapshot) -> Sequence[Refusal] | Unknown:
 
 
 def _is_expected(refusal: Refusal) -> bool:
-    """Return whether a CometMQ server sent the request, as a probe or for something that is only
-    created when it is first used.
+    """Return whether a refusal is no push-back: a probe of a CometMQ server, a request of one for
+    something that is only created when it is first used, or a mistyped setting.
 
     A txn-checker asks for transactions before the first one, the console for the accounts of a
-    broker without access control.
+    broker without access control. A wrong value for a setting is a mistake that the tool has told
+    its user.
     """
+    if refusal.code == RequestCode.UPDATE_BROKER_CONFIG and not is_access_refusal(refusal.remark):
+        return True
     if refusal.code == SIGNATURE_PROBE and _WRONG_SIGNATURE in refusal.remark:
         return True
     is_missing = refusal.response == ResponseCode.TOPIC_NOT_EXIST

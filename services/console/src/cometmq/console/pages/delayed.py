@@ -4,7 +4,7 @@
 from typing import Any, Final
 
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.recalls import find_waiting
+from cometmq.client.admin.recalls import NotWaiting, find_waiting
 from cometmq.client.admin.recalls import recall as recall_at
 from cometmq.client.clock import wall_ms
 from cometmq.console.login.gate import may
@@ -113,7 +113,10 @@ async def recall(view: View) -> Form:
     masters = await view.admin().masters()
     if name not in masters:
         raise missing(f"there is no broker {name} with a master")
-    waiting = await find_waiting(view.admin(), [masters[name]], topic, message_id)
+    try:
+        waiting = await find_waiting(view.admin(), [masters[name]], topic, message_id)
+    except NotWaiting as error:
+        raise missing(str(error)) from error
     facts = [it.facts() for it in waiting]
 
     async def perform(client: AdminClient) -> str:
