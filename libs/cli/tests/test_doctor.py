@@ -13,6 +13,7 @@ import pytest
 
 from cometmq.cli.operation import evidence as evidence_module
 from cometmq.cli.operation.diagnosis import OK, diagnose
+from cometmq.cli.operation.doctor import PIPED_CHARS
 from cometmq.cli.operation.evidence import Evidence, Server, read_bundle, write_bundle
 from cometmq.client.admin.figures import BrokerFigures
 from cometmq.insight.finding import Finding, Severity
@@ -122,9 +123,17 @@ def test_the_doctor_examines_a_real_suite_and_a_dead_address(ask, call):
     assert areas["connections"] == areas["names"] == areas["clocks"] == OK
     missing = ask("doctor", "--expect", "nowhere")
     assert (missing.status, "nowhere" in missing.out) == (1, True)
-    dead = call("doctor", "-n", "127.0.0.1:1")
+    dead = call("doctor", "-n", "127.0.0.1:1", "--json")
     assert (dead.status, "name server 127.0.0.1:1: Connection refused" in dead.out) == (1, True)
-    assert "start a name server" in " ".join(dead.out.split())
+    assert "start a name server" in dead.out
+
+
+def test_the_table_of_the_doctor_is_for_readers_also_in_a_pipe(call):
+    dead = call("doctor", "-n", "127.0.0.1:1")
+    assert dead.status == 1
+    assert max(map(len, dead.out.splitlines())) <= PIPED_CHARS
+    words = dead.out.split()
+    assert all(words.count(it) for it in ("namesrv-unreachable.md", "NAMESRV_ADDR", "refused"))
 
 
 def test_a_bundle_is_private_and_the_doctor_reads_it(ask, call, tmp_path):

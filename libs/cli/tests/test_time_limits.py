@@ -6,10 +6,14 @@ import re
 import signal
 from contextlib import asynccontextmanager
 from time import monotonic
+from typing import Any
 
 import pytest
 
-from cometmq.cli.limits import BriefEnd
+from cometmq.cli.consuming.consume import Printer
+from cometmq.cli.consuming.source import Source, Unread
+from cometmq.cli.limits import BriefEnd, Limit
+from cometmq.cli.outcome import MISSING
 
 from .every_verb import verbs
 
@@ -23,6 +27,7 @@ WORDS: dict[str, list[list[object]]] = {
     "backup": [["{folder}/other", "T"]],
     "restore": [["{folder}/backup", "--yes", "--again"]],
     "topic analyse": [["T"]],
+    "lag": [[], ["g"], ["--report", "{folder}/lag.html"]],
 }
 """What each command with a --timeout asks of the topic T."""
 
@@ -89,6 +94,30 @@ def test_a_bench_beside_a_silent_broker_ends_with_a_line(call, cluster, stored):
     assert done.status == 1
     assert f"{cluster.addresses['broker-a']} did not answer" in done.err
     assert "Traceback" not in done.err
+
+
+class ComingEnds:
+    """A broker that answers, and never delivers what it has."""
+
+    asked = 0
+
+    async def unread(self, _positions, _faults):
+        self.asked += 1
+        return Unread({"broker-a": "1 queue not read"}, is_coming=True)
+
+
+async def test_consume_waits_a_part_of_its_limit_more_for_what_a_broker_has():
+    ends: Any = ComingEnds()
+    printer = Printer(Source(1, ends), "T", lambda *_: b"", Limit(0.4))
+    begin = monotonic()
+    try:
+        async with asyncio.timeout(10):
+            assert await printer.print_all(None) == 0
+        took_s = monotonic() - begin
+    finally:
+        MISSING.clear()
+    assert ends.asked == 2
+    assert 0.5 <= took_s < 0.75  # it was 0.8
 
 
 @asynccontextmanager

@@ -24,6 +24,8 @@ REQUEST_SHARE: Final = 0.25
 REQUEST_MS_MIN: Final = 1_000
 LAST_WAIT_S: Final = 2.0
 """Wait for messages, unless the limit is shorter, even if the start has used up the limit."""
+LAST_WAIT_SHARE: Final = 0.25
+"""Part of a limit for messages that a broker is known to have when the limit has passed."""
 AGAIN_S: Final = 0.2
 """Pause between the interruptions of an end, which may consist of several steps."""
 
@@ -47,16 +49,16 @@ class Limit:
         """Begin anew, because a message has come."""
         self._since = monotonic()
 
-    def wait_s(self) -> float | None:
-        """Return how long to wait for the next message; None means without end."""
+    def wait_s(self, *, is_last: bool = False) -> float | None:
+        """Return how long to wait for the next message; None means without end.
+
+        `is_last` is set after the limit has passed, for what a broker is known to have.
+        """
         if self.limit_s is None:
             return None
-        return max(self._since + self.limit_s - monotonic(), self.last_wait_s)
-
-    @property
-    def last_wait_s(self) -> float:
-        """The least time to wait for a message that a broker is known to have."""
-        return LAST_WAIT_S if self.limit_s is None else min(LAST_WAIT_S, self.limit_s)
+        if is_last:
+            return min(LAST_WAIT_S, LAST_WAIT_SHARE * self.limit_s)
+        return max(self._since + self.limit_s - monotonic(), min(LAST_WAIT_S, self.limit_s))
 
     async def start(self, starting: Awaitable[T]) -> T:
         """Wait for the start of a client; raise ClientError if it takes longer than the limit."""

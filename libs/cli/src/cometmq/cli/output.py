@@ -35,15 +35,19 @@ def print_rows(
     as_json: bool,
     title: str = "",
     empty: str = "",
+    piped_chars: int | None = None,
 ) -> None:
     """Print a table or, in JSON, a list of objects with snake_case keys.
+
+    In a pipe or a file, each row is one line of any width, unless `piped_chars` limits it: a table
+    of sentences is for readers there, too.
 
     If there are no rows, `empty` is printed on standard error; it states what was not found.
     """
     if as_json:
         print_json(as_objects(columns, rows))
         return
-    _tables().print_rows(columns, rows, title)
+    _tables().print_rows(columns, rows, title, piped_chars=piped_chars)
     if empty and not rows and not MISSING:
         print_notes([empty])
 

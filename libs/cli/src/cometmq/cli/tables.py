@@ -31,20 +31,27 @@ STYLES: Final[Mapping[str, str]] = {
 Cell = str | int | float | bool | None | list[str] | list[int]
 
 
-def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str) -> None:
+def print_rows(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    title: str,
+    *,
+    piped_chars: int | None = None,
+) -> None:
     """Print a table with right-aligned numbers.
 
-    On a terminal that is too narrow, headings and cells wrap at spaces, then the widest column
-    wraps anywhere; if that is not enough, each row becomes a block of names and values. Nothing is
-    truncated, so ids can still be copied.
+    On a terminal that is too narrow, and in a pipe or a file above `piped_chars`, headings and
+    cells wrap at spaces, then the widest column wraps anywhere; if that is not enough, each row
+    becomes a block of names and values. Nothing is truncated, so ids can still be copied.
     """
     shown = [[_shown(cell).replace("\n", "\\n") for cell in row] for row in rows]
     numbers = [
         bool(rows) and all(_is_number(row[at]) for row in rows) for at in range(len(columns))
     ]
-    if not sys.stdout.isatty() and _print_plain([columns, *shown], numbers, title):
+    piped_max = piped_chars or UNBOUNDED_CHARS
+    if not sys.stdout.isatty() and _print_plain([columns, *shown], numbers, title, piped_max):
         return
-    _print_rich_rows(columns, rows, shown, title)
+    _print_rich_rows(columns, rows, shown, title, piped_chars or sys.maxsize)
 
 
 def _print_rich_rows(
@@ -52,13 +59,14 @@ def _print_rich_rows(
     rows: Sequence[Sequence[Cell]],
     shown: Sequence[Sequence[str]],
     title: str,
+    piped_max: int,
 ) -> None:
     from rich.console import Console  # noqa: PLC0415  # 60 ms that pipes and files save
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     texts = [[name, *(row[index] for row in shown)] for index, name in enumerate(columns)]
-    widths = _layout(texts, Console().width if sys.stdout.isatty() else sys.maxsize)
+    widths = _layout(texts, Console().width if sys.stdout.isatty() else piped_max)
     if widths is None:
         _print_blocks(columns, rows, title)
         return
@@ -134,16 +142,21 @@ def _print_rich_facts(facts: Mapping[str, Cell], title: str) -> None:
     _print(table, title)
 
 
-def _print_plain(lines: Sequence[Sequence[str]], numbers: Iterable[bool], title: str) -> bool:
+def _print_plain(
+    lines: Sequence[Sequence[str]],
+    numbers: Iterable[bool],
+    title: str,
+    width_max: int = UNBOUNDED_CHARS,
+) -> bool:
     """Print a table to a pipe or a file, byte for byte as rich does, in a hundredth of the time.
 
     Returns False, and prints nothing, for what rich prints in another way: columns of no width,
-    tabs, names of several lines, and whatever is wider than `UNBOUNDED_CHARS`.
+    tabs, names of several lines, and whatever is wider than `width_max`.
     """
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     width = max(cell_len(title), sum(widths) + PADDING * (len(widths) - 1))
     has_tab = "\t" in title or any("\t" in text for line in lines for text in line)
-    if not all(widths) or not widths or width > UNBOUNDED_CHARS or has_tab:
+    if not all(widths) or not widths or width > width_max or has_tab:
         return False
     if any("\n" in line[0] for line in lines):
         return False

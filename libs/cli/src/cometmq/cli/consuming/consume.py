@@ -264,7 +264,7 @@ class Printer:
         out, source = sys.stdout.buffer, self._source
         is_last_wait = False
         while self.count != count_max:
-            printed = await self._next()
+            printed = await self._next(is_last=is_last_wait)
             if printed is None:
                 if source.is_finished:
                     break
@@ -296,7 +296,7 @@ class Printer:
             print_errors([f"message {message.message_id}: the command ended with {end}"])
         return bool(status)
 
-    async def _next(self) -> Printed | None:
+    async def _next(self, *, is_last: bool) -> Printed | None:
         if not self._source.empty():
             return self._source.get_nowait()
         self._is_waiting = True
@@ -304,7 +304,7 @@ class Printer:
             asyncio.get_running_loop().call_later(HINT_S, self._hint)
             self._is_hint_due = False
         try:
-            async with asyncio.timeout(self._limit.wait_s()):
+            async with asyncio.timeout(self._limit.wait_s(is_last=is_last)):
                 return await self._source.get()
         except TimeoutError:
             return None

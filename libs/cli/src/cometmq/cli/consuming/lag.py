@@ -2,7 +2,7 @@
 """`cometmq lag`: how far consumer groups are behind, in messages and in time."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -58,6 +58,9 @@ GROUP_COLUMNS: Final = (
 MISSING_COLUMN: Final = "Missing brokers"
 """Names the brokers without which a group's figures are lower bounds."""
 
+Ask = Callable[[Callable[[CommandAdmin], Awaitable[Any]]], Any]
+"""Runs a query against the cluster."""
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -71,13 +74,16 @@ def lag(  # noqa: PLR0913  # one parameter per option
         Path | None,
         typer.Option(
             "--report",
-            help="Write an HTML page of the groups, worst first; - is standard output.",
+            help="Write an HTML page, worst first; - is standard output.",
             dir_okay=False,
         ),
     ] = None,
     sort: Annotated[
         str, typer.Option(help="Column to sort by; the largest first, names from A.")
     ] = "",
+    timeout: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds for servers that do not answer.")
+    ] = None,
     every_s: Every = None,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -86,8 +92,6 @@ def lag(  # noqa: PLR0913  # one parameter per option
 
     The exit status is 1 if brokers or groups had to be left out; they are named in the output. The
     figures of a group with missing brokers are lower bounds.
-
-    --report asks before overwriting a file that is not a lag report.
 
     Unread since is when the oldest unread message was stored. The column Skips counts messages that
     the group will never read, because its committed offset is beyond the end of the queue.
@@ -101,13 +105,28 @@ def lag(  # noqa: PLR0913  # one parameter per option
             raise wrong_usage("give --report or --watch, not both")
         if sort:
             raise wrong_usage("give --report or --sort, not both: a report has the worst first")
-        _write_report(report, namesrv, group, topic, as_json=as_json, yes=yes)
+        _write_report(
+            report,
+            partial(ask, namesrv, limit_s=timeout),
+            namesrv,
+            group,
+            topic,
+            as_json=as_json,
+            yes=yes,
+        )
         return
     columns = GROUP_COLUMNS if group is None else QUEUE_COLUMNS
     at = columns.index(column_named(sort, columns)) if sort else None
     view = partial(_group_view, group=group) if group is not None else _groups_view
     trend: deque[float | None] = deque(maxlen=LOOKS_MAX)
-    show = partial(view, namesrv, topic=topic, as_json=as_json, trend=trend, at=at)
+    show = partial(
+        view,
+        partial(ask, namesrv, limit_s=timeout),
+        topic=topic,
+        as_json=as_json,
+        trend=trend,
+        at=at,
+    )
     if every_s is None:
         show()()
     else:
@@ -115,7 +134,7 @@ def lag(  # noqa: PLR0913  # one parameter per option
 
 
 def _group_view(
-    namesrv: str,
+    ask_all: Ask,
     *,
     group: str,
     topic: str | None,
@@ -146,7 +165,7 @@ def _group_view(
         notes += await missing_level_notes(admin)
         return states, members.count, missing, notes, empty
 
-    states, members, missing, notes, empty = ask(namesrv, question)
+    states, members, missing, notes, empty = ask_all(question)
 
     def show() -> None:
         total, skips, behind_s, since = _total(states)
@@ -169,7 +188,14 @@ def _group_view(
 
 
 def _write_report(
-    file: Path, namesrv: str, group: str | None, topic: str | None, *, as_json: bool, yes: bool
+    file: Path,
+    ask_all: Ask,
+    namesrv: str,
+    group: str | None,
+    topic: str | None,
+    *,
+    as_json: bool,
+    yes: bool,
 ) -> None:
     module = import_module("cometmq.cli.consuming.lag_report")  # 20 ms that the table saves
 
@@ -182,7 +208,7 @@ def _write_report(
         topics = (it.topic for row in found.groups for it in row.topics)
         return found, await unread_notes(admin, topics)
 
-    found, notes = ask(namesrv, question)
+    found, notes = ask_all(question)
     module.write(found, file)
     for row in found.failed:
         note_left_out(row.group, row.error)
@@ -197,7 +223,7 @@ def _write_report(
 
 
 def _groups_view(
-    namesrv: str,
+    ask_all: Ask,
     *,
     topic: str | None,
     as_json: bool,
@@ -237,7 +263,7 @@ def _groups_view(
         return rows
 
     worst_first = GROUP_COLUMNS.index("Lag") if at is None else at
-    rows = sorted_rows(ask(namesrv, question), worst_first)
+    rows = sorted_rows(ask_all(question), worst_first)
 
     def show() -> None:
         empty = f"no consumer group has offsets{_inside(topic)} yet"

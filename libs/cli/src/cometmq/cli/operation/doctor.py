@@ -15,6 +15,9 @@ from cometmq.cli.say import say
 from cometmq.insight.finding import Severity
 from cometmq.insight.times import shown
 
+WRONG_COLUMNS: Final = ("Level", "Area", "What", "What to do", "Runbook")
+PIPED_CHARS: Final = 100
+"""Width of the table in a pipe or a file, as in a mail; scripts read JSON."""
 COLUMNS: Final = ("Area", "Level", "What", "What to do", "Runbook")
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -76,7 +79,7 @@ def _print(evidence: Evidence, verdicts: list[Verdict], *, is_old: bool) -> None
         rows: list[list[Cell]] = [
             [it.level, it.area, it.text, it.advice or None, it.runbook or None] for it in wrong
         ]
-        print_rows(("Level", "Area", "What", "What to do", "Runbook"), rows, as_json=False)
+        print_rows(WRONG_COLUMNS, rows, as_json=False, piped_chars=PIPED_CHARS)
         say()
     say(f"Nothing is wrong with: {fine or '-'}")
 
