@@ -157,6 +157,7 @@ BAD = {
     "fileReservedTime=0": "fileReservedTime=0: must be an integer >= 1 (from file FILE:1)",
     "ratio=1": "ratio=1: must be a number > 0 and < 1 (from file FILE:1)",
     "traceOn=maybe": "traceOn=maybe: must be true or false (from file FILE:1)",
+    "traceOn=" + "x" * 201: f"traceOn={'x' * 200}...: must be true or false (from file FILE:1)",
     "traceOn=": "traceOn=: must be true or false (from file FILE:1)",
     "traceOn=1": "traceOn=1: must be true or false (from file FILE:1)",
     "listenPort=": "listenPort=: must be an integer 0..65535 (from file FILE:1)",

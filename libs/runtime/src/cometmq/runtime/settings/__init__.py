@@ -14,7 +14,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -34,6 +34,9 @@ from cometmq.runtime.settings.mistakes import LINE_FORM, Mistakes
 from cometmq.runtime.variables import unread, unread_line
 
 S = TypeVar("S", bound=msgspec.Struct)
+
+VALUE_CHARS_MAX: Final = 200
+"""Characters of a wrong value that its error shows: answers and logs contain it."""
 
 _NUMBERS = ("0", "1")
 _INTEGER_END = 1 << 63  # as a Java long; the native path fails with larger limits
@@ -452,6 +455,8 @@ def _convert(field: SettingsField, raw: object, origin: Origin) -> object:
 
 def _invalid(field: SettingsField, value: object, origin: Origin, more: str = "") -> SettingsError:
     shown = HIDDEN if field.is_secret else str(value).replace("\n", "\\n")
+    if len(shown) > VALUE_CHARS_MAX:
+        shown = f"{shown[:VALUE_CHARS_MAX]}..."
     return SettingsError(f"{field.name}={shown}: must be {field.expected}{more}{_source(origin)}")
 
 
