@@ -109,7 +109,7 @@ def answer() -> None:
 def decode() -> list[MessageExt]:
     """Decode the answer to a pull into messages."""
     pulled = Pulled(PullStatus.FOUND, [], 39, 0, 100)
-    step = PULLER._decode(PULL_BODY, QUEUE, 0, SUBSCRIPTION, pulled)  # noqa: SLF001  # the step
+    step = PULLER._decode(PULL_BODY, 32, QUEUE, 0, SUBSCRIPTION, pulled)  # noqa: SLF001  # the step
     with suppress(StopIteration):  # it does not wait for small bodies
         step.send(None)
     return pulled.messages

@@ -144,6 +144,20 @@ async def test_the_same_message_twice_is_refused(cluster: MemoryCluster, lies: L
             await consumer.pull(QUEUE_0, 0)
 
 
+async def test_no_more_messages_are_taken_than_were_asked_for(
+    cluster: MemoryCluster, lies: Lies
+) -> None:
+    await send(cluster, *texts(40))
+    raw = b"".join(cluster.broker.queues.read("T", 0, 0, 40))
+    lies.answer = said(FOUND, 40, 0, 40, raw)
+    async with PullConsumer("cg", cluster.namesrv) as consumer:
+        pulled = await consumer.pull(QUEUE_0, 0, count_max=8)
+    assert (len(pulled.messages), pulled.next_offset) == (8, 8)
+    async with AdminClient(cluster.namesrv) as admin:
+        pulled = await admin.broker(cluster.broker.address).pull("T", 0, 0, count_max=8)
+    assert (len(pulled.messages), pulled.next_offset) == (8, 8)
+
+
 @pytest.mark.parametrize("following", [-5, 2**63 - 1])
 async def test_lies_are_not_committed(
     cluster: MemoryCluster, lies: Lies, following: int, caplog: pytest.LogCaptureFixture

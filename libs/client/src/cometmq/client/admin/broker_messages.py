@@ -54,7 +54,7 @@ class BrokerMessages(BrokerCalls):
     async def message_at(self, physical_offset: int, *, topic: str | None = None) -> MessageExt:
         """Return the message at a commit log offset."""
         header = queries.ViewMessageById(physical_offset, topic)
-        found = await self._messages(await self.invoke(Code.VIEW_MESSAGE_BY_ID, header))
+        found = await self._messages(await self.invoke(Code.VIEW_MESSAGE_BY_ID, header), 1)
         if not found:
             raise RemoteProtocolError("the broker's answer lacks the message")
         return found[0]
@@ -81,7 +81,7 @@ class BrokerMessages(BrokerCalls):
         response = await self.invoke(Code.QUERY_MESSAGE, header, ok=ok)
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return []
-        messages = await self._messages(response)
+        messages = await self._messages(response, count_max)
         if is_unique_key:
             return [message for message in messages if message.message_id == key]
         return [m for m in messages if key in m.keys and m.topic == topic]
@@ -124,7 +124,7 @@ class BrokerMessages(BrokerCalls):
         response = await self.invoke(Code.PULL_MESSAGE, header, ok=_PULLED)
         queue = MessageQueue(topic, self.name or self.address, queue_id)
         pulled = _checked_answer(queue, offset, response)
-        records = _checked_records(queue, offset, pulled, response)
+        records = _checked_records(queue, offset, pulled, response, max(1, count_max))
         if expression == ALL_TAGS and pulled.status in _READ:
             gaps = missing_offsets(records, offset, pulled.next_offset, pulled.min_offset)
             if gaps:
@@ -195,11 +195,11 @@ class BrokerMessages(BrokerCalls):
             self._on_damage(DAMAGED, damage_text(message))
         return message
 
-    async def _messages(self, response: Response) -> list[MessageExt]:
+    async def _messages(self, response: Response, count_max: int) -> list[MessageExt]:
         try:
             messages: list[MessageExt] = []
             plain_bytes = 0
-            for record in decode_records(response.body):
+            for record in decode_records(response.body, count_max):
                 if plain_bytes > PLAIN_BYTES_MAX:
                     raise RemoteProtocolError(
                         f"the bodies in the answer of the broker {self.address} decompress to more"
@@ -227,13 +227,16 @@ def _checked_answer(queue: MessageQueue, offset: int, response: Response) -> Pul
 
 
 def _checked_records(
-    queue: MessageQueue, offset: int, pulled: Pulled, response: Response
+    queue: MessageQueue, offset: int, pulled: Pulled, response: Response, count_max: int
 ) -> list[MessageRecord]:
+    """Return the first records; if there are more, the next pull begins behind them."""
     if pulled.status is not PullStatus.FOUND:
         return []
     try:
-        records = decode_records(response.body)
+        records = decode_records(response.body, count_max)
     except CorruptRecord as error:
         raise RemoteProtocolError(corrupt_text(queue, offset, error)) from error
+    if sum(record.size for record in records) < len(response.body):
+        pulled.next_offset = min(pulled.next_offset, records[-1].queue_offset + 1)
     check_records(queue, offset, pulled.next_offset, records)
     return records

@@ -11,6 +11,7 @@ but never written.
 """
 
 import struct
+import sys
 from enum import IntEnum
 from typing import Any, Final
 from zlib import crc32
@@ -141,11 +142,13 @@ def decode_record(buffer: Buffer, offset: int = 0, *, check_crc: bool = False) -
     return MessageRecord(*values)
 
 
-def decode_records(buffer: Buffer) -> list[MessageRecord]:
-    """Return the records of a pull answer; raise CorruptRecord if the last one is incomplete."""
+def decode_records(buffer: Buffer, count_max: int = sys.maxsize) -> list[MessageRecord]:
+    """Return the records of a pull answer, or the first `count_max` of them; raise CorruptRecord if
+    the last one is incomplete.
+    """
     records: list[MessageRecord] = []
     offset = 0
-    while offset < len(buffer):
+    while offset < len(buffer) and len(records) < count_max:
         record = decode_record(buffer, offset)
         records.append(record)
         offset += record.size
