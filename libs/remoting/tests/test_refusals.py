@@ -3,6 +3,7 @@ import pytest
 
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import (
+    REMARK_CHARS_MAX,
     AccessDenied,
     CommandError,
     ServerError,
@@ -96,3 +97,9 @@ def test_a_master_that_cannot_be_reached_is_not_called_overloaded(
 ) -> None:
     text = explained(ResponseCode.SYSTEM_BUSY, remark, "10.0.0.1:10911", is_access=False)
     assert text.startswith(meaning)
+
+
+def test_an_error_keeps_the_beginning_of_a_long_remark():
+    error = command_error(1, "x" * 16_000_000)
+    assert error.remark == "x" * REMARK_CHARS_MAX + "... (16000000 characters)"
+    assert command_error(1, "x" * REMARK_CHARS_MAX).remark == "x" * REMARK_CHARS_MAX

@@ -423,9 +423,17 @@ CANNOT_SERVE: Final = frozenset({ServerError, ServiceNotAvailable, SystemBusy})
 """Refusals that concern the broker rather than the request; subclasses have their own meaning."""
 
 
+REMARK_CHARS_MAX: Final = 8_192
+"""Characters of a remark that an error keeps: it is logged at each retry, and an answer may contain
+16 MB.
+"""
+
+
 def command_error(code: int, remark: str | None, address: str = "") -> CommandError:
     """Return the error for an answer's code; an unknown code yields the base class."""
     text = remark or ""
+    if len(text) > REMARK_CHARS_MAX:
+        text = f"{text[:REMARK_CHARS_MAX]}... ({len(text)} characters)"
     kind = _BY_CODE.get(code)
     error = CommandError(code, text) if kind is None else kind(text)
     if isinstance(error, ServerError | NoPermission) and is_access_refusal(text):
