@@ -326,8 +326,10 @@ def test_nobody_is_told_to_create_the_group_of_dlq_replay(ask):
 
 def test_a_group_that_moves_to_the_time_of_a_message_reads_it_again(ask, topic):
     group = f"{topic}-readers"
-    ask("topic", "create", topic, "--queues", 1)
-    ask("produce", topic, *range(64))  # several are stored in the same millisecond
+    # A second queue may have no message of that time, and then begins with an older one.
+    topic = f"{topic}-one-queue"
+    assert ask("topic", "create", topic, "--queues", 1).status == 0
+    assert ask("produce", topic, *range(64)).status == 0  # several in the same millisecond
     read = ("consume", topic, "-g", group, "--json", "--timeout", 60, "--max")
     lines = ask(*read, 64, "--from", "first").out.splitlines()
     messages = [json.loads(line) for line in lines]
@@ -335,7 +337,7 @@ def test_a_group_that_moves_to_the_time_of_a_message_reads_it_again(ask, topic):
     assert ask("group", "reset", group, topic, "--to", shown(stored_ms), "--yes").status == 0
     expected = [it["message_id"] for it in messages if it["store_timestamp"] >= stored_ms]
     again = [json.loads(line)["message_id"] for line in ask(*read, len(expected)).out.splitlines()]
-    assert sorted(again) == sorted(expected)  # a group's members may handle them side by side
+    assert again == expected
 
 
 def test_messages_deleted_before_a_group_read_them_are_counted():
