@@ -55,7 +55,7 @@ NAMES = (
 TEXT = """html head meta title link script body a header svg circle path span div
 button form input nav ul li main h1 h2 h3 p section article dl
 dt dd footer time code table caption thead tbody tr th td label select
-option strong details summary pre datalist textarea figure figcaption line text"""
+option strong details summary pre datalist textarea figure figcaption line text meter progress"""
 KINDS = set(TEXT.split())
 
 

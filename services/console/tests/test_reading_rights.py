@@ -14,13 +14,12 @@ from cometmq.console.login.roles import Role, User
 from cometmq.console.login.sessions import Session
 from cometmq.console.pages import ACTIONS, PAGES
 from cometmq.insight.snapshot import look
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.errors import AccessDenied, ConnectFailed, SettingsError
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.names import dead_letter_topic, retry_topic
 from cometmq.remoting.signature import SessionCredentials
 
 from .desks import ADMIN, JSON, OPERATOR, VIEWER
+from .marked import READERS, marked_messages
 from .test_on_a_suite import log_in
 
 RULES = "viewer=logs-*, public; operator=orders*,%DLQ%team"
@@ -112,45 +111,14 @@ async def test_a_role_sees_no_tag_of_another_topic_among_what_waits(
 
 
 MARK = "zq7mark"
-READERS = {
-    "/messages", "/message", "/topic/analysis", "/dead-letters/group", "/dead-letters/edit",
-    "/delayed/level", "/transactions", "/transactions/one",
-}  # fmt: skip
-"""The pages that show a part of a message to those who may read it."""
 
 
 async def test_no_page_and_no_form_shows_a_part_of_a_hidden_message(
     plain_suite, plain_admin, sites
 ):
     """All of them are asked, with names and ids of the topic, its group and its transaction."""
-    dead = dead_letter_topic("masked")
-    for topic in ("Masked", dead, retry_topic("masked")):
-        await plain_admin.create_topic(topic, queue_count=1)
-    await plain_admin.create_group(SubscriptionGroupConfig(group_name="masked"))
-
-    async def unknown(*_args):
-        return TransactionState.UNKNOWN
-
-    parts: dict[str, Any] = {"tag": MARK, "keys": (MARK,), "properties": {MARK: MARK}}
-    halves = TransactionProducer(
-        "masked-halves", plain_suite.namesrv, execute=unknown, check=unknown
-    )
-    async with Producer("maskers", namesrv=plain_suite.namesrv) as producer, halves:
-        sent = await producer.send(Message("Masked", MARK.encode(), **parts))
-        await producer.send(Message(dead, MARK.encode(), **parts))
-        await producer.send(Message("Masked", MARK.encode(), delay_level=15, **parts))
-        await halves.send_in_transaction(Message("Masked", MARK.encode(), **parts))
+    cases = await marked_messages(plain_suite, plain_admin, "Masked", MARK)
     found = await look(plain_admin)
-    ((broker, master),) = (await plain_admin.masters()).items()
-    message = await plain_admin.view_message(sent.message_id, "Masked")
-    (letter,) = [it async for it in plain_admin.dead_letters("masked")]
-    *_, half = [it async for it in master.open_transactions()]
-    common = {"topic": "Masked", "group": "masked", "broker": broker, "level": "15"}
-    cases = [
-        {**common, "name": "Masked", "id": message.offset_message_id},
-        {**common, "name": "masked", "id": letter.offset_message_id},
-        {**common, "name": broker, "id": f"{half.broker}:{half.offset}"},
-    ]
 
     async def shown_to(who, rules):
         site = sites(admin=plain_admin, readableTopics=rules)
