@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tests.tidy.syntax import statements
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMBERS = sorted(
@@ -34,7 +35,7 @@ OPTIONAL = {
 def imported_by(member: Path) -> set[str]:
     found: set[str] = set()
     for path in (member / "src").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in statements(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 found |= {name.name for name in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.tidy.syntax import statements
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SOURCES: Final = [
@@ -60,7 +61,7 @@ def classes_in(texts: Mapping[Path, str]) -> dict[str, list[Known]]:
     """Return what each class name stands for; several modules may define it."""
     known: defaultdict[str, list[Known]] = defaultdict(list)
     for text in texts.values():
-        for node in ast.walk(ast.parse(text)):
+        for node in statements(ast.parse(text)):
             if isinstance(node, ast.ClassDef):
                 known[node.name].append((set(members_of(node)), set(map(name_of, node.bases))))
     return known

@@ -183,26 +183,26 @@ def test_entries_of_many_keys_are_spilled_before_those_of_many_messages(monkeypa
 def test_a_job_that_runs_for_long_lets_no_index_entries_pile_up(monkeypatch, loss, jobs_end):
     monkeypatch.setattr(index_module, "UNWRITTEN_BYTES_MAX", 200_000)
     disk = MemoryDisk()
-    settings = small_settings(mapped_file_size_commit_log=1 << 20, max_index_num=20_000)
+    settings = small_settings(mapped_file_size_commit_log=1 << 20, max_index_num=10_000)
     rig = StoreRig(disk, settings)
     rig.put(keyed(0))
     (job,) = rig.store.jobs(rig.clock.advance(10_000))
     index = rig.store.upkeep.index
-    for number in range(1, 13):  # they fill two files, and half a third one
+    for number in range(1, 7):  # they fill two files, and half a third one
         put_keyed(rig, number)
         assert index.unwritten_bytes <= 200_000
     job.run()
     if jobs_end or not loss:
         job.done(None)
         rig.work(6 * jobs_end)
-    check_keys(rig, 13)
+    check_keys(rig, 7)
     if loss:
         rig.flush(rig.clock.advance(10_000))
         getattr(disk, loss)()
     else:
         rig.store.close()
     rig = StoreRig(disk, settings)
-    check_keys(rig, 13)
+    check_keys(rig, 7)
     rig.store.close()
     assert verify_store("/store", disk=disk, settings=settings).findings == []
 
