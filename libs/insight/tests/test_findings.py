@@ -146,6 +146,8 @@ def test_each_fault_is_found(rule):
     assert CASES[rule].text in found[rule].text
     assert (ROOT / "docs" / "runbooks" / found[rule].runbook).is_file()
     assert found[rule].command.startswith("cometmq ")
+    assert found[rule].remedy
+    assert found[rule].since.ms > 0
     assert f"/{found[rule].page}" in {it.path for it in PAGES}
 
 

@@ -5,8 +5,11 @@ import re
 from contextlib import AsyncExitStack
 
 from cometmq.client import ConsumeFrom, ConsumeResult, Message, Producer, PushConsumer, PushOptions
+from cometmq.client.admin.figures import BrokerFigures
 from cometmq.client.testing import eventually
+from cometmq.insight.model import Broker, BrokerState, Disk
 
+from .desks import snapshot
 from .message_pages import data, page
 
 HOUR_S = 3_600
@@ -58,7 +61,10 @@ async def test_lag_and_loss_without_members(live, plain_suite, plain_admin):
     assert loss_s > (kept_h - 1) * HOUR_S
     rows = {it["name"]: it for it in await data(live, "/topics")}
     assert (rows["Left"]["messages"], rows["Left"]["groups"]) == (3, ["left"])
-    text = await page(live, "/topics", find="Left")
+    text = await page(live, "/topics", find="Left", sort="-lag")
+    (row,) = [it for it in text.split("<tr") if ">Left<" in it]
+    shown = re.sub(r"\s*<[^>]+>\s*", "|", row)
+    assert shown.count("|3|") == 2, "its messages, and its largest lag"
     headings = re.findall(r'<th scope="col".*?>([^<>]+)<', text)
     assert {"In", "Messages", "Groups", "Largest lag"} <= {it.strip() for it in headings}
 
@@ -81,3 +87,17 @@ async def test_messages_are_found_by_tag_and_sql(live, plain_suite, plain_admin)
     assert await found(sql="size > 1") == {"2", "3"}
     assert await found(sql="size > 1 AND TAGS = 'odd'") == {"3"}
     assert await found(sql="size > 9") == set()
+
+
+async def test_copies_are_shown_with_their_roles_and_lag(sites):
+    site = sites()
+    copies = [
+        Broker("c", "a", number, f"a{number}:1", BrokerState(BrokerFigures(), Disk(0.5), behind))
+        for number, behind in ((0, None), (1, 6 << 20))
+    ]
+    site.snapshot = snapshot(site.clock, brokers=copies)
+    text = await page(site, "/brokers")
+    rows = [re.sub(r"\s*<[^>]+>\s*", "|", it) for it in text.split("<tr") if 'scope="row"' in it]
+    assert ["|master|" in it for it in rows] == [True, False]
+    assert ["|slave|" in it for it in rows] == [False, True]
+    assert ["6.0 MiB" in it for it in rows] == [False, True]

@@ -288,6 +288,33 @@ async def test_a_producer_that_is_gone_is_not_asked(live, half):
     assert "No producer of the group half-producers is connected" in there.text
 
 
+async def test_a_connected_producer_is_asked_and_ends_the_transaction(live, plain_suite, half):
+    asked = []
+
+    async def unknown(*_args):
+        return TransactionState.UNKNOWN
+
+    async def check(message):
+        asked.append(message.body)
+        return TransactionState.COMMIT
+
+    await live.log_in("operator")
+    async with TransactionProducer(
+        "half-producers", plain_suite.namesrv, execute=unknown, check=check
+    ) as producer:
+        await producer.send_in_transaction(Message("Halves", b"another"))  # makes it known
+
+        async def ended():
+            form = {"id": half, "outcome": "commit"}
+            shown = await live.web.get("/transactions/resolve", params=form, headers=JSON)
+            return "already ended" in str(shown.json()["plan"]["refusal"])
+
+        done = await carry_out(live, "/transactions/check", {"id": half})
+        assert "was asked" in (await live.web.get(done.headers["location"])).text
+        await eventually(ended)
+    assert b"half a <b>" in asked
+
+
 @pytest.mark.parametrize("place", ["nobody:1", "x", ":", "vm:99999999", NASTY])
 async def test_an_unknown_transaction_is_named(live, half, place):
     answer = await live.web.get("/transactions/one", params={"id": place}, headers=JSON)

@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from markupsafe import escape
 
 from cometmq.client.admin import AdminClient
 from cometmq.console import pages
@@ -23,6 +24,8 @@ from .desks import ADMIN, JSON, OPERATOR, hidden
 from .marked import READERS, marked_messages
 from .test_hostile_names import NAMES, Inspector, hostile
 
+WITH_CLIENTS_OR_JOBS = {"/group/member", "/dead-letters/progress"}
+"""Pages about what must be running; test_on_a_suite.py and test_replaying.py show them."""
 SOURCES = Path(pages.__file__).parent.glob("*.py")
 READ = re.compile(r"""\bview\.\w+\(\s*"(\w+)\"""")
 ARGUMENTS = sorted(
@@ -204,6 +207,25 @@ async def test_hostile_names_are_only_text_on_every_page_and_form(sites, routes,
             inspector = Inspector()
             inspector.feed(answer.text)
             assert inspector.faults == [], path
+
+
+async def test_each_page_has_a_twin_and_a_command(plain_suite, plain_admin, sites):
+    cases = await marked_messages(plain_suite, plain_admin, "Twins", MARK)
+    site = sites(admin=plain_admin)
+    site.snapshot = await look(plain_admin)
+    told = set()
+    for path in [it.path for it in PAGES]:
+        for params in [*cases, {"name": "disk-full.md"}, {"name": cases[0]["broker"]}]:
+            page = await site.web.get(path, params=params, headers=OPERATOR)
+            twin = await site.web.get(path, params=params, headers={**OPERATOR, **JSON})
+            assert twin.status_code == page.status_code, path
+            if page.status_code == 200:
+                answer = twin.json()
+                assert answer.keys() == {"data", "command", "as_of_ms", "unanswered"}, path
+                assert answer["command"].startswith("cometmq "), path
+                assert escape(answer["command"]) in page.text, path
+                told.add(path)
+    assert {it.path for it in PAGES} - told == WITH_CLIENTS_OR_JOBS
 
 
 async def test_hostile_messages_are_only_text_on_every_page_and_form(

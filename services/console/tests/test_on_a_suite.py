@@ -177,7 +177,7 @@ async def test_a_group_from_its_creation_to_its_end(desk, suite):
         assert "cachedMsgCount" not in page.text
         assert not re.search(r">\d{13}<", page.text), "times are readable"
         page = await desk.web.get("/group/member", params={**asked, "stack": "1"})
-        assert "<pre" in page.text
+        assert re.search(r"<pre[^>]*>[^<]*deliver[^<]*File", page.text), "stacks of tasks"
         page = await desk.web.get("/group/delete?name=steppers")
         assert "stop them first" in page.text
 
@@ -251,6 +251,9 @@ async def test_a_broker_shows_where_memory_and_time_go(desk):
     page = await desk.web.get("/broker", params={"name": name})
     for text in ("Where memory goes", "Where time goes", "Slowest send", "Used of the limit"):
         assert text in page.text
+    disk = (await desk.web.get("/broker", params={"name": name}, headers=JSON)).json()
+    assert 0 < disk["data"]["broker"]["state"]["disk"]["used_ratio"] < 1
+    assert re.search(r"Used disk</dt>\s*<dd>[\d.]+ %", page.text)
     assert "Memory" in (await desk.web.get("/brokers")).text
 
 
