@@ -42,6 +42,7 @@ from cometmq.remoting.transport.tls_contexts import WatchedContext, renewing, se
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.places import check_port, listening, prepare_folder
+from cometmq.runtime.process.memory import release_free_memory
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.settings.faults import Faults
 from cometmq.runtime.tasks import every
@@ -152,6 +153,7 @@ class ConsoleApp:
             stack.push_async_callback(desk.jobs.close)
             await self._serve(desk, folder, stack)
             self._started = stack.pop_all()
+        release_free_memory()  # which the imports have left: 0.9 MB; it takes 4 ms
         if self._http is not None:
             self._http.add_ready_check("console", self.fault)
             self._http.add_settings("console", self._loaded.as_table)

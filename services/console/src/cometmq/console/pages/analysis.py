@@ -2,7 +2,7 @@
 """The analysis of a topic: what a sample of its messages says, and its clone."""
 
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
@@ -14,17 +14,17 @@ from cometmq.console.web.page import Page, Shown, View
 from cometmq.console.web.problems import Problem, bad
 from cometmq.console.web.tables import Column
 from cometmq.insight import times
-from cometmq.insight.definitions.cloning import clone, prepare_clone
-from cometmq.insight.sampling.bounds import Bounds
-from cometmq.insight.sampling.figures import Figures, Names
-from cometmq.insight.sampling.reading import Analysis, QueueShare, analyse
 from cometmq.insight.words import command, listed
+
+if TYPE_CHECKING:
+    from cometmq.insight.sampling.figures import Figures, Names
+    from cometmq.insight.sampling.reading import Analysis, QueueShare
 
 SAMPLES: Final = (1_000, 5_000, 20_000)
 BYTES_MAX: Final = 128 << 20
 TIME_MS: Final = 8_000
 
-QUEUES: Final[list[Column[QueueShare]]] = [
+QUEUES: "Final[list[Column[QueueShare]]]" = [
     Column("broker", "Broker", lambda it: it.broker),
     Column("queue", "Queue", lambda it: it.queue, "number"),
     Column("messages", "Messages", lambda it: it.messages, "number"),
@@ -34,6 +34,9 @@ QUEUES: Final[list[Column[QueueShare]]] = [
 
 async def analysis(view: View) -> Shown:
     """Read a sample of a topic and show what it says."""
+    from cometmq.insight.sampling.bounds import Bounds  # noqa: PLC0415  # 0.1 MB, rarely needed
+    from cometmq.insight.sampling.reading import analyse  # noqa: PLC0415
+
     name = view.needed("name")
     await view.check_readable(name)
     wanted = view.number("sample", SAMPLES[0], low=1, high=SAMPLES[-1])
@@ -70,7 +73,7 @@ async def analysis(view: View) -> Shown:
     )  # fmt: skip
 
 
-def _lines(figures: Figures) -> list[tuple[str, int, int, int]]:
+def _lines(figures: "Figures") -> list[tuple[str, int, int, int]]:
     """Return the percentiles of sizes, ages and keys, side by side."""
     words = {0: "least", 50: "median", 100: "most"}
     return [
@@ -81,7 +84,7 @@ def _lines(figures: Figures) -> list[tuple[str, int, int, int]]:
     ]
 
 
-def _kinds(found: Analysis) -> list[tuple[str, Names]]:
+def _kinds(found: "Analysis") -> "list[tuple[str, Names]]":
     figures = found.figures
     return [
         ("Keys", figures.keys), ("Tags", figures.tags), ("Producers", figures.hosts),
@@ -98,6 +101,8 @@ async def prepare(view: View) -> Form:
     ]
     if not new:
         return Form(fields, intro=f"Messages and groups of {name} are not copied.")
+    from cometmq.insight.definitions.cloning import clone, prepare_clone  # noqa: PLC0415  # as above
+
     try:
         found = await prepare_clone(view.admin(), name, new)
     except ClientError as error:
