@@ -74,6 +74,15 @@ def test_each_help_page_fits_on_a_screen_and_names_every_option(name):
                 assert all(it in shared for it in names if it != "--namesrvAddr"), (path, names)
 
 
+def test_the_program_uses_all_columns_of_a_terminal():
+    """Typer's own runner forces a width, so the pages above prove nothing about the program."""
+    env = {**os.environ, "COLUMNS": "80"}  # noqa: TID251  # of a child
+    done = subprocess.run(
+        [PROGRAM, "produce", "-h"], capture_output=True, env=env, check=True, timeout=120
+    )
+    assert done.stdout.decode() == page_of("produce")
+
+
 def test_the_lists_of_commands_and_the_page_of_shared_options_fit():
     assert_fits((), page_of())
     assert_fits(("options",), options_page())

@@ -28,6 +28,7 @@ from cometmq.cli.access import (
     note_unread_variables,
 )
 from cometmq.cli.failures import print_error, print_missing, print_wrong_usage
+from cometmq.cli.hints.help_pages import page_columns
 from cometmq.cli.lazy import EXIT_USAGE, CommandInfo, LazyGroup
 from cometmq.cli.mqadmin import ALIASES
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
@@ -293,7 +294,8 @@ def _run() -> int:
     DAMAGES.clear()
     status: Any = 0
     try:
-        status = app(standalone_mode=False) or 0  # click would print usage errors on four lines
+        # Otherwise, click would print usage errors on four lines.
+        status = app(standalone_mode=False, terminal_width=page_columns()) or 0
     except SystemExit as end:
         status = end.code
     except OutputFailed:

@@ -53,12 +53,10 @@ def backup(  # noqa: PLR0913  # one parameter per option
         list[str] | None,
         typer.Option("--queue", help="Only BROKER:NUMBER, or BROKER:NUMBER=FIRST:END."),
     ] = None,
-    groups: Annotated[
-        bool, typer.Option("--groups", help="Save the offsets of all groups.")
-    ] = False,
+    groups: Annotated[bool, typer.Option("--groups", help="Save offsets of all groups.")] = False,
     group: Annotated[
         list[str] | None,
-        typer.Option("-g", "--group", help="Of this group.", rich_help_panel=JOINED),
+        typer.Option("-g", "--group", help="Save those of one.", rich_help_panel=JOINED),
     ] = None,
     rate: Rate = None,
     timeout: Timeout = 30,

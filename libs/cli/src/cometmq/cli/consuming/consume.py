@@ -85,7 +85,9 @@ Decode = Annotated[
 ]
 Headers = Annotated[bool, typer.Option("--headers", help="Print position and properties.")]
 Queue = Annotated[str | None, typer.Option("--queue", help="Only BROKER:NUMBER, not with -g.")]
-Offset = Annotated[int | None, typer.Option(min=0, help="At this offset.", rich_help_panel=JOINED)]
+Offset = Annotated[
+    int | None, typer.Option(min=0, help="From this offset.", rich_help_panel=JOINED)
+]
 Max = Annotated[int | None, typer.Option("--max", min=1, help="Exit after N messages.")]
 Timeout = Annotated[
     float | None,

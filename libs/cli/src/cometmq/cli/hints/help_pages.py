@@ -6,6 +6,7 @@ An option is shared if its panel is `access.COMMON`.
 """
 
 import re
+import shutil
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -19,6 +20,16 @@ _METAVARS: Final = {"str": "TEXT", "int": "N", "float": "N", "true|false": "BOOL
 _METAVAR: Final = re.compile(r"<(str|int|float|path|file|true\|false)(?: range)?>")
 _LEAST: Final = re.compile(r" *\[x>=[01]\]|; x>=[01](?=[];])|(?<=\[)x>=[01]; ")
 """A bound that goes without saying."""
+
+
+_COLUMNS_MAX: Final = 80
+
+
+def page_columns() -> int:
+    """Return the width of help pages: of the terminal, but at most 80 columns; click's default is
+    two columns less, which wraps many lines.
+    """
+    return min(shutil.get_terminal_size().columns, _COLUMNS_MAX)
 
 
 def write_options(command: Any, ctx: Any, formatter: Any, *, takes_global: bool) -> None:

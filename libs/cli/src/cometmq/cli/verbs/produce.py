@@ -74,7 +74,7 @@ Keys = Annotated[
     typer.Option(
         "-k",
         "--key",
-        help="Key; may be repeated; 'a b' is two.",
+        help="A key; may be repeated; 'a b' is two.",
         rich_help_panel=JOINED,
     ),
 ]
@@ -91,14 +91,14 @@ DelayLevel = Annotated[
     ),
 ]
 At = Annotated[str | None, typer.Option("--at", help="Deliver at 2026-11-20T10:00Z.")]
-In = Annotated[str | None, typer.Option("--in", help="In 90m, or 3d.", rich_help_panel=JOINED)]
+In = Annotated[str | None, typer.Option("--in", help="Or in 90m, 3d.", rich_help_panel=JOINED)]
 Count = Annotated[
     int | None,
-    typer.Option("--count", min=1, help="Send N messages, or N lines."),
+    typer.Option("--count", min=1, help="Send N messages or lines."),
 ]
 Rate = Annotated[
     float | None,
-    typer.Option(min=0.001, help="At most N a second.", rich_help_panel=JOINED),
+    typer.Option(min=0.001, help="Send N a second.", rich_help_panel=JOINED),
 ]
 InFlight = Annotated[
     int,
@@ -106,7 +106,7 @@ InFlight = Annotated[
 ]
 Timeout = Annotated[
     float,
-    typer.Option(min=0, show_default=False, help="Seconds to retry while servers are busy; 30."),
+    typer.Option(min=0, help="Seconds to retry at busy servers."),
 ]
 KeyDelimiter = Annotated[
     str | None,
