@@ -20,7 +20,9 @@ class Queue:
 
 
 def place(lane, count):
-    return lane.place(0, count, 100, 1 << 20, 1_700_000_000_000, {}, lambda _topic, _id: Queue())
+    return accel.LaneRuns(lane).place(
+        0, count, 100, 1 << 20, 1_700_000_000_000, {}, lambda _topic, _id: Queue()
+    )
 
 
 @pytest.mark.parametrize("serialization", [0, 1])
@@ -87,7 +89,7 @@ def test_a_delayed_send_goes_to_its_level_and_is_answered_with_its_own_queue():
     assert [count for count, *_ in lane.stage(data, object(), HOST, 10)] == [3]
     queues = {("T", 1): Queue()}
     created: dict[tuple[str, int], Queue] = {}
-    _, _, records, entries, _, groups = lane.place(
+    _, _, records, entries, _, groups = accel.LaneRuns(lane).place(
         0, 3, 100, 1 << 20, 7_000, queues,
         lambda topic, queue: created.setdefault((topic, queue), Queue()),
     )  # fmt: skip
@@ -146,7 +148,7 @@ def test_a_connection_is_kept_only_while_its_sends_are_staged():
     assert sys.getrefcount(peer) == before
     lane.stage(send(), peer, HOST, 10)
     assert sys.getrefcount(peer) > before
-    lane.release()
+    accel.LaneRuns(lane).release()
     assert sys.getrefcount(peer) == before
 
 
@@ -177,18 +179,18 @@ def test_forgotten_topics_stay_with_what_is_staged():
     assert [part[0] for part in lane.stage(send(), object(), HOST, 10)] == [0]
     lane.learn("U", 1)
     assert place(lane, 1)[5][0][1].counts()[0][0][0] == "T"
-    lane.release()
+    accel.LaneRuns(lane).release()
     assert lane.staged_count == 0
 
 
 def test_a_commit_may_be_placed_again_and_ends_where_the_file_does():
     lane = make_lane()
     lane.stage(send() * 3, object(), HOST, 10)
-    size = len(place(lane, 1)[2])
+    size, runs = len(place(lane, 1)[2]), accel.LaneRuns(lane)
     for _ in range(2):
-        done = lane.place(0, 3, 0, 2 * size + 8, 1, {}, lambda _topic, _id: Queue())
+        done = runs.place(0, 3, 0, 2 * size + 8, 1, {}, lambda _topic, _id: Queue())
         assert (done[0], len(done[2])) == (2, 2 * size)
-    assert lane.place(0, 3, 0, 2 * size + 7, 1, {}, lambda _topic, _id: Queue())[0] == 1
+    assert runs.place(0, 3, 0, 2 * size + 7, 1, {}, lambda _topic, _id: Queue())[0] == 1
 
 
 def test_impossible_arguments_raise():
@@ -198,7 +200,7 @@ def test_impossible_arguments_raise():
     with pytest.raises(IndexError):
         place(lane, 1)
     with pytest.raises(IndexError):
-        lane.unplaced(0, 1)
+        accel.LaneRuns(lane).unplaced(0, 1)
     data = send()
     assert lane.stage(data, object(), bytes(16), 10) == [(0, 0, 0, len(data))]
 
@@ -246,7 +248,9 @@ def test_absorbed_keys_are_linked_like_those_of_one_commit(commits):
     for key_count, now_ms in commits:
         lane, keys = make_lane(), " ".join(f"{offset}-{at}" for at in range(key_count))
         lane.stage(send(i=f"KEYS\x01{keys}"), object(), HOST, 100)
-        placed = lane.place(0, 1, offset, 1 << 20, now_ms * 1_000, {}, lambda *_: Queue())
+        placed = accel.LaneRuns(lane).place(
+            0, 1, offset, 1 << 20, now_ms * 1_000, {}, lambda *_: Queue()
+        )
         natives.append(placed[4])
         rows.append(KeyedRows([("T", key, offset, now_ms * 1_000) for key in keys.split()]))
         offset += len(placed[2])

@@ -15,6 +15,7 @@ mod placing;
 mod pull_lane;
 mod range;
 mod send_lane;
+mod send_runs;
 mod sockets;
 mod staging;
 mod syncs;
@@ -30,6 +31,7 @@ use keys::LaneKeys;
 use lending::{LentAnswers, Loan};
 use pull_lane::PullLane;
 use send_lane::SendLane;
+use send_runs::LaneRuns;
 use sockets::Sockets;
 use syncs::LogSyncer;
 use tls::{TlsContext, TlsFault, TlsSession};
@@ -44,6 +46,7 @@ fn interface() -> u32 {
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", interface())?;
     module.add_class::<SendLane>()?;
+    module.add_class::<LaneRuns>()?;
     module.add_class::<LaneAnswers>()?;
     module.add_class::<LaneKeys>()?;
     module.add_class::<LaneAccounts>()?;

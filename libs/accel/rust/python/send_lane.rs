@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lane of sends: stages requests and builds what a commit stores.
+//! The connections' end of the lane of sends: stages requests until a commit places them
+//! (`send_runs.rs`).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,15 +8,12 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyString};
 
 use super::access::LaneAccounts;
 use super::answers::LaneAnswers;
-use super::keys::LaneKeys;
-use super::placing::{Placed, place_requests};
 use super::pull_lane::PullLane;
-use crate::answers::{Answer, Answers, Ended, Template};
-use crate::commit::Place;
+use crate::answers::Template;
 use crate::host::Host;
 use crate::pull::answer::PlainTemplate;
 use crate::send_back::{BackGroup, Backs};
@@ -26,15 +24,16 @@ use crate::transactions::Transactions;
 /// and learned again.
 const QUEUES_MAX: usize = 1 << 20;
 
+/// The plain sends of one commit.
 #[pyclass(module = "cometmq.accel")]
 pub(crate) struct SendLane {
-    stage: Stage,
-    template: Arc<Template>,
+    pub(crate) stage: Stage,
+    pub(crate) template: Arc<Template>,
     /// The names of `Stage::push_own_topics`.
     own_topics: Vec<Py<PyString>>,
-    names: Vec<Py<PyString>>,
-    chunks: Vec<Py<PyBytes>>,
-    peers: Vec<Py<PyAny>>,
+    pub(crate) names: Vec<Py<PyString>>,
+    pub(crate) chunks: Vec<Py<PyBytes>>,
+    pub(crate) peers: Vec<Py<PyAny>>,
     peer_of: HashMap<usize, u32>,
     queue_count: usize,
 }
@@ -225,67 +224,6 @@ impl SendLane {
     fn drop_from(&mut self, first: usize) {
         self.stage.drop_from(first);
     }
-
-    fn release(&mut self) {
-        self.stage.release();
-        self.drop_unused_names();
-        self.chunks.clear();
-        self.peers.clear();
-        self.peer_of.clear();
-    }
-
-    #[allow(clippy::too_many_arguments)] // once per commit: an object for them costs time
-    fn place<'py>(
-        &mut self,
-        py: Python<'py>,
-        first: usize,
-        count: usize,
-        offset: i64,
-        file_end: i64,
-        now_ms: i64,
-        queues: &Bound<'py, PyDict>,
-        create: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyTuple>> {
-        let requests = self.staged(first, count)?;
-        let place = Place { offset, file_end, now_ms };
-        let sources = (&self.names[..], &self.chunks[..]);
-        let Placed { count, records, entries, built } =
-            place_requests(&mut self.stage, sources, requests, place, (queues, create))?;
-        let groups = PyList::empty(py);
-        let is_only = built.groups.len() == 1;
-        for (waits, answers) in built.groups {
-            groups.append((waits, Py::new(py, self.own(py, answers, is_only))?))?;
-        }
-        let keys = Py::new(py, LaneKeys { keys: built.keys })?;
-        (count, built.message_count, records, entries, keys, groups).into_pyobject(py)
-    }
-
-    /// Returns the answers to requests that were not stored, which therefore have no positions.
-    fn unplaced(&self, py: Python<'_>, first: usize, count: usize) -> PyResult<LaneAnswers> {
-        let mut answers = Answers::default();
-        for request in &self.stage.requests[self.staged(first, count)?] {
-            let record = &self.stage.records[request.records.start];
-            if let Some(end) = request.end {
-                answers.ends.push(Ended { end, topic: record.topic });
-                continue;
-            }
-            let start = answers.places.len();
-            answers.places.resize(start + request.records.len(), -1);
-            answers.rows.push(Answer {
-                peer: request.peer,
-                opaque: request.opaque,
-                serialization: request.serialization,
-                topic: record.topic,
-                queue_id: request.queue_id,
-                level: record.is_delayed.then_some(record.queue_id),
-                queue_offset: -1,
-                size: 0,
-                places: start..answers.places.len(),
-                back: request.back.clone(),
-            });
-        }
-        Ok(self.own(py, answers, false))
-    }
 }
 
 impl SendLane {
@@ -321,6 +259,15 @@ impl SendLane {
         self.stage.drop_from(first);
     }
 
+    /// Forgets everything staged.
+    pub(crate) fn release(&mut self) {
+        self.stage.release();
+        self.drop_unused_names();
+        self.chunks.clear();
+        self.peers.clear();
+        self.peer_of.clear();
+    }
+
     /// Returns the origin of a chunk, or `None` if records cannot contain the peer's address. If
     /// one of its sends is staged, the connection keeps its number.
     fn origin(&self, peer: &Bound<'_, PyAny>, host: &[u8], now_ms: Option<i64>) -> Option<Origin> {
@@ -342,7 +289,7 @@ impl SendLane {
     }
 
     /// Returns the range of these requests; all of them must be staged.
-    fn staged(&self, first: usize, count: usize) -> PyResult<std::ops::Range<usize>> {
+    pub(crate) fn staged(&self, first: usize, count: usize) -> PyResult<std::ops::Range<usize>> {
         let end = first.checked_add(count).filter(|&end| end <= self.stage.requests.len());
         let end = end.ok_or_else(|| PyIndexError::new_err("more sends than are staged"))?;
         Ok(first..end)
@@ -354,61 +301,10 @@ impl SendLane {
         }
     }
 
-    /// Gives the answers their own references to connections and topics, because answers outlive
-    /// the commit. If these are the only answers, they refer to most connections.
-    fn own(&self, py: Python<'_>, mut answers: Answers, is_only: bool) -> LaneAnswers {
-        let (mut peers, mut topics) = (Owned::default(), Owned::default());
-        if is_only {
-            peers.items = self.peers.iter().map(|peer| peer.clone_ref(py)).collect();
-        }
-        for row in &mut answers.rows {
-            if !is_only {
-                row.peer = peers.number(row.peer, |peer| self.peers[peer].clone_ref(py));
-            }
-            row.topic = topics.number(row.topic, |topic| self.names[topic].clone_ref(py));
-        }
-        for one in &mut answers.ends {
-            one.topic = topics.number(one.topic, |topic| self.names[topic].clone_ref(py));
-        }
-        LaneAnswers {
-            answers,
-            peers: peers.items,
-            topics: topics.items,
-            template: Arc::clone(&self.template),
-        }
-    }
-
     fn drop_unused_names(&mut self) {
         if self.stage.topics.is_empty() {
             self.names.clear();
             self.queue_count = 0;
         }
-    }
-}
-
-/// The items that the rows refer to, renumbered in the order of first use.
-struct Owned<T> {
-    items: Vec<T>,
-    numbers: HashMap<u32, u32>,
-    last: (u32, u32),
-}
-
-impl<T> Default for Owned<T> {
-    fn default() -> Self {
-        Self { items: vec![], numbers: HashMap::new(), last: (u32::MAX, 0) }
-    }
-}
-
-impl<T> Owned<T> {
-    fn number(&mut self, old: u32, item: impl FnOnce(usize) -> T) -> u32 {
-        if self.last.0 != old {
-            let items = &mut self.items;
-            let number = *self.numbers.entry(old).or_insert_with(|| {
-                items.push(item(old as usize));
-                (items.len() - 1) as u32
-            });
-            self.last = (old, number);
-        }
-        self.last.1
     }
 }

@@ -16,7 +16,14 @@ QUERY = RequestCode.QUERY_CONSUMER_OFFSET
 REQUEST = encode_frame(
     RawCommand(code=QUERY, ext={"consumerGroup": "g", "topic": "t", "queueId": "3"})
 )
-LANE_FILES = ("direct.py", "direct_outlet.py", "lane.py", "lane_intake.py", "lane_peer.py")
+LANE_FILES = (
+    "direct.py",
+    "direct_answers.py",
+    "direct_outlet.py",
+    "lane.py",
+    "lane_intake.py",
+    "lane_peer.py",
+)
 
 
 async def test_without_a_lane_no_code_of_it_runs(

@@ -180,12 +180,16 @@ def run(
             assert broker.lane is not None
             if panics_in == "sends":
                 assert broker.direct is not None
-                broker.direct.sockets = FaultySockets(broker.direct.sockets)
-                broker.direct.reply = lambda *_: None  # type: ignore[method-assign]  # native only
+                faulty = FaultySockets(broker.direct.sockets)
+                broker.direct.sockets = broker.direct.answers.sockets = faulty
+                # It takes native sockets only.
+                broker.direct.answers.reply = lambda *_: None  # type: ignore[method-assign]
             else:
+                runs = broker.lane._runs
+                runs._runs = Panicking(runs._runs, panics_in)  # type: ignore[assignment]
                 panicking = Panicking(broker.lane._native, panics_in)
                 broker.lane._native = panicking  # type: ignore[assignment]
-                broker.lane._answers._native = panicking  # type: ignore[assignment]
+                runs._answers._native = panicking  # type: ignore[assignment]
                 broker.lane.sends = panicking.sends  # type: ignore[method-assign]
         wires: list[Any] = []
         connect = broker.connect

@@ -22,7 +22,7 @@ from cometmq.broker.testing.scripted import frames_of
 from cometmq.broker.testing.scripts import frame
 from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.transport.direct import DirectIO
+from cometmq.remoting.transport.direct_answers import DirectAnswers
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import load
 from cometmq.store.writer import Writer
@@ -43,7 +43,7 @@ def without_shortcut(patch: pytest.MonkeyPatch) -> None:
         put_run(driver, *run)
 
     patch.setattr(StoreDriver, "put_run", put_later)
-    patch.setattr(DirectIO, "reply", lambda *_: None)
+    patch.setattr(DirectAnswers, "reply", lambda *_: None)
 
 
 def stored_runs(patch: pytest.MonkeyPatch) -> list[int]:

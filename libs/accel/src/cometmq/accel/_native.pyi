@@ -28,7 +28,7 @@ class LaneAccounts:
 
 @final
 class SendLane:
-    """The plain sends of one commit, from their bytes to records and answers."""
+    """The plain sends of one commit, from their bytes to the commit, which places them."""
 
     def __new__(
         cls,
@@ -128,9 +128,11 @@ class SendLane:
     def drop_from(self, first: int) -> None:
         """Remove the staged sends from this number on."""
 
-    def release(self) -> None:
-        """Remove everything staged, and release its chunks."""
+@final
+class LaneRuns:
+    """The store's end of a lane: what a commit stores of its staged sends."""
 
+    def __new__(cls, lane: SendLane) -> LaneRuns: ...
     def place(
         self,
         first: int,
@@ -153,6 +155,9 @@ class SendLane:
 
     def unplaced(self, first: int, count: int) -> LaneAnswers:
         """Return answers to sends that will not be stored."""
+
+    def release(self) -> None:
+        """Remove everything staged, and release its chunks."""
 
 PullEffects: TypeAlias = tuple[
     list[tuple[str, str, int, int, int]], list[tuple[str, str, int, int]], list[Any], int, float
@@ -500,7 +505,7 @@ class LaneAnswers:
 
 @final
 class Sockets:
-    """Reads and writes of nonblocking sockets; see `cometmq.remoting.transport.direct.Sockets`."""
+    """Reads and writes of nonblocking sockets; see `remoting.transport.sockets`."""
 
     def __new__(cls) -> Sockets: ...
     def receive(

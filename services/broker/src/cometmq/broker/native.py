@@ -38,7 +38,7 @@ __all__ = [
     "reason_without",
 ]
 
-INTERFACE: Final = 0xC4918924
+INTERFACE: Final = 0x05D1585B
 """The CRC-32 of the signatures that this broker calls (`libs/accel/src/cometmq/accel/_native.pyi`).
 
 A `git pull` does not rebuild the module, and the version changes only with releases.

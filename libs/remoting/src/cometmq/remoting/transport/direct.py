@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Direct input and output: the loop reads and writes many sockets with one call each.
+"""Direct input: the loop reads many sockets with one call.
 
 With one request in flight per connection, each message would take a read, a write and more than
 twenty Python calls around them. Direct input reads from all readable sockets, answers their plain
-pulls and stages their plain sends with one call; direct output sends all answers of a commit, or
-all answers to these pulls, with one call.
+pulls and stages their plain sends with one call; direct output (`direct_answers.py`) sends all
+answers of a commit, or all answers to these pulls, with one call.
 
 Invariants
     The transport owns the connection: it accepts it, closes it, and sends the output that the
@@ -16,23 +16,30 @@ Invariants
     the next connection may reuse the file descriptor. Nothing is written directly while the
     transport has unsent output, so no byte overtakes another.
 
-Hot path: `_read` and `flush` run once per turn of the loop, their loops once per connection.
+Hot path: `_read` runs once per turn of the loop, its loops once per connection.
 """
 
 import asyncio
 import select
-from collections.abc import Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final
 
+from cometmq.remoting.transport.direct_answers import DirectAnswers
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
 from cometmq.remoting.transport.flow.in_flight import InFlight
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
 from cometmq.remoting.transport.lane_peer import LanePeer
-from cometmq.remoting.transport.loans import Settled
 from cometmq.remoting.transport.peer.direct_outlet import NO_FD
 from cometmq.remoting.transport.peer.lane_intake import FRAMES_PER_CALL, SENDS
 from cometmq.remoting.transport.protocol import PeerProtocol
+from cometmq.remoting.transport.sockets import (
+    AnsweredChunks,
+    Chunk,
+    Pulling,
+    Sending,
+    Sockets,
+    Staged,
+)
 
 HAS_EPOLL: Final = hasattr(select, "epoll")
 
@@ -52,101 +59,6 @@ EXPECTED_READS: Final = 64
 1 us; the same applies to sends.
 """
 
-Chunk: TypeAlias = tuple[LanePeer, bytes]
-Answers: TypeAlias = tuple[LanePeer, bytes, int]
-"""A connection, the frames of its answers, and their number."""
-
-Pulling: TypeAlias = tuple[Any, Any, int, int, int, int, bool]
-"""The lane's part, the maximum number of requests in a chunk, the maximum number of requests in
-flight on a connection, the size above which the answers end, and whether answers may be
-sent if their requests have changed nothing."""
-
-Sending: TypeAlias = tuple[Any, int | None, int]
-"""The lane's part, its time, and the maximum number of requests in a chunk."""
-
-Staged: TypeAlias = tuple[list[Chunk], int, int, Sequence[int], BaseException | None]
-"""The staged chunks, the number of their requests and of the staged bytes, the number of answers to
-each chunk, and what went wrong in native code."""
-
-Rest: TypeAlias = tuple[LanePeer, bytes, bool | None]
-"""A connection, the bytes that the kernel has not taken, and whether they are encrypted already;
-None, if they have to be sent after its other output."""
-
-AnsweredChunks: TypeAlias = tuple[int, int, int, list[Rest], bool, Any, BaseException | None]
-"""The number of answered requests, the size of the chunks, or of their beginnings, that contain
-them, the number of bytes sent, the bytes not sent, whether more answers are kept, what the lane has
-to count and to store, and what went wrong in native code."""
-
-
-class Sockets(Protocol):
-    """System calls on nonblocking sockets."""
-
-    def receive(
-        self,
-        epoll: int,
-        peers: dict[int, LanePeer],
-        count_max: int,
-        pulling: Pulling | None,
-        sending: Sending | None,
-    ) -> tuple[list[Chunk], list[LanePeer], AnsweredChunks | None, Staged | None]:
-        """Read once from each socket that an epoll object reports as readable, at most `count_max`.
-
-        `epoll` is its descriptor. Return what has arrived, and the connections whose sockets have
-        ended or failed. With `pulling`, answer the chunks of connections with the habit PULLS, and
-        read again while nothing else arrives, but answer only so many that other work of the loop
-        is not delayed. Unanswered chunks are returned like the others. After an unfinished chunk,
-        the remaining sockets are not read. With `sending`, stage the chunks of connections with the
-        habit SENDS if they contain only plain sends; the others have arrived.
-        """
-
-    def take_rows(
-        self, rows: list[Chunk], first: int, pulling: Pulling | None, sending: Sending | None
-    ) -> tuple[int, list[Chunk], AnsweredChunks | None, Staged | None]:
-        """Answer and stage the chunks of `rows` from the index `first` on as `receive` does, but
-        read nothing. Return the index of the next row, and the chunks that were neither answered
-        nor staged.
-        """
-
-    def send_answers(self) -> tuple[int, list[Rest]]:
-        """Write the answers that were kept; return the number of bytes that the kernel has taken,
-        and the bytes not sent.
-        """
-
-    def send(self, fd: int, data: bytes) -> int:
-        """Write to a socket; return the number of bytes that the kernel has taken, 0 after an
-        error.
-        """
-
-    def send_rows(self, rows: Sequence[Answers]) -> tuple[int, list[tuple[int, bytes | None]]]:
-        """Write the bytes of each row to the `direct_fd` of its connection.
-
-        Return the total number of bytes that the kernel has taken and, for each row that is not
-        sent completely, its index and the bytes that were not taken: encrypted ones, if the socket
-        is secured; None, if the connection has no socket. After such a row, nothing more is written
-        to the same socket.
-        """
-
-    def secure(self, fd: int, session: Any) -> None:
-        """Decrypt what a socket receives, and encrypt what `send_rows` writes to it.
-
-        A socket whose session has ended or failed is reported as ended.
-        """
-
-    def release(self, fd: int) -> None:
-        """Stop encrypting and decrypting on this socket; the caller does it again."""
-
-    def take_overhead(self) -> int:
-        """Return how many bytes TLS has added to the data received since the last call."""
-
-
-class Replies(Protocol):
-    """Successful answers of a lane that are not encoded yet."""
-
-    def send(self, sockets: Any) -> tuple[Settled, Any]:
-        """Encode the answers and write them to the sockets; return the account of the writes, and
-        the figures that the lane has to count.
-        """
-
 
 class DirectIO:
     """The connections of one server that are read and written directly."""
@@ -161,16 +73,11 @@ class DirectIO:
         self._write_bytes_max = hub.settings.write_high_water_bytes
         self._peers: dict[int, LanePeer] = {}
         self._epoll: select.epoll | None = None  # opened for the first connection
-        self.answers: list[Answers] = []
-        """Answers to be sent at the end of this turn of the loop, or before."""
-        self._is_in_turn = False  # while `_read` serves sends, and ends with a commit
         self._secured_count = 0
         self._pull_reads = 0  # further reads in which pulls are expected
         self._send_reads = 0  # and sends
         self._skipped_rereads = 0
-        hub.writes.direct = self
-
-    # Connections
+        self.answers = hub.writes.direct = DirectAnswers(hub, sockets, in_flight)
 
     def join(self, peer: LanePeer, transport: asyncio.Transport) -> None:
         """Read and write a connection directly from now on, if its transport has a socket."""
@@ -218,58 +125,6 @@ class DirectIO:
             self._epoll.close()
             self._epoll = None
 
-    # Output
-
-    def reply_rows(self, rows: Sequence[Answers]) -> None:
-        """Send the encoded answers of a lane: during a read at once, otherwise at the end of this
-        turn of the loop.
-        """
-        direct: list[Answers] = []
-        for row in rows:
-            peer, data, answer_count = row
-            if peer.direct_fd < 0 or peer.is_dirty:
-                peer.reply_encoded(data, answer_count)
-            else:
-                direct.append(row)
-        self._in_flight.answered_rows(direct)
-        self.answers += direct
-        if self._is_in_turn:
-            self.flush()
-        elif direct:
-            self._hub.writes.schedule()
-
-    def reply(self, replies: Replies) -> Any:
-        """Send answers at once, and return the figures that the lane has to count.
-
-        Return None, with nothing done, if they must wait for other answers or for the tables.
-        """
-        writes = self._hub.writes
-        if self.answers or writes.is_gathering or writes.before_write is not None:
-            return None
-        (count, sent_bytes, rest), counts = replies.send(self.sockets)
-        stats = self._hub.stats
-        stats.in_flight -= count
-        stats.bytes_sent += sent_bytes
-        if rest:
-            rest[0][0].settle((0, 0, rest))
-        return counts
-
-    def flush(self) -> None:
-        """Send the answers."""
-        if not self.answers:
-            return
-        rows, self.answers = self.answers, []
-        writes = self._hub.writes
-        if writes.is_gathering or writes.before_write is not None:
-            writes.prepare()
-        sent_bytes, unsent = self.sockets.send_rows(rows)
-        self._hub.stats.bytes_sent += sent_bytes
-        for index, rest in unsent:
-            peer, data, _ = rows[index]
-            peer.outlet.write_rest(data if rest is None else rest, is_sealed=rest is not None)
-
-    # Input
-
     def _read(self, epoll: int) -> None:
         """Read from the readable sockets, and serve what has arrived.
 
@@ -293,11 +148,11 @@ class DirectIO:
             for peer in ended:
                 peer.input_ended()
             if staged is not None or chunks:
-                self._is_in_turn = True
+                self.answers.is_in_turn = True
                 try:
                     self._serve_turn(chunks, staged)
                 finally:
-                    self._is_in_turn = False
+                    self.answers.is_in_turn = False
                 return
             if not reads_on:
                 if is_reread and answered is None:
@@ -338,7 +193,7 @@ class DirectIO:
         """Return what is needed to answer pulls; None if the connections must serve them."""
         self._pull_reads -= 1
         hub, in_flight = self._hub, self._in_flight
-        budget, writes = hub.budget, hub.writes
+        budget = hub.budget
         room, plenty = budget.turn_left, budget.left - budget.plenty
         if room <= 0 or plenty <= 0:
             return None
@@ -352,7 +207,7 @@ class DirectIO:
             max(0, min(frames_max, in_flight.total_max - hub.stats.in_flight)),
             in_flight.one_max - frames_max,
             room,
-            not (writes.is_gathering or self.answers or writes.before_write is not None),
+            not (self.answers.rows or hub.writes.before.is_needed),
         )
 
     def _sending(self) -> Sending | None:
@@ -378,10 +233,10 @@ class DirectIO:
                 {"message": "answered pulls cannot be counted", "exception": error}
             )
         if is_kept:
-            if self.answers:
-                self.flush()
+            if self.answers.rows:
+                self.answers.flush()
             else:
-                hub.writes.prepare()
+                hub.writes.before.run()
             more_bytes, more = self.sockets.send_answers()
             sent_bytes += more_bytes
             unsent += more

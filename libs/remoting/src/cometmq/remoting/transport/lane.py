@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.flow.writes import DirectOutput
 from cometmq.remoting.transport.loans import Loan, Settled
 
 Part: TypeAlias = tuple[int, int, int, int]
@@ -127,8 +128,10 @@ class Direct(Protocol):
 
     sockets: Any
     """Reads and writes the sockets; see `Sockets`."""
-    answers: list[Any]
-    """Answers that are not sent yet."""
+
+    @property
+    def answers(self) -> DirectOutput:
+        """Writes the answers of the lane."""
 
     def join(self, peer: Any, transport: asyncio.Transport) -> None:
         """Read and write a connection directly from now on, if its transport has a socket."""
@@ -147,15 +150,6 @@ class Direct(Protocol):
 
     def expect_sends(self) -> None:
         """Expect sends in the next reads."""
-
-    def reply_rows(self, rows: Sequence[tuple[Any, bytes, int]]) -> None:
-        """Send the encoded answers of a lane."""
-
-    def reply(self, replies: Any) -> Any:
-        """Encode and send the answers of a lane; see `DirectIO`."""
-
-    def flush(self) -> None:
-        """Send the answers."""
 
 
 class LaneConnected(Connected, Staging, Protocol):

@@ -64,7 +64,7 @@ class LanePeer(ServerPeer):
     ) -> None:
         self.lane = lane
         self.direct = direct
-        self.reply_rows = _reply_each if direct is None else direct.reply_rows
+        self.reply_rows = _reply_each if direct is None else direct.answers.reply_rows
         self.is_limited = dispatcher.is_limited
         self.fd = NO_FD
         """The socket, while it is read and written directly; see `DirectIO`."""
@@ -91,7 +91,7 @@ class LanePeer(ServerPeer):
     def close(self) -> None:
         """Close the connection after its pending output is sent."""
         if self.direct is not None:
-            self.direct.flush()
+            self.direct.answers.flush()
         super().close()
         self.leave_direct()
 
@@ -166,13 +166,13 @@ class LanePeer(ServerPeer):
         With `before_write`, the program must decide at the time of the write whether answers may
         leave.
         """
-        writes = self._hub.writes
-        if self.direct is None or writes.before_write is not None:
+        before_write = self._hub.writes.before
+        if self.direct is None or before_write.check is not None:
             return False
-        if self.direct.answers:
-            self.direct.flush()
-        if writes.is_gathering:
-            writes.prepare()
+        if self.direct.answers.rows:
+            self.direct.answers.flush()
+        if before_write.is_gathering:
+            before_write.run()
         return True
 
     def settle(self, settled: Settled) -> None:

@@ -13,7 +13,7 @@ from cometmq.remoting.connection import Codec
 from cometmq.remoting.frame import REQUEST_HEADER_BYTES_MAX
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.addresses import has_ipv6
-from cometmq.remoting.transport.direct import HAS_EPOLL, DirectIO, Sockets
+from cometmq.remoting.transport.direct import HAS_EPOLL, DirectIO
 from cometmq.remoting.transport.dispatch import (
     After,
     Before,
@@ -32,6 +32,7 @@ from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.remoting.transport.settings import ServerSettings
+from cometmq.remoting.transport.sockets import Sockets
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.remoting.transport.tls import CertificateWatch, TlsGate
@@ -137,7 +138,7 @@ class Server(Generic[ContextT]):
 
         One call to `save` then covers the answers to all connections.
         """
-        self._hub.writes.is_gathering = True
+        self._hub.writes.before.gather()
 
     @property
     def addresses(self) -> list[tuple[str, int]]:

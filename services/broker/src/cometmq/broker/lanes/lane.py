@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native lane: connects `cometmq.accel` to the connections and the store.
+"""The connections' end of the native lane: stages their requests in `cometmq.accel`.
 
-Plain pulls and renewals of queue locks are answered at once (`pull_lane.py`); this module handles
-plain sends, including half messages and messages that consumers send back, and passes the ends of
-transactions to `transaction_lane.py`.
+Plain pulls and renewals of queue locks are answered at once (`pull_lane.py`). Plain sends,
+including half messages and messages that consumers send back, are accepted for the next commit
+(`send_runs.py`); so are the ends of transactions (`transaction_lane.py`).
 
 The native code serves sends to a topic once `admit` has admitted one, and builds the records, queue
 entries, index keys and answers of a whole commit. Once per chunk, this module checks whether
@@ -14,7 +14,6 @@ broker has a reason to inspect every send, the lane serves none.
 `services/broker/tests/lanes` tests that the lane and the handlers give the same results.
 """
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.broker import Broker
@@ -24,7 +23,7 @@ from cometmq.broker.filters.tags import TagFilter
 from cometmq.broker.handlers.send import MULTI_TAG
 from cometmq.broker.lanes.access import LaneAccess, reason_against
 from cometmq.broker.lanes.pull_lane import BrokerPulls
-from cometmq.broker.lanes.run_answers import RunAnswers, SendAnswers
+from cometmq.broker.lanes.send_runs import SendRuns
 from cometmq.broker.lanes.transaction_lane import LaneTransactions
 from cometmq.broker.native import OUTDATED, Breaker, accel, reason_without
 from cometmq.broker.transactions.transactions import OP_TAG_CODE, OP_TEXT
@@ -39,11 +38,8 @@ from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.remoting.transport.lane import Answered, Part, Staging
 from cometmq.remoting.versions import REQUEST_MAX_RECONSUME_MIN
-from cometmq.store.index.keys import KeyedRows
 from cometmq.store.layout import is_topic
 from cometmq.store.reads import cached
-from cometmq.store.results import PutResult
-from cometmq.store.writing.runs import CreateQueue, PlacedRun, Queues
 
 if TYPE_CHECKING:
     from cometmq.accel import SendLane
@@ -74,7 +70,7 @@ def _reason_against(broker: Broker) -> str | None:
 
 
 class BrokerLane:
-    """Both ends of the lane: takes requests from connections and supplies the store with runs."""
+    """Takes requests from connections; see `cometmq.remoting.transport.lane`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -85,14 +81,13 @@ class BrokerLane:
         self._control = self._access.control
         self._accounts = self._access.accounts
         self._native = _build(broker, self._access)
-        self._put_count = 0  # staged sends accepted for this commit
         self._breaker = Breaker("lane", broker.log)
         self._pulls = BrokerPulls(broker, self._access, self._breaker)
         # Called in each turn, so without a method in between: see `BrokerPulls`, `StoreDriver`.
         self.pulls, self.pulled = self._pulls.pulls, self._pulls.pulled
         self._transactions = LaneTransactions(broker)
         self._transactions.adopt(self._native)
-        self._answers = SendAnswers(broker, self._native, self._transactions, self._breaker)
+        self._runs = SendRuns(broker, self._native, self._transactions, self._breaker)
         self.begin_turn = broker.driver.begin_turn
         self.end_turn = broker.driver.end_turn
         self.request_count = 0  # sends and ends of transactions accepted since startup
@@ -104,8 +99,6 @@ class BrokerLane:
     @property
     def cached_bytes(self) -> int:
         return self._pulls.cached_bytes
-
-    # Connections: see `cometmq.remoting.transport.lane`
 
     def learn(self, config: TopicConfig) -> bool:
         topic = config.topic_name
@@ -177,7 +170,7 @@ class BrokerLane:
             and self._topics_version is broker.tables.topics.version
             and self._groups_version is broker.tables.groups.version
             and (control is None or self._accounts is control.accounts)
-            and native.staged_count == self._put_count
+            and native.staged_count == self._runs.count
         )
         if not is_current and not self._follow():
             return None
@@ -206,7 +199,8 @@ class BrokerLane:
         """
         # A request between the staged sends of the same chunk may have changed topics or settings,
         # or filled the commit, which has then released all staged sends.
-        broker, native, first = self._broker, self._native, self._put_count
+        broker, native, runs = self._broker, self._native, self._runs
+        first = runs.count
         is_released = native.staged_count < first + count
         has_changed = (
             self._settings is not broker.settings
@@ -226,30 +220,30 @@ class BrokerLane:
             if begun is None:
                 return None
             end_count = begun
-        self._put_count += count
+        runs.count += count
         self.request_count += count
-        broker.driver.put_run(self, first, count, staged_bytes, at_once=at_once)
+        broker.driver.put_run(runs, first, count, staged_bytes, at_once=at_once)
         return count - end_count
 
     def drop(self) -> None:
         """Forget the staged sends that were not accepted."""
-        self._native.drop_from(self._put_count)
+        self._native.drop_from(self._runs.count)
 
     def _follow(self) -> bool:
         """Adopt changes of topics, settings and accounts; return whether staging is possible."""
-        if self._native.staged_count > self._put_count:
+        if self._native.staged_count > self._runs.count:
             self.drop()  # an error in the transport has left them
         if self._groups_version is not self._broker.tables.groups.version:
             self._native.forget_backs()
             self._groups_version = self._broker.tables.groups.version
         if not self._has_changed():
             return not self._breaker.is_open
-        if self._put_count:
+        if self._runs.count:
             return False  # until the commit
         accounts = self._access.accounts
         if self._settings is not self._broker.settings or self._accounts is not accounts:
             native = self._native = _build(self._broker, self._access)
-            self._answers = SendAnswers(self._broker, native, self._transactions, self._breaker)
+            self._runs = SendRuns(self._broker, native, self._transactions, self._breaker)
             self._settings = self._broker.settings
             self._accounts = accounts
         self._native.forget()
@@ -270,44 +264,6 @@ class BrokerLane:
         capacity = self._settings.send_thread_pool_queue_capacity
         is_unusual = broker.config.checks_sends or broker.role.is_diverting or broker.driver.is_full
         return is_unusual or broker.driver.sends.waiting_count >= capacity
-
-    # The store: see `cometmq.store.writing.runs`
-
-    def place(  # see RunSource
-        self,
-        first: int,
-        count: int,
-        offset: int,
-        file_end: int,
-        store_timestamp: int,
-        queues: Queues,
-        create: CreateQueue,
-    ) -> PlacedRun:
-        """Encode accepted sends at their position in the log."""
-        try:
-            done, message_count, records, entries, keys, groups = self._native.place(
-                first, count, offset, file_end, store_timestamp, queues, create
-            )
-        except accel.PanicException as error:
-            self._breaker.trip(error)
-            # The run counts as placed but writes no byte, so none of its sends is acknowledged.
-            failed = partial(self._answers.answer_failed, self._native.unplaced(first, count))
-            return count, 0, b"", [], KeyedRows(), [(False, failed, count)]
-        answers = []
-        for waits, one in groups:  # usually one: a comprehension would cost a call
-            answers.append((waits, RunAnswers(self._answers, one), one.count))
-        return done, message_count, records, entries, keys, answers
-
-    def refuse(self, first: int, count: int, result: PutResult) -> None:
-        """Answer accepted sends that were not placed."""
-        answers = self._native.unplaced(first, count)
-        self._transactions.finish(answers, result)
-        self._answers.answer_each(answers, result)
-
-    def release(self) -> None:
-        """Forget all sends; the commit now holds their records and answers."""
-        self._native.release()
-        self._put_count = 0
 
 
 def _build(broker: Broker, access: LaneAccess) -> "SendLane":

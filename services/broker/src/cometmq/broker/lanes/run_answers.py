@@ -75,7 +75,7 @@ class SendAnswers:
         if peer is None:
             return  # the ends of transactions have no answers
         try:
-            counts = None if peer.direct is None else peer.direct.reply(answers)
+            counts = None if peer.direct is None else peer.direct.answers.reply(answers)
             encoded = answers.encode() if counts is None else None
         except accel.PanicException as error:
             self._breaker.trip(error)

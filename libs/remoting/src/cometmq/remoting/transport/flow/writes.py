@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the answers of one turn of the loop together, once the changes that they acknowledge are
-durable.
-"""
+"""Writes the answers of one turn of the loop together."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, Protocol
 
+from cometmq.remoting.transport.flow.before_write import BeforeWrite
 from cometmq.remoting.transport.flow.connected import Output
 
 
-class DirectAnswers(Protocol):
-    """The answers of a lane; see `DirectIO`."""
+class DirectOutput(Protocol):
+    """The answers of a lane; see `DirectAnswers`."""
 
-    answers: list[Any]
+    rows: list[Any]
+    """Answers that are not sent yet."""
+
+    def reply_rows(self, rows: Sequence[tuple[Any, bytes, int]]) -> None:
+        """Send encoded answers."""
+
+    def reply(self, replies: Any) -> Any:
+        """Encode and send answers."""
 
     def flush(self) -> None:
         """Send the answers."""
@@ -22,21 +28,14 @@ class DirectAnswers(Protocol):
 class Writes:
     """The pending output of all connections of a server or client."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        before_write: Callable[[], None] | None,
-        save: Callable[[], None] | None,
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, before: BeforeWrite) -> None:
         self._loop = loop
-        self._save = save
-        self.before_write = before_write
+        self.before = before
+        """To be called before each write of answers."""
         self._outlets: list[Output] = []
         self._is_scheduled = False
-        self.direct: DirectAnswers | None = None
+        self.direct: DirectOutput | None = None
         """The answers of a lane, which are written first."""
-        self.is_gathering = False
-        """Whether answers wait for the end of the turn of the loop, and then for `save`."""
 
     def add(self, outlet: Output) -> None:
         """Write an outlet's output at the end of this turn of the loop."""
@@ -55,18 +54,8 @@ class Writes:
 
     def flush(self) -> None:
         """Write all pending output, once per connection."""
-        if self.direct is not None and self.direct.answers:
+        if self.direct is not None and self.direct.rows:
             self.direct.flush()
         outlets, self._outlets = self._outlets, []
         for outlet in outlets:
             outlet.flush()
-
-    def prepare(self) -> None:
-        """Make the changes durable that the answers acknowledge; call this before each write of
-        answers.
-        """
-        if self.is_gathering and self._save is not None:
-            self.is_gathering = False
-            self._save()
-        if self.before_write is not None:
-            self.before_write()

@@ -114,7 +114,7 @@ class Intake:
             for fault in faults:
                 self._dispatcher.fail(self._peer, fault)
         if connection.out:
-            if self._hub.writes.is_gathering:
+            if self._hub.writes.before.is_gathering:
                 self._outlet.mark_dirty()
             else:
                 self._outlet.flush()

@@ -90,7 +90,7 @@ class Outlet:
         if self._noted_bytes:
             hub.budget.left += self._noted_bytes
             self._noted_bytes = 0
-        hub.writes.prepare()
+        hub.writes.before.run()
         if peer.tls is not None and peer.tls.pipe is not None:
             data = peer.tls.pipe.encrypt(data)  # in the order in which the records are written
         self._count(len(data))
