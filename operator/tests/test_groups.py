@@ -8,15 +8,16 @@ from structlog.testing import CapturingLogger
 
 from cometmq.client.testing.waiting import eventually
 from cometmq.ha.places.memory import MemoryPlace
-from cometmq.operator.access import AGE_MAX_MS, PLAIN, MemberAccess, Secrets
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.broker_groups.group import CONTROL_NAME, FINALIZER, TLS_SECRET
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.group_pass import GroupPass
 from cometmq.operator.broker_groups.groups import Groups
 from cometmq.operator.broker_groups.live import Live
+from cometmq.operator.broker_groups.member_access import PLAIN, MemberAccess
 from cometmq.operator.engine.context import Context
 from cometmq.operator.metrics import OperatorFigures
+from cometmq.operator.secrets import AGE_MAX_MS, Secrets
 from cometmq.operator.testing.states import group
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.certificate import self_signed_pem

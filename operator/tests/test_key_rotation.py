@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from cometmq.ha.signed import fingerprint
-from cometmq.operator.access import SecretFault
 from cometmq.operator.api import ApiRefused
 from cometmq.operator.api_types.secret_keys import SecretReason
 from cometmq.operator.broker_groups.group import KEY_MARK, KEY_OPTIONAL, KEY_REQUIRED, ROTATE_KEY
@@ -17,6 +16,7 @@ from cometmq.operator.broker_groups.key_secret import KeySecret, new_key, secret
 from cometmq.operator.broker_groups.live import Live
 from cometmq.operator.broker_groups.render import broker_conf, objects
 from cometmq.operator.broker_groups.user_orders import RotateKey, given, plan
+from cometmq.operator.secrets import SecretFault
 from cometmq.operator.testing.states import READY, group, seen
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG

@@ -20,14 +20,15 @@ from cometmq.client.testing.waiting import eventually
 from cometmq.ha.places.memory import MemoryPlace
 from cometmq.namesrv.app import NamesrvApp
 from cometmq.namesrv.settings import NamesrvSettings
-from cometmq.operator.access import PLAIN, MemberAccess, Secrets
 from cometmq.operator.broker_groups.drain import Drain
 from cometmq.operator.broker_groups.group_elector import Addresses, GroupElector
 from cometmq.operator.broker_groups.key_rotation import StoredKeys
 from cometmq.operator.broker_groups.key_secret import KeySecret
+from cometmq.operator.broker_groups.member_access import PLAIN, MemberAccess
 from cometmq.operator.broker_groups.pod import ACCOUNTS, GROUP_KEY, TLS
 from cometmq.operator.broker_groups.render import broker_conf
 from cometmq.operator.engine.context import Context
+from cometmq.operator.secrets import Secrets
 from cometmq.operator.testing.states import group
 from cometmq.operator.topics_and_groups.declared_pass import DeclaredPass
 from cometmq.peers.ports import HOST, free_broker_port, free_port

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cometmq.ha.places.kube_api import Api, in_cluster
-from cometmq.operator.access import Secrets
 from cometmq.operator.api import LIMITS, KubeApi
 from cometmq.operator.broker_groups.group_elector import Addresses
 from cometmq.operator.broker_groups.groups import Groups
 from cometmq.operator.engine.context import Context
 from cometmq.operator.leader import Leadership, LeadershipLost
 from cometmq.operator.metrics import ELECTOR_FAMILIES, FAMILIES, OperatorFigures, electors
+from cometmq.operator.secrets import Secrets
 from cometmq.operator.settings import OperatorSettings
 from cometmq.operator.topics_and_groups.objects import DeclaredObjects
 from cometmq.operator.watches import watch

@@ -5,12 +5,13 @@ import msgspec
 
 from cometmq.client.admin import AdminClient
 from cometmq.client.settings import ClientOptions
-from cometmq.operator.access import PLAIN, SecretFault
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.group_elector import GroupElector
+from cometmq.operator.broker_groups.member_access import PLAIN
 from cometmq.operator.broker_groups.seen import Backlog, Seen
 from cometmq.operator.engine.context import Context
 from cometmq.operator.engine.quiet import Quiet
+from cometmq.operator.secrets import SecretFault
 from cometmq.operator.unconsumed import unconsumed
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.signature import SessionCredentials

@@ -8,7 +8,6 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.ha.actions import Tell
-from cometmq.operator.access import MemberAccess, SecretFault
 from cometmq.operator.api import ApiRefused, ApiUnreachable, Body
 from cometmq.operator.api_types.status import GroupStatus
 from cometmq.operator.broker_groups import user_orders
@@ -40,6 +39,7 @@ from cometmq.operator.broker_groups.live import Live
 from cometmq.operator.broker_groups.master_endpoint import KIND as ENDPOINT
 from cometmq.operator.broker_groups.master_endpoint import MasterEndpoint
 from cometmq.operator.broker_groups.master_service import MasterPod
+from cometmq.operator.broker_groups.member_access import MemberAccess
 from cometmq.operator.broker_groups.observe import seen_of
 from cometmq.operator.broker_groups.owned import OwnedObjects, delete_record
 from cometmq.operator.broker_groups.render import config_hash
@@ -48,6 +48,7 @@ from cometmq.operator.broker_groups.status import Findings, status_of
 from cometmq.operator.engine.context import Context
 from cometmq.operator.engine.managed import Key
 from cometmq.operator.engine.passes import Pass
+from cometmq.operator.secrets import SecretFault
 from cometmq.remoting.errors import CometError
 
 SOON_MS: Final = 1_000

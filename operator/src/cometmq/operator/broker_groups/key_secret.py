@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from cometmq.ha.group_key import Keys, parse_keys
-from cometmq.operator.access import SecretFault
 from cometmq.operator.api import ApiRefused, Body, KubeApi
 from cometmq.operator.api_types.broker_group import GROUP
 from cometmq.operator.api_types.secret_keys import GROUP_KEY_FILE, SecretReason
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.key_rotation import KeyStep, StoredKeys, advanced, begun
 from cometmq.operator.broker_groups.render import Object, owned
+from cometmq.operator.secrets import SecretFault
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
 

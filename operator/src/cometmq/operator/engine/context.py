@@ -6,10 +6,10 @@ from typing import Final
 
 import msgspec
 
-from cometmq.operator.access import Secrets
 from cometmq.operator.api import ApiRefused, ApiUnreachable, Body, KubeApi
 from cometmq.operator.api_types.broker_group import API_VERSION
 from cometmq.operator.engine.managed import Key
+from cometmq.operator.secrets import Secrets
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock
 

@@ -9,13 +9,13 @@ from typing import Final, Protocol
 
 import msgspec
 
-from cometmq.operator.access import SecretFault
 from cometmq.operator.api import ApiUnreachable, Body
 from cometmq.operator.api_types.topics_and_groups import DeclaredStatus
 from cometmq.operator.engine.context import Context
 from cometmq.operator.engine.managed import Key
 from cometmq.operator.engine.passes import Pass
 from cometmq.operator.engine.quiet import Quiet
+from cometmq.operator.secrets import SecretFault
 from cometmq.operator.topics_and_groups import decide
 from cometmq.operator.topics_and_groups.decide import BrokerSeen, Outcome, Plan, Reason, Wait
 from cometmq.operator.topics_and_groups.item import FINALIZER, Claim, Declared, declared_of, owner

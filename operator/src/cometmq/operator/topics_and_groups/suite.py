@@ -10,8 +10,8 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.settings import ClientOptions
-from cometmq.operator.access import Secrets
 from cometmq.operator.api_types.topics_and_groups import TOPIC
+from cometmq.operator.secrets import Secrets
 from cometmq.operator.topics_and_groups.decide import (
     BrokerSeen,
     Config,

@@ -51,20 +51,6 @@ class SecretFault(CometError):
         self.reason = reason
 
 
-class MemberAccess(msgspec.Struct, frozen=True):
-    """How a member's ports are reached."""
-
-    tls: TlsSettings | None = None
-    """None means plain connections."""
-    name: str = ""
-    """The name in the member's certificate, if it differs from the member's host."""
-    has_key: bool = False
-    """The member has the key of its group, and must prove that."""
-
-
-PLAIN: Final = MemberAccess()
-
-
 class Secrets:
     """The Secrets of all namespaces, each read again after AGE_MAX_MS."""
 
