@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Passes over a group: read its objects, decide, act, and write the status."""
 
-import asyncio
-from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from cometmq.ha.actions import Tell
-from cometmq.operator.api import ApiRefused, ApiUnreachable, Body
+from cometmq.operator.api import ApiRefused, Body
 from cometmq.operator.api_types.status import GroupStatus
 from cometmq.operator.broker_groups import user_orders
 from cometmq.operator.broker_groups.decide import (
@@ -36,14 +34,12 @@ from cometmq.operator.broker_groups.group import (
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.key_secret import KeySecret
 from cometmq.operator.broker_groups.live import Live
-from cometmq.operator.broker_groups.master_endpoint import KIND as ENDPOINT
-from cometmq.operator.broker_groups.master_endpoint import MasterEndpoint
-from cometmq.operator.broker_groups.master_service import MasterPod
 from cometmq.operator.broker_groups.member_access import MemberAccess
 from cometmq.operator.broker_groups.observe import seen_of
 from cometmq.operator.broker_groups.owned import OwnedObjects, delete_record
 from cometmq.operator.broker_groups.render import config_hash
 from cometmq.operator.broker_groups.seen import Seen
+from cometmq.operator.broker_groups.service_pointer import ServicePointer
 from cometmq.operator.broker_groups.status import Findings, status_of
 from cometmq.operator.engine.context import Context
 from cometmq.operator.engine.managed import Key
@@ -53,7 +49,6 @@ from cometmq.remoting.errors import CometError
 
 SOON_MS: Final = 1_000
 """Pause before the next pass while a change is in progress."""
-POINT_RETRY_MS: Final = 500
 
 
 class GroupPass(Pass[BrokerGroup]):
@@ -69,9 +64,7 @@ class GroupPass(Pass[BrokerGroup]):
         self._owned = OwnedObjects(context)
         self._orders = GivenOrders(context, elector, self._group_key)
         self._drain = Drain(context, elector)
-        self._endpoint = MasterEndpoint(context.api, log=context.log)
-        self._found: tuple[BrokerGroup, Mapping[int, Body]] | None = None
-        """The group and its pods, as of the last pass."""
+        self._pointer = ServicePointer(key, context, elector, self._owned)
         self.operations = self._orders.operations
         self.status: GroupStatus | None = None
         """The status of the last complete pass."""
@@ -85,8 +78,7 @@ class GroupPass(Pass[BrokerGroup]):
 
     def note_version(self, kind: str, name: str, version: str) -> None:
         """Note an owned object's version; the next pass repairs it if another client wrote it."""
-        if kind == ENDPOINT:
-            self._endpoint.note_version(name, version)
+        self._pointer.note_version(kind, name, version)
         self._owned.note_version(kind, name, version)
 
     def view(self) -> object:
@@ -99,18 +91,7 @@ class GroupPass(Pass[BrokerGroup]):
         )
 
     async def attend(self) -> None:
-        """Point the Service at each master that opens, without waiting for a pass."""
-        opened = self.elector.master_opened
-        while True:
-            await opened.wait()
-            opened.clear()
-            try:
-                await self.point_at_master()
-            except (ApiUnreachable, ApiRefused) as error:
-                name = "/".join(self.key[1:])
-                self.context.log.warning("master_service.unmoved", group=name, error=str(error))
-                await asyncio.sleep(POINT_RETRY_MS / 1000)
-                opened.set()
+        await self._pointer.attend()
 
     async def close(self) -> None:
         await self.elector.close()
@@ -120,7 +101,7 @@ class GroupPass(Pass[BrokerGroup]):
         before = msgspec.convert(body.get("status") or {}, GroupStatus)
         live = await Live.read(self.context.api, group)
         fault = await self._secret_fault(group, live)
-        self._found = (group, live.pods)
+        self._pointer.found = (group, live.pods)
         await self._configure_elector(group, live)
         # An operator that has just started knows no master yet, and would refuse every order.
         has_looked = self.elector.has_looked
@@ -146,7 +127,7 @@ class GroupPass(Pass[BrokerGroup]):
             await delete_record(self.context.api, group)
             return None
         await self._label_roles(group, seen, live)
-        await self.point_at_master()
+        await self._pointer.point()
         found = Findings(
             seen=seen,
             step=step,
@@ -219,24 +200,6 @@ class GroupPass(Pass[BrokerGroup]):
         finally:
             elector.keys = self._group_key.keys
         return fault
-
-    async def point_at_master(self) -> None:
-        """Point the Service at the open master's pod; do nothing if there is no such master.
-
-        This is also called between passes, when a master opens. A pod that has just started has no
-        address yet; the pass that follows its event finds it.
-        """
-        record, service = self.elector.open_master, self._owned.service
-        if self._found is None or service is None or record is None:
-            return
-        group, pods = self._found
-        pod = pods.get(record.holder.ordinal)
-        address = "" if pod is None else pod.get("status", {}).get("podIP", "")
-        if pod is None or not address or not group.has_master_service:
-            return
-        metadata, node = pod["metadata"], pod["spec"].get("nodeName", "")
-        master = MasterPod(metadata["name"], metadata["uid"], address, node, record.epoch)
-        await self._endpoint.point(group, service["metadata"]["uid"], master)
 
     # ---- steps -------------------------------------------------------------------------------
 
