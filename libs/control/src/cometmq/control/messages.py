@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convert reports to protobuf messages and back."""
 
-from typing import Final
-
 from cometmq.control.controlled import Report, Target
 from cometmq.control.v1 import control_pb2 as pb
 from cometmq.ha.actions import Status
@@ -10,12 +8,6 @@ from cometmq.ha.record import Copy
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.remoting.errors import RemoteProtocolError
-
-# The API names its values as the rules do.
-ROLES: Final = {it: pb.Role.Value(f"ROLE_{it.name}") for it in Role}
-STANDINGS: Final = {it: pb.Standing.Value(f"STANDING_{it.name}") for it in Standing}
-_ROLES_BACK: Final = {value: it for it, value in ROLES.items()}
-_STANDINGS_BACK: Final = {value: it for it, value in STANDINGS.items()}
 
 
 def _to_copy(copy: Copy) -> pb.Copy:
@@ -37,14 +29,14 @@ def to_message(report: Report) -> pb.MemberStatus:
     return pb.MemberStatus(
         group=report.group,
         copy=_to_copy(status.copy),
-        role=ROLES[status.role],
+        role=status.role,
         promised=status.promised,
         epoch=status.epoch,
         last_log_epoch=status.last_log_epoch,
         max_offset=status.max_offset,
         tables_epoch=status.tables_epoch,
         tables=status.tables,
-        standing=STANDINGS[status.standing],
+        standing=status.standing,
         has_lost_master=status.has_lost_master,
         lag_bytes=status.lag_bytes,
         is_full=status.is_full,
@@ -63,12 +55,13 @@ def to_message(report: Report) -> pb.MemberStatus:
 
 def from_message(message: pb.MemberStatus) -> Report:
     """Return the report in a message; raise RemoteProtocolError for values from a later version."""
-    role, standing = _ROLES_BACK.get(message.role), _STANDINGS_BACK.get(message.standing)
-    if role is None or standing is None:
+    try:
+        role, standing = Role(message.role), Standing(message.standing)
+    except ValueError as error:
         raise RemoteProtocolError(
-            f"broker {message.copy.ordinal} reports role {message.role} and standing"
-            f" {message.standing}, which this version does not know: update this program"
-        )
+            f"broker {message.copy.ordinal} reports role {message.role[:64]!r} and standing"
+            f" {message.standing[:64]!r}, which this version does not know: update this program"
+        ) from error
     status = Status(
         copy=_from_copy(message.copy),
         role=role,

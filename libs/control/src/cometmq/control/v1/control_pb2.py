@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n cometmq/control/v1/control.proto\x12\x12\x63ometmq.control.v1\"(\n\x06Target\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07ordinal\x18\x02 \x01(\r\",\n\x04\x43opy\x12\x0f\n\x07ordinal\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"\xc1\x04\n\x0cMemberStatus\x12\r\n\x05group\x18\x01 \x01(\t\x12&\n\x04\x63opy\x18\x02 \x01(\x0b\x32\x18.cometmq.control.v1.Copy\x12&\n\x04role\x18\x03 \x01(\x0e\x32\x18.cometmq.control.v1.Role\x12\x10\n\x08promised\x18\x04 \x01(\x04\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x16\n\x0elast_log_epoch\x18\x06 \x01(\x04\x12\x12\n\nmax_offset\x18\x07 \x01(\x04\x12\x14\n\x0ctables_epoch\x18\x08 \x01(\x04\x12\x0e\n\x06tables\x18\t \x01(\x04\x12.\n\x08standing\x18\n \x01(\x0e\x32\x1c.cometmq.control.v1.Standing\x12\x17\n\x0fhas_lost_master\x18\x0b \x01(\x08\x12\x11\n\tlag_bytes\x18\x0c \x01(\x04\x12\x13\n\x06master\x18\r \x01(\rH\x00\x88\x01\x01\x12\x16\n\x0e\x63onfirm_offset\x18\x0e \x01(\x04\x12\x12\n\nrecord_uid\x18\x0f \x01(\t\x12\x0f\n\x07version\x18\x10 \x01(\t\x12\r\n\x05\x66\x61ult\x18\x11 \x01(\t\x12.\n\x0clast_in_sync\x18\x12 \x03(\x0b\x32\x18.cometmq.control.v1.Copy\x12\x0f\n\x07is_full\x18\x13 \x01(\x08\x12\x10\n\x08has_room\x18\x14 \x01(\x08\x12\x15\n\x08\x65lectors\x18\x15 \x01(\rH\x01\x88\x01\x01\x12\x12\n\ngroup_keys\x18\x17 \x03(\t\x12\x0c\n\x04risk\x18\x16 \x01(\tB\t\n\x07_masterB\x0b\n\t_electors\">\n\x10GetStatusRequest\x12*\n\x06target\x18\x01 \x01(\x0b\x32\x1a.cometmq.control.v1.Target\"U\n\x12WatchStatusRequest\x12*\n\x06target\x18\x01 \x01(\x0b\x32\x1a.cometmq.control.v1.Target\x12\x13\n\x0binterval_ms\x18\x02 \x01(\r\"\xb8\x01\n\x13UpdateConfigRequest\x12*\n\x06target\x18\x01 \x01(\x0b\x32\x1a.cometmq.control.v1.Target\x12\x45\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x34.cometmq.control.v1.UpdateConfigRequest.ChangesEntry\x1a.\n\x0c\x43hangesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\";\n\x11UpdateConfigReply\x12\x0f\n\x07\x61pplied\x18\x01 \x03(\t\x12\x15\n\rneeds_restart\x18\x02 \x03(\t*\x9f\x01\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x13\n\x0fROLE_RECOVERING\x10\x01\x12\x0e\n\nROLE_SLAVE\x10\x02\x12\x12\n\x0eROLE_PROMOTING\x10\x03\x12\x0f\n\x0bROLE_MASTER\x10\x04\x12\x15\n\x11ROLE_HANDING_OVER\x10\x05\x12\x0f\n\x0bROLE_FENCED\x10\x06\x12\x0f\n\x0bROLE_FAILED\x10\x07*a\n\x08Standing\x12\x18\n\x14STANDING_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTANDING_NEW\x10\x01\x12\x13\n\x0fSTANDING_PROVEN\x10\x02\x12\x14\n\x10STANDING_SUSPECT\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n cometmq/control/v1/control.proto\x12\x12\x63ometmq.control.v1\"(\n\x06Target\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07ordinal\x18\x02 \x01(\r\",\n\x04\x43opy\x12\x0f\n\x07ordinal\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"\x89\x04\n\x0cMemberStatus\x12\r\n\x05group\x18\x01 \x01(\t\x12&\n\x04\x63opy\x18\x02 \x01(\x0b\x32\x18.cometmq.control.v1.Copy\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x10\n\x08promised\x18\x04 \x01(\x04\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x16\n\x0elast_log_epoch\x18\x06 \x01(\x04\x12\x12\n\nmax_offset\x18\x07 \x01(\x04\x12\x14\n\x0ctables_epoch\x18\x08 \x01(\x04\x12\x0e\n\x06tables\x18\t \x01(\x04\x12\x10\n\x08standing\x18\n \x01(\t\x12\x17\n\x0fhas_lost_master\x18\x0b \x01(\x08\x12\x11\n\tlag_bytes\x18\x0c \x01(\x04\x12\x13\n\x06master\x18\r \x01(\rH\x00\x88\x01\x01\x12\x16\n\x0e\x63onfirm_offset\x18\x0e \x01(\x04\x12\x12\n\nrecord_uid\x18\x0f \x01(\t\x12\x0f\n\x07version\x18\x10 \x01(\t\x12\r\n\x05\x66\x61ult\x18\x11 \x01(\t\x12.\n\x0clast_in_sync\x18\x12 \x03(\x0b\x32\x18.cometmq.control.v1.Copy\x12\x0f\n\x07is_full\x18\x13 \x01(\x08\x12\x10\n\x08has_room\x18\x14 \x01(\x08\x12\x15\n\x08\x65lectors\x18\x15 \x01(\rH\x01\x88\x01\x01\x12\x12\n\ngroup_keys\x18\x17 \x03(\t\x12\x0c\n\x04risk\x18\x16 \x01(\tB\t\n\x07_masterB\x0b\n\t_electors\">\n\x10GetStatusRequest\x12*\n\x06target\x18\x01 \x01(\x0b\x32\x1a.cometmq.control.v1.Target\"U\n\x12WatchStatusRequest\x12*\n\x06target\x18\x01 \x01(\x0b\x32\x1a.cometmq.control.v1.Target\x12\x13\n\x0binterval_ms\x18\x02 \x01(\r\"\xb8\x01\n\x13UpdateConfigRequest\x12*\n\x06target\x18\x01 \x01(\x0b\x32\x1a.cometmq.control.v1.Target\x12\x45\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x34.cometmq.control.v1.UpdateConfigRequest.ChangesEntry\x1a.\n\x0c\x43hangesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\";\n\x11UpdateConfigReply\x12\x0f\n\x07\x61pplied\x18\x01 \x03(\t\x12\x15\n\rneeds_restart\x18\x02 \x03(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,24 +33,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_UPDATECONFIGREQUEST_CHANGESENTRY']._loaded_options = None
   _globals['_UPDATECONFIGREQUEST_CHANGESENTRY']._serialized_options = b'8\001'
-  _globals['_ROLE']._serialized_start=1124
-  _globals['_ROLE']._serialized_end=1283
-  _globals['_STANDING']._serialized_start=1285
-  _globals['_STANDING']._serialized_end=1382
   _globals['_TARGET']._serialized_start=56
   _globals['_TARGET']._serialized_end=96
   _globals['_COPY']._serialized_start=98
   _globals['_COPY']._serialized_end=142
   _globals['_MEMBERSTATUS']._serialized_start=145
-  _globals['_MEMBERSTATUS']._serialized_end=722
-  _globals['_GETSTATUSREQUEST']._serialized_start=724
-  _globals['_GETSTATUSREQUEST']._serialized_end=786
-  _globals['_WATCHSTATUSREQUEST']._serialized_start=788
-  _globals['_WATCHSTATUSREQUEST']._serialized_end=873
-  _globals['_UPDATECONFIGREQUEST']._serialized_start=876
-  _globals['_UPDATECONFIGREQUEST']._serialized_end=1060
-  _globals['_UPDATECONFIGREQUEST_CHANGESENTRY']._serialized_start=1014
-  _globals['_UPDATECONFIGREQUEST_CHANGESENTRY']._serialized_end=1060
-  _globals['_UPDATECONFIGREPLY']._serialized_start=1062
-  _globals['_UPDATECONFIGREPLY']._serialized_end=1121
+  _globals['_MEMBERSTATUS']._serialized_end=666
+  _globals['_GETSTATUSREQUEST']._serialized_start=668
+  _globals['_GETSTATUSREQUEST']._serialized_end=730
+  _globals['_WATCHSTATUSREQUEST']._serialized_start=732
+  _globals['_WATCHSTATUSREQUEST']._serialized_end=817
+  _globals['_UPDATECONFIGREQUEST']._serialized_start=820
+  _globals['_UPDATECONFIGREQUEST']._serialized_end=1004
+  _globals['_UPDATECONFIGREQUEST_CHANGESENTRY']._serialized_start=958
+  _globals['_UPDATECONFIGREQUEST_CHANGESENTRY']._serialized_end=1004
+  _globals['_UPDATECONFIGREPLY']._serialized_start=1006
+  _globals['_UPDATECONFIGREPLY']._serialized_end=1065
 # @@protoc_insertion_point(module_scope)

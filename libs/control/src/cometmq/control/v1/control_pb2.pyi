@@ -1,41 +1,10 @@
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
-
-class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    ROLE_UNSPECIFIED: _ClassVar[Role]
-    ROLE_RECOVERING: _ClassVar[Role]
-    ROLE_SLAVE: _ClassVar[Role]
-    ROLE_PROMOTING: _ClassVar[Role]
-    ROLE_MASTER: _ClassVar[Role]
-    ROLE_HANDING_OVER: _ClassVar[Role]
-    ROLE_FENCED: _ClassVar[Role]
-    ROLE_FAILED: _ClassVar[Role]
-
-class Standing(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    STANDING_UNSPECIFIED: _ClassVar[Standing]
-    STANDING_NEW: _ClassVar[Standing]
-    STANDING_PROVEN: _ClassVar[Standing]
-    STANDING_SUSPECT: _ClassVar[Standing]
-ROLE_UNSPECIFIED: Role
-ROLE_RECOVERING: Role
-ROLE_SLAVE: Role
-ROLE_PROMOTING: Role
-ROLE_MASTER: Role
-ROLE_HANDING_OVER: Role
-ROLE_FENCED: Role
-ROLE_FAILED: Role
-STANDING_UNSPECIFIED: Standing
-STANDING_NEW: Standing
-STANDING_PROVEN: Standing
-STANDING_SUSPECT: Standing
 
 class Target(_message.Message):
     __slots__ = ("group", "ordinal")
@@ -80,14 +49,14 @@ class MemberStatus(_message.Message):
     RISK_FIELD_NUMBER: _ClassVar[int]
     group: str
     copy: Copy
-    role: Role
+    role: str
     promised: int
     epoch: int
     last_log_epoch: int
     max_offset: int
     tables_epoch: int
     tables: int
-    standing: Standing
+    standing: str
     has_lost_master: bool
     lag_bytes: int
     master: int
@@ -101,7 +70,7 @@ class MemberStatus(_message.Message):
     electors: int
     group_keys: _containers.RepeatedScalarFieldContainer[str]
     risk: str
-    def __init__(self, group: _Optional[str] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., role: _Optional[_Union[Role, str]] = ..., promised: _Optional[int] = ..., epoch: _Optional[int] = ..., last_log_epoch: _Optional[int] = ..., max_offset: _Optional[int] = ..., tables_epoch: _Optional[int] = ..., tables: _Optional[int] = ..., standing: _Optional[_Union[Standing, str]] = ..., has_lost_master: _Optional[bool] = ..., lag_bytes: _Optional[int] = ..., master: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., record_uid: _Optional[str] = ..., version: _Optional[str] = ..., fault: _Optional[str] = ..., last_in_sync: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ..., is_full: _Optional[bool] = ..., has_room: _Optional[bool] = ..., electors: _Optional[int] = ..., group_keys: _Optional[_Iterable[str]] = ..., risk: _Optional[str] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., role: _Optional[str] = ..., promised: _Optional[int] = ..., epoch: _Optional[int] = ..., last_log_epoch: _Optional[int] = ..., max_offset: _Optional[int] = ..., tables_epoch: _Optional[int] = ..., tables: _Optional[int] = ..., standing: _Optional[str] = ..., has_lost_master: _Optional[bool] = ..., lag_bytes: _Optional[int] = ..., master: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., record_uid: _Optional[str] = ..., version: _Optional[str] = ..., fault: _Optional[str] = ..., last_in_sync: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ..., is_full: _Optional[bool] = ..., has_room: _Optional[bool] = ..., electors: _Optional[int] = ..., group_keys: _Optional[_Iterable[str]] = ..., risk: _Optional[str] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ("target",)
