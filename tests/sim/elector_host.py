@@ -11,7 +11,7 @@ from tests.sim.host import GROUP, BrokerProcess, Host
 from tests.sim.kernel import ProcessLoop
 
 from cometmq.control.controlled import MemberUnreachable, Report
-from cometmq.elector.asked_member import Member
+from cometmq.elector.asked_member import AskedMember
 from cometmq.elector.elector import Elector
 from cometmq.elector.plan import Plan
 from cometmq.ha.actions import Group, Statuses
@@ -38,7 +38,7 @@ class HastyElector(Elector):
         self.is_hasty = False
         loss_of = self._master.loss
 
-        def loss(found: Versioned, statuses: Statuses, holder: Member | None) -> Loss | None:
+        def loss(found: Versioned, statuses: Statuses, holder: AskedMember | None) -> Loss | None:
             cause = loss_of(found, statuses, holder)
             if cause is None and self.is_hasty:
                 self.is_hasty = False

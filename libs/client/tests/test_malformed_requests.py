@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cometmq.client.cluster.instance import CALLBACKS
-from cometmq.client.cluster.members import Members
+from cometmq.client.cluster.local_members import LocalMembers
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from cometmq.remoting.codes import request_name
 from cometmq.remoting.testing.malformed import NAME, failures
@@ -34,7 +34,7 @@ class Member:
 
 @pytest.mark.parametrize("code", CALLBACKS, ids=request_name)
 async def test_no_malformed_request_makes_a_handler_fail(code: int) -> None:
-    members, member = Members(), Member()
+    members, member = LocalMembers(), Member()
     names: tuple[Any, Any] = members.consumers, members.transaction_producers
     for known in names:
         known[NAME] = member

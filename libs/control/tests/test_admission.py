@@ -9,9 +9,9 @@ from cometmq.control.admission import (
     CONNECTION_CALLS_MAX,
     PROVEN_CALLS_MAX,
     Caller,
-    Orders,
     Streams,
     TooManyCalls,
+    UnfinishedOrders,
 )
 
 
@@ -58,7 +58,7 @@ def test_no_number_of_streams_takes_the_place_of_an_elector(elector):
 
 
 def test_proven_callers_have_places_of_their_own():
-    streams, orders = Streams(), Orders()
+    streams, orders = Streams(), UnfinishedOrders()
     for number in range(2 * PROVEN_CALLS_MAX):
         streams.enter(PROVEN._replace(connection=f"ipv4:10.0.0.6:{number}"))
         streams.enter(stranger(number))
@@ -73,7 +73,7 @@ def test_proven_callers_have_places_of_their_own():
 
 
 def test_an_address_and_a_connection_have_a_share_of_the_orders():
-    orders = Orders()
+    orders = UnfinishedOrders()
     for _ in range(CONNECTION_CALLS_MAX):
         orders.enter(stranger(1))
     with pytest.raises(TooManyCalls):

@@ -79,7 +79,7 @@ class Streams:
         self._open.pop(stream, None)
 
 
-class Orders:
+class UnfinishedOrders:
     """The unfinished orders of a server."""
 
     def __init__(self) -> None:

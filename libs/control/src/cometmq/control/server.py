@@ -21,7 +21,13 @@ import msgspec
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2_grpc
 
-from cometmq.control.admission import CONNECTION_CALLS_MAX, Caller, Orders, Streams, TooManyCalls
+from cometmq.control.admission import (
+    CONNECTION_CALLS_MAX,
+    Caller,
+    Streams,
+    TooManyCalls,
+    UnfinishedOrders,
+)
 from cometmq.control.controlled import Controlled, Reason, Report, Target, lasting
 from cometmq.control.credentials import server_credentials
 from cometmq.control.electors import ELECTOR_KEY, Electors
@@ -116,7 +122,7 @@ class ControlServer:
         self._has_certificates = False
         self.electors = Electors(now_ms)
         self.streams = Streams()
-        self._places = Orders()
+        self._places = UnfinishedOrders()
         self._orders = TaskSet(log)
         self._upkeep = TaskSet(log)
         self._front = Front(self._upkeep)

@@ -10,7 +10,7 @@ from cometmq.remoting.errors import ConsumerNotOnline
 from cometmq.remoting.names import BOOT_GROUPS, is_system_group
 
 
-class Members(msgspec.Struct, frozen=True):
+class GroupMembers(msgspec.Struct, frozen=True):
     """The settings of a group and its connected members."""
 
     group: str
@@ -38,9 +38,11 @@ def is_ours(group: str) -> bool:
     return group not in BOOT_GROUPS and not is_system_group(group)
 
 
-async def members_of(admin: AdminClient, group: str, config: SubscriptionGroupConfig) -> Members:
+async def members_of(
+    admin: AdminClient, group: str, config: SubscriptionGroupConfig
+) -> GroupMembers:
     """Ask the brokers for the connected members."""
     try:
-        return Members(group, config, await admin.consumer_connections(group))
+        return GroupMembers(group, config, await admin.consumer_connections(group))
     except ConsumerNotOnline:
-        return Members(group, config, None)
+        return GroupMembers(group, config, None)

@@ -16,7 +16,7 @@ from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.key_secret import KeySecret
 from cometmq.operator.broker_groups.seen import Seen
-from cometmq.operator.broker_groups.user_orders import Order, Plan, Refused, RotateKey, Verb
+from cometmq.operator.broker_groups.user_orders import Plan, Refused, RotateKey, UserOrder, Verb
 from cometmq.operator.engine.context import Context
 from cometmq.remoting.errors import CometError
 
@@ -31,7 +31,7 @@ class GivenOrders:
         self.operations: Counter[tuple[str, str]] = Counter()
         """Number of users' orders by verb and result."""
 
-    async def obey(self, group: BrokerGroup, seen: Seen, order: Order) -> LastOperation:
+    async def obey(self, group: BrokerGroup, seen: Seen, order: UserOrder) -> LastOperation:
         """Carry out the order in an annotation.
 
         The annotation is removed first: an operator that dies here loses the order instead of

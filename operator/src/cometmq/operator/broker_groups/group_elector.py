@@ -10,7 +10,7 @@ import msgspec
 from cometmq.control.client import MemberClient
 from cometmq.control.controlled import Target
 from cometmq.elector.app import ElectorApp
-from cometmq.elector.asked_member import Member
+from cometmq.elector.asked_member import AskedMember
 from cometmq.elector.elector import Elector
 from cometmq.elector.settings import ElectorSettings
 from cometmq.elector.stats import ElectorStats
@@ -89,7 +89,7 @@ class GroupElector:
         return self.elector is not None and self.elector.has_ended_a_round
 
     @property
-    def _asked(self) -> Mapping[int, Member]:
+    def _asked(self) -> Mapping[int, AskedMember]:
         return {} if self.elector is None else self.elector.members.by_ordinal
 
     @property

@@ -27,7 +27,7 @@ class Verb(StrEnum):
     ACCEPT_LOSS = "accept-loss"
 
 
-class Order(msgspec.Struct, frozen=True):
+class UserOrder(msgspec.Struct, frozen=True):
     """One order, not yet validated."""
 
     annotation: str
@@ -48,15 +48,15 @@ class RotateKey(msgspec.Struct, frozen=True):
 Plan = Tell[HandOver] | Tell[Fence] | Tell[Rebuild] | AcceptLoss | RotateKey | Refused
 
 
-def given(group: BrokerGroup) -> Order | None:
+def given(group: BrokerGroup) -> UserOrder | None:
     """Return the next order to carry out; others wait for the next pass."""
     for verb in Verb:
         if (annotation := f"{GROUP}/{verb}") in group.annotations:
-            return Order(annotation, verb, group.annotations[annotation])
+            return UserOrder(annotation, verb, group.annotations[annotation])
     return None
 
 
-def plan(group: BrokerGroup, seen: Seen, order: Order) -> Plan:
+def plan(group: BrokerGroup, seen: Seen, order: UserOrder) -> Plan:
     """Return the call that carries out an order now, or why there is none."""
     if order.verb is Verb.SWITCHOVER and order.value == decide.BEST:
         return _switch_over(seen, None)

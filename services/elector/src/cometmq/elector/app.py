@@ -13,7 +13,7 @@ from typing import Final
 from cometmq.control.client import MemberClient
 from cometmq.control.controlled import Report, Target, lasting
 from cometmq.control.electors import elector_mark
-from cometmq.elector.asked_member import Link, Member
+from cometmq.elector.asked_member import AskedMember, Link
 from cometmq.elector.elector import ACCEPT_WITH, Elector
 from cometmq.elector.metrics import FAMILIES
 from cometmq.elector.plan import plan_of, record_of, timing_of
@@ -200,7 +200,7 @@ class ElectorApp:
                     self.elector.wake.set()
             await asyncio.sleep(WATCH_RETRY_MS / 1000)
 
-    async def _watch_member(self, member: Member) -> None:
+    async def _watch_member(self, member: AskedMember) -> None:
         """Start a round when a member's state changes, and when its stream breaks."""
         settings = self._settings
         while True:

@@ -25,7 +25,7 @@ class Link(Protocol):
     async def order(self, order: Order) -> Report: ...
 
 
-class Member:
+class AskedMember:
     def __init__(self, ordinal: int, link: Link, *, log: Log) -> None:
         self.ordinal = ordinal
         self.link = link
@@ -77,7 +77,7 @@ class Member:
         return report
 
 
-class Members:
+class AskedMembers:
     """All members, each asked once in a round."""
 
     def __init__(
@@ -90,8 +90,8 @@ class Members:
         log: Log,
     ) -> None:
         """`wake` is set when a silent member's state has changed between rounds."""
-        self.by_ordinal: Mapping[int, Member] = {
-            ordinal: Member(ordinal, link, log=log) for ordinal, link in sorted(links.items())
+        self.by_ordinal: Mapping[int, AskedMember] = {
+            ordinal: AskedMember(ordinal, link, log=log) for ordinal, link in sorted(links.items())
         }
         self._timeout_ms = timeout_ms
         self._now_ms = now_ms
@@ -123,12 +123,12 @@ class Members:
         """Stop waiting for the answers to probes."""
         await self._probes.close()
 
-    def _start_probe(self, member: Member) -> None:
+    def _start_probe(self, member: AskedMember) -> None:
         if member.ordinal not in self._probed:
             self._probed.add(member.ordinal)
             self._probes.spawn(self._probe(member), name=f"elector-probe-{member.ordinal}")
 
-    async def _probe(self, member: Member) -> None:
+    async def _probe(self, member: AskedMember) -> None:
         """Probe a silent member once; start a round if its state has changed."""
         was_gone = member.is_gone
         try:

@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from cometmq.elector.asked_member import Link, Members
+from cometmq.elector.asked_member import AskedMembers, Link
 from cometmq.elector.master_watch import MasterWatch
-from cometmq.elector.orders import Orders
+from cometmq.elector.order_sender import OrderSender
 from cometmq.elector.plan import Plan
 from cometmq.elector.restoration import Restoration
 from cometmq.elector.stats import RESTORED, ElectorStats
@@ -57,7 +57,7 @@ class Elector:
         """Whether it has asked for the record and the statuses, with or without success."""
         self.wake = asyncio.Event()
         """Set when there may be something to do before the next interval."""
-        self.members = Members(
+        self.members = AskedMembers(
             links, timeout_ms=status_timeout_ms, now_ms=boottime_ms, wake=self.wake, log=log
         )
         self.restoration = Restoration(
@@ -66,7 +66,7 @@ class Elector:
         self._master = MasterWatch(
             self.stats, timing=timing, now_ms=boottime_ms, opened=master_opened, log=log
         )
-        self._orders = Orders(self.members.by_ordinal, self.stats, log)
+        self._orders = OrderSender(self.members.by_ordinal, self.stats, log)
         self._plan = plan
         self._record = record
         self._log = log

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable
 
-from cometmq.elector.asked_member import Member, Members
+from cometmq.elector.asked_member import AskedMember, AskedMembers
 from cometmq.elector.stats import RENEWED, ElectorStats
 from cometmq.ha import losses
 from cometmq.ha.actions import Statuses, leads
@@ -54,7 +54,7 @@ class MasterWatch:
         known = 0 if record is None else record.epoch
         self._stats.has_master = any(one.role.is_leading and one.epoch >= known for one in statuses)
 
-    def look(self, found: Versioned, read_ms: int, members: Members) -> Loss | None:
+    def look(self, found: Versioned, read_ms: int, members: AskedMembers) -> Loss | None:
         """Return why the master is lost, None if it is not; note and log what has changed.
 
         `read_ms` is the time at which the record was read.
@@ -86,7 +86,7 @@ class MasterWatch:
             self._log.warning("master.lost", **facts, cause=str(loss))
         return loss
 
-    def loss(self, found: Versioned, statuses: Statuses, holder: Member | None) -> Loss | None:
+    def loss(self, found: Versioned, statuses: Statuses, holder: AskedMember | None) -> Loss | None:
         """Return why the master is lost; None if it is not."""
         assert self._watched is not None
         now_ms = self._now_ms()

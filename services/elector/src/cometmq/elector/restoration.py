@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.elector.asked_member import Members
+from cometmq.elector.asked_member import AskedMembers
 from cometmq.elector.plan import Plan
 from cometmq.ha import missing_record
 from cometmq.ha.actions import Actions, Blocked, Statuses, Wait
@@ -83,7 +83,7 @@ class Restoration:
         """Fence in another epoch: a member has promised another elector a later one."""
         self._fence_epoch = None
 
-    def decide(self, members: Members) -> Actions:
+    def decide(self, members: AskedMembers) -> Actions:
         """Decide what to do in a round that found no record."""
         readers = [
             ordinal

@@ -29,7 +29,7 @@ from cometmq.client.admin.known_groups import check_deletable, with_offsets_only
 from cometmq.client.errors import ClientError
 from cometmq.client.message import check_group
 from cometmq.insight import times
-from cometmq.insight.members import Members, is_ours, members_of
+from cometmq.insight.members import GroupMembers, is_ours, members_of
 from cometmq.insight.queue_states import (
     QueueState,
     missed_notes,
@@ -97,7 +97,7 @@ def list_groups(
     print_rows(columns, rows, as_json=as_json, empty=empty)
 
 
-def _row(found: Members, topics: Iterable[str]) -> list[Cell]:
+def _row(found: GroupMembers, topics: Iterable[str]) -> list[Cell]:
     if found.online is not None:
         topics = found.online.subscription_table
     return [
@@ -120,7 +120,7 @@ def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
       cometmq group describe billing
     """
 
-    async def question(admin: AdminClient) -> tuple[Members, list[QueueState], list[str]]:
+    async def question(admin: AdminClient) -> tuple[GroupMembers, list[QueueState], list[str]]:
         members = await members_of(admin, group, await known_group(admin, group))
         states = await queue_states(admin, group)
         notes = missed_notes(group, states)
@@ -159,7 +159,7 @@ def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
     _print_section("Subscriptions", subscriptions)
 
 
-def _facts(found: Members) -> dict[str, Cell]:
+def _facts(found: GroupMembers) -> dict[str, Cell]:
     config, online = found.config, found.online
     return {
         "group": found.group,
@@ -173,7 +173,7 @@ def _facts(found: Members) -> dict[str, Cell]:
     }
 
 
-def _progress(found: Members, states: Sequence[QueueState]) -> dict[str, Cell]:
+def _progress(found: GroupMembers, states: Sequence[QueueState]) -> dict[str, Cell]:
     """Return how far the group is behind; members that broadcast keep their own offsets."""
     if found.model == "BROADCASTING":
         return {"unread_messages": None, "unread_since": None}
@@ -184,7 +184,7 @@ def _progress(found: Members, states: Sequence[QueueState]) -> dict[str, Cell]:
     }
 
 
-def _duplicate_notes(found: Members) -> list[str]:
+def _duplicate_notes(found: GroupMembers) -> list[str]:
     """Return a line for each client id that several members use: these members compute the same
     share of the queues, and no broker notices.
     """

@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cometmq.client.cluster.members import ConsumerMember, Members
+from cometmq.client.cluster.local_members import ConsumerMember, LocalMembers
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.offsets import ConsumerStatus, QueueOffsetTable
 from cometmq.remoting.command import OK, Call, Reply
@@ -21,7 +21,9 @@ from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import decode_record
 
 
-def notify_consumer_ids_changed(members: Members, call: Call[NotifyConsumerIdsChanged]) -> Reply:
+def notify_consumer_ids_changed(
+    members: LocalMembers, call: Call[NotifyConsumerIdsChanged]
+) -> Reply:
     """Make the consumer rebalance."""
     consumer = members.consumers.get(call.header.consumer_group)
     if consumer is not None:
@@ -30,7 +32,7 @@ def notify_consumer_ids_changed(members: Members, call: Call[NotifyConsumerIdsCh
 
 
 async def reset_consumer_client_offset(
-    members: Members, call: Call[ResetConsumerClientOffset]
+    members: LocalMembers, call: Call[ResetConsumerClientOffset]
 ) -> Reply:
     """Make the consumer continue from the offsets that an administrator has chosen."""
     consumer = _member(members, call.header.group)
@@ -41,21 +43,23 @@ async def reset_consumer_client_offset(
 
 
 def get_consumer_status_from_client(
-    members: Members, call: Call[GetConsumerStatusFromClient]
+    members: LocalMembers, call: Call[GetConsumerStatusFromClient]
 ) -> Reply:
     """Return the consumed offset of each queue."""
     offsets = _member(members, call.header.group).consumed_offsets(call.header.topic)
     return Reply(body=encode_json(ConsumerStatus(message_queue_table=offsets)))
 
 
-def get_consumer_running_info(members: Members, call: Call[GetConsumerRunningInfo]) -> Reply:
+def get_consumer_running_info(members: LocalMembers, call: Call[GetConsumerRunningInfo]) -> Reply:
     """Return the state of the consumer."""
     consumer = _member(members, call.header.consumer_group)
     info = consumer.running_info(with_stacks=call.header.jstack_enable)
     return Reply(body=encode_json(info))
 
 
-async def consume_message_directly(members: Members, call: Call[ConsumeMessageDirectly]) -> Reply:
+async def consume_message_directly(
+    members: LocalMembers, call: Call[ConsumeMessageDirectly]
+) -> Reply:
     """Pass the message in the request to the listener."""
     consumer = _member(members, call.header.consumer_group)
     with _refusing("message"):
@@ -64,7 +68,7 @@ async def consume_message_directly(members: Members, call: Call[ConsumeMessageDi
     return Reply(body=encode_json(result))
 
 
-def check_transaction_state(members: Members, call: Call[CheckTransactionState]) -> Reply:
+def check_transaction_state(members: LocalMembers, call: Call[CheckTransactionState]) -> Reply:
     """Start a transaction check; the producer reports the result in a separate request."""
     with _refusing("message"):
         record = decode_record(call.body)
@@ -85,7 +89,7 @@ def _refusing(kind: str) -> Iterator[None]:
         raise ServerError(f"the body is not a valid {kind}: {error}") from error
 
 
-def _member(members: Members, group: str) -> ConsumerMember:
+def _member(members: LocalMembers, group: str) -> ConsumerMember:
     consumer = members.consumers.get(group)
     if consumer is None:
         raise ServerError(f"The Consumer Group <{group}> not exist in this consumer")

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Final
 
 from cometmq.client.clock import monotonic_ms
-from cometmq.client.cluster.members import Members
+from cometmq.client.cluster.local_members import LocalMembers
 from cometmq.client.cluster.outages import Outages
 from cometmq.client.cluster.refreshes import Refreshes
 from cometmq.client.cluster.route_book import RouteBook
@@ -34,7 +34,7 @@ class Heartbeats:
     def __init__(
         self,
         client_id: str,
-        members: Members,
+        members: LocalMembers,
         remoting: RemotingClient,
         routes: RouteBook,
         refreshes: Refreshes,

@@ -17,7 +17,7 @@ from cometmq.client.cluster import broker_requests
 from cometmq.client.cluster.discovery import POLL_INTERVAL_MS
 from cometmq.client.cluster.heartbeats import Heartbeats
 from cometmq.client.cluster.late_sends import LateSends
-from cometmq.client.cluster.members import Members
+from cometmq.client.cluster.local_members import LocalMembers
 from cometmq.client.cluster.namesrv import Namesrv, find_addresses
 from cometmq.client.cluster.outages import Outages
 from cometmq.client.cluster.refreshes import Refreshes
@@ -73,7 +73,7 @@ class ClientInstance:
         self.options = options
         self.client_id = client_id_of(options, suffix=suffix, is_named=is_named)
         self.namespace = namespace_of(options)
-        self.members = Members()
+        self.members = LocalMembers()
         self._key = (options, suffix)
         with tls_files_named(options.tls):
             self.remoting = RemotingClient(

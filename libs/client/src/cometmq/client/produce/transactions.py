@@ -20,7 +20,7 @@ from cometmq.client.application_calls import leave_calls
 from cometmq.client.arguments import whole_or
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.instance import ClientInstance
-from cometmq.client.cluster.members import TransactionMember
+from cometmq.client.cluster.local_members import TransactionMember
 from cometmq.client.constructors import explaining
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function, check_hook

@@ -17,7 +17,7 @@ from cometmq.broker.copies.gate.permission import Permission
 from cometmq.broker.copies.members import parse_members, record_of
 from cometmq.broker.copies.roles.current_role import CurrentRole
 from cometmq.broker.copies.roles.inbox import Inbox
-from cometmq.broker.copies.roles.leading import Leading
+from cometmq.broker.copies.roles.master_role import MasterRole
 from cometmq.broker.copies.roles.member_driver import MemberDriver
 from cometmq.broker.copies.roles.membership import Membership
 from cometmq.broker.copies.roles.record_watch import RecordWatch
@@ -168,7 +168,7 @@ class Joined:
                 return
             # An elector that does not know of the stop has made this broker the master again.
 
-    async def _hand_over(self, leading: Leading) -> bool:
+    async def _hand_over(self, leading: MasterRole) -> bool:
         """Hand over; return whether another broker is now the master."""
         ready = self._successors(leading)
         for _ in range(FOLLOWERS_POLLS):  # followers of a new master may not be connected yet
@@ -185,7 +185,7 @@ class Joined:
             return False
         return True
 
-    def _successors(self, leading: Leading) -> list[FollowerView]:
+    def _successors(self, leading: MasterRole) -> list[FollowerView]:
         members = in_sync.certain_set(leading.confirmation.view)
         return [one for one in self.sender.followers() if one.copy in members]
 
@@ -243,7 +243,7 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
     stale_clients = StaleClients(clients, gate.diversion.is_diverting, host.boottime_ms)
     watchdog = Watchdog(broker, inbox, current, stale_clients)
     new_leading = partial(
-        Leading, broker, inbox=inbox, record=place, sender=sender, feed=feed,
+        MasterRole, broker, inbox=inbox, record=place, sender=sender, feed=feed,
         boottime_ms=host.boottime_ms, close_peers=close_peers,
     )  # fmt: skip
     roles = RoleChanges(

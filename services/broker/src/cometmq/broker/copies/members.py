@@ -25,10 +25,10 @@ class MemberAddress(msgspec.Struct, frozen=True):
     replication: str
 
 
-Members = Mapping[int, MemberAddress]
+MemberAddresses = Mapping[int, MemberAddress]
 
 
-def parse_members(text: str) -> Members:
+def parse_members(text: str) -> MemberAddresses:
     """Parse the setting groupMembers into brokers by id; raise SettingsError if it is malformed."""
     members: dict[int, MemberAddress] = {}
     for item in filter(None, (part.strip() for part in text.split(";"))):

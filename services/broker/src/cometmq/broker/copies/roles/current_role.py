@@ -5,24 +5,24 @@ import asyncio
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.roles.acting import Acting
-from cometmq.broker.copies.roles.fenced import Fenced
-from cometmq.broker.copies.roles.leading import Leading
+from cometmq.broker.copies.roles.inactive_role import InactiveRole
+from cometmq.broker.copies.roles.master_role import MasterRole
 
 
 class CurrentRole:
     """The current role object; only role changes replace it (`role_changes.py`)."""
 
     def __init__(self, broker: Broker) -> None:
-        self.acting: Acting = Fenced()
+        self.acting: Acting = InactiveRole()
         self._broker = broker
         self._confirmed_led = 0  # by this broker, in its last leadership
         self._led = asyncio.Event()
 
     @property
-    def leading(self) -> Leading | None:
+    def leading(self) -> MasterRole | None:
         """The role of the master, or None while this broker is not the master."""
         acting = self.acting
-        if isinstance(acting, Leading) and not acting.confirmation.has_ended():
+        if isinstance(acting, MasterRole) and not acting.confirmation.has_ended():
             return acting
         return None
 
@@ -42,17 +42,17 @@ class CurrentRole:
                 if (leading := self.leading) is not None:
                     group.create_task(leading.writer.run(), name="member-leader")
 
-    def lead(self, leading: Leading) -> None:
+    def lead(self, leading: MasterRole) -> None:
         self.acting = leading
         self._led.set()
 
-    def fence(self, followed: int) -> None:
+    def deactivate(self, followed: int) -> None:
         """Act as master or slave no more; `followed` is the confirm offset known as a slave."""
         ended = self.acting
-        if isinstance(ended, Leading):
+        if isinstance(ended, MasterRole):
             self._confirmed_led = ended.confirm_offset()
             ended.confirmation.end()
-        self.acting = Fenced(max(self._confirmed_led, followed))
+        self.acting = InactiveRole(max(self._confirmed_led, followed))
 
     def before_write(self) -> None:
         """Close all connections if this master's lease has lapsed; runs before answers are sent."""

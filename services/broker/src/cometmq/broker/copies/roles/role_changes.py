@@ -4,15 +4,15 @@
 The seven roles of a member (`cometmq.ha.role.Role`) are three for its clients (`ServedRole`), and
 three objects do the work (`Acting`):
 
-    ========================  =============  ===========
+    ========================  =============  ==============
     member                    clients        acts as
-    ========================  =============  ===========
-    recovering, failed        fenced         `Fenced`
-    slave                     slave          `Following`
-    promoting                 as before      `Fenced`
-    master, handing over      master         `Leading`
-    fenced                    as before (a)  `Fenced`
-    ========================  =============  ===========
+    ========================  =============  ==============
+    recovering, failed        fenced         `InactiveRole`
+    slave                     slave          `SlaveRole`
+    promoting                 as before      `InactiveRole`
+    master, handing over      master         `MasterRole`
+    fenced                    as before (a)  `InactiveRole`
+    ========================  =============  ==============
 
 (a) A slave remains a slave for its clients: it refuses sends in either role, and the gate decides
 about its reads. A master becomes fenced.
@@ -31,12 +31,12 @@ from typing import Final, assert_never
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.gate.gate import Gate
-from cometmq.broker.copies.members import MemberAddress, Members
+from cometmq.broker.copies.members import MemberAddress, MemberAddresses
 from cometmq.broker.copies.roles.current_role import CurrentRole
 from cometmq.broker.copies.roles.duties import Position
-from cometmq.broker.copies.roles.following import Following
 from cometmq.broker.copies.roles.inbox import Inbox
-from cometmq.broker.copies.roles.leading import Leading
+from cometmq.broker.copies.roles.master_role import MasterRole
+from cometmq.broker.copies.roles.slave_role import SlaveRole
 from cometmq.broker.copies.roles.watchdog import Watchdog
 from cometmq.broker.copies.streams.epoch_log import EpochLog
 from cometmq.broker.copies.streams.follower import Follower
@@ -67,7 +67,7 @@ class RoleChanges:
         broker: Broker,
         *,
         inbox: Inbox,
-        members: Members,
+        members: MemberAddresses,
         epoch_log: EpochLog,
         feed: TableFeed,
         follower: Follower,
@@ -75,7 +75,7 @@ class RoleChanges:
         gate: Gate,
         current: CurrentRole,
         watchdog: Watchdog,
-        new_leading: Callable[[Leadership], Leading],
+        new_leading: Callable[[Leadership], MasterRole],
         boottime_ms: Callable[[], int],
         close_peers: Callable[[], None],
         promoted: Callable[[], None],
@@ -158,11 +158,11 @@ class RoleChanges:
             )  # fmt: skip
         self._forward_to(known, epoch)
         self._follower.follow(epoch, master, lambda: known.replication if known else "")
-        self._current.acting = Following(self._broker, self._follower.replica, self._boottime_ms)
+        self._current.acting = SlaveRole(self._broker, self._follower.replica, self._boottime_ms)
 
     async def _stop_following(self) -> None:
         # What clients send is still forwarded: it waits for the next master, which may be this one.
-        self._current.fence(self._follower.replica.confirmed)
+        self._current.deactivate(self._follower.replica.confirmed)
         await self._follower.stop()
 
     async def _begin_epoch(self, epoch: int) -> None:
@@ -237,7 +237,7 @@ class RoleChanges:
         self._watchdog.leadership_ended()
         self._gate.permission.confirmation = None
         broker.replication.in_sync = None
-        self._current.fence(self._follower.replica.confirmed)
+        self._current.deactivate(self._follower.replica.confirmed)
         broker.role.take(ServedRole.FENCED, broker.role.state.epoch)
         broker.store.write_state.set(Refusal.TOO_FEW_COPIES, holds=False)
         self._sender.stop()

@@ -5,7 +5,7 @@ from cometmq.broker.copies.roles.acting import Acting
 from cometmq.ha.orders import Order
 
 
-class Fenced(Acting):
+class InactiveRole(Acting):
     """Accepts nothing: it may have been replaced as master, or knows no master."""
 
     def __init__(self, confirmed: int = 0) -> None:

@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 
-from cometmq.elector.asked_member import Member
+from cometmq.elector.asked_member import AskedMember
 from cometmq.elector.stats import ElectorStats
 from cometmq.ha.actions import Tell
 from cometmq.ha.member import OrderRefusal, OrderRefused
@@ -13,8 +13,8 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
 
 
-class Orders:
-    def __init__(self, members: Mapping[int, Member], stats: ElectorStats, log: Log) -> None:
+class OrderSender:
+    def __init__(self, members: Mapping[int, AskedMember], stats: ElectorStats, log: Log) -> None:
         self._members = members
         self._stats = stats
         self._log = log

@@ -20,7 +20,7 @@ from cometmq.ha.record import Versioned
 from cometmq.store.writing.write_state import Refusal
 
 
-class Leading(Acting):
+class MasterRole(Acting):
     """The role of the master in one epoch; implements `Reign`."""
 
     def __init__(  # noqa: PLR0913  # the collaborators, each by name

@@ -52,7 +52,7 @@ class TransactionMember(Protocol):
         """
 
 
-class Members:
+class LocalMembers:
     """The producers and consumers of one client instance, which serve the requests of brokers."""
 
     def __init__(self) -> None:

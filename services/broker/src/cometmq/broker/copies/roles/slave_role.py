@@ -9,7 +9,7 @@ from cometmq.broker.copies.state import FollowState
 from cometmq.broker.copies.streams.replica import MemberReplica
 
 
-class Following(Acting):
+class SlaveRole(Acting):
     """Copies the log and the tables of a master."""
 
     def __init__(
