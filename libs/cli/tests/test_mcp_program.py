@@ -84,6 +84,48 @@ def test_a_line_without_an_end_ends_the_program(tmp_path):
     assert b"Traceback" not in done.stderr
 
 
+def wrong(members):
+    return b'{"jsonrpc":"2.0",' + members + b"}"
+
+
+WRONG_LINES = {
+    b"[" * 100_000: (-32600, None, "a batch is not accepted"),
+    b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]': (-32600, None, "a batch is not accepted"),
+    b'{"jsonrpc"': (-32700, None, "Invalid JSON"),
+    b"\xff\xfe": (-32700, None, "Invalid JSON"),
+    b'{"a":' * 100_000: (-32700, None, "Invalid JSON"),
+    wrong(b'"id":3,"method":"x","params":{"a":' + b"[" * 900 + b"]" * 900 + b"}"): (
+        -32700, 3, "recursion limit"),
+    wrong(b'"id":4,"method":5'): (-32600, 4, "method: Input should be a valid string"),
+    wrong(b'"id":"five","method":"x","params":[1]'): (-32600, "five", "params: Input should be"),
+    wrong(b'"id":6'): (-32600, 6, "method: Field required"),
+    wrong(b'"id":1.5,"method":"ping"'): (-32600, None, "id: Input should be"),
+    wrong(b'"id":null,"method":"ping"'): (-32600, None, "id: Input should be"),
+    wrong(b'"id":[1],"method":"ping"'): (-32600, None, "id: Input should be"),
+    wrong(b'"id":' + b"7" * 100_000 + b',"method":"x"'): (-32700, None, "Invalid JSON"),
+    wrong(b'"id":"' + b"i" * 1_000 + b'","method":8'): (-32600, None, "method"),
+    b'{"id":9,"method":"x"}': (-32600, 9, "jsonrpc"),
+}  # fmt: skip
+
+
+def test_lines_that_are_no_messages_are_answered(tmp_path):
+    lines = [wrong(b'"id":10,"method":"ping"'), *WRONG_LINES]
+    done = subprocess.run(
+        [PROGRAM, "mcp", "--audit-dir", str(tmp_path)],
+        input=b"".join(b"\n\n" + line + b"\n" for line in lines),
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    answers.remove({"jsonrpc": "2.0", "id": 10, "result": {}})
+    for answer, (code, number, text) in zip(answers, WRONG_LINES.values(), strict=True):
+        assert (answer["error"]["code"], answer["id"]) == (code, number), answer
+        assert "no message of JSON-RPC 2.0, and was ignored" in answer["error"]["message"]
+        assert text in answer["error"]["message"]
+        assert len(answer["error"]["message"]) < 300
+
+
 class Stuck:
     """The stream of a client that reads no answers."""
 
@@ -95,6 +137,8 @@ class Stuck:
 
 
 def test_the_input_waits_for_a_client_that_reads_no_answers(monkeypatch):
+    one, two = (f'{{"jsonrpc":"2.0","method":"{name}"}}' for name in ("one", "two"))
+
     async def next_of(lines):
         return await anext(lines)
 
@@ -103,17 +147,17 @@ def test_the_input_waits_for_a_client_that_reads_no_answers(monkeypatch):
         monkeypatch.setattr("sys.stdin", SimpleNamespace(fileno=lambda: reading))
         stuck, source = Stuck(), _Input()
         source.answers = _Answers(stuck)
-        os.write(writing, b"one\ntwo\n")
+        os.write(writing, f"{one}\n{two}\n".encode())
         lines = aiter(source)
         async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as tasks:
-            assert await anext(lines) == "one"
+            assert await anext(lines) == one
             for _ in range(WAITING_MAX):
                 tasks.create_task(source.answers.send(0))
             following = tasks.create_task(next_of(lines))
             await asyncio.wait({following}, timeout=5 * WAIT_S)
             assert not following.done()
             stuck.is_read.set()
-            assert await following == "two"
+            assert await following == two
         assert source.answers.waiting == 0
         os.close(writing)
         assert [line async for line in lines] == []

@@ -20,6 +20,7 @@ from cometmq.cli.connecting import with_access
 from cometmq.cli.failures import with_remedy
 from cometmq.cli.input import read_lines
 from cometmq.cli.mcp import change_tools, cluster_tools, message_tools
+from cometmq.cli.mcp.refusals import refusal_of
 from cometmq.cli.mcp.tool import Arguments, Risk, Session, Tool, harmless, shown
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError, InvalidArgument
@@ -123,7 +124,13 @@ class _Input:
             async for line in read_lines(sys.stdin.fileno(), bytes_max=LINE_BYTES_MAX):
                 while self._is_full:  # noqa: ASYNC110  # the SDK has no event for it
                     await asyncio.sleep(WAIT_S)
-                yield line.decode("utf-8", "replace")
+                if not line.strip():
+                    continue
+                refusal = refusal_of(line)
+                if refusal is None:
+                    yield line.decode()
+                elif self.answers is not None:
+                    await self.answers.send(refusal)
         except InvalidArgument as error:
             self.error = error
 
