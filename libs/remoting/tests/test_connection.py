@@ -120,6 +120,22 @@ def test_an_answer_to_nobody_is_dropped() -> None:
     assert link.client.calls == []
 
 
+def test_a_peer_sends_no_more_answers_than_there_were_requests() -> None:
+    link = Link()
+    data = encode_frame(RawCommand(code=0, flag=FLAG_REPLY, opaque=5_000))
+    connection = Connection(link.client.connection._codec, FakePeer(), unasked_max=2)
+    asked = 3
+    for number in range(asked):
+        opaque = connection.invoke(Request(QUERY, HEADER), deadline_ms=10, done=lambda _: None)
+        if not number:
+            connection.forget(opaque)
+    connection.expire(10)
+    connection.send(Request(QUERY, HEADER, is_oneway=True))
+    connection.receive(data * (asked + 1 + 2), 0)
+    with pytest.raises(RemoteProtocolError, match="answers to no request"):
+        connection.receive(data, 0)
+
+
 def test_a_success_without_its_fields_is_an_error_a_refusal_is_not() -> None:
     link = Link()
     results: list[Any] = []

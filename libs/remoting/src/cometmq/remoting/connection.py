@@ -9,6 +9,7 @@ Invariants: a request's `done` is called exactly once, with a `Response` or an e
 more is read after a RemoteProtocolError.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
@@ -72,13 +73,17 @@ class Connection:
         "_peer",
         "_pending",
         "_reader",
+        "_unasked_left",
         "abandoned_count",
         "faults",
         "out",
         "out_bytes",
     )
 
-    def __init__(self, codec: Codec, peer: Peer) -> None:
+    def __init__(self, codec: Codec, peer: Peer, *, unasked_max: int = sys.maxsize) -> None:
+        """Accept `unasked_max` answers to no request; those to oneway and abandoned ones do not
+        count.
+        """
         self._codec = codec
         self._peer = peer
         self._reader = FrameReader(codec.frame_bytes_max, codec.header_bytes_max)
@@ -87,6 +92,7 @@ class Connection:
         self.out: list[Buffer] = []
         self.out_bytes = 0
         self.faults: list[HeaderFault] = []
+        self._unasked_left = unasked_max
         self.abandoned_count = 0
         """The number of requests whose caller has stopped waiting."""
 
@@ -157,6 +163,7 @@ class Connection:
 
     def send(self, request: Request) -> None:
         """Queue a oneway request in `out`."""
+        self._unasked_left += 1  # some peers answer it
         self._encode(self._opaque(), request)
 
     def invoke(self, request: Request, *, deadline_ms: int, done: Done) -> int:
@@ -169,12 +176,12 @@ class Connection:
     def forget(self, opaque: int) -> None:
         """Stop waiting for an answer; `done` is not called."""
         if self._pending.pop(opaque, None) is not None:
-            self.abandoned_count += 1
+            self._abandon(1)
 
     def expire(self, now_ms: int) -> None:
         """Fail the requests whose deadline has passed."""
         late = [opaque for opaque, p in self._pending.items() if p.deadline_ms <= now_ms]
-        self.abandoned_count += len(late)
+        self._abandon(len(late))
         for opaque in late:
             pending = self._pending.pop(opaque)
             pending.done(RequestTimeout(f"no answer to {request_name(pending.code)} in time"))
@@ -208,10 +215,22 @@ class Connection:
         )
 
     def _settle(self, raw: RawCommand, body: bytes) -> None:
-        """Pass an answer to its request; drop it if no request is waiting."""
+        """Pass an answer to its request; drop it if no request is waiting.
+
+        Raise RemoteProtocolError if the peer sends more answers than there were requests: decoding
+        them would keep the loop from its other connections.
+        """
         pending = self._pending.pop(raw.opaque, None)
         if pending is not None:
             pending.done(self._response(raw, body, self._codec.reply_types.get(pending.code)))
+            return
+        self._unasked_left -= 1
+        if self._unasked_left < 0:
+            raise RemoteProtocolError("answers to no request")
+
+    def _abandon(self, count: int) -> None:
+        self.abandoned_count += count
+        self._unasked_left += count
 
     def _response(
         self, raw: RawCommand, body: bytes, reply_type: type[msgspec.Struct] | None

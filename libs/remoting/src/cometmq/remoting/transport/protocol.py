@@ -65,7 +65,9 @@ class PeerProtocol(asyncio.Protocol):
         self._is_reset = False
         self._has_long_frame = False
         self._active_ms = 0  # as known at the last check
-        self.connection: Connection = Connection(hub.codec, self)
+        self.connection: Connection = Connection(
+            hub.codec, self, unasked_max=hub.settings.unasked_max
+        )
         self.is_open = False
         self.is_dirty = False
         """Whether output waits for the end of this turn of the loop."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits of servers and clients; each is explicit and has a default."""
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 
@@ -85,6 +86,10 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Requests of one connection that are served in a row before other connections get a turn. The
     number falls while many connections have a backlog: see `Turns.fell_behind`.
     """
+    unasked_max: int = sys.maxsize
+    """Answers to no request that a peer may send, besides those to oneway and abandoned requests.
+    A server decodes them in portions, but a client takes answers at once.
+    """
     idle_timeout_ms: int = 120_000
     """How long a connection may receive nothing before it is closed; RocketMQ's value."""
     check_interval_ms: int = 1_000
@@ -113,6 +118,7 @@ class ClientSettings(ConnectionSettings, frozen=True, kw_only=True):
     """Limits for a client."""
 
     reads_while_unsent: bool = True
+    unasked_max: int = 16
     connect_timeout_ms: int = 3_000
     in_flight_max: int = 65_535
     """Requests sent on one connection and not yet answered; the size of RocketMQ's semaphore."""
