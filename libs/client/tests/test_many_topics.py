@@ -16,6 +16,7 @@ from cometmq.client import (
 )
 from cometmq.client.cluster.namesrv import Namesrv
 from cometmq.client.cluster.route_book import LOOKUPS_MAX
+from cometmq.client.consume.queues import owned
 from cometmq.client.for_each import for_each
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.bodies.route import TopicRoute
@@ -75,6 +76,36 @@ async def test_routes_and_offsets_are_asked_concurrently(
         assert len(consumer.queues) == 2 * len(TOPICS)
     assert lookups.most == LOOKUPS_MAX
     assert offsets.most > 2
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_topic_of_many_queues_is_opened_in_parts(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setattr(owned, "OPENED_AT_ONCE", 8)
+    offsets = Running()
+    asked: list[int] = []
+    invoke: Callable[..., Awaitable[Any]] = RemotingClient.invoke
+
+    async def counted_invoke(
+        self: RemotingClient, address: str, code: int, header: Any, *more: Any, **rest: Any
+    ) -> Any:
+        if code == RequestCode.QUERY_CONSUMER_OFFSET and header.topic == "Wide":
+            asked.append(header.queue_id)
+            await offsets.turn()
+            if fails and len(asked) <= 8:
+                raise ConnectFailed("down")
+        return await invoke(self, address, code, header, *more, **rest)
+
+    monkeypatch.setattr(RemotingClient, "invoke", counted_invoke)
+    cluster.create_topic("Wide", queue_count=40)
+    consumer = PushConsumer("cg", cluster.namesrv, listener=print)
+    consumer.subscribe("Wide")
+    async with consumer:
+        if fails:
+            assert len(asked) == 8  # the others would wait as long for a broker that hangs
+        await eventually(lambda: len(consumer.queues) == 40)
+        assert offsets.most == 8
 
 
 @pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer, PullConsumer])

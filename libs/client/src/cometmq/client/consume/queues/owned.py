@@ -26,6 +26,9 @@ from cometmq.remoting.bodies.running_info import ProcessQueueInfo
 
 TOPICS_AT_ONCE: Final = 16
 """How many topics are rebalanced at the same time."""
+BEGUN_PER_TURN: Final = 128
+OPENED_AT_ONCE: Final = 512
+"""How many queues of a topic look up their first offset at a broker at the same time."""
 
 
 class OwnedQueues:
@@ -165,9 +168,21 @@ class OwnedQueues:
         self, claimed: list[MessageQueue], *, lost_count: int, owned_count: int
     ) -> int:
         """Begin to read claimed queues of one topic and broker; return how many can be read."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._open(queue)) for queue in claimed]
-        opened = [queue for queue, task in zip(claimed, tasks, strict=True) if task.result()]
+        known: set[MessageQueue] = set()
+        has_failed = False
+
+        async def open_one(queue: MessageQueue) -> None:
+            nonlocal has_failed
+            if has_failed:  # the broker may hang, and the rest is tried again soon
+                return
+            if await self._open(queue):
+                known.add(queue)
+            else:
+                has_failed = True
+
+        # Not all at once: a route may have 100,000 queues, which held the loop for 9 s.
+        await for_each(claimed, open_one, running_max=OPENED_AT_ONCE)
+        opened = [queue for queue in claimed if queue in known]
         if opened:
             self._parts.instance.log.info(
                 "queues.assigned",
@@ -179,8 +194,10 @@ class OwnedQueues:
                 owned=owned_count,
             )
             await self._ownership.taken(opened)
-            for queue in opened:
+            for number, queue in enumerate(opened, 1):
                 self._run(queue)
+                if not number % BEGUN_PER_TURN:  # each sends a pull in the next turn
+                    await asyncio.sleep(0)
         await self._ownership.disclaim([queue for queue in claimed if queue not in self._readers])
         return len(opened)
 
