@@ -17,6 +17,7 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.clock import monotonic_ms
+from cometmq.client.consume.membership import DIRECT_CALLS_MAX
 from cometmq.client.consume.queues.rebalance import AllocateAveragely, AllocateByConfig
 from cometmq.client.testing import DISCONNECT, HANG, MemoryBroker, MemoryCluster, eventually
 from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
@@ -25,7 +26,7 @@ from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat
 from cometmq.remoting.bodies.offsets import ConsumerStatus, QueueOffsetTable
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
-from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.callbacks import (
     ConsumeMessageDirectly,
@@ -408,6 +409,35 @@ async def test_one_message_is_consumed_on_request(
             record,
         )
     assert decode_json(ConsumeMessageDirectlyResult, answered.body).consume_result == expected
+
+
+async def test_few_messages_are_consumed_directly_at_the_same_time(
+    cluster: MemoryCluster,
+) -> None:
+    may_end = asyncio.Event()
+
+    async def wait(_: list[MessageExt]) -> None:
+        await may_end.wait()
+
+    seen = Recorder(wait)
+    async with consumer_of(cluster, seen, PushOptions()) as consumer:
+        consumer.suspend()
+        await send(cluster, Message("T", b"1"))
+        record = cluster.broker.queues.raw_record(0)
+        assert record is not None
+        code = RequestCode.CONSUME_MESSAGE_DIRECTLY
+        header = ConsumeMessageDirectly("cg", consumer.client_id)
+        async with asyncio.TaskGroup() as group:
+            asked = [
+                group.create_task(ask(cluster.broker, code, header, record))
+                for _ in range(DIRECT_CALLS_MAX)
+            ]
+            await eventually(lambda: len(seen.lists) == DIRECT_CALLS_MAX)
+            refused = await ask(cluster.broker, code, header, record)
+            assert refused.code == ResponseCode.SYSTEM_BUSY
+            may_end.set()
+        assert {task.result().code for task in asked} == {ResponseCode.SUCCESS}
+        assert (await ask(cluster.broker, code, header, record)).code == ResponseCode.SUCCESS
 
 
 # -- life -------------------------------------------------------------------------------------

@@ -25,12 +25,17 @@ from cometmq.client.transfer.pulled import QUEUE_OFFSET_MAX
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
-from cometmq.remoting.errors import ServerError
+from cometmq.remoting.errors import ServerError, SystemBusy
 from cometmq.remoting.message.record import MessageRecord
 
 CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
 CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
 """The consume type: CONSUME_PASSIVELY for push by long polling, CONSUME_ACTIVELY for pull."""
+
+DIRECT_CALLS_MAX: Final = 4
+"""Messages that brokers may pass to the listener directly at the same time: each may expand to
+32 MiB, which stay in memory until the listener returns.
+"""
 
 STORE_MS_MAX: Final = 500
 """How long rebalancing waits for the offsets of consumed messages to be stored."""
@@ -61,6 +66,7 @@ class Membership:
         self._assigner = Assigner(parts, strategy)
         self._agreement = Agreement(parts)
         self._sharing: asyncio.Task[None] | None = None
+        self._direct_calls = 0
 
     # -- sharing ------------------------------------------------------------------------------
 
@@ -197,6 +203,12 @@ class Membership:
         """Call the listener with one message now, bypassing the queues."""
         if self._caller is None:
             raise ServerError(f"the consumer group {self._parts.group} pulls: it has no listener")
-        body = await plain_body(record.body, record.sys_flag)
-        message = received(record, broker_name, self._parts.instance.namespace, body=body)
-        return await consume_directly(self._caller, message)
+        if self._direct_calls >= DIRECT_CALLS_MAX:
+            raise SystemBusy(f"{self._direct_calls} messages are being consumed directly: wait")
+        self._direct_calls += 1
+        try:
+            body = await plain_body(record.body, record.sys_flag)
+            message = received(record, broker_name, self._parts.instance.namespace, body=body)
+            return await consume_directly(self._caller, message)
+        finally:
+            self._direct_calls -= 1
