@@ -150,6 +150,21 @@ def test_brokers_are_asked_without_a_trace_and_the_reason_is_named(ask, topic):
     missing.assert_named("no broker has the topic NoSuchTopic (traceTopicEnable=true creates it)")
 
 
+def test_a_key_finds_the_life_of_a_message_without_a_trace(ask, topic):
+    made = ask("produce", topic, "body", "--key", "pay-3", "--json").json
+    sent = made["first_results"][0]["message_id"]
+    by_id = ("message", "trace", sent, "-t", topic)
+    wait_until(lambda: ask(*by_id).status == 0, DEADLINE_S, "the index")
+    args = ("message", "trace", "--key", "pay-3", "-t", topic)
+    assert ask(*args, "--json").json == ask(*by_id, "--json").json
+    found = ask(*args)
+    assert sent in found.out
+    assert not found.err  # brokers have told it, so nobody misses the topic of traces
+    nobody = ask("message", "trace", "--key", "pay-4", "-t", topic)
+    nobody.assert_named("nobody knows a message with this key")
+    assert nobody.err.count("RMQ_SYS_TRACE_TOPIC") == 1
+
+
 @pytest.mark.parametrize("args", [(), ("id", "--key", "k")])
 def test_an_id_or_a_key_is_needed(ask, args):
     ask("message", "trace", *args).assert_refused(2, "give a message id, or --key")

@@ -62,12 +62,18 @@ def trace(
     wanted = message_id or key or ""
 
     async def question(admin: AdminClient) -> tuple[list[Moment], list[str]]:
-        messages, notes = await _trace_messages(admin, trace_topic, wanted, count_max)
+        reason, messages, notes = await _trace_messages(admin, trace_topic, wanted, count_max)
         moments, more = of_traces(messages, message_id=message_id, key=key)
         notes += more
-        if not moments:
-            notes.append(f"the topic {trace_topic} has no trace of {wanted}: {_HOW}")
-        lives, more = await _lives(admin, _whose(moments, message_id, topic))
+        whose = _whose(moments, message_id, topic)
+        if key is not None and topic is not None:
+            stored, more = await find_by_key(admin, topic, key, count_max=count_max)
+            whose = list(dict.fromkeys([*whose, *((it.message_id, topic) for it in stored)]))
+            notes += more
+        lives, more = await _lives(admin, whose)
+        # what brokers tell is enough, unless the user expects traces in a topic of his own
+        if not moments and (not lives or trace_topic != TRACE_TOPIC):
+            notes.append(reason or f"the topic {trace_topic} has no trace of {wanted}: {_HOW}")
         return moments + lives, notes + more
 
     found, notes = ask(namesrv, question)
@@ -86,12 +92,13 @@ def trace(
 
 async def _trace_messages(
     admin: AdminClient, trace_topic: str, key: str, count_max: int
-) -> tuple[list[MessageExt], list[str]]:
+) -> tuple[str, list[MessageExt], list[str]]:
+    """Return why there are no traces at all, if so; the messages with traces; and notes."""
     try:
-        return await find_by_key(admin, trace_topic, key, count_max=count_max)
+        return "", *await find_by_key(admin, trace_topic, key, count_max=count_max)
     except NoRoute:
         text = f"no broker has the topic {trace_topic} (traceTopicEnable=true creates it)"
-        return [], [text]
+        return text, [], []
 
 
 def _whose(
