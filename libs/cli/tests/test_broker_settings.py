@@ -79,4 +79,18 @@ def test_one_broker_differs_from_none(ask):
     done = ask("config", "diff")
     assert (done.status, done.out) == (0, "")
     assert "has one broker that tells its settings" in done.err
+    assert "cometmq config show --changed" in done.err
     assert ask("config", "diff", "--json").json == []
+
+
+def test_a_suite_names_the_options_that_decide_its_settings(ask):
+    rows = {it["setting"]: it for it in ask("config", "show", "--json").json}
+    assert rows["brokerName"]["default"] == rows["brokerName"]["value"]
+    names = ("adminHttpPort", "haListenPort", "namesrvAddr")
+    assert {name: rows[name]["source"] for name in names} == {
+        "adminHttpPort": "command line --http-port",
+        "haListenPort": "derived from listenPort",
+        "namesrvAddr": "command line --namesrv-port",
+    }
+    changed = ask("config", "show", "--changed", "--json").json
+    assert not [it for it in changed if it["source"] == "default"]

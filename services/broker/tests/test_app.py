@@ -96,6 +96,10 @@ def test_the_replication_port_follows_the_main_port_unless_it_is_set() -> None:
     used = with_ha_port(settings(), Ports(20911, 20909, 20912))
     assert used.value.ha_listen_port == 20912
     assert explicit_ha_port(used) is None
+    assert str(used.origins["haListenPort"]) == "derived from listenPort"
+    assert with_ha_port(settings(haListenPort="7"), Ports(1, 2, 7)).origins == (
+        settings(haListenPort="7").origins
+    )
     assert choose_ports(10911, "", ha_port=None) == (10911, 10909, 10912)
     assert choose_ports(10911, "", ha_port=7) == (10911, 10909, 7)
     assert choose_ports(2, "", ha_port=None).vip is None

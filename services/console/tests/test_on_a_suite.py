@@ -217,6 +217,10 @@ async def test_settings_of_a_broker(desk):
     assert texts[:2] == ["aclEnable", "true"]
     assert "false" in texts, "its default"
     assert "broker.conf" in row, "the file that sets it"
+    page = await desk.web.get("/broker", params={"name": name, "changed": "1", "set_size": "500"})
+    assert ">aclEnable<" in page.text
+    assert "not the default" in page.text
+    assert ">flushDiskType<" not in page.text
     page, answer = await change(
         desk, "/broker/setting", name=name, id="0", key="fileReservedTime", value="71"
     )

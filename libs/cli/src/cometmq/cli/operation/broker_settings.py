@@ -21,6 +21,7 @@ from cometmq.remoting.spelling import did_you_mean
 
 COLUMNS: Final = ("Broker", "Setting", "Value", "Default", "Source")
 UNKNOWN: Final = "unknown"
+_CHANGED: Final = "what differs from the defaults: cometmq config show --changed"
 
 Found = dict[str, list[Setting]]
 """The settings by broker."""
@@ -82,9 +83,11 @@ def diff_settings(
     for name, rows in found.items():
         brokers = list(clusters[name])
         if len(brokers) < 2:
-            print_notes([f"cluster {name} has one broker that tells its settings: nothing differs"])
+            print_notes([f"cluster {name} has one broker that tells its settings; {_CHANGED}"])
         elif not rows:
-            print_notes([f"all {len(brokers)} brokers of {name} have the same settings"])
+            print_notes(
+                [f"all {len(brokers)} brokers of {name} have the same settings; {_CHANGED}"]
+            )
         else:
             print_rows(
                 ("Setting", *brokers),

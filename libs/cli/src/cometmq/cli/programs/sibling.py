@@ -11,13 +11,13 @@ import socket
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from cometmq.broker.instances import instance
 from cometmq.broker.settings import BrokerSettings
-from cometmq.cli.programs.suite import LOOPBACK, Options, Suite, load_suite
+from cometmq.cli.programs.suite import DECIDED, LOOPBACK, Options, Suite, load_suite
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
@@ -28,10 +28,12 @@ from cometmq.runtime.clock import Clock
 from cometmq.runtime.program import program
 from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.service import EXIT_CANNOT_START, Stop, run
-from cometmq.runtime.settings import Loaded
+from cometmq.runtime.settings import COMMAND_LINE, Loaded, Origin
 
 if TYPE_CHECKING:
     from cometmq.broker.app import BrokerApp
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 _INPUT: Final = 0
 
@@ -64,8 +66,18 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
 
 def instance_of(suite: Suite, number: int) -> Loaded[BrokerSettings]:
     """Return the settings of one of the brokers of a suite, with its HTTP port."""
+    name, option = "adminHttpPort", DECIDED["adminHttpPort"]
     value = msgspec.structs.replace(suite.broker.value, admin_http_port=suite.http_port)
-    return instance(msgspec.structs.replace(suite.broker, value=value), number)
+    origins = suite.broker.origins
+    if suite.http_setting == option:
+        origins = {**origins, name: Origin(COMMAND_LINE, option)}
+    return instance(msgspec.structs.replace(suite.broker, value=value, origins=origins), number)
+
+
+def with_namesrv(loaded: Loaded[S], port: int | str) -> Loaded[S]:
+    """Return the settings of a program with the name server of the suite."""
+    origin = Origin(COMMAND_LINE, DECIDED["namesrvAddr"])
+    return loaded.updated({"namesrvAddr": f"{LOOPBACK}:{port}"}, origin=origin)
 
 
 def main() -> int:
@@ -80,8 +92,7 @@ def main() -> int:
         data = None if order.data is None else Path(order.data)
         options = Options(data, order.host, None, order.broker_port, order.http_port)
         suite = load_suite(None if order.config is None else Path(order.config), options)
-        settings = instance_of(suite, order.number)
-        settings = settings.updated({"namesrvAddr": f"{LOOPBACK}:{order.namesrv_port}"})
+        settings = with_namesrv(instance_of(suite, order.number), order.namesrv_port)
     except SettingsError as error:
         print(f"cometmq: {error}".replace("\n", "\ncometmq: "), file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_START

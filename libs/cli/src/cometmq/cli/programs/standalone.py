@@ -37,7 +37,7 @@ from cometmq.cli.programs.running import (
     exit_on_bad_settings,
     warn_unknown,
 )
-from cometmq.cli.programs.sibling import Order, Serving, instance_of
+from cometmq.cli.programs.sibling import Order, Serving, instance_of, with_namesrv
 from cometmq.cli.programs.siblings import Siblings
 from cometmq.cli.programs.suite import (
     BROKER_PORT_DEFAULT,
@@ -226,7 +226,7 @@ async def _serve(suite: Suite, orders: list[Order], page: Page, stop: Stop, log:
         await _begin(namesrv, started)
         port = namesrv.addresses[0].rpartition(":")[2]
         broker = broker_app(
-            instance_of(suite, 1).updated({"namesrvAddr": f"{LOOPBACK}:{port}"}),
+            with_namesrv(instance_of(suite, 1), port),
             log=logging.get("broker"),
             clock=clock,
             admin=admin,
@@ -242,7 +242,7 @@ async def _serve(suite: Suite, orders: list[Order], page: Page, stop: Stop, log:
         # imported, which takes an eighth of the CPU time of the start.
         checker_app = await asyncio.to_thread(_import_checker)
         checker = checker_app(
-            suite.txn_checker.updated({"namesrvAddr": f"{LOOPBACK}:{port}"}),
+            with_namesrv(suite.txn_checker, port),
             log=logging.get("txn-checker"),
             clock=clock,
             admin=admin,

@@ -94,7 +94,7 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
     """Whether the file has a key that is a setting."""
     mistakes: Mistakes = Mistakes()
 
-    def updated(self, changes: Mapping[str, str]) -> "Loaded[S]":
+    def updated(self, changes: Mapping[str, str], *, origin: Origin = RUN_TIME) -> "Loaded[S]":
         """Return new settings with all changes applied; an invalid change rejects all of them.
 
         As in RocketMQ, a key that is neither a setting nor in the file is ignored. Raise
@@ -111,11 +111,11 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
             if field is None or _text(field.read(self.value)) == raw.strip():
                 continue
             if field.is_mutable:
-                given[name] = (raw, RUN_TIME)
+                given[name] = (raw, origin)
             else:
                 faults.add(f"{name} cannot be changed while the program runs")
         value = _build(type(self.value), given, faults, base=self.value)
-        origins = {**self.origins, **{name: origin for name, (_, origin) in given.items()}}
+        origins = {**self.origins, **dict.fromkeys(given, origin)}
         return msgspec.structs.replace(self, value=value, origins=origins, unknown=unknown)
 
     def knows(self, name: str) -> bool:
@@ -193,8 +193,11 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         for field in fields_of(type(self.value)).values():
             text = _text(field.read(self.value))
             shown = HIDDEN if field.is_secret and text else text
+            origin = self.origins[field.name]
             default = None if field.default is msgspec.NODEFAULT else _text(field.default)
-            yield Row(field.name, shown, default, str(self.origins[field.name]))
+            if field.default is msgspec.NODEFAULT and origin == DEFAULT:
+                default = shown  # the machine decides it, as brokerName
+            yield Row(field.name, shown, default, str(origin))
         guesses, prose = self.mistakes.misspelt, self.mistakes.prose
         for name, text in self.unknown.items():
             hint = f"; did you mean {guesses[name]}?" if name in guesses else ""

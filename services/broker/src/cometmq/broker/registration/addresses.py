@@ -147,14 +147,17 @@ def explicit_ha_port(loaded: Loaded[BrokerSettings]) -> int | None:
     """Return haListenPort if it is set explicitly; by default, and for 0, it is derived from
     listenPort.
     """
-    is_default = loaded.origins.get("haListenPort", DEFAULT) == DEFAULT
-    return None if is_default else loaded.value.ha_listen_port or None
+    is_derived = loaded.origins.get("haListenPort", DEFAULT) in {DEFAULT, DERIVED}
+    return None if is_derived else loaded.value.ha_listen_port or None
 
 
 def with_ha_port(loaded: Loaded[BrokerSettings], ports: Ports) -> Loaded[BrokerSettings]:
-    """Return the settings with the actual port for slaves, so that tools show it."""
+    """Return the settings with the actual port for slaves and its origin, so that tools show it."""
     value = msgspec.structs.replace(loaded.value, ha_listen_port=ports.ha)
-    return msgspec.structs.replace(loaded, value=value)
+    origins = loaded.origins
+    if explicit_ha_port(loaded) is None:
+        origins = {**origins, "haListenPort": DERIVED}
+    return msgspec.structs.replace(loaded, value=value, origins=origins)
 
 
 def with_derived_port(loaded: Loaded[BrokerSettings]) -> Loaded[BrokerSettings]:
@@ -166,8 +169,7 @@ def with_derived_port(loaded: Loaded[BrokerSettings]) -> Loaded[BrokerSettings]:
         return loaded
     main = loaded.value.listen_port
     ports = _ports(main, None) if main else Ports(0, None, 0)
-    origins = {**loaded.origins, "haListenPort": DERIVED}
-    return msgspec.structs.replace(with_ha_port(loaded, ports), origins=origins)
+    return with_ha_port(loaded, ports)
 
 
 def choose_ports(listen_port: int, bind_address: str, *, ha_port: int | None) -> Ports:

@@ -172,10 +172,12 @@ async def broker(view: View) -> Shown:
     settings = rows_of(found, told)
     shown = settings
     if view.is_set("differs"):
-        shown = [it for it in settings if it.others]
+        shown = [it for it in shown if it.others]
+    if view.is_set("changed"):
+        shown = [it for it in shown if it.is_changed]
     table = view.table(
         shown, SETTINGS, default="key", search=lambda it: f"{it.name} {it.value}",
-        keep=("name", "id", "differs", "hours"), name="set_",
+        keep=("name", "id", "differs", "changed", "hours"), name="set_",
     )  # fmt: skip
     drawings = [
         Drawing("Messages per second", rate, {"stored": broker_key(name, broker_id, "in"),
@@ -200,6 +202,7 @@ async def broker(view: View) -> Shown:
             "copies": [it for it in snapshot.brokers if it.name == name],
             "table": table,
             "differs": view.is_set("differs"),
+            "changed": view.is_set("changed"),
             "times": _times(found.state) if isinstance(found.state, BrokerState) else [],
             "detours": _detours(found.state) if isinstance(found.state, BrokerState) else [],
             "duration": duration,
