@@ -84,6 +84,8 @@ def test_every_limit_that_refuses_is_explained(table):
         (remarks.request_not_supported(-5), "does not serve"),
         ("[TOO_MANY_ENDS]too many requests", "one half message"),
         ("broker busy", "waitTimeMillsInSend"),
+        ("No route info of this topic: invoices", "cometmq topic list"),
+        ("the topic[invoices] sending message is forbidden", "the topic's permission"),
         ("BROKER_BUSY", "accept the last write"),
         ("org.apache.rocketmq.acl.common.AclException: Check signature failed", "secret key"),
     ],

@@ -129,6 +129,10 @@ FAULTS: dict[str, tuple[Any, ...]] = {
         "broker-a refused 3 times SEND_MESSAGE_V2 (310) for T",
     ),
     "nobody-reads": (lambda at: master(queues=growing(at)), "go to T, and no group reads it", 2),
+    "topic-closed": (
+        master(topics={"T": TopicConfig(topic_name="T", perm=4)}, queues={}),
+        "T cannot be written",
+    ),
     "certificate-expires": (
         master(),
         "has expired",
@@ -154,6 +158,19 @@ def test_each_fault_is_found(rule):
 def test_a_healthy_cluster_has_no_finding():
     assert findings(seen(reader(50))) == []
     assert findings(seen(master(topics={}, queues={}))) == []
+
+
+def test_closed_topics_are_those_that_check_topic_names():
+    topics = {name: TopicConfig(topic_name=name, perm=perm) for name, perm in
+              {"r": 4, "w": 2, "none": 0, "rw": 6, "%RETRY%G": 4, HALF: 0}.items()}  # fmt: skip
+    found = findings(seen(master(topics=topics, queues={})))
+    assert {it.subject: it.text for it in found} == {
+        "r": "the topic r cannot be written",
+        "w": "the topic w cannot be read",
+        "none": "the topic none cannot be read or written",
+    }
+    assert {it.severity for it in found} == {Severity.WARNING}
+    assert "cometmq topic alter r --perm rw" in {it.subject: it.remedy for it in found}["r"]
 
 
 def test_each_way_not_to_answer_has_its_remedy():

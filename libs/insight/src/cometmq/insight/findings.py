@@ -43,6 +43,7 @@ RULES: Final[tuple[Rule, ...]] = (
     clients.half_messages,
     clients.refused,
     clients.unread_topics,
+    clients.closed_topics,
 )
 _PREFIX: Final = "finding:"
 

@@ -15,6 +15,7 @@ import msgspec
 
 from cometmq.client.admin.figures import BrokerFigures
 from cometmq.remoting.integers import whole
+from cometmq.remoting.message.flags import Perm
 
 T = TypeVar("T")
 
@@ -159,6 +160,12 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
     groups: Sequence[str] = ()
     """The groups that read it or have an offset in it."""
     is_ordered: bool = False
+
+    @property
+    def lacks(self) -> list[str]:
+        """Return what clients may not do: the topic cannot be `read`, or cannot be `written`."""
+        return [word for bit, word in ((Perm.READ, "read"), (Perm.WRITE, "written"))
+                if not self.perm & bit]  # fmt: skip
 
 
 class Member(msgspec.Struct, frozen=True, gc=False):

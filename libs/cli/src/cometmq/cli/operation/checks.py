@@ -174,9 +174,9 @@ def topics(snapshot: Snapshot, names: Sequence[str], limits: Limits) -> list[Ite
 
 
 def _topic(topic: Topic, snapshot: Snapshot, limits: Limits) -> list[Item]:
-    lacks = [word for bit, word in ((4, "read"), (2, "written")) if not topic.perm & bit]
+    lacks = " or ".join(topic.lacks)
     status = Status.CRITICAL if lacks else Status.OK
-    text = f"cannot be {' or '.join(lacks)}" if lacks else f"exists at {', '.join(topic.brokers)}"
+    text = f"cannot be {lacks}" if lacks else f"exists at {', '.join(topic.brokers)}"
     items = [Item(topic.name, status, text)]
     if limits != Limits():
         written = topic.last_write_ms

@@ -253,3 +253,20 @@ def unread_topics(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
             command=command("topic describe", topic.name),
             page="topics",
         )
+
+
+def closed_topics(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+    """Find topics that producers may not write, or consumers may not read."""
+    for topic in known(snapshot.topics):
+        if topic.lacks and topic.kind is TopicKind.NORMAL:
+            remedy = command("topic alter", topic.name, options=("--perm", "rw"))
+            yield Condition(
+                rule="topic-closed",
+                severity=Severity.WARNING,
+                subject=topic.name,
+                text=f"the topic {topic.name} cannot be {' or '.join(topic.lacks)}",
+                remedy=f"change its permission: {remedy}",
+                runbook="writes-refused.md",
+                command=command("topic describe", topic.name),
+                page="topics",
+            )

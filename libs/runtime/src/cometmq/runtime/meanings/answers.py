@@ -120,7 +120,7 @@ REMARKS: Final = (
         ),
     ),
     (
-        r"No topic route info in name server",
+        r"No topic route info in name server|No route info of this topic",
         Answer(
             "no name server knows a broker with this topic",
             "Check the name with `cometmq topic list`; create it with `cometmq topic create"
@@ -187,6 +187,14 @@ REMARKS: Final = (
         Answer(
             "SQL92 filters are off at this broker",
             "Set enablePropertyFilter=true at every broker.",
+        ),
+    ),
+    (
+        r"the topic\[.*\] sending (transaction )?message is forbidden",
+        Answer(
+            "the topic's permission does not let producers write to it",
+            "`cometmq topic alter TOPIC --perm rw` allows it; `cometmq topic list` shows the"
+            " permissions.",
         ),
     ),
     (
