@@ -102,3 +102,13 @@ async def test_a_running_console_reads_the_file_again(file, tmp_path):
                     await asyncio.sleep(0.05)
     finally:
         await app.stop()
+
+
+async def test_the_line_of_the_file_is_as_good_as_its_token(sites):
+    site = sites()
+    page = await site.web.get("/login")
+    form = {"csrf": hidden(page, "csrf"), "next": "/"}
+    wrong = await site.web.post("/login", data={**form, "token": "root admin no-such-token-012"})
+    assert wrong.status_code == 401
+    line = "root  admin admin-token-0123456789\n"
+    assert (await site.web.post("/login", data={**form, "token": line})).status_code == 303
