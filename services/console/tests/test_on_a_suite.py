@@ -225,6 +225,12 @@ async def test_settings_of_a_broker(desk):
         desk, "/broker/setting", name=name, id="0", key="fileReservedTime", value="71"
     )
     assert answer.status_code == 303
+    for wrong in ("abc", "-1"):
+        _, answer = await change(
+            desk, "/broker/setting", name=name, id="0", key="fileReservedTime", value=wrong
+        )
+        assert answer.status_code == 400
+        assert f"fileReservedTime={wrong}: must be" in answer.text
     page = await desk.web.get("/broker", params={"name": name, "set_find": "fileReservedTime"})
     assert "71" in page.text
     assert "changed while running" in page.text

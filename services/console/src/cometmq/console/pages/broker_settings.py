@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cometmq.client.admin import AdminClient
+from cometmq.client.errors import InvalidArgument
 from cometmq.console.login.roles import Role
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
@@ -20,7 +21,7 @@ from cometmq.insight.definitions.broker_settings import (
 )
 from cometmq.insight.model import Broker, BrokerState, Snapshot, Unknown
 from cometmq.insight.words import command
-from cometmq.remoting.errors import CometError
+from cometmq.remoting.errors import AccessDenied, CometError, ServerError
 from cometmq.runtime.redaction import looks_secret
 
 SECTION: Final = "/brokers"
@@ -170,7 +171,12 @@ async def prepare_setting(view: View) -> Form:
     config = await view.admin().broker(address, name=name).config()
 
     async def perform(admin: AdminClient) -> str:
-        await admin.broker(address, name=name).update_config({key: value})
+        try:
+            await admin.broker(address, name=name).update_config({key: value})
+        except AccessDenied:
+            raise
+        except ServerError as error:  # only the broker knows which values a setting accepts
+            raise InvalidArgument(str(error)) from error
         return f"{key} of {name} is {value} now."
 
     return Form(
