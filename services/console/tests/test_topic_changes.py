@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """New topics: they are created on the brokers that the user has seen, and on no others."""
 
+import re
 from typing import Any
 
 import pytest
@@ -78,3 +79,25 @@ async def test_a_topic_is_created_on_the_brokers_that_were_shown(site, admin):
     answer = await site.web.post("/topic/create", data=form, headers={**ADMIN, **JSON})
     assert answer.status_code == 200, answer.text
     assert admin.created == [("new", ["a", "b"])]
+
+
+@pytest.mark.parametrize(
+    ("path", "args", "text", "back"),
+    [
+        ("/topic/alter", {"name": "orders", "read": "-5"},
+         "Queues that consumers read must be between 1 and", "name=orders"),
+        ("/topic/create", {"name": "new", "queues": "many"}, "must be a whole number", "name=new"),
+        ("/messages", {"topic": "orders", "since": "yesterday", "tag": "red"},
+         "since: yesterday is not a time: give", "tag=red"),
+    ],
+)  # fmt: skip
+async def test_a_wrong_value_leads_back_to_the_form(site, path, args, text, back):
+    await site.log_in()
+    answer = await site.web.get(path, params=args)
+    assert answer.status_code == 400
+    assert text in answer.text
+    (link,) = re.findall(r'href="([^"]+)">Look at it again', answer.text)
+    assert link.startswith(path)
+    assert back in link
+    wrong = next(it for it in args.values() if it in {"-5", "many", "yesterday"})
+    assert f"={wrong}" not in link

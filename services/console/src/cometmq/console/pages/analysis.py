@@ -13,7 +13,6 @@ from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, R
 from cometmq.console.web.page import Page, Shown, View
 from cometmq.console.web.problems import Problem, bad
 from cometmq.console.web.tables import Column
-from cometmq.insight import times
 from cometmq.insight.words import command, listed
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ async def analysis(view: View) -> Shown:
     await view.check_readable(name)
     wanted = view.number("sample", SAMPLES[0], low=1, high=SAMPLES[-1])
     since = view.text("since")
-    begin_ms = times.parsed(since, now_ms=wall_ms()) if since else None
+    begin_ms = view.moment("since", now_ms=wall_ms())
     bounds = Bounds(count_max=wanted, bytes_max=BYTES_MAX, time_ms=TIME_MS, begin_ms=begin_ms)
     if view.desk.analyses.locked():
         text = "other samples are being read: try again in a few seconds"

@@ -17,7 +17,7 @@ from cometmq.console.web.page import View
 from cometmq.console.web.problems import bad, missing
 from cometmq.insight.model import Group, Unknown
 from cometmq.insight.queue_states import QueueState, queue_states
-from cometmq.insight.times import parsed, shown
+from cometmq.insight.times import shown
 from cometmq.insight.words import command, counted
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.names import retry_topic
@@ -77,10 +77,7 @@ async def prepare_reset(view: View) -> Form:
     if topic not in topics:
         raise bad(f"the group {group.name} does not read the topic {topic}")
     now_ms = view.desk.clock.now_ms()
-    try:
-        at_ms = _time(where, now_ms)
-    except InvalidArgument as error:
-        raise bad(str(error)) from error
+    at_ms = _time(view, where, now_ms)
     states = list(await queue_states(view.admin(), group.name, topic))
     moves = await _moves(view, states, at_ms, never_forward=never_forward)
     text = {0: "the first message", END: "the end"}.get(at_ms) or f"{shown(at_ms)}"
@@ -111,10 +108,10 @@ async def prepare_reset(view: View) -> Form:
     )
 
 
-def _time(where: str, now_ms: int) -> int:
-    if where == FIRST:
-        return 0
-    return END if where == LAST else parsed(where, now_ms=now_ms, words=(FIRST, LAST))
+def _time(view: View, where: str, now_ms: int) -> int:
+    if where in {FIRST, LAST}:
+        return 0 if where == FIRST else END
+    return view.moment("to", now_ms=now_ms, words=(FIRST, LAST)) or 0
 
 
 async def _moves(

@@ -12,7 +12,7 @@ from cometmq.console.pages.bodies import body_of, format_of, schema_of
 from cometmq.console.web.page import Download, Page, Shown, View
 from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
-from cometmq.insight import message_json, times
+from cometmq.insight import message_json
 from cometmq.insight.browsing import COUNT_MAX, Browsed, Wanted, browse
 from cometmq.insight.decode import Format, decode
 from cometmq.insight.key_search import find_by_key
@@ -110,8 +110,7 @@ def _count(view: View) -> int:
 
 
 def _moment(view: View, name: str) -> int | None:
-    text = view.text(name)
-    return times.parsed(text, now_ms=wall_ms()) if text else None
+    return view.moment(name, now_ms=wall_ms())
 
 
 async def _one(view: View, topic: str, message_id: str) -> MessageExt:

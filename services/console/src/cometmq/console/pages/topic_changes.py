@@ -31,7 +31,7 @@ _PERM_OPTIONS: Final = (
 def _perm(view: View, default: str) -> str:
     word = view.text("perm", default)
     if word not in _PERMS:
-        raise bad(f"perm must be one of {', '.join(_PERMS)}")
+        raise bad(f"perm must be one of {', '.join(_PERMS)}", field="perm")
     return word
 
 

@@ -140,7 +140,13 @@ class Frame:
         args = request.args
         view = View(self._desk, request, user, session, args)
         async with _in_time():
-            shown = await page.view(view)
+            try:
+                shown = await page.view(view)
+            except Problem as problem:
+                if problem.field:
+                    others = view.without(problem.field).given()
+                    problem.back = address(self._desk.prefix, page.path, others)
+                raise
         unanswered = {**view.unanswered, **shown.unanswered}
         if shown.download is not None:
             return Response(
@@ -183,7 +189,12 @@ class Frame:
         sent = await self._sent(request, user, session)
         view = View(self._desk, request, user, session, sent.args)
         async with _in_time():
-            form = await action.prepare(view)
+            try:
+                form = await action.prepare(view)
+            except Problem as problem:
+                if problem.field and not wants_json(request):
+                    await _name_field(problem, action, view.without(problem.field))
+                raise
         plan = form.plan
         is_preview = sent.is_preview or (action.by_post and not view.raw("mark"))
         if request.method == "POST" and not is_preview:
@@ -292,6 +303,18 @@ def _plan_data(plan: Plan, mark: str) -> dict[str, Any]:
         "consequences": [it.text for it in plan.consequences],
         "mark": mark,
     }
+
+
+async def _name_field(problem: Problem, action: Action, view: View) -> None:
+    """Name a wrong field as its form does, and lead back to the form with the other values."""
+    try:
+        form = await action.prepare(view)
+    except (Problem, CometError):
+        return  # the first problem is said
+    for field in form.fields:
+        if field.name == problem.field:
+            problem.text = field.label + problem.text.removeprefix(field.name)
+    problem.back = _form_again(view, action, form)
 
 
 def _form_again(view: View, action: Action, form: Form) -> str:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a page is: a stable URL, data that is also JSON, the command that gives it, and its age."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from cometmq.client.admin import AdminClient
+from cometmq.client.errors import InvalidArgument
 from cometmq.console.desk import Desk
 from cometmq.console.login.reading_rights import account_why_not
 from cometmq.console.login.roles import Role, User
@@ -16,6 +17,7 @@ from cometmq.console.web.exchange import Request
 from cometmq.console.web.problems import Problem, bad
 from cometmq.console.web.tables import SIZE_DEFAULT, Column, Order, R, Table, table
 from cometmq.insight.model import Snapshot, Unknown
+from cometmq.insight.times import parsed
 
 NOT_READABLE: Final = Unknown("you may not read messages of this topic")
 """In place of a part of a message."""
@@ -69,10 +71,23 @@ class View:
         try:
             value = int(text)
         except ValueError:
-            raise bad(f"{name} must be a whole number, not {text!r}") from None
+            raise bad(f"{name} must be a whole number, not {text!r}", field=name) from None
         if not low <= value <= high:
-            raise bad(f"{name} must be between {low} and {high}")
+            raise bad(f"{name} must be between {low} and {high}, not {value}", field=name)
         return value
+
+    def moment(self, name: str, *, now_ms: int, words: Collection[str] = ()) -> int | None:
+        """Return a time in milliseconds, or None if none is given; see `times.parsed`."""
+        text = self.text(name)
+        try:
+            return parsed(text, now_ms=now_ms, words=words) if text else None
+        except InvalidArgument as error:
+            raise bad(f"{name}: {error}", field=name) from error
+
+    def without(self, name: str) -> "View":
+        """Return the same request without an argument."""
+        args = {key: values for key, values in self._args.items() if key != name}
+        return View(self.desk, self.request, self.user, self.session, args)
 
     def is_set(self, name: str) -> bool:
         """Return whether a check box is ticked."""

@@ -17,6 +17,7 @@ class Problem(Exception):
         self.title = title or _TITLES.get(status, status.phrase)
         self.text = text
         self.back = ""  # the form to look at again, if it was one
+        self.field = ""  # the input that is wrong, with which the text then begins
         self.headers: dict[str, str] = {}
 
 
@@ -28,9 +29,13 @@ class FormExpired(Problem):
         super().__init__(HTTPStatus.FORBIDDEN, text)
 
 
-def bad(text: str) -> Problem:
-    """Return the problem of a request with a wrong argument."""
-    return Problem(HTTPStatus.BAD_REQUEST, text)
+def bad(text: str, *, field: str = "") -> Problem:
+    """Return the problem of a request with a wrong argument; `field` is its name, if it is one
+    input of a form, and the text begins with it.
+    """
+    problem = Problem(HTTPStatus.BAD_REQUEST, text)
+    problem.field = field
+    return problem
 
 
 def missing(text: str) -> Problem:
