@@ -27,7 +27,7 @@ async def carry_out(site, path, form, **more):
     assert shown.status_code == 200, shown.text
     fields = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', shown.text)
     sent = [(key, value) for key, value in fields if key != "csrf"]
-    body = {"csrf": hidden(shown, "csrf"), **more}
+    body = {"csrf": hidden(shown, "csrf"), **form, **more}
     for key, value in sent:
         body.setdefault(key, value)
     return await site.web.post(path, data=body)

@@ -138,6 +138,22 @@ async def test_only_the_ticked_dead_letters_are_sent_again(live, plain_admin, de
     ]  # fmt: skip
 
 
+async def test_a_rate_that_is_typed_beside_the_plan_is_planned_first(live, plain_admin, dead):
+    for broker in (await plain_admin.masters()).values():
+        await broker.create_group(SubscriptionGroupConfig(group_name=dead))
+    await live.log_in("operator")
+    await plain_admin.create_topic("Typed", queue_count=1)
+    form = {"group": dead, "topic": "Typed", "from_start": "1", "key": "k0"}
+    again = await carry_out(live, "/dead-letters/replay", form, rate="7")
+    assert again.status_code == 409
+    assert "This is what you typed; look at it, and confirm it again" in again.text
+    assert "--rate 7" in again.text
+    assert not await _count(plain_admin, "Typed")
+    form = {**form, "rate": "7"}
+    assert (await carry_out(live, "/dead-letters/replay", form)).status_code == 303
+    assert await _count(plain_admin, "Typed") == 1
+
+
 async def test_nothing_ticked_sends_nothing(live, dead):
     form = {"group": dead, "ticked": "1"}
     plan = await live.web.get("/dead-letters/replay", params=form, headers={**JSON, **OPERATOR})

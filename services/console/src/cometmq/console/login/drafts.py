@@ -19,7 +19,7 @@ ARGUMENT_CHARS_MAX: Final = 1 << 20
 TOTAL_CHARS_MAX: Final = 4 << 20
 COUNT_MAX: Final = 100
 PER_USER_MAX: Final = 5
-UNKEPT: Final = frozenset({"csrf", "mark", "confirm", "json", "secret", "draft"})
+UNKEPT: Final = frozenset({"csrf", "mark", "confirm", "preview", "json", "secret", "draft"})
 """Arguments that belong to one sending of a form only."""
 
 Args = Mapping[str, list[str]]

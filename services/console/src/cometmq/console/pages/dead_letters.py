@@ -272,7 +272,8 @@ def _fields(view: View, asked: _Asked) -> list[Field]:
         Field("rate", "Messages per second, at most", "number", str(asked.rate)),
         *(Field(name, label, "hidden" if asked.is_ticked else "text", view.text(name))
           for name, label in _SELECTION),
-        Field("from_start", "Include messages that were replayed before", "check",
+        Field("from_start", "Include messages that were replayed before",
+              "hidden" if asked.is_ticked else "check",
               "1" if asked.from_start else ""),
         *(Field("ids", "", "hidden", it) for it in asked.ids),
         *([Field("ticked", "", "hidden", "1")] if asked.is_ticked else []),

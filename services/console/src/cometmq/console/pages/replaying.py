@@ -50,7 +50,7 @@ async def progress(view: View) -> Shown:
     }
     mark = ""
     if is_running and not job.is_stopping and may(view.user, Role.OPERATOR):
-        mark = _plan(view, group, job).mark(view.desk.audit.version(group))
+        mark = _form(view, group, job).mark(view.desk.audit.version(group))
     return Shown(
         data,
         command("dlq replay", group),
@@ -63,6 +63,10 @@ async def progress(view: View) -> Shown:
 async def stop(view: View) -> Form:
     """Plan to end the group's replay."""
     group, job = _found(view)
+    return _form(view, group, job)
+
+
+def _form(view: View, group: str, job: Job) -> Form:
     return Form([Field("group", "Group", "hidden", group)], _plan(view, group, job))
 
 

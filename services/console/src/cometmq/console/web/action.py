@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a change is: a form, a plan that shows its consequences, and the change itself.
 
-GET, or a POST without a mark if the form is long, shows the form and, once it is filled in, the
-plan. POST makes the plan again and carries it
-out, if the state that it replaces is still the one that the user saw; otherwise the user is told,
-and nothing changes. Clients with a token do the same with JSON.
+GET, a POST with `preview`, or one without a mark if the form is long, shows the form and, once it
+is filled in, the plan. POST makes the plan again and carries it out, if the inputs and the state
+that it replaces are still those that the user saw; otherwise the user is told, and nothing changes.
+Clients with a token do the same with JSON.
 """
 
 import hashlib
@@ -19,6 +19,8 @@ from cometmq.console.jobs import Job
 from cometmq.console.login.roles import Role
 from cometmq.console.web.page import View
 
+TICKED: Final = frozenset({"1", "on", "true"})
+"""Values of a check box that is ticked."""
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=str, order="deterministic")
 
 
@@ -110,6 +112,25 @@ class Form(NamedTuple):
     fields: Sequence[Field]
     plan: Plan | None = None
     intro: str = ""
+
+    def mark(self, version: str) -> str:
+        """Return the plan's mark with a digest of the inputs that the plan was made of."""
+        if self.plan is None:
+            return ""
+        return f"{self.plan.mark(version)}.{self.typed}"
+
+    @property
+    def typed(self) -> str:
+        """A digest of the inputs, to notice that a user types others beside the plan."""
+        text = _ENCODER.encode([(it.name, _as_sent(it)) for it in self.fields])
+        return hashlib.sha256(text).hexdigest()[:32]
+
+
+def _as_sent(field: Field) -> str:
+    """Return a value in the one form that it has before and after a browser sends it."""
+    if field.kind == "check":
+        return "1" if field.value in TICKED else ""
+    return "\n".join(field.value.splitlines())
 
 
 class Action(NamedTuple):

@@ -10,7 +10,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.console.audit import AuditEntry, Unaudited
 from cometmq.console.desk import Desk
 from cometmq.console.login.accounts import with_account
-from cometmq.console.web.action import Action, Plan, Risk
+from cometmq.console.web.action import Action, Form, Plan, Risk
 from cometmq.console.web.exchange import Response, redirect
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import Problem, of_cluster
@@ -18,9 +18,9 @@ from cometmq.console.web.rendering import json_answer, wants_json
 from cometmq.remoting.errors import CometError
 
 
-async def carry_out(desk: Desk, action: Action, plan: Plan, view: View, address: str) -> Response:
+async def carry_out(desk: Desk, action: Action, form: Form, view: View, address: str) -> Response:
     """Make a change and lead to the page that shows it; raise Problem if it is not made."""
-    _check(desk, action, plan, view)
+    plan = _checked(desk, action, form, view)
     entry = AuditEntry(
         at_ms=desk.audit.now_ms(),
         id=secrets.token_hex(8),
@@ -61,10 +61,13 @@ async def carry_out(desk: Desk, action: Action, plan: Plan, view: View, address:
     return redirect(there)
 
 
-def _check(desk: Desk, action: Action, plan: Plan, view: View) -> None:
+def _checked(desk: Desk, action: Action, form: Form, view: View) -> Plan:
+    plan = form.plan
+    if plan is None:
+        raise Problem(HTTPStatus.BAD_REQUEST, "the form is not filled in")
     if plan.refusal:
         raise Problem(HTTPStatus.CONFLICT, plan.refusal, title="This cannot be done now")
-    if view.raw("mark") != plan.mark(desk.audit.version(plan.subject)):
+    if view.raw("mark") != form.mark(desk.audit.version(plan.subject)):
         raise Problem(
             HTTPStatus.CONFLICT,
             f"{plan.subject} has changed since the page was shown, perhaps by somebody else:"
@@ -74,6 +77,7 @@ def _check(desk: Desk, action: Action, plan: Plan, view: View) -> None:
         raise Problem(
             HTTPStatus.BAD_REQUEST, f"type the name {plan.subject} to confirm: nothing was done"
         )
+    return plan
 
 
 async def _client(desk: Desk, view: View, stack: AsyncExitStack) -> AdminClient:

@@ -37,6 +37,10 @@ OTHER_SESSION: Final = (
     "The form is of a session that has ended: nothing was done. This is what you typed; look at it,"
     " and confirm it again."
 )
+OTHER_PLAN: Final = (
+    "The page had planned something else: nothing was done. This is what you typed; look at it, and"
+    " confirm it again."
+)
 DRAFT_BACK: Final = (
     "Your session had ended: nothing was done. This is what you typed; look at it, and confirm it."
 )
@@ -196,12 +200,16 @@ class Frame:
                     await _name_field(problem, action, view.without(problem.field))
                 raise
         plan = form.plan
-        is_preview = sent.is_preview or (action.by_post and not view.raw("mark"))
-        if request.method == "POST" and not is_preview:
-            if plan is None:
-                raise Problem(HTTPStatus.BAD_REQUEST, "the form is not filled in")
+        is_preview = (
+            sent.is_preview or view.is_set("preview") or (action.by_post and not view.raw("mark"))
+        )
+        if request.method == "POST" and not is_preview and _is_typed_anew(view, form):
+            if wants_json(request):
+                raise Problem(HTTPStatus.CONFLICT, OTHER_PLAN)
+            sent = sent._replace(warning=OTHER_PLAN, status=HTTPStatus.CONFLICT)
+        elif request.method == "POST" and not is_preview:
             try:
-                return await carry_out(self._desk, action, plan, view, request.client)
+                return await carry_out(self._desk, action, form, view, request.client)
             except Problem as problem:
                 problem.back = _form_again(view, action, form)
                 raise
@@ -211,7 +219,7 @@ class Frame:
                     "action": action.name,
                     "risk": action.risk,
                     "fields": [field._asdict() for field in form.fields],
-                    "plan": None if plan is None else _plan_data(plan, self._mark(plan)),
+                    "plan": None if plan is None else _plan_data(plan, self._mark(plan, form)),
                 }
             )
         return self._renderer.html(
@@ -222,8 +230,8 @@ class Frame:
             action=action,
             form=form,
             plan=plan,
-            mark="" if plan is None else self._mark(plan),
-            args=[pair for pair in view.pairs() if pair[0] not in UNKEPT],
+            mark="" if plan is None else self._mark(plan, form),
+            args=_further(view, form),
             warning=sent.warning,
             title=action.title,
             section=action.section,
@@ -256,8 +264,8 @@ class Frame:
         there = address("", request.path, {"draft": draft})
         return redirect(address(self._desk.prefix, "/login", {"next": there}))
 
-    def _mark(self, plan: Plan) -> str:
-        return plan.mark(self._desk.audit.version(plan.subject))
+    def _mark(self, plan: Plan, form: Form) -> str:
+        return form.mark(self._desk.audit.version(plan.subject))
 
     def _forbidden(self, request: Request, user: User, role: Role) -> Response:
         needed = role.name.lower()
@@ -323,6 +331,19 @@ def _form_again(view: View, action: Action, form: Form) -> str:
         return ""
     found = view.href(action.path, **{it.name: it.value for it in form.fields})
     return found if len(found) <= ADDRESS_MAX else ""
+
+
+def _is_typed_anew(view: View, form: Form) -> bool:
+    """Return whether a form is confirmed with other inputs than those of the plan it showed."""
+    _, _, planned = view.raw("mark").partition(".")
+    return form.plan is not None and bool(planned) and planned != form.typed
+
+
+def _further(view: View, form: Form) -> list[tuple[str, str]]:
+    """Return the arguments of a form that are none of its inputs."""
+    asks = () if form.plan is None else form.plan.asks
+    inputs = {it.name for it in (*form.fields, *asks)}
+    return [pair for pair in view.pairs() if pair[0] not in UNKEPT | inputs]
 
 
 def _here(request: Request) -> str:

@@ -116,8 +116,8 @@ function bind() {
     select.addEventListener("change", () => select.form.requestSubmit());
   }
   for (const button of document.querySelectorAll("button[data-busy]")) {
-    button.form.addEventListener("submit", () => {
-      setTimeout(() => { button.disabled = true; button.textContent = button.dataset.busy; });
+    button.form.addEventListener("submit", (event) => {
+      if (event.submitter === button) setTimeout(() => { button.disabled = true; button.textContent = button.dataset.busy; });
     });
   }
 }
