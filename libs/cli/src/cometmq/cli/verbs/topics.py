@@ -38,7 +38,7 @@ from cometmq.cli.verbs.write_access import read_only_brokers
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.kept_offsets import check_disconnected
-from cometmq.client.errors import ClientError
+from cometmq.client.errors import ClientError, NoRoute
 from cometmq.client.message import check_topic
 from cometmq.client.settings import ProducerOptions
 from cometmq.insight.queue_states import (
@@ -304,7 +304,7 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
         masters = await admin.masters_to_change(cluster, broker or None)
         before = await configs_at(admin, masters, topic, lambda it: it.topics())
         if not before:
-            raise ClientError(
+            raise NoRoute(
                 f"no broker has the topic {topic}; to create it, use cometmq topic create"
             )
         after = {name: change.applied_to(config) for name, config in before.items()}
@@ -315,13 +315,11 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
             )
         if text := loss or cut_off_text(topic, before, after):
             await confirm(f"{text}. Continue?", is_confirmed=yes)
-        admin.preview = {
-            name: f"{described(before[name])} -> {described(it)}" for name, it in after.items()
-        }
+        admin.preview = {name: _step(before[name], it) for name, it in after.items()}
         await admin.change_each(
             [masters[name] for name in after],
             lambda it: it.create_topic(after[it.name]),
-            f"change the topic {topic}",
+            f"change the topic {topic}" if after != before else f"change nothing of {topic}",
         )
         return [
             [name, it.read_queue_nums, it.write_queue_nums, permission_text(it.perm)]
@@ -330,6 +328,12 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
 
     columns = ("Broker", "Read queues", "Write queues", "Permission")
     print_rows(columns, ask(namesrv, question), as_json=as_json, title=topic)
+
+
+def _step(before: TopicConfig, after: TopicConfig) -> str:
+    if after == before:
+        return f"{described(after)} already"
+    return f"{described(before)} -> {described(after)}"
 
 
 def _permission(text: str) -> int:
