@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq check`: compare a cluster with thresholds, for monitoring systems and scripts."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NoReturn
@@ -12,19 +11,19 @@ import typer
 from cometmq.cli.connecting import DEFAULT_NAMESRV, EXIT_USAGE, Namesrv, run, with_access
 from cometmq.cli.failures import with_remedy
 from cometmq.cli.operation import checks
+from cometmq.cli.operation.ages import with_ages
 from cometmq.cli.operation.checks import FORMS, Item, Limits, Status
 from cometmq.cli.operation.roundtrip import round_trips
 from cometmq.cli.say import say
 from cometmq.client import ClientOptions
 from cometmq.client.admin import AdminClient
 from cometmq.insight.certificates import certificates_at
-from cometmq.insight.model import Snapshot, Topic, TopicKind, Unknown, known
+from cometmq.insight.model import Snapshot
 from cometmq.insight.snapshot import look
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.certificate_files import expiries_named_in
 
-ASKED_MAX: Final = 16
 """Requests at a time."""
 EXIT_UNKNOWN: Final = int(Status.UNKNOWN)
 
@@ -116,7 +115,7 @@ def topic(
       cometmq check topic orders --critical 600
     """
     limits, names = _limits(warn, critical), name or ()
-    add = _with_ages(names) if limits != Limits() else None
+    add = with_ages(names) if limits != Limits() else None
     _check("topic", namesrv, lambda it: checks.topics(it, names, limits), form, add=add)
 
 
@@ -248,34 +247,6 @@ def _limits(warn: float | None, critical: float | None) -> Limits:
         say(f"cometmq: --warn {warn:g} is above --critical {critical:g}", err=True)
         raise typer.Exit(EXIT_UNKNOWN)
     return Limits(warn, critical)
-
-
-def _with_ages(names: Collection[str]) -> Callable[[AdminClient, Snapshot], Awaitable[Snapshot]]:
-    """Return a function that asks when topics got their newest message; snapshots of many topics
-    leave it out.
-    """
-
-    async def add(admin: AdminClient, snapshot: Snapshot) -> Snapshot:
-        async def completed(topic: Topic) -> Topic:
-            is_wanted = topic.name in names or (not names and topic.kind is TopicKind.NORMAL)
-            if not (is_wanted and isinstance(topic.last_write_ms, Unknown)):
-                return topic
-            async with room:
-                stats = await admin.topic_stats(topic.name)
-            last_ms = max((it.last_update_timestamp for it in stats.values()), default=0)
-            return msgspec.structs.replace(topic, last_write_ms=last_ms or None)
-
-        room = asyncio.Semaphore(ASKED_MAX)
-        async with asyncio.TaskGroup() as tasks:
-            asked = [tasks.create_task(completed(it)) for it in known(snapshot.topics)]
-        topics = (
-            snapshot.topics
-            if isinstance(snapshot.topics, Unknown)
-            else [task.result() for task in asked]
-        )
-        return msgspec.structs.replace(snapshot, topics=topics)
-
-    return add
 
 
 def _check(

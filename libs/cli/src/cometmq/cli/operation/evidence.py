@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from cometmq.cli.connecting import with_access
+from cometmq.cli.operation.ages import Add
 from cometmq.cli.verbs.about import wire_version
 from cometmq.client import ClientOptions
 from cometmq.client.addresses import parse_addresses
@@ -76,11 +77,15 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 async def collect(
-    namesrv: str, expected: Sequence[str] = (), *, has_rates: bool = False
+    namesrv: str,
+    expected: Sequence[str] = (),
+    *,
+    has_rates: bool = False,
+    add: Add | None = None,
 ) -> Evidence:
     """Ask name servers and brokers; those that do not answer are part of the result.
 
-    With `has_rates`, take two snapshots, because a rate needs them.
+    With `has_rates`, take two snapshots, because a rate needs them; `add` completes the last one.
     """
     servers: list[Server] = []
     snapshot, failure = None, ""
@@ -93,6 +98,8 @@ async def collect(
             if has_rates:
                 await asyncio.sleep(RATES_S)
                 snapshot = await look(admin, history=history, expected=expected)
+            if add is not None:
+                snapshot = await add(admin, snapshot)
     except CometError as error:
         failure = str(error)
         known = {it.address for it in servers}

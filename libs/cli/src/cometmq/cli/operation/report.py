@@ -8,12 +8,16 @@ import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, confirm, run, wrong_usage
 from cometmq.cli.input import has_content
+from cometmq.cli.operation.ages import Add, with_ages
 from cometmq.cli.operation.doctor import Expected
 from cometmq.cli.operation.evidence import collect, read_bundle
 from cometmq.cli.operation.report_parts import GENERATOR, Report, html, report_of
+from cometmq.cli.operation.top_views import Screen, rows_of
 from cometmq.cli.output import STDOUT, AsJson, print_facts, print_json, print_rows
 from cometmq.cli.say import say
 from cometmq.cli.verbs.pages import is_page_of, write_page
+from cometmq.client.admin import AdminClient
+from cometmq.insight.model import Snapshot
 
 TOP: Final = 10
 TOP_MAX: Final = 10_000
@@ -56,7 +60,7 @@ def report(  # one parameter per option
     if out is not None and str(out) != STDOUT:
         run(_confirmed(out, is_confirmed=yes))
     evidence = (
-        run(collect(namesrv, expected or (), has_rates=True))
+        run(collect(namesrv, expected or (), has_rates=True, add=_with_ages(top)))
         if bundle is None
         else (read_bundle(bundle))
     )
@@ -71,6 +75,16 @@ def report(  # one parameter per option
             print_facts({"report": str(out), "verdict": found.verdict}, as_json=False)
     if evidence.failure:
         raise typer.Exit(1)
+
+
+def _with_ages(top: int) -> Add:
+    """Return a function that asks when the topics of the report got their newest message."""
+
+    async def add(admin: AdminClient, snapshot: Snapshot) -> Snapshot:
+        names = [str(row[0]) for row in rows_of(snapshot, Screen("topics"))[1][:top]]
+        return await with_ages(names)(admin, snapshot) if names else snapshot
+
+    return add
 
 
 async def _confirmed(out: Path, *, is_confirmed: bool) -> None:
