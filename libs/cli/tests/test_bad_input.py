@@ -115,9 +115,28 @@ def test_the_brokers_fit_on_80_columns(ask):
     assert max(map(len, ask("cluster", "--wide").out.splitlines())) > 80
 
 
-@pytest.mark.parametrize("group", ["$(id)", "--yes"])
-def test_a_command_to_copy_has_names_as_single_words(call, suite, group):
-    done = call("lag", "-n", suite.namesrv, "--", group)
-    remedy = "-- --yes" if group == "--yes" else "'$(id)'"
+def test_a_command_to_copy_has_names_as_single_words(call, suite):
+    done = call("lag", "-n", suite.namesrv, "--", "--yes")
     assert done.status == 1
-    assert done.err.endswith(f"create it: cometmq group create {remedy}\n"), done.err
+    assert done.err.endswith("create it: cometmq group create -- --yes\n"), done.err
+
+
+@pytest.mark.parametrize("group", ["$(id)", "my group"])
+def test_no_group_is_to_be_created_with_a_name_that_would_be_refused(ask, group):
+    done = ask("lag", group)
+    done.assert_named(f"no broker knows the consumer group {group}, and none can have this name: ")
+    assert "group create" not in done.err
+
+
+def test_a_misspelt_group_or_topic_is_answered_with_the_right_one(ask, topic):
+    assert ask("group", "create", f"{topic}-settle").status == 0
+    for group in (f"{topic}-settl", f"{topic.upper()}-SETTLE"):
+        assert f"{group}; did you mean {topic}-settle?" in ask("lag", group).err
+    misspelt: list[tuple[object, ...]] = [
+        ("describe", f"{topic}x"),
+        ("route", topic.swapcase()),
+        ("alter", f"{topic}x", "--perm", "r"),
+    ]
+    for words in misspelt:
+        done = ask("topic", *words)
+        assert f"; did you mean {topic}?" in done.err, done.err

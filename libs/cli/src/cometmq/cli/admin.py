@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands' admin client, which continues without brokers that do not answer."""
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import filterfalse
 from typing import Final, TypeVar
 
 import typer
@@ -26,6 +28,8 @@ from cometmq.remoting.errors import (
     RequestTimeout,
     TopicNotExist,
 )
+from cometmq.remoting.names import is_system_topic
+from cometmq.remoting.spelling import did_you_mean
 from cometmq.remoting.visible import command
 
 T = TypeVar("T")
@@ -190,6 +194,13 @@ class CommandAdmin(AdminClient):
                 self.without_master(data.broker_name, list(data.broker_addrs.values()))
         return found
 
+    async def similar_topic(self, text: str) -> str:
+        """Return a hint at a topic whose name is like that in the text of a NoRoute."""
+        named = _NO_TOPIC.match(text)
+        if named is None:
+            return ""
+        return did_you_mean(named[1], filterfalse(is_system_topic, await self.topics()))
+
     def unreachable(self, broker: BrokerAdmin, error: CometError) -> None:
         """Record that the command continues without a broker."""
         self.absent.add(broker.name or broker.address)
@@ -264,6 +275,9 @@ class CommandAdmin(AdminClient):
         """
         if any(brokers and brokers <= MISSING.keys() for brokers in (self._asked, self._masters)):
             raise typer.Exit(1)
+
+
+_NO_TOPIC: Final = re.compile(r"no broker has the topic ([^\s:;]+)")
 
 
 def _names(brokers: Iterable[BrokerAdmin]) -> str:

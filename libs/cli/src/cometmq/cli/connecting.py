@@ -28,7 +28,7 @@ from cometmq.cli.admin import CommandAdmin, DryRun
 from cometmq.cli.limits import with_limit
 from cometmq.cli.output import Cell, print_facts
 from cometmq.cli.say import say
-from cometmq.client.errors import InvalidArgument
+from cometmq.client.errors import InvalidArgument, NoRoute
 from cometmq.client.settings import ClientOptions, OptionsT
 from cometmq.remoting.errors import CometError, SettingsError
 from cometmq.remoting.signature import SessionCredentials
@@ -90,6 +90,10 @@ def ask(
         async with CommandAdmin(namesrv, options=options) as admin:
             try:
                 answer = await question(admin)
+            except NoRoute as error:
+                if hint := await admin.similar_topic(str(error)):
+                    raise NoRoute(f"{error}{hint}") from error
+                raise
             except DryRun as end:
                 end_dry_run(end.what, end.places, admin.preview)
                 raise

@@ -5,11 +5,14 @@ from collections.abc import Iterable
 
 from cometmq.cli.outcome import MISSING
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.known_groups import find_group
+from cometmq.client.admin.known_groups import find_group, known_groups
 from cometmq.client.errors import ClientError, InvalidArgument
+from cometmq.client.message import check_group
+from cometmq.insight.members import is_ours
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.names import is_system_group
+from cometmq.remoting.spelling import did_you_mean
 from cometmq.remoting.visible import command
 
 
@@ -41,10 +44,21 @@ async def known_group(admin: AdminClient, group: str) -> SubscriptionGroupConfig
         )
     if config is None:
         raise ClientError(
-            f"no broker knows the consumer group {group}: check the name, or create it: "
-            + command("group create", group)
+            f"no broker knows the consumer group {group}{await _advice(admin, group)}"
         )
     return config
+
+
+async def _advice(admin: AdminClient, group: str) -> str:
+    """Return what to do about an unknown group."""
+    known = [it for it in await known_groups(admin) if is_ours(it)]
+    if hint := did_you_mean(group, known):
+        return hint
+    try:
+        check_group(group)
+    except InvalidArgument as error:
+        return f", and none can have this name: {error}"
+    return f": check the name, or create it: {command('group create', group)}"
 
 
 def chosen_queues(
