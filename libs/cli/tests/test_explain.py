@@ -96,6 +96,18 @@ def test_codes_events_and_remarks_are_explained_with_advice(call, text, words):
     assert words in " ".join(done.out.split())
 
 
+def test_settings_are_explained_from_their_tables(call):
+    found, other = call("explain", "filereservedtime", "--json").json
+    assert other["of"] == ["txn-checker"], "where it means something else"
+    assert (found["setting"], found["default"]) == ("fileReservedTime", "72")
+    assert found["of"] == ["broker"]
+    assert "at any time" in found["changes"]
+    fixed = call("explain", "brokerName", "--json").json
+    assert not [it for it in fixed if "at any time" in it["changes"]]
+    programs = [name for it in call("explain", "namesrvAddr", "--json").json for name in it["of"]]
+    assert {"broker", "txn-checker"} <= set(programs)
+
+
 def test_a_number_is_explained_as_an_answer_and_as_a_request(call):
     found = call("explain", "17", "--json").json
     assert [next(iter(facts.values())) for facts in found] == [
@@ -109,13 +121,14 @@ def test_a_number_is_explained_as_an_answer_and_as_a_request(call):
     [
         ("disk.ful", "did you mean disk.full?"),
         ("SYSTEM_BUZY", "SYSTEM_BUSY"),
+        ("fileReservedTim", "did you mean fileReservedTime?"),
         ("9999", ""),
         ("top", ""),
     ],
 )
 def test_what_is_not_known_is_refused_with_a_similar_name(call, text, hint):
     refused = call("explain", text)
-    refused.assert_refused(1, f"no code, event or remark '{text}' is known")
+    refused.assert_refused(1, f"no code, event, setting or remark '{text}' is known")
     assert hint in refused.err
 
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq explain`: what a code, an event or a server's remark means, and what to do."""
+"""`cometmq explain`: what a code, an event, a setting or a remark means, and what to do."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Final
 
+import msgspec
 import typer
 
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json
@@ -16,6 +18,8 @@ from cometmq.remoting.spelling import did_you_mean
 from cometmq.runtime.meanings.answers import answer, remark, remarks_with
 from cometmq.runtime.meanings.events import MEANINGS
 from cometmq.runtime.meanings.runbooks import runbook_text, runbooks_of
+from cometmq.runtime.programs import PROGRAMS
+from cometmq.runtime.settings.fields import SettingsField, fields_of
 
 _CODE_OF_JAVA: Final = re.compile(r"CODE: *(\d+)")
 _STATUSES: Final = {"SEND_OK": "SUCCESS"}
@@ -39,18 +43,20 @@ class NotExplained(CometError):
 @app.command()
 def explain(
     text: Annotated[
-        list[str], typer.Argument(help="A code, its name, an event, a remark, or a runbook.")
+        list[str],
+        typer.Argument(help="A code, its name, an event, a remark, a setting or a runbook."),
     ],
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a code, an event or a remark means, and what to do about it; or print a runbook.
+    """Say what a code, event, remark or setting means, and what to do; or print a runbook.
 
     \b
     EXAMPLES
       cometmq explain 14
       cometmq explain SYSTEM_BUSY
       cometmq explain disk.full
+      cometmq explain fileReservedTime
       cometmq explain disk-full.md
       cometmq explain 'CODE: 2  DESC: [TIMEOUT_CLEAN_QUEUE]broker busy'
     """
@@ -75,10 +81,10 @@ def explained(words: str) -> list[Facts]:
     found = list(_explained(words))
     if not found:
         names = [*ResponseCode.__members__, *RequestCode.__members__, *MEANINGS]
-        spelt = words if words in MEANINGS else words.upper()
-        hint = did_you_mean(spelt, names) or did_you_mean(words.lower(), names)
+        names += [name for _, fields in _tables() for name in fields]
         raise NotExplained(
-            f"no code, event or remark {words[:80]!r} is known{hint}; info and debug events have no"
+            f"no code, event, setting or remark {words[:80]!r} is known"
+            f"{did_you_mean(words, names)}; info and debug events have no"
             " further meaning"
         )
     return found
@@ -103,6 +109,9 @@ def _explained(words: str) -> Iterator[Facts]:
     if name in RequestCode.__members__:
         yield _request(RequestCode[name])
         return
+    if settings := list(_settings(words)):
+        yield from settings
+        return
     known = remark(plain_remark(words))
     found = [] if known is None else [known]
     if known is None and len(words) >= PART_CHARS_MIN:
@@ -112,6 +121,43 @@ def _explained(words: str) -> Iterator[Facts]:
     code = _CODE_OF_JAVA.search(words)
     if code is not None and int(code[1]) in _ANSWERS:
         yield _answer(ResponseCode(int(code[1])))
+
+
+def _tables() -> Iterator[tuple[str, Mapping[str, SettingsField]]]:
+    """Yield the settings of each program that is installed."""
+    for name, program in PROGRAMS.items():
+        with suppress(ImportError):
+            yield name, fields_of(program.settings_type())
+
+
+def _settings(words: str) -> Iterator[Facts]:
+    """Yield a setting once for all programs for which it means the same."""
+    if not words.replace(".", "").isalnum():
+        return
+    found: dict[str, tuple[Facts, list[str]]] = {}
+    for program, fields in _tables():
+        for name, field in fields.items():
+            if name.lower() == words.lower():
+                facts = _setting(field)
+                found.setdefault(repr(facts), (facts, []))[1].append(program)
+    for facts, programs in found.values():
+        yield {"setting": facts.pop("setting"), "of": programs, **facts}
+
+
+def _setting(field: SettingsField) -> Facts:
+    changing: Cell = "at a start of the program: a file, a variable or " + field.option
+    if field.is_mutable:
+        changing = f"at any time (mqadmin updateBrokerConfig, updateNamesrvConfig), {changing}"
+    default = "the machine decides it"
+    if field.default is not msgspec.NODEFAULT:
+        default = "unset" if field.default in {None, ""} else str(field.default)
+    return {
+        "setting": field.name,
+        "meaning": field.description.replace("`", ""),
+        "value": field.expected,
+        "default": default.lower() if field.base is bool else default,
+        "changes": changing,
+    }
 
 
 def _of_code(code: int) -> Iterator[Facts]:
