@@ -148,7 +148,9 @@ def test_lag_by_queue_and_by_group(ask, topic):
     text = ask("lag", group).out
     assert f"{group}: 6 messages in " in text
     since = found["unread_since"][:19].replace("T", " ")
-    assert f" behind, unread since {since}Z, no member is connected\n" in text
+    assert (
+        f" behind, unread since {since}Z, time to loss 2 d 23 h, no member is connected\n" in text
+    )
 
 
 def test_a_group_in_use_is_deleted_only_by_force(ask, member):

@@ -300,3 +300,29 @@ def _one_of(groups: Sequence[str]) -> str:
 
 def _remedy(group: str, topic: str) -> str:
     return command("group reset", group, topic, options=("--to", "first"))
+
+
+async def time_to_loss(admin: AdminClient, states: Sequence[QueueState]) -> float | None:
+    """Return the seconds until the oldest unread message may be deleted; None if nothing is unread
+    or a broker does not tell how long it keeps messages. A full disk deletes them earlier.
+    """
+    left: list[float] = []
+    hours: dict[str, float | None] = {}
+    for state in states:
+        if not state.lag or state.behind_s is None:
+            continue
+        name = state.queue.broker_name
+        if name not in hours:
+            hours[name] = await _reserved_hours(admin, name)
+        kept = hours[name]
+        if kept is not None:
+            left.append(max(0.0, kept * 3_600 - state.behind_s))
+    return min(left, default=None)
+
+
+async def _reserved_hours(admin: AdminClient, name: str) -> float | None:
+    masters = await admin.masters()
+    try:
+        return float((await masters[name].config())["fileReservedTime"])
+    except (CometError, KeyError, ValueError):
+        return None

@@ -40,6 +40,7 @@ from cometmq.insight.queue_states import (
     missed_notes,
     missing_level_notes,
     queue_states,
+    time_to_loss,
     unread_since_ms,
     waiting_in,
 )
@@ -93,7 +94,8 @@ def lag(  # noqa: PLR0913  # one parameter per option
     The exit status is 1 if brokers or groups had to be left out; they are named in the output. The
     figures of a group with missing brokers are lower bounds.
 
-    Unread since is when the oldest unread message was stored. The column Skips counts messages that
+    Unread since is when the oldest unread message was stored; the time to loss of a group ends when
+    that may be deleted for its age (fileReservedTime). The column Skips counts messages that
     the group will never read, because its committed offset is beyond the end of the queue.
 
     \b
@@ -146,7 +148,7 @@ def _group_view(
 
     async def question(
         admin: CommandAdmin,
-    ) -> tuple[list[QueueState], int, list[str], list[str], str]:
+    ) -> tuple[list[QueueState], int, float | None, list[str], list[str], str]:
         config = await known_group(admin, group)
         if topic is not None:
             await check_exists(admin, topic)
@@ -163,9 +165,10 @@ def _group_view(
             topics &= {topic}
         notes = await unread_notes(admin, topics, waiting_in(states))
         notes += await missing_level_notes(admin)
-        return states, members.count, missing, notes, empty
+        loss_s = await time_to_loss(admin, states)
+        return states, members.count, loss_s, missing, notes, empty
 
-    states, members, missing, notes, empty = ask_all(question)
+    states, members, loss_s, missing, notes, empty = ask_all(question)
 
     def show() -> None:
         total, skips, behind_s, since = _total(states)
@@ -175,11 +178,11 @@ def _group_view(
             queues = as_objects(QUEUE_COLUMNS, rows)
             facts = {
                 "group": group, "members": members, "lag": total, "skips": skips,
-                "seconds_behind": behind_s, "unread_since": since,
+                "seconds_behind": behind_s, "unread_since": since, "time_to_loss_s": loss_s,
             }  # fmt: skip
             print_json({**facts, "missing_brokers": missing, "queues": queues})
         else:
-            title = _title(group, states, members, missing)
+            title = _title(group, states, members, missing, loss_s)
             print_rows(QUEUE_COLUMNS, rows, as_json=False, title=title, empty=empty)
             _plot(trend, total)
         print_notes([*missed_notes(group, states), *notes])
@@ -304,7 +307,9 @@ def note_left_out(group: str, error: object) -> None:
     MISSING.setdefault(f"group {group}", f"the figures of the group {group} are missing: {error}")
 
 
-def _title(group: str, states: list[QueueState], members: int, missing: list[str]) -> str:
+def _title(
+    group: str, states: list[QueueState], members: int, missing: list[str], loss_s: float | None
+) -> str:
     """Return the heading of a group's queues; without the missing brokers, the lag is a lower
     bound.
     """
@@ -318,6 +323,8 @@ def _title(group: str, states: list[QueueState], members: int, missing: list[str
         parts.append(f"{lasting(behind_s)} behind")
     if (since_ms := unread_since_ms(states)) is not None:
         parts.append(f"unread since {moment(since_ms)}")
+    if loss_s is not None:
+        parts.append(f"time to loss {lasting(loss_s)}")
     if not members:
         parts.append("no member is connected")
     return ", ".join(parts)

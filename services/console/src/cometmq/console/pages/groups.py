@@ -15,17 +15,15 @@ from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import Group, Member, Snapshot, TopicKind, Unknown, known
-from cometmq.insight.queue_states import QueueState, queue_states, unread_since_ms
+from cometmq.insight.queue_states import QueueState, queue_states, time_to_loss, unread_since_ms
 from cometmq.insight.words import command
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
-from cometmq.remoting.errors import CometError
 from cometmq.remoting.integers import whole
 from cometmq.remoting.names import retry_topic
 from cometmq.remoting.versions import version_name
 
 PATH: Final = "/groups"
-RETENTION: Final = "fileReservedTime"
 
 
 def columns(view: View, snapshot: Snapshot) -> list[Column[Group]]:
@@ -151,7 +149,7 @@ async def group(view: View) -> Shown:
     ]
     states = await queue_states(view.admin(), name)
     since_ms = None if found.is_broadcasting else unread_since_ms(states)
-    loss_s, note = await time_to_loss(view, states), view.desk.notes.get("group", name)
+    loss_s, note = await time_to_loss(view.admin(), states), view.desk.notes.get("group", name)
     members: Sequence[Member] = () if isinstance(found.members, Unknown) else found.members
     return Shown(
         {
@@ -200,32 +198,6 @@ def _behind(group: Group, states: Sequence[QueueState]) -> float | Unknown:
     if isinstance(group.behind_s, Unknown) and len(known_s) == len(states) and states:
         return max(known_s)
     return group.behind_s
-
-
-async def time_to_loss(view: View, states: Sequence[QueueState]) -> float | None:
-    """Return the seconds until the oldest unread message may be deleted; None if nothing is unread
-    or a broker does not tell how long it keeps messages. A full disk deletes them earlier.
-    """
-    left: list[float] = []
-    hours: dict[str, float | None] = {}
-    for state in states:
-        if not state.lag or state.behind_s is None:
-            continue
-        name = state.queue.broker_name
-        if name not in hours:
-            hours[name] = await _reserved_hours(view, name)
-        kept = hours[name]
-        if kept is not None:
-            left.append(max(0.0, kept * 3_600 - state.behind_s))
-    return min(left, default=None)
-
-
-async def _reserved_hours(view: View, name: str) -> float | None:
-    masters = await view.admin().masters()
-    try:
-        return float((await masters[name].config())[RETENTION])
-    except (CometError, KeyError, ValueError):
-        return None
 
 
 async def member(view: View) -> Shown:
