@@ -126,7 +126,8 @@ def test_help_has_three_forms(path):
     page = invoke(*path, "--help")
     assert page.exit_code == 0
     assert page.output.startswith(f"Usage: cometmq {' '.join(path)} ")
-    assert "-h, context, account, TLS: see" in page.output or "-h: see cometmq help" in page.output
+    assert "\n  And -" in page.output
+    assert "-h; context, account, TLS: c" in page.output or "-h: cometmq help" in page.output
     assert invoke(*path, "-h").output == page.output
     assert invoke("help", *path).output == page.output
 

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wrong usage, wrong settings and wrong words are answered with the right ones."""
 
+import asyncio
 import re
+from contextlib import contextmanager
+from threading import Thread
 
 import pytest
 
@@ -27,7 +30,20 @@ from .invoking import OWN, invoke
         (("brokr",), "No such command 'brokr'."),
         (("--nonsense",), "No such option: --nonsense"),
         (("-n",), "Option '-n' requires an argument"),
-        (("topic", "list", "-n"), "Option '-n' requires an argument"),
+        (("topic", "list", "-n"), "Option '-n' requires an argument; see cometmq topic list"),
+        (("consume", "T", "--tag"), "Option '--tag' requires an argument; see cometmq consume"),
+        (
+            ("bench", "send", "--rate", "fast"),
+            "Invalid value for '--rate': 'fast' must be a number >=",
+        ),
+        (
+            ("bench", "send", "--rate", "nan"),
+            "Invalid value for '--rate': 'nan' must be a number >=",
+        ),
+        (
+            ("topic", "create", "T", "--queues", "1.5"),
+            "Invalid value for '--queues': '1.5' must be a",
+        ),
         (("help", "frob"), "No such command 'frob'"),
     ],
 )
@@ -279,3 +295,33 @@ def test_switches_lists_and_options_of_mqadmin_may_be_repeated(call, args):
     refused = call(*args, "-n", f"127.0.0.1:{free_port()}")
     assert "no name server answers" in refused.err
     assert "more than once" not in refused.err
+
+
+def test_an_http_server_is_recognised(call):
+    async def answer(reader, writer):
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    with serving(answer) as port:
+        refused = call("lag", "-n", f"127.0.0.1:{port}")
+    assert refused.status == 1
+    assert "it answers in HTTP, so it is neither a name server nor a broker" in refused.err
+    assert "1213486160" not in refused.err
+
+
+@contextmanager
+def serving(answer):
+    """Serve connections on a free port in a thread of their own."""
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(asyncio.start_server(answer, "127.0.0.1", 0))
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        server.close()
+        loop.close()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How errors are printed: one line each, with a remedy."""
 
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final
@@ -25,6 +26,12 @@ NO_ACCOUNT_HINT: Final = (
     " (also as COMETMQ_CREDENTIALS, COMETMQ_ACCESS_KEY, COMETMQ_SECRET_KEY)"
 )
 """Remedy if access control refuses a command without an account."""
+
+
+_HTTP_FRAME: Final = re.compile(
+    rf"frame of {int.from_bytes(b'HTTP', 'big')} bytes(?: with a header of \d+)?, limit \d+"
+)
+_IS_HTTP: Final = "it answers in HTTP, so it is neither a name server nor a broker"
 
 
 def _access_hint(text: str) -> str:
@@ -53,7 +60,11 @@ def _hint(error: CometError) -> str:
 
 def with_remedy(error: CometError) -> str:
     """Return an error's text on one line, with what to do about it."""
-    return f"{' '.join(str(error).splitlines())}{_hint(error)}"
+    return f"{_on_one_line(str(error))}{_hint(error)}"
+
+
+def _on_one_line(text: str) -> str:
+    return _HTTP_FRAME.sub(_IS_HTTP, " ".join(text.splitlines()))
 
 
 def print_error(error: CometError) -> None:
@@ -79,5 +90,4 @@ def print_wrong_usage(error: Any) -> None:
 def print_missing() -> None:
     """Print the problems that did not end the command."""
     for line in MISSING.values():
-        text = " ".join(line.splitlines())
-        say(f"cometmq: {text}{_access_hint(line)}", err=True)
+        say(f"cometmq: {_on_one_line(line)}{_access_hint(line)}", err=True)

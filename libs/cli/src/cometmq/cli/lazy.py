@@ -70,7 +70,8 @@ def load_command(name: str, info: CommandInfo) -> Any:
     command: Any = typer.main.get_command(app)
     command.name = name
     command.rich_markup_mode = None  # boxes need rich, which is slow to import
-    require_finite(command)
+    require_numbers(command)
+    name_in_errors(command)
     list_untruncated(command)
     shorten_help(command, takes_global=info.takes_global_options)
     if not info.may_repeat:
@@ -100,20 +101,43 @@ def shorten_help(command: Any, *, takes_global: bool) -> None:
         shorten_help(child, takes_global=takes_global)
 
 
-def require_finite(command: Any) -> None:
-    """Make a command and its subcommands refuse nan and inf, which range checks do not catch."""
-    for param in command.params:
-        if isinstance(getattr(param, "nargs", None), int) and "float" in param.type.name:
-            param.type = _Finite(param.type)
+def name_in_errors(command: Any) -> None:
+    """Make errors of the parser name the command whose help page helps: click's do not, if the
+    value of an option is missing.
+    """
+    parse = command.parse_args
+
+    def parse_args(ctx: Any, args: list[str]) -> Any:
+        try:
+            return parse(ctx, args)
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:
+                error.ctx = ctx  # type: ignore[attr-defined]  # typer does not export the class
+            raise
+
+    command.parse_args = parse_args
     for child in getattr(command, "commands", {}).values():
-        require_finite(child)
+        name_in_errors(child)
 
 
-class _Finite:
+def require_numbers(command: Any) -> None:
+    """Make a command and its subcommands name what they accept instead of a word, and refuse nan
+    and inf, which range checks do not catch.
+    """
+    for param in command.params:
+        is_number = param.type.name.partition(" ")[0] in {"int", "integer", "float"}
+        if isinstance(getattr(param, "nargs", None), int) and is_number:
+            param.type = _Number(param.type)
+    for child in getattr(command, "commands", {}).values():
+        require_numbers(child)
+
+
+class _Number:
     """A click type for finite numbers within the bounds of the wrapped type."""
 
     def __init__(self, bounded: Any) -> None:
         self._bounded = bounded
+        self._is_float = "float" in bounded.name
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._bounded, name)
@@ -122,10 +146,22 @@ class _Finite:
         return None if value is None else self.convert(value, param, ctx)
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        number = self._bounded.convert(value, param, ctx)
-        if not isfinite(number):
-            self._bounded.fail(f"{value!r} is not a finite number.", param, ctx)
-        return number
+        try:
+            is_number = isfinite(float(value) if self._is_float else int(value))
+        except OverflowError:  # an integer that is larger than every float
+            is_number = True
+        except ValueError:
+            is_number = False
+        if not is_number:
+            self._bounded.fail(f"{value!r} must be {self._wanted()}", param, ctx)
+        return self._bounded.convert(value, param, ctx)
+
+    def _wanted(self) -> str:
+        noun = "a number" if self._is_float else "a whole number"
+        low, high = (getattr(self._bounded, name, None) for name in ("min", "max"))
+        if low is not None and high is not None:
+            return f"{noun} from {low} to {high}"
+        return noun if low is None else f"{noun} >= {low}"
 
 
 def require_single(command: Any) -> None:

@@ -42,8 +42,8 @@ def write_options(command: Any, ctx: Any, formatter: Any, *, takes_global: bool)
             formatter.write_dl(rows)
         shared = [it for it in params if is_shared(it) and not it.hidden]
         names = [min(it.opts, key=len) for it in shared]
-        names += ["context, account, TLS"] if takes_global else []
-        formatter.write_text(f"{', '.join(names)}: see cometmq help {PAGE}")
+        more = "; context, account, TLS" if takes_global else ""
+        formatter.write_text(f"And {', '.join(names)}{more}: cometmq help {PAGE}")
 
 
 def is_shared(option: Any) -> bool:
