@@ -179,6 +179,8 @@ def call(capfdbinary, monkeypatch):
 
     def call(*args):
         monkeypatch.setattr(sys, "argv", ["cometmq", *map(str, args)])
+        # Otherwise errors name "python -m pytest.cometmq" under python -m pytest.
+        monkeypatch.setattr(sys.modules["__main__"], "__package__", "", raising=False)
         capfdbinary.readouterr()
         status: int | str = 0
         try:
