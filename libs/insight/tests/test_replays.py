@@ -20,6 +20,7 @@ class OneRefuses:
     def __init__(self, error):
         self.error = error
         self.sent = []
+        self.stored = None
 
     async def queues(self, _topic):
         return []
@@ -33,6 +34,12 @@ class OneRefuses:
         if message.body == b"1":
             raise self.error
         self.sent.append(message.body)
+
+    async def committed_offset(self, _group, _queue):
+        return self.stored
+
+    async def max_offset(self, _queue):
+        return 3
 
     async def commit_offset(self, _group, _queue, end):
         self.end = end
@@ -78,6 +85,20 @@ async def test_a_failure_of_the_cluster_ends_a_replay():
     with pytest.raises(SystemBusy):
         await run.run(admin, choice, Replayed(admin, "g", is_ignored=False))
     assert (admin.sent, admin.end) == ([b"0"], 1)
+
+
+@pytest.mark.parametrize(
+    ("stored", "committed"),
+    [(None, 1), (2, None), (1, None), (9, 1)],  # 9 is of an older topic with the same name
+)
+async def test_the_position_of_another_replay_does_not_go_back(stored, committed):
+    admin: Any = OneRefuses(SystemBusy("later"))
+    replayed = Replayed(admin, "g", is_ignored=False)
+    await replayed.load()
+    admin.stored = stored  # by a replay that runs at the same time
+    replayed.sent(await anext(admin.dead_letters("g")))
+    await replayed.save()
+    assert getattr(admin, "end", None) == committed
 
 
 async def test_the_pace_is_kept():

@@ -90,9 +90,12 @@ class Replayed:
         """Read the positions; queues whose broker does not answer are left out."""
         for queue in await self._admin.queues(self._topic):
             with suppress(*NO_ANSWER):  # reading the messages reports it
-                offset = await self._admin.committed_offset(DLQ_REPLAY_GROUP, queue) or 0
-                is_of_older_topic = offset > await self._admin.max_offset(queue)
-                self._begins[queue] = 0 if is_of_older_topic else offset
+                self._begins[queue] = await self._stored(queue)
+
+    async def _stored(self, queue: MessageQueue) -> int:
+        """Return the committed position; 0 if it is of an older topic of the same name."""
+        offset = await self._admin.committed_offset(DLQ_REPLAY_GROUP, queue) or 0
+        return 0 if offset > await self._admin.max_offset(queue) else offset
 
     def sent_count(self, stats: Mapping[MessageQueue, TopicOffset]) -> int:
         """Return how many of the dead letters in these queues the positions have passed."""
@@ -114,10 +117,13 @@ class Replayed:
             self._begins[queue] = self._ends[queue] = end
 
     async def save(self) -> None:
-        """Commit the positions that have advanced."""
+        """Commit the positions that have advanced, unless another replay of the group, which runs
+        at the same time, has committed a later one.
+        """
         while self._ends:
             queue, end = next(iter(self._ends.items()))
-            await self._admin.commit_offset(DLQ_REPLAY_GROUP, queue, end)
+            if end > await self._stored(queue):
+                await self._admin.commit_offset(DLQ_REPLAY_GROUP, queue, end)
             del self._ends[queue]
 
     def _queue(self, message: MessageExt) -> MessageQueue:
