@@ -70,15 +70,10 @@ def run_inside(package, folder, script):
     return done.stdout.splitlines()
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory):
-    """Make the package from pure wheels and, where cargo is, the native one."""
-    out = tmp_path_factory.mktemp("debian") / "files"
-    out.mkdir()
-    targets = releasing.native_targets(["manylinux-x86_64"])
-    releasing.packages(out, targets, epoch=1_790_000_000)
-    (out / "requirements.txt").write_text(releasing.run_time_lock(), encoding="utf-8")
-    return debian.package(out, VERSION, "x86_64", epoch=1_790_000_000)
+@pytest.fixture
+def package(files):
+    """Return the package of the release, with the native path where cargo is."""
+    return files / f"cometmq_{VERSION}_amd64.deb"
 
 
 @pytest.mark.skipif(not IS_POSSIBLE, reason="needs root on Debian 12")

@@ -23,13 +23,13 @@ import wheels
 import yaml
 from contents import document, locked_crates, locked_packages
 from tests.packages import pace
+from tests.packages.releases import make_release
 
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = wheels.workspace_version()
-EPOCH = 1_790_000_000
 IS_NATIVE = ROOT / "libs/accel" in wheels.buildable()
 START_TIMEOUT_S = 180
 SIZE_MAX = 65_000_000  # with compiled files
@@ -38,37 +38,15 @@ FIRST_ANSWER_S_MAX = 0.3
 STARTS = 5
 
 
-def make(out, *native):
-    command: list[str | Path] = [
-        sys.executable, ROOT / "deploy/release/release.py", "make", VERSION, "--changed",
-    ]  # fmt: skip
-    environment = {
-        **os.environ,  # noqa: TID251  # proxies and indexes of this machine
-        "SOURCE_DATE_EPOCH": str(EPOCH), "PYTHONPATH": str(ROOT / "deploy"),
-    }  # fmt: skip
-    done = subprocess.run(
-        [*command, "--out", out, "--native", *native],
-        env=environment, capture_output=True, text=True, check=False, timeout=500,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return out
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """Make the release of this machine's platform."""
-    return make(tmp_path_factory.mktemp("release") / "files", "manylinux-x86_64")
-
-
 def digests(folder):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
 def test_two_runs_give_the_same_bytes(tmp_path):
-    first = digests(make(tmp_path / "1"))
+    first = digests(make_release(tmp_path / "1"))
     old = os.umask(0o077)
     try:
-        second = digests(make(tmp_path / "2"))
+        second = digests(make_release(tmp_path / "2"))
     finally:
         os.umask(old)
     assert len(first) > 35
