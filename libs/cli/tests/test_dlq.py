@@ -193,12 +193,31 @@ def test_lists_tell_which_dead_letters_were_sent_again(ask, dead):
     assert sent_again() == {"body 1", "body 3"}
     (row,) = ask("dlq", "list", dead, "--json").json
     assert row["sent_again"] == 0, "a selection does not move the position"
-    assert ask("dlq", "replay", dead, "--max", 4, "--yes").status == 0
+    rest = ask("dlq", "replay", dead, "--yes", "--json").json
+    assert (rest["messages"], rest["replayed_before"]) == (3, 2)
     (row,) = ask("dlq", "list", dead, "--json").json
-    assert (row["messages"], row["sent_again"]) == (5, 4)
-    wait_until(lambda: len(sent_again()) >= 4, 60, "the index of keys")
+    assert (row["messages"], row["sent_again"]) == (5, 5)
+    wait_until(lambda: len(sent_again()) == 5, 60, "the index of keys")
     at_ms = ask("dlq", "show", dead, "--key", "k1", "--json").json[0]["replayed_ms"]
     assert times.shown(at_ms) in ask("dlq", "show", dead, "--key", "k1").out
+
+
+def test_a_dead_letter_that_was_sent_again_alone_is_left_out_afterwards(ask, dead):
+    def replay(*options):
+        found = ask("dlq", "replay", dead, "--yes", "--json", *options)
+        return found.json["messages"], found.json["replayed_before"], found.err
+
+    def is_sent():
+        return ask("dlq", "show", dead, "--key", "k1", "--json").json[0]["replayed_ms"]
+
+    assert replay("--key", "k1") == (1, 0, "")
+    wait_until(is_sent, 60, "the index of keys")
+    assert replay("--dry-run") == (4, 1, "")
+    count, before, note = replay("--key", "k1")
+    assert (count, before) == (0, 1)
+    assert "give --from-start" in note
+    assert replay("--key", "k1", "--from-start") == (1, 0, "")
+    assert replay() == (4, 1, "")
 
 
 def test_a_second_replay_continues_where_the_first_ended(ask, topic, dead):

@@ -8,6 +8,7 @@ import pytest
 from cometmq.client import MessageQueue
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import MessageExt
+from cometmq.insight import replays
 from cometmq.insight.life import REPLAYS_MAX, replays_of
 from cometmq.insight.model import Unknown
 from cometmq.insight.replays import Choice, Pace, Replay, Replayed
@@ -21,6 +22,7 @@ class OneRefuses:
         self.error = error
         self.sent = []
         self.stored = None
+        self.namesrv = NoneIsSentAgain()
 
     async def queues(self, _topic):
         return []
@@ -99,6 +101,18 @@ async def test_the_position_of_another_replay_does_not_go_back(stored, committed
     replayed.sent(await anext(admin.dead_letters("g")))
     await replayed.save()
     assert getattr(admin, "end", None) == committed
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_dry", "asked"), [(None, True, 2), (None, False, 3), ("other", False, 0)]
+)
+async def test_a_dry_run_looks_up_a_limited_number(monkeypatch, topic, is_dry, asked):
+    monkeypatch.setattr(replays, "LOOKED_UP_MAX", 2)
+    admin: Any = OneRefuses(InvalidArgument("too large"))
+    choice = Choice(None, None, None, None, None, None, None)
+    run = Replay("g", topic, is_dry=is_dry)
+    await run.run(admin, choice, Replayed(admin, "g", is_ignored=False))
+    assert admin.namesrv.asked == asked
 
 
 async def test_the_pace_is_kept():

@@ -115,28 +115,32 @@ async def life_of(admin: AdminClient, message: MessageExt) -> Life:
 async def replays_of(
     admin: AdminClient, group: str, dead: Sequence[MessageExt]
 ) -> list[int | Unknown]:
-    """Return when each dead letter of a group was last sent to it again; 0 for never.
-
-    `dead` begins with the oldest; only the newest are looked up. Replays to other topics are not
-    looked for.
+    """Return `replayed_ms` of each dead letter; `dead` begins with the oldest, and only the newest
+    are looked up.
     """
     older = len(dead[:-REPLAYS_MAX])
     room = asyncio.Semaphore(IN_FLIGHT_MAX)
 
     async def last_ms(message: MessageExt) -> int | Unknown:
         async with room:
-            found = await _or_unknown(_copies_in(admin, message, retry_topic(group)))
-        if isinstance(found, Unknown):
-            return found
-        events = _retry_event(found, group, message.store_timestamp)
-        return max(
-            (it.at_ms or 0 for it in events if it.happening is Happening.REPLAYED), default=0
-        )
+            return await replayed_ms(admin, group, message)
 
     async with asyncio.TaskGroup() as tasks:
         asked = [tasks.create_task(last_ms(it)) for it in dead[older:]]
     unknown = [Unknown(f"only the newest {REPLAYS_MAX} are looked up")] * older
     return [*unknown, *(it.result() for it in asked)]
+
+
+async def replayed_ms(admin: AdminClient, group: str, message: MessageExt) -> int | Unknown:
+    """Return when a dead letter of a group was last sent to it again; 0 for never.
+
+    Replays to other topics are not looked for.
+    """
+    found = await _or_unknown(_copies_in(admin, message, retry_topic(group)))
+    if isinstance(found, Unknown):
+        return found
+    events = _retry_event(found, group, message.store_timestamp)
+    return max((it.at_ms or 0 for it in events if it.happening is Happening.REPLAYED), default=0)
 
 
 def place_of(message: MessageExt) -> str:

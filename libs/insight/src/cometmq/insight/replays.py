@@ -2,7 +2,8 @@
 """Dead letters: selection, JSON form, pace, and replays that continue where the last one ended."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
 from cometmq.insight import message_json
+from cometmq.insight.life import replayed_ms
+from cometmq.insight.model import Unknown
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import NO_ANSWER, CometError, CommandError
@@ -23,6 +26,8 @@ SAVE_EVERY: Final = 100
 """Messages between two commits of a replay's position; after a kill, at most this many are
 sent again.
 """
+LOOKED_UP_MAX: Final = 1_000
+"""Number of dead letters that a dry run looks up; it counts further ones as never sent again."""
 
 
 Edit = Callable[[MessageExt], MessageExt]
@@ -55,14 +60,17 @@ class Choice(msgspec.Struct, frozen=True):
         return self == Choice(None, None, None, None, None, None, self.count_max)
 
     async def read(
-        self, admin: AdminClient, group: str, skip: Callable[[MessageExt], bool] | None = None
+        self,
+        admin: AdminClient,
+        group: str,
+        skip: Callable[[MessageExt], Awaitable[bool]] | None = None,
     ) -> AsyncIterator[MessageExt]:
         """Yield the selected messages that `skip` does not reject, queue by queue."""
         left = self.count_max
         async for message in admin.dead_letters(group, begin_ms=self.begin_ms, end_ms=self.end_ms):
             if left == 0:
                 return
-            if self.has(message) and not (skip is not None and skip(message)):
+            if self.has(message) and not (skip is not None and await skip(message)):
                 left = None if left is None else left - 1
                 yield message
 
@@ -72,19 +80,22 @@ def _ids_of(message: MessageExt) -> set[str]:
 
 
 class Replayed:
-    """The positions up to which earlier replays have sent a group's dead letters.
+    """Which of a group's dead letters earlier replays have sent.
 
-    The positions are committed offsets of `DLQ_REPLAY_GROUP` in the dead-letter topic.
+    Replays of all have a position, a committed offset of `DLQ_REPLAY_GROUP` in the dead-letter
+    topic. What others have sent is found in the group's retry topic.
     """
 
     def __init__(self, admin: AdminClient, group: str, *, is_ignored: bool) -> None:
         """If `is_ignored` is set, no message counts as already sent."""
         self._admin = admin
+        self._group = group
         self._topic = dead_letter_topic(group)
         self._is_ignored = is_ignored
         self._begins: dict[MessageQueue, int] = {}
         self._ends: dict[MessageQueue, int] = {}
         self.skipped_count = 0
+        self.look_ups_left = sys.maxsize
 
     async def load(self) -> None:
         """Read the positions; queues whose broker does not answer are left out."""
@@ -104,11 +115,20 @@ class Replayed:
             for queue, it in stats.items()
         )
 
-    def was_sent(self, message: MessageExt) -> bool:
-        """Return whether an earlier replay has sent a message; if so, count it as skipped."""
+    async def was_sent(self, message: MessageExt) -> bool:
+        """Return whether an earlier replay has sent a message; if so, count it as skipped.
+
+        Messages beyond the position are looked up; those that cannot be were not sent.
+        """
+        if self._is_ignored:
+            return False
         is_sent = message.queue_offset < self._begins.get(self._queue(message), 0)
-        self.skipped_count += is_sent and not self._is_ignored
-        return is_sent and not self._is_ignored
+        if not is_sent and self.look_ups_left:
+            self.look_ups_left -= 1
+            at_ms = await replayed_ms(self._admin, self._group, message)
+            is_sent = not isinstance(at_ms, Unknown) and at_ms > 0
+        self.skipped_count += is_sent
+        return is_sent
 
     def sent(self, message: MessageExt) -> None:
         """Advance the position beyond a message; `save` commits it."""
@@ -191,14 +211,13 @@ class Replay:
 
         The position is committed also after a failure.
         """
+        if self._topic is not None:
+            replayed.look_ups_left = 0  # they would find replays to the group
+        elif self._is_dry:
+            replayed.look_ups_left = LOOKED_UP_MAX
         await replayed.load()
         async with _saved(replayed):
-            async for message in choice.read(admin, self._group, replayed.was_sent):
-                if self.is_stopping:
-                    break
-                if reason := _damage(message):
-                    self._leave_out(message, reason)
-                    continue
+            async for message in self._chosen(admin, choice, replayed):
                 if not self._is_dry:
                     await self._pace.wait()
                     if not await self._is_sent(admin, message if edit is None else edit(message)):
@@ -209,6 +228,25 @@ class Replay:
                 if len(self.sent) % SAVE_EVERY == 0:
                     await replayed.save()
         self.skipped_count = replayed.skipped_count
+
+    async def _chosen(
+        self, admin: AdminClient, choice: Choice, replayed: Replayed
+    ) -> AsyncIterator[MessageExt]:
+        """Yield what is to be sent, without what earlier replays have sent and what is damaged."""
+
+        async def was_sent(message: MessageExt) -> bool:
+            is_sent = not self.is_stopping and await replayed.was_sent(message)
+            if is_sent and choice.is_everything and not self._is_dry:
+                replayed.sent(message)
+            return is_sent
+
+        async for message in choice.read(admin, self._group, was_sent):
+            if self.is_stopping:
+                return
+            if reason := _damage(message):
+                self._leave_out(message, reason)
+            else:
+                yield message
 
     async def _is_sent(self, admin: AdminClient, message: MessageExt) -> bool:
         """Resend a dead letter; leave out one that can never be sent, because others wait behind

@@ -271,9 +271,9 @@ def replay(  # noqa: PLR0913  # one parameter per option
 ) -> None:
     """Resend the dead letters of a group to it; asks for confirmation.
 
-    A replay without a selection continues where the last such one ended. Messages keep keys,
-    properties and id, and remain dead letters. Unreadable ones, and those that brokers refuse for
-    good, are skipped. To change a message first: dlq export.
+    Those that were replayed before are left out (a dry run looks up the first 1,000). Messages keep
+    keys, properties and id, and remain dead letters. Unreadable ones, and those that brokers refuse
+    for good, are skipped. To change a message first: dlq export.
 
     \b
     EXAMPLE
