@@ -14,7 +14,7 @@ use crate::scan::{be32, be64};
 
 /// Size of a consume queue entry.
 pub const ENTRY_BYTES: usize = 20;
-/// Maximum number of entries that a filtered pull examines.
+/// A filtered pull may examine at least so many entries, however few messages are wanted.
 const SCAN_COUNT_MIN: i64 = 800;
 /// Steps of a filter for an entry without its record.
 pub const ENTRY_STEPS: i64 = 256;

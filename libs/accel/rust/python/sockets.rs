@@ -80,8 +80,9 @@ impl Sockets {
 
     /// Reads once from each readable socket of an epoll object, answers the pulls and stages the
     /// sends. Returns the connections with what else they sent, those whose sockets have ended or
-    /// failed, the effects of the answers, and what is staged. While there are only pulls, and their answers are sent, sockets are read again. An
-    /// unfinished chunk ends the call: the next one reads the other sockets.
+    /// failed, the effects of the answers, and what is staged. While there are only pulls, and their
+    /// answers are sent, sockets are read again. An unfinished chunk ends the call: the next one
+    /// reads the other sockets.
     #[pyo3(signature = (epoll, peers, count_max, pulling=None, sending=None))]
     #[allow(clippy::too_many_arguments)] // once per turn: an object for them costs time
     fn receive<'py>(

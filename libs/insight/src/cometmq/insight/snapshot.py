@@ -140,7 +140,7 @@ def _gone(
 
 
 def _complete_groups(outcomes: Sequence[Outcome]) -> set[str]:
-    """Return the broker groups with failover all of whose copies are in sync."""
+    """Return the broker groups with failover in which every copy is in sync."""
     found = set()
     for place, outcome in outcomes:
         if place.broker_id == MASTER_ID and not isinstance(outcome, Unreachable):

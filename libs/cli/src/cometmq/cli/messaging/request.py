@@ -68,7 +68,7 @@ def request(  # noqa: PLR0913  # one parameter per option
     """Send a request and print the reply; exit status 1 if none comes in time.
 
     Requests are messages: a consumer that is down gets them later, and its reply is then dropped.
-    RocketMQ's clients and cometmq reply answer.
+    Consumers of RocketMQ's clients can answer, and `cometmq reply`.
 
     \b
     EXAMPLES

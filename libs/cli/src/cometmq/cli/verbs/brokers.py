@@ -287,7 +287,7 @@ def _row(
 
 
 def _slow_reasons(figures: BrokerFigures) -> str:
-    """Return why most requests that left the native path did so, by request code."""
+    """Return the most frequent reasons why requests left the native path, with their codes."""
     rows = sorted(figures.slow_requests, key=lambda row: row.count, reverse=True)
     return ", ".join(f"{row.code} {row.reason.replace('_', ' ')}" for row in rows[:SLOW_REASONS])
 
