@@ -88,6 +88,12 @@ def test_a_length_beyond_its_bounds_is_refused_at_once(data: bytes) -> None:
         FrameReader(60).feed(data)
 
 
+@pytest.mark.parametrize("size", [4, 100])
+def test_the_answer_of_an_http_server_is_named(size: int) -> None:
+    with pytest.raises(RemoteProtocolError, match="it answers in HTTP"):
+        FrameReader().feed(b"HTTP/1.1 400 Bad Request"[:size])
+
+
 def test_a_claimed_length_allocates_nothing() -> None:
     tracemalloc.start()
     try:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How errors are printed: one line each, with a remedy."""
 
-import re
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final
@@ -26,12 +25,6 @@ NO_ACCOUNT_HINT: Final = (
     " (also as COMETMQ_CREDENTIALS, COMETMQ_ACCESS_KEY, COMETMQ_SECRET_KEY)"
 )
 """Remedy if access control refuses a command without an account."""
-
-
-_HTTP_FRAME: Final = re.compile(
-    rf"frame of {int.from_bytes(b'HTTP', 'big')} bytes(?: with a header of \d+)?, limit \d+"
-)
-_IS_HTTP: Final = "it answers in HTTP, so it is neither a name server nor a broker"
 
 
 def _access_hint(text: str) -> str:
@@ -64,7 +57,7 @@ def with_remedy(error: CometError) -> str:
 
 
 def _on_one_line(text: str) -> str:
-    return _HTTP_FRAME.sub(_IS_HTTP, " ".join(text.splitlines()))
+    return " ".join(text.splitlines())
 
 
 def print_error(error: CometError) -> None:

@@ -42,6 +42,9 @@ _unpack_prefix: Final = _PREFIX.unpack_from
 
 _BLOCK_BYTES: Final = 256 * 1024
 
+_HTTP: Final = int.from_bytes(b"HTTP", "big")
+"""What an HTTP server's answer says as a length."""
+
 Frame = tuple[int, bytes, bytes]
 """Serialization number, header, body."""
 
@@ -150,9 +153,8 @@ class FrameReader:
             # Both lengths are read as unsigned, so a hostile peer's negative length exceeds the
             # limit.
             if length > limit or length - 4 < header_length:
-                raise RemoteProtocolError(
-                    f"frame of {length} bytes with a header of {header_length}, limit {limit}"
-                )
+                size = f"{length} bytes with a header of {header_length}"
+                raise _refusal(length, f"frame of {size}, limit {limit}")
             end = position + 4 + length
             if end > last + PREFIX_BYTES:
                 break
@@ -170,7 +172,7 @@ class FrameReader:
             return
         length = int.from_bytes(self._tail[:4], "big")
         if not 4 <= length <= self._frame_bytes_max:
-            raise RemoteProtocolError(f"frame of {length} bytes, limit {self._frame_bytes_max}")
+            raise _refusal(length, f"frame of {length} bytes, limit {self._frame_bytes_max}")
         if available < PREFIX_BYTES:
             self._need = PREFIX_BYTES
             return
@@ -180,6 +182,12 @@ class FrameReader:
                 f"header of {header_length} bytes, limit {self._header_bytes_max}"
             )
         self._need = 4 + length
+
+
+def _refusal(length: int, text: str) -> RemoteProtocolError:
+    if length == _HTTP:
+        text = "it answers in HTTP, so it is neither a name server nor a broker"
+    return RemoteProtocolError(text)
 
 
 def end_of_frames(data: bytes, count_max: int) -> int:
