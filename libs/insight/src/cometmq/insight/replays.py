@@ -118,7 +118,7 @@ class Replayed:
     async def was_sent(self, message: MessageExt) -> bool:
         """Return whether an earlier replay has sent a message; if so, count it as skipped.
 
-        Messages beyond the position are looked up; those that cannot be were not sent.
+        Messages beyond the position are looked up; one that cannot be counts as not sent.
         """
         if self._is_ignored:
             return False
@@ -232,7 +232,7 @@ class Replay:
     async def _chosen(
         self, admin: AdminClient, choice: Choice, replayed: Replayed
     ) -> AsyncIterator[MessageExt]:
-        """Yield what is to be sent, without what earlier replays have sent and what is damaged."""
+        """Yield the messages to send: neither those that were sent before, nor damaged ones."""
 
         async def was_sent(message: MessageExt) -> bool:
             is_sent = not self.is_stopping and await replayed.was_sent(message)

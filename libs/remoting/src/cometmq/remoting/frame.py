@@ -43,7 +43,7 @@ _unpack_prefix: Final = _PREFIX.unpack_from
 _BLOCK_BYTES: Final = 256 * 1024
 
 _HTTP: Final = int.from_bytes(b"HTTP", "big")
-"""What an HTTP server's answer says as a length."""
+"""The length that the first four bytes of an HTTP answer would be."""
 
 Frame = tuple[int, bytes, bytes]
 """Serialization number, header, body."""
