@@ -120,13 +120,28 @@ class Browser:
             self.run(f"document.querySelector({json.dumps(name)}).value = {json.dumps(value)}; 1")
         self.leave(f"document.querySelector({json.dumps(selector)}).form.requestSubmit()")
 
+    def enter(self, selector: str, value: str) -> None:
+        """Type a value, then the Enter key, which leads to another page."""
+        self.run(f"document.querySelector({json.dumps(selector)}).focus(); 1")
+        self.call("Input.insertText", text=value)
+        self.run("window.isLeft = false; 1")
+        for kind in ("keyDown", "keyUp"):
+            self.call(
+                "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", text="\r",
+                windowsVirtualKeyCode=13,
+            )  # fmt: skip
+        self._arrive(f"Enter in {selector}")
+
     def leave(self, script: str) -> None:
         """Run a script that leads to another page, and wait until that has loaded."""
         self.run(f"window.isLeft = false; {script}; 1")
+        self._arrive(script)
+
+    def _arrive(self, act: str) -> None:
         deadline_s = time.monotonic() + TIMEOUT_MS / 1_000
         while self.run("window.isLeft !== undefined"):
             if time.monotonic() > deadline_s:
-                raise RuntimeError(f"the page stays: {script}")
+                raise RuntimeError(f"the page stays: {act}")
             time.sleep(0.02)
         self.settle()
 

@@ -126,7 +126,13 @@ function bind() {
 
 document.addEventListener("keydown", (event) => {
   const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
-  if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  // A browser submits a form by its first button, and the first one only shows the plan again.
+  if (event.key === "Enter" && event.target.matches(".plan input")) {
+    event.preventDefault();
+    event.target.form.requestSubmit(document.querySelector(".plan button"));
+  }
+  if (isTyping) return;
   if (event.key === "/") {
     const field = document.querySelector("[data-key='/']");
     if (field) { event.preventDefault(); field.focus(); field.select(); }
