@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers of brokers, made by hand."""
 
+import msgspec
+
 from cometmq.insight.asking import BrokerAnswers, MasterAnswers, Queue
 from cometmq.insight.building import build
 from cometmq.insight.history import History, Place
@@ -26,6 +28,11 @@ def master(
         consumers=dict.fromkeys(groups) | (consumers or {}),
     )
     return BrokerAnswers(runtime or {}, more.pop("settings", {}), given)
+
+
+def telling(answers, **facts):
+    """Return a master's answers with other parts."""
+    return msgspec.structs.replace(answers, master=msgspec.structs.replace(answers.master, **facts))
 
 
 def slave(**runtime):

@@ -16,16 +16,12 @@ from cometmq.insight.certificates import OURS, certificates_at, certificates_of
 from cometmq.insight.finding import Condition
 from cometmq.insight.findings import RULES, Findings, Severity, findings
 from cometmq.insight.history import History, Place
-from cometmq.insight.model import Certificate, Refusal, Since, Snapshot, Trouble, known
-from cometmq.insight.rules.clients import SIGNATURE_PROBE, advice_for
+from cometmq.insight.model import Certificate, Since, Snapshot, Trouble, known
 from cometmq.peers.paths import ROOT
 from cometmq.remoting.bodies.overview import RefusedRequests
 from cometmq.remoting.bodies.topic_config import TopicConfig
-from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.names import HALF_TOPIC
-from cometmq.runtime.acl.errors import no_access_key, no_permission, wrong_signature
 
-from .answers import NOW_MS, master, members, seen, silent, slave
+from .answers import NOW_MS, master, members, seen, silent, slave, telling
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 
@@ -37,11 +33,6 @@ def reader(offset=20, *, online=True, **more):
         consumers={"G": members("c")} if online else {},
         **more,
     )
-
-
-def telling(answers, **facts):
-    """Return a master's answers with other parts."""
-    return msgspec.structs.replace(answers, master=msgspec.structs.replace(answers.master, **facts))
 
 
 class Case(NamedTuple):
@@ -243,103 +234,6 @@ def test_new_dead_letters_are_a_warning():
     assert look(4, 9_000).since == Since(NOW_MS + 5_000)
 
 
-def test_refusals_become_findings_while_they_are_new():
-    snapshot = seen(master())
-    fields = {it: getattr(snapshot, it) for it in snapshot.__struct_fields__}
-
-    def with_refusal(last_ms):
-        refusal = Refusal("a", 310, 2, "busy", "10.0.0.1:5", "T", 7, NOW_MS - 60_000, last_ms)
-        return findings(type(snapshot)(**fields | {"refusals": [refusal]}))
-
-    (found,) = with_refusal(NOW_MS - 1_000)
-    assert "a refused 7 times SEND_MESSAGE_V2 (310) for T, the last one 1 s ago of" in found.text
-    assert found.runbook == "system-busy.md"
-    assert found.command == "cometmq top refused"
-    assert found.since == Since(NOW_MS - 60_000)
-    assert "send more slowly" in found.remedy
-    assert with_refusal(NOW_MS - 3_600_000) == []
-
-
-BEFORE_HEARTBEAT = {
-    "pull": (RequestCode.PULL_MESSAGE, 24, "the consumer's group info not exist"),
-    "older": (RequestCode.PULL_MESSAGE, 25, "the consumer's subscription not latest"),
-    "members": (RequestCode.GET_CONSUMER_LIST_BY_GROUP, 1, "no consumer for this group, G"),
-}
-
-
-@pytest.mark.parametrize("kind", BEFORE_HEARTBEAT)
-@pytest.mark.parametrize(("began_s", "ended_s", "count"), [(40, 10, 0), (200, 100, 0), (200, 3, 1)])
-def test_members_that_wait_for_their_heartbeat_are_no_finding(kind, began_s, ended_s, count):
-    """Each restart of a broker lets members pull before their next heartbeat."""
-    snapshot = seen(master())
-    fields = {it: getattr(snapshot, it) for it in snapshot.__struct_fields__}
-    times = NOW_MS - 1_000 * began_s, NOW_MS - 1_000 * ended_s
-    refusal = Refusal("a", *BEFORE_HEARTBEAT[kind], "10.0.0.1:5", "T", 7, *times)
-    assert len(findings(type(snapshot)(**fields | {"refusals": [refusal]}))) == count
-
-
-def test_a_refused_account_is_one_finding_in_plain_words():
-    """A client without a right is refused its heartbeats, too: the user knows only the send."""
-    snapshot = seen(master())
-    fields = {it: getattr(snapshot, it) for it in snapshot.__struct_fields__}
-    remark = no_permission("topic:T", is_default=True).remark
-
-    def refusal(code, peer="10.0.0.1:5", remark=remark):
-        return Refusal("a", code, 1, remark, peer, "T", 1, NOW_MS - 60_000, NOW_MS)
-
-    def of(*refusals):
-        return findings(type(snapshot)(**fields | {"refusals": refusals}))
-
-    (found,) = of(refusal(34), refusal(310), refusal(35))
-    assert "SEND_MESSAGE_V2 (310) for T" in found.text
-    assert found.text.endswith("10.0.0.1:5: No default permission for topic:T")
-    assert "cometmq updateAclConfig" in found.remedy
-    assert len(of(refusal(34))) == 1
-    assert len(of(refusal(34, "10.0.0.2:5"), refusal(310))) == 2
-    group = no_permission("producer group:P", is_default=True).remark
-    (found,) = of(refusal(34, remark=group), refusal(310))
-    assert "SEND_MESSAGE_V2 (310) for T" in found.text
-    assert len(of(refusal(34, remark=group))) == 1
-
-
-def test_a_checker_that_waits_for_the_first_transaction_is_no_finding():
-    snapshot = seen(master())
-    fields = {it: getattr(snapshot, it) for it in snapshot.__struct_fields__}
-    missing = ("a", 11, 17, "topic[X] not exist", "10.0.0.1:5")
-    for topic, count in ((HALF_TOPIC, 0), ("orders", 1)):
-        refusal = Refusal(*missing, topic, 7, NOW_MS - 60_000, NOW_MS)
-        assert len(findings(type(snapshot)(**fields | {"refusals": [refusal]}))) == count
-
-
-def test_a_topic_that_is_asked_for_but_missing_is_named_with_the_command_that_creates_it():
-    snapshot = seen(master())
-    fields = {it: getattr(snapshot, it) for it in snapshot.__struct_fields__}
-    refusal = Refusal("a", 310, 17, "topic[o rders] not exist", "c:5", "o rders", 7, 1, NOW_MS)
-    (found,) = findings(type(snapshot)(**fields | {"refusals": [refusal]}))
-    assert "refused 7 times SEND_MESSAGE_V2 (310) for o rders" in found.text
-    assert found.remedy == "the topic does not exist at this broker: create it"
-    assert found.command == "cometmq topic create 'o rders'"
-    assert found.since.ms == 1
-
-
-def test_a_look_at_accounts_without_access_control_is_no_finding():
-    snapshot = seen(master())
-    fields = {it: getattr(snapshot, it) for it in snapshot.__struct_fields__}
-    remark = "access control is off: the broker has aclEnable=false"
-    for code, count in ((54, 0), (52, 0), (50, 1)):
-        refusal = Refusal("a", code, 1, remark, "10.0.0.1:5", "", 7, NOW_MS - 60_000, NOW_MS)
-        assert len(findings(type(snapshot)(**fields | {"refusals": [refusal]}))) == count
-
-
-def test_a_mistyped_setting_is_no_finding_but_a_denied_change_is():
-    snapshot = seen(master())
-    fields = {it: getattr(snapshot, it) for it in snapshot.__struct_fields__}
-    denied = no_permission("topic:T", is_default=True).remark
-    for remark, count in (("fileReservedTime=x: must be an integer", 0), (denied, 1)):
-        refusal = Refusal("a", 25, 1, remark, "10.0.0.1:5", "", 7, NOW_MS - 60_000, NOW_MS)
-        assert len(findings(type(snapshot)(**fields | {"refusals": [refusal]}))) == count
-
-
 def test_every_rule_is_applied_once():
     folder = pkgutil.iter_modules(rules.__path__, f"{rules.__name__}.")
     written = {
@@ -393,57 +287,6 @@ def test_a_group_that_reads_slowly_is_told_how_long_it_needs():
     assert found.rule == "group-behind"
     assert "the oldest 2 min 30 s old; it reads 0.2/s, 2 min for these" in found.text
     assert found.remedy.startswith("if that is too slow, add members")
-
-
-def test_each_account_that_is_refused_is_a_finding():
-    refused = no_permission("topic:T", is_default=True).remark
-    refusals = [
-        RefusedRequests(310, 1, "T", f"{refused} (account {it})", "c:7", 1, NOW_MS, NOW_MS)
-        for it in ("guest", "shop")
-    ]
-    found = findings(seen(telling(master(), refused=refusals)))
-    assert len([it for it in found if it.rule == "push-back"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("code", "resource", "question"),
-    [
-        (310, "topic:T", "send T"),
-        (37, "topic:T", "send T"),
-        (11, "topic:T", "read T"),
-        (34, "group:G", "join G"),
-        (999, "topic:T", "read T"),
-    ],
-)
-def test_a_refused_right_comes_with_the_command_that_names_its_rule(code, resource, question):
-    remark = f"{no_permission(resource, is_default=True).remark} (account guest)"
-    assert f"cometmq account may guest {question} names the rule" in advice_for(code, 1, remark)
-
-
-def test_a_refusal_of_a_broker_that_names_no_account_asks_in_general():
-    remark = no_permission("topic:T", is_default=True).remark
-    assert "; cometmq account may names the rule" in advice_for(310, 1, remark)
-
-
-@pytest.mark.parametrize(
-    ("refusal", "advice"),
-    [(wrong_signature("guest"), "Correct the secret key"), (no_access_key(), "Give an account: ")],
-)
-def test_a_right_is_no_remedy_for_a_wrong_key_or_no_account(refusal, advice):
-    found = advice_for(310, 1, refusal.remark)
-    assert found.startswith(advice)
-    assert "right" not in found
-
-
-def test_the_wrong_signature_by_which_a_login_probes_is_no_finding():
-    remark = wrong_signature("guest").remark
-    probe, other = (
-        RefusedRequests(code, 1, "", remark, "c:7", 1, NOW_MS, NOW_MS)
-        for code in (SIGNATURE_PROBE, RequestCode.GET_BROKER_RUNTIME_INFO)
-    )
-    for refusals, count in (([probe], 0), ([probe, other], 1)):
-        found = findings(seen(telling(master(), refused=refusals)))
-        assert len([it for it in found if it.rule == "push-back"]) == count
 
 
 # -- certificates -------------------------------------------------------------------------------
@@ -512,9 +355,3 @@ def test_a_snapshot_is_judged_once(monkeypatch):
     for one in (first, first, second, second):
         kept.of(one)
     assert judged == [first, second]
-
-
-def test_a_full_disk_has_its_own_advice():
-    remark = "service not available now: broker b has a full disk (97 % used); it will accept"
-    assert advice_for(310, 14, remark).startswith("free space on the broker's disk")
-    assert "copies are missing" in advice_for(310, 14, "service not available now. It may be")

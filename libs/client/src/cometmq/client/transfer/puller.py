@@ -4,14 +4,21 @@
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.routes import MASTER_ID
-from cometmq.client.message import DamagedMessage, expanded_bytes, plain_body, received, unreadable
+from cometmq.client.message import (
+    DamagedMessage,
+    MessageExt,
+    expanded_bytes,
+    plain_body,
+    received,
+    unreadable,
+)
 from cometmq.client.transfer.damage import (
     MissingMessages,
     corrupt_text,
@@ -185,27 +192,14 @@ class Puller:
         subscription: SubscriptionData,
         pulled: Pulled,
     ) -> None:
-        """Decode messages; compare their tags, because brokers filter only by the tag's hash.
-
-        Messages beyond the number that was asked for are left to the next pull: an answer may
-        contain 180,000, which take 200 MB and hold the loop for 4 s.
-        """
-        try:
-            records = decode_records(body, count_max)
-        except CorruptRecord as error:
-            records = _whole_records(body)
-            if not records:
-                raise RemoteProtocolError(corrupt_text(queue, offset, error)) from error
-        if sum(record.size for record in records) < len(body):
-            # The next pull begins at a corrupt record, so its error names the right offset.
-            pulled.next_offset = min(pulled.next_offset, records[-1].queue_offset + 1)
+        """Decode messages; compare their tags, because brokers filter only by the tag's hash."""
+        records = _records(body, count_max, queue, offset, pulled)
         check_records(queue, offset, pulled.next_offset, records)
         tags = frozenset(subscription.tags_set)
         bounds: Mapping[str, str] = {
             _MIN_OFFSET: str(pulled.min_offset),
             _MAX_OFFSET: str(pulled.max_offset),
         }
-        messages, namespace = pulled.messages, self._instance.namespace
         plain_bytes = 0
         for index, record in enumerate(records):
             if plain_bytes > PLAIN_BYTES_MAX:
@@ -214,36 +208,43 @@ class Puller:
                 break
             if tags and record.tags not in tags:
                 continue
-            try:
-                body = await plain_body(record.body, record.sys_flag)
-            except CorruptRecord as error:
-                self._instance.log.error(  # noqa: TRY400  # a Log has these four methods
-                    "message.unreadable",
-                    topic=queue.topic,
-                    broker=queue.broker_name,
-                    queue_id=queue.queue_id,
-                    queue_offset=record.queue_offset,
-                    message_id=record.unique_key or record.offset_message_id,
-                    error=describe(error),
-                )
+            message = await self._message(record, queue)
+            if message is None:
+                namespace = self._instance.namespace
                 pulled.unreadable.append(unreadable(record, queue.broker_name, namespace))
                 plain_bytes += expanded_bytes(record)
                 continue
-            message = received(record, queue.broker_name, namespace, body=body)
-            if message.__class__ is DamagedMessage:
-                self._instance.log.error(
-                    "message.damaged",
-                    topic=queue.topic,
-                    broker=queue.broker_name,
-                    queue_id=queue.queue_id,
-                    queue_offset=record.queue_offset,
-                    message_id=message.message_id,
-                    error=damage_text(message),
-                )
             record.properties.update(bounds)
-            messages.append(message)
+            pulled.messages.append(message)
             plain_bytes += len(message.body)
         self._check_missing(records, queue, offset, subscription, pulled)
+
+    async def _message(self, record: MessageRecord, queue: MessageQueue) -> MessageExt | None:
+        """Return a record's message, or None if its body cannot be decompressed; log damage."""
+        instance, broker_name = self._instance, queue.broker_name
+        place: dict[str, Any] = {
+            "topic": queue.topic,
+            "broker": broker_name,
+            "queue_id": queue.queue_id,
+            "queue_offset": record.queue_offset,
+        }
+        try:
+            body = await plain_body(record.body, record.sys_flag)
+        except CorruptRecord as error:
+            message_id = record.unique_key or record.offset_message_id
+            instance.log.error(  # noqa: TRY400  # a Log has these four methods
+                "message.unreadable", **place, message_id=message_id, error=describe(error)
+            )
+            return None
+        message = received(record, broker_name, instance.namespace, body=body)
+        if message.__class__ is DamagedMessage:
+            instance.log.error(
+                "message.damaged",
+                **place,
+                message_id=message.message_id,
+                error=damage_text(message),
+            )
+        return message
 
     def _check_missing(
         self,
@@ -261,6 +262,26 @@ class Puller:
             self._missing.note(queue, gaps)
         else:
             self._missing.check(queue)
+
+
+def _records(
+    body: bytes, count_max: int, queue: MessageQueue, offset: int, pulled: Pulled
+) -> list[MessageRecord]:
+    """Return the records of an answer; the next pull begins behind them.
+
+    Messages beyond the number that was asked for are left to the next pull: an answer may contain
+    180,000, which take 200 MB and hold the loop for 4 s.
+    """
+    try:
+        records = decode_records(body, count_max)
+    except CorruptRecord as error:
+        records = _whole_records(body)
+        if not records:
+            raise RemoteProtocolError(corrupt_text(queue, offset, error)) from error
+    if sum(record.size for record in records) < len(body):
+        # The next pull begins at a corrupt record, so its error names the right offset.
+        pulled.next_offset = min(pulled.next_offset, records[-1].queue_offset + 1)
+    return records
 
 
 def _whole_records(body: bytes) -> list[MessageRecord]:
