@@ -21,6 +21,8 @@ from cometmq.store.settings import StoreSettings
 KILLS_PER_STORE: Final = 10
 LOAD_S_MAX: Final = 1.2
 LONG_LOAD_S_MAX: Final = 3.0
+ACKNOWLEDGED_MIN: Final = 150
+LOAD_TIMEOUT_S: Final = 60.0
 KEYS_ASKED_FOR: Final = 150
 DELAY_TIMEOUT_S: Final = 30.0
 
@@ -72,7 +74,11 @@ class Run:
         self.look_at_files()
 
     async def load_and_kill(self) -> None:
+        is_early = self.kill_count % 5 == 4  # perhaps before anything is acknowledged
+
         async def die() -> None:
+            if not is_early:
+                await self.until_acknowledged(self.promised.count + ACKNOWLEDGED_MIN)
             if self.has_retention:
                 await self.expire_files(self.random.uniform(0.1, LOAD_S_MAX))
             else:
@@ -82,6 +88,12 @@ class Run:
 
         workload = Workload(self.broker.address, self.promised, self.random, self.kill_count)
         await workload.until_death(die)
+
+    async def until_acknowledged(self, count: int) -> None:
+        """Wait for the load: on a busy machine, a fixed time may be over before it begins."""
+        async with asyncio.timeout(LOAD_TIMEOUT_S):
+            while self.promised.count < count:  # noqa: ASYNC110  # tables do not tell of changes
+                await asyncio.sleep(0.005)
 
     async def expire_files(self, seconds: float) -> None:
         end = time.monotonic() + seconds
