@@ -45,10 +45,13 @@ def test_a_switchover_needs_a_member_that_is_nearly_level(target):
 
 
 def test_a_switchover_needs_a_master():
-    for holder in [(), (slave(M),), (master(epoch=3),)]:
+    seen = {"is silent": (), "is slave in epoch 4": (slave(M),), "in epoch 3": (master(epoch=3),)}
+    for text, holder in seen.items():
         action = planned.switch_over(recorded().record, (*holder, slave(X)))
         assert isinstance(action, Wait)
         assert action.reason is Blocked.NO_MASTER
+        assert action.text.startswith("broker 0, the master of epoch 4, ")
+        assert action.text.endswith(text)
 
 
 def test_the_master_takes_a_member_out_that_is_to_go():

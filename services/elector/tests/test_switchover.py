@@ -89,6 +89,13 @@ async def test_the_election_of_another_broker_is_no_switchover(trio, group, elec
         await carry_out(group, plan)
 
 
+async def test_a_silent_master_is_named_with_what_its_connection_says(trio, group):
+    trio.members[0].is_silent = True
+    text = rf"broker 0, the master of epoch {trio.record.epoch}, is silent \(.+\); see cometmq ha"
+    with pytest.raises(GroupFailed, match=text):
+        await plan_switchover(group, 1)
+
+
 async def test_a_member_that_answers_again_has_no_fault(trio, group):
     trio.members[1].is_silent = True
     await group.ask()

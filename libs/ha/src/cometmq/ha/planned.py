@@ -33,9 +33,10 @@ def switch_over(
     If `target` is None, the member with the smallest lag is chosen.
     """
     holder = status_of(statuses, record.holder.ordinal)
-    if holder is None or holder.role is not Role.MASTER or holder.epoch != record.epoch:
-        text = f"broker {record.holder.ordinal} is not the acting master of epoch {record.epoch}"
-        return Wait(Blocked.NO_MASTER, text)
+    if holder is None or (holder.role, holder.epoch) != (Role.MASTER, record.epoch):
+        named = f"broker {record.holder.ordinal}, the master of epoch {record.epoch},"
+        state = "is silent" if holder is None else f"is {holder.role} in epoch {holder.epoch}"
+        return Wait(Blocked.NO_MASTER, f"{named} {state}")
     fit = [
         one
         for one in statuses

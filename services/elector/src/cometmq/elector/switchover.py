@@ -45,7 +45,9 @@ async def plan_switchover(group: OpenGroup, to: int | None) -> Planned:
         raise GroupFailed(f"broker {to} is the master already")
     step = planned.switch_over(found.record, group.statuses, to)
     if isinstance(step, Wait):
-        raise GroupFailed(f"{step.text}; see cometmq ha status")
+        fault = group.faults.get(found.record.holder.ordinal)
+        why = f" ({fault})" if fault else ""
+        raise GroupFailed(f"{step.text}{why}; see cometmq ha status")
     target = status_of(group.statuses, step.order.successor)
     assert target is not None, "the target has answered"
     return Planned(found.record, step.ordinal, step.order, target.lag_bytes)
