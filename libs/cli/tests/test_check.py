@@ -118,6 +118,17 @@ def test_a_broker_that_is_expected_must_be_registered():
     assert statuses(checks.brokers(snapshot(), (), Limits()))[0] == "CRITICAL"
 
 
+def test_a_topic_that_is_closed_on_purpose_fails_only_a_check_that_names_it():
+    def check(perms, *names):
+        found = checks.topics(snapshot([broker()], [topic(perms=perms)]), names, Limits())
+        return [(it.status.name, it.text) for it in found]
+
+    assert check({"a": 6, "b": 4}) == [("CRITICAL", "cannot be written at b")]
+    shut = "is closed on purpose: no permission, and nothing unread"
+    assert check({"a": 0, "b": 0}) == [("OK", shut)]
+    assert check({"a": 0, "b": 0}, "T") == [("CRITICAL", "cannot be read or written")]
+
+
 def test_copies_that_are_missing():
     def copies(limits=Limits(1, 2), **figures):  # noqa: B008  # immutable
         return checks.copies(snapshot([broker(**figures)]), (), limits)[0]
@@ -137,7 +148,9 @@ def test_disks_topics_dead_letters_and_members():
     assert statuses(checks.topics(snapshot(topics=[old]), (), Limits(None, 600))) == [
         "OK", "CRITICAL",
     ]  # fmt: skip
-    assert statuses(checks.topics(snapshot(topics=[topic(perm=4)]), (), Limits())) == ["CRITICAL"]
+    assert statuses(checks.topics(snapshot(topics=[topic(perms={"b": 4})]), (), Limits())) == [
+        "CRITICAL"
+    ]
     dead = snapshot(groups=[group(dead_letters=3)])
     assert statuses(checks.dead_letters(dead, (), Limits(1, 100))) == ["WARNING"]
     members = checks.groups(snapshot(groups=[group()]), (), Limits(), Limits(), 1)

@@ -158,10 +158,44 @@ def test_closed_topics_are_those_that_check_topic_names():
     assert {it.subject: it.text for it in found} == {
         "r": "the topic r cannot be written",
         "w": "the topic w cannot be read",
-        "none": "the topic none cannot be read or written",
     }
     assert {it.severity for it in found} == {Severity.WARNING}
     assert "cometmq topic alter r --perm rw" in {it.subject: it.remedy for it in found}["r"]
+
+
+def with_perm(perm, **more):
+    return master(topics={"T": TopicConfig(topic_name="T", perm=perm)}, **more)
+
+
+@pytest.mark.parametrize(
+    ("perms", "text"),
+    [
+        ((6, 4), "the topic T cannot be written at broker-b"),
+        ((4, 6), "the topic T cannot be written at broker-a"),
+        ((4, 2), "the topic T cannot be read at broker-b, or written at broker-a"),
+        ((4, 0), "the topic T cannot be read at broker-b, or written"),
+    ],
+)
+def test_a_topic_may_be_closed_at_some_of_its_brokers(perms, text):
+    snapshot = seen(*(with_perm(it) for it in perms))
+    assert [it.text for it in findings(snapshot)] == [text]
+    assert snapshot.topic("T").perm == perms[0] & perms[1]
+
+
+def test_a_topic_without_permission_is_a_finding_only_if_a_client_misses_it():
+    refusal = RefusedRequests(310, 16, "T", "the topic[T] sending message is forbidden", "c:7", 3,
+                              NOW_MS, NOW_MS)  # fmt: skip
+
+    def closed(answers):
+        return [it.text for it in findings(seen(answers)) if it.rule == "topic-closed"]
+
+    assert closed(with_perm(0)) == []
+    text = "the topic T cannot be read or written"
+    assert closed(with_perm(0, groups=["G"], offsets={"T@G": {0: 20}})) == [text]
+    assert closed(with_perm(0, groups=["G"], offsets={"T@G": {0: 50}})) == []
+    assert closed(telling(with_perm(0), refused=[refusal])) == [text]
+    past = msgspec.structs.replace(refusal, last_ms=NOW_MS - 400_000)
+    assert closed(telling(with_perm(0), refused=[past])) == []
 
 
 def test_each_way_not_to_answer_has_its_remedy():

@@ -8,6 +8,8 @@ work on plain dictionaries and make one struct per row that is shown.
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import reduce
+from operator import and_
 from typing import Final
 
 from cometmq.client.admin.figures import BrokerFigures, read_figures
@@ -243,10 +245,11 @@ def _topic(
     if earlier is not None and name in earlier.ends:
         rate = max(0, end - earlier.ends[name]) * 1_000 / (parts.now_ms - earlier.taken_ms)
     config = homes[0][1]
+    perms = {broker: it.perm for broker, it, _ in homes}
     return Topic(
         name,
         kind,
-        config.perm,
+        reduce(and_, perms.values()),
         sum(it.read_queue_nums for _, it, _ in homes),
         sum(it.write_queue_nums for _, it, _ in homes),
         [broker for broker, _, _ in homes],
@@ -256,6 +259,7 @@ def _topic(
         untold or _last_write(last_ms, messages),
         groups,
         config.order,
+        perms,
     )
 
 

@@ -14,6 +14,7 @@ from typing import TypeGuard, TypeVar
 import msgspec
 
 from cometmq.client.admin.figures import BrokerFigures
+from cometmq.insight.words import listed
 from cometmq.remoting.integers import whole
 from cometmq.remoting.message.flags import Perm
 
@@ -147,6 +148,7 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
     name: str
     kind: TopicKind
     perm: int
+    """The rights that clients have at each of its brokers."""
     read_queues: int
     write_queues: int
     brokers: Sequence[str]
@@ -160,12 +162,22 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
     groups: Sequence[str] = ()
     """The groups that read it or have an offset in it."""
     is_ordered: bool = False
+    perms: Mapping[str, int] = {}
+    """The rights that clients have, by broker."""
 
     @property
-    def lacks(self) -> list[str]:
-        """Return what clients may not do: the topic cannot be `read`, or cannot be `written`."""
-        return [word for bit, word in ((Perm.READ, "read"), (Perm.WRITE, "written"))
-                if not self.perm & bit]  # fmt: skip
+    def lacks(self) -> str:
+        """Return what cannot be done with the topic, and where, unless it is so at all brokers:
+        `read or written`, `written at broker-b`; empty if clients may do everything.
+        """
+        places: dict[tuple[str, ...], list[str]] = {}
+        for bit, word in ((Perm.READ, "read"), (Perm.WRITE, "written")):
+            if at := tuple(name for name, perm in self.perms.items() if not perm & bit):
+                places.setdefault(at, []).append(word)
+        return ", or ".join(
+            " or ".join(words) + ("" if len(at) == len(self.perms) else f" at {listed(at)}")
+            for at, words in places.items()
+        )
 
 
 class Member(msgspec.Struct, frozen=True, gc=False):

@@ -19,6 +19,7 @@ from cometmq.insight.model import (
     Unreachable,
     answers,
 )
+from cometmq.insight.rules.clients import is_shut
 from cometmq.insight.words import counted, lasting
 from cometmq.remoting.visible import visible
 
@@ -169,14 +170,20 @@ def topics(snapshot: Snapshot, names: Sequence[str], limits: Limits) -> list[Ite
         if it.name in names or (not names and it.kind is TopicKind.NORMAL)
     ]
     found = {it.name for it in wanted}
-    items = [item for topic in wanted for item in _topic(topic, snapshot, limits)]
+    items = [
+        item
+        for topic in wanted
+        for item in _topic(topic, snapshot, limits, is_named=topic.name in names)
+    ]
     return [*items, *(_absent("topic", name, snapshot) for name in names if name not in found)]
 
 
-def _topic(topic: Topic, snapshot: Snapshot, limits: Limits) -> list[Item]:
-    lacks = " or ".join(topic.lacks)
-    status = Status.CRITICAL if lacks else Status.OK
-    text = f"cannot be {lacks}" if lacks else f"exists at {', '.join(topic.brokers)}"
+def _topic(topic: Topic, snapshot: Snapshot, limits: Limits, *, is_named: bool) -> list[Item]:
+    status, text = Status.OK, f"exists at {', '.join(topic.brokers)}"
+    if topic.lacks:
+        status, text = Status.CRITICAL, f"cannot be {topic.lacks}"
+        if not is_named and is_shut(snapshot, topic):  # who names a topic needs it
+            status, text = Status.OK, "is closed on purpose: no permission, and nothing unread"
     items = [Item(topic.name, status, text)]
     if limits != Limits():
         written = topic.last_write_ms

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from cometmq.insight.finding import Condition, Severity
 from cometmq.insight.history import History
-from cometmq.insight.model import Refusal, Since, Snapshot, TopicKind, Unknown, known
+from cometmq.insight.model import Refusal, Since, Snapshot, Topic, TopicKind, Unknown, known
 from cometmq.insight.words import command, counted, lasting
 from cometmq.remoting.codes import RequestCode, ResponseCode, request_name
 from cometmq.remoting.commands import COMMANDS
@@ -258,15 +258,36 @@ def unread_topics(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
 def closed_topics(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
     """Find topics that producers may not write, or consumers may not read."""
     for topic in known(snapshot.topics):
-        if topic.lacks and topic.kind is TopicKind.NORMAL:
+        if topic.lacks and topic.kind is TopicKind.NORMAL and not is_shut(snapshot, topic):
             remedy = command("topic alter", topic.name, options=("--perm", "rw"))
+            shut = command("topic alter", topic.name, options=("--perm", "none"))
             yield Condition(
                 rule="topic-closed",
                 severity=Severity.WARNING,
                 subject=topic.name,
-                text=f"the topic {topic.name} cannot be {' or '.join(topic.lacks)}",
-                remedy=f"change its permission: {remedy}",
+                text=f"the topic {topic.name} cannot be {topic.lacks}",
+                remedy=f"change its permission: {remedy}; if it is closed on purpose: {shut}",
                 runbook="writes-refused.md",
                 command=command("topic describe", topic.name),
                 page="topics",
             )
+
+
+def is_shut(snapshot: Snapshot, topic: Topic) -> bool:
+    """Return whether a topic is closed on purpose: it has no permission at any broker, and no
+    client is seen to miss it.
+
+    No program of RocketMQ removes both rights by itself, so the permission `none` is the operator's
+    word that the topic is out of use; it is kept with the topic, and each console and command knows
+    it. A single missing right says nothing: the producers of a topic that can only be read find no
+    queue in its route, so that no broker sees them fail.
+    """
+    if any(topic.perms.values()) or isinstance(snapshot.groups, Unknown):
+        return False
+    progress = (it for group in snapshot.groups for it in group.topics)
+    if any(it.topic == topic.name and it.lag != 0 for it in progress):
+        return False
+    return not any(
+        it.subject == topic.name and snapshot.taken_ms - it.last_ms <= REFUSED_MS
+        for it in known(snapshot.refusals)
+    )
