@@ -105,6 +105,7 @@ WRONG_LINES = {
     wrong(b'"id":' + b"7" * 100_000 + b',"method":"x"'): (-32700, None, "Invalid JSON"),
     wrong(b'"id":"' + b"i" * 1_000 + b'","method":8'): (-32600, None, "method"),
     b'{"id":9,"method":"x"}': (-32600, 9, "jsonrpc"),
+    wrong(b'"id":"\xff","method":"x"'): (-32700, None, "Invalid JSON"),
 }  # fmt: skip
 
 

@@ -88,6 +88,26 @@ def test_values_of_a_later_version_are_refused_in_words(member):
         from_message(message)
 
 
+@pytest.mark.parametrize("call", ["status", "order", "watch", "settings"])
+async def test_an_answer_of_another_program_is_refused_in_words(client, monkeypatch, call):
+    async def answer(*_args, **_options):
+        return b"\xff\xff garbage"
+
+    async def stream(*_args):
+        yield b"\xff\xff garbage"
+
+    monkeypatch.setattr(client._channel, "call", answer)
+    monkeypatch.setattr(client._channel, "stream", stream)
+    calls = {
+        "status": client.status,
+        "order": lambda: client.order(Fence(7)),
+        "watch": lambda: anext(client.watch()),
+        "settings": lambda: client.update_config({}),
+    }
+    with pytest.raises(RemoteProtocolError, match="answers what is no"):
+        await calls[call]()
+
+
 async def test_orders_reach_the_member_and_are_answered_with_the_status_after(member, client):
     assert (await client.order(Fence(7))).status.promised == 7
     for order in each_order():

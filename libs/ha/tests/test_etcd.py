@@ -127,8 +127,10 @@ async def test_without_any_member_nothing_is_known(closed_address):
         b'HTTP/1.0 503 X\r\n\r\n{"error":"etcdserver: request timed out","code":14}',
         b"HTTP/1.0 200 OK\r\n\r\n" + b" " * (1 << 20),
         b"SSH-2.0\r\n\r\n",
+        b'HTTP/1.0 200 OK\r\n\r\n{"header":{"revision":"\xff"}}',
+        b'HTTP/1.0 200 OK\r\n\r\n{"deep":' + b"[" * 9_000,
     ],
-    ids=["nothing", "half", "text", "empty", "503", "endless", "stranger"],
+    ids=["nothing", "half", "text", "empty", "503", "endless", "stranger", "latin", "deep"],
 )
 async def test_a_write_without_a_usable_answer_is_unknown_and_sent_once(etcd, answer):
     port = EtcdRecord([etcd.address, etcd.address], "/g")
@@ -139,6 +141,23 @@ async def test_a_write_without_a_usable_answer_is_unknown_and_sent_once(etcd, an
     found = await port.read()
     assert found
     assert found.record == new_record()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"not json",
+        b'{"kvs":[{"value":"\xff"}]}',
+        b'{"kvs":[{"value":"abc"}]}',
+        b'{"kvs":[{"value":"\xc3\xa4"}]}',
+        b'{"deep":' + b"[" * 9_000,
+    ],
+    ids=["text", "latin", "base64", "ascii", "deep"],
+)
+async def test_a_read_with_an_unreadable_answer_is_one_error(etcd, answer):
+    etcd.answer = b"HTTP/1.0 200 OK\r\n\r\n" + answer
+    with pytest.raises(RecordUnreachable, match="cannot read /g from etcd"):
+        await EtcdRecord([etcd.address], "/g").read()
 
 
 async def test_a_read_without_a_usable_answer_goes_to_the_next_member(etcd):

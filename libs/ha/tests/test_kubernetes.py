@@ -157,8 +157,10 @@ async def test_people_see_the_holder_and_the_epoch(fake):
         b"HTTP/1.0 200 OK\r\n\r\n{}",
         b'HTTP/1.0 403 X\r\n\r\n{"reason":"Forbidden"}',
         b'HTTP/1.0 504 X\r\n\r\n{"reason":"Timeout"}',
+        b'HTTP/1.0 200 OK\r\n\r\n{"metadata":{"uid":"\xff"}}',
+        b'HTTP/1.0 504 X\r\n\r\n{"deep":' + b"[" * 9_000,
     ],
-    ids=["nothing", "half", "text", "empty", "403", "504"],
+    ids=["nothing", "half", "text", "empty", "403", "504", "latin", "deep"],
 )
 async def test_a_write_without_a_usable_answer_is_unknown_and_sent_once(fake, answer):
     port = fake.record()
@@ -172,6 +174,17 @@ async def test_a_write_without_a_usable_answer_is_unknown_and_sent_once(fake, an
     found = await port.read()
     assert found
     assert found.record == wanted
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"not json", b'{"metadata":{"uid":"\xff"}}', b'{"deep":' + b"[" * 9_000],
+    ids=["text", "latin", "deep"],
+)
+async def test_a_read_with_an_unreadable_answer_is_one_error(fake, answer):
+    fake.answer = b"HTTP/1.0 200 OK\r\n\r\n" + answer
+    with pytest.raises(RecordUnreachable, match="cannot read the record in Kubernetes"):
+        await fake.record().read()
 
 
 async def test_a_write_whose_kept_connection_breaks_is_unknown_and_sent_once(fake):

@@ -85,3 +85,13 @@ def test_contradictions_are_named(change, words):
     data = encode_record(msgspec.structs.replace(RECORD, **change))
     with pytest.raises(RecordDamaged, match=words):
         decode_record(data, place="/var/record")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b'{"group":"\xff"}', b'{"deep":' + b"[" * 100_000],
+    ids=["empty", "list", "latin", "deep"],
+)
+def test_unreadable_records_are_named(data):
+    with pytest.raises(RecordDamaged, match="the record in /var/record cannot be read"):
+        decode_record(data, place="/var/record")

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from cometmq.ha.places.answers import parsed
 from cometmq.ha.places.http import JSON, HttpError, Limits
 from cometmq.ha.places.kube_api import MERGE_PATCH, Api
 from cometmq.ha.places.kubernetes import KubernetesRecord
@@ -112,8 +113,8 @@ class KubeApi:
                 path, wait_s=TIMEOUT_S, allowWatchBookmarks="true", **given
             ):
                 if event is not None:
-                    yield event.type, msgspec.json.decode(event.object, type=dict[str, Any])
-        except (HttpError, msgspec.MsgspecError) as error:
+                    yield event.type, parsed(event.object, dict[str, Any])
+        except HttpError as error:
             raise ApiUnreachable(f"watch of {path}: {error}") from error
 
     async def get(self, kind: str, namespace: str, name: str) -> Body | None:
@@ -205,8 +206,8 @@ class KubeApi:
 
 def _answer(call: str, status: int, data: bytes) -> Body:
     try:
-        answer: Body = msgspec.json.decode(data, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+        answer: Body = parsed(data, dict[str, Any])
+    except HttpError as error:
         text = data[:200].decode(errors="replace")
         raise ApiUnreachable(f"{call}: {status}, {text}") from error
     if status < 300:

@@ -4,7 +4,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from typing import Final
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
 
 from cometmq.control.channel import MemberChannel
 from cometmq.control.controlled import ConfigChange, Report, Target
@@ -13,6 +15,7 @@ from cometmq.control.methods import METHODS
 from cometmq.control.v1 import control_pb2 as pb
 from cometmq.ha.group_key import Keys
 from cometmq.ha.orders import Order
+from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.settings import TlsSettings
 
@@ -26,7 +29,8 @@ class MemberClient:
 
     Every call raises MemberUnreachable if the member does not answer, MemberUnproven if one end
     does not prove that it knows the group's key, WrongMember if a different member answers, and
-    OrderRefused, with the member's reason, if the member refuses.
+    OrderRefused, with the member's reason, if the member refuses. An answer that cannot be read
+    raises RemoteProtocolError.
     """
 
     def __init__(
@@ -65,7 +69,8 @@ class MemberClient:
         seconds after a new one can be opened.
         """
         raw = pb.GetStatusRequest(target=self._to).SerializeToString()
-        return _report(await self._channel.call("GetStatus", raw, timeout_ms, reopens=True))
+        answer = await self._channel.call("GetStatus", raw, timeout_ms, reopens=True)
+        return self._report(answer)
 
     async def watch(
         self, *, interval_ms: int = 500, silence_ms: int = 1_500
@@ -75,7 +80,7 @@ class MemberClient:
         raw = request.SerializeToString()
         async with aclosing(self._channel.stream("WatchStatus", raw, silence_ms)) as messages:
             async for message in messages:
-                yield _report(message)
+                yield self._report(message)
 
     async def order(self, order: Order, *, timeout_ms: int | None = None) -> Report:
         """Give an order; return the member's status after it took effect.
@@ -84,13 +89,13 @@ class MemberClient:
         """
         name = type(order).__name__
         raw = METHODS[name].encode(self._to, order)
-        return _report(await self._channel.call(name, raw, timeout_ms or order.timeout_ms))
+        return self._report(await self._channel.call(name, raw, timeout_ms or order.timeout_ms))
 
     async def update_config(self, changes: Mapping[str, str]) -> ConfigChange:
         """Change settings; raise SettingsError if one is refused."""
         raw = pb.UpdateConfigRequest(target=self._to, changes=changes).SerializeToString()
         answer = await self._channel.call("UpdateConfig", raw, CONFIG_TIMEOUT_MS)
-        change = pb.UpdateConfigReply.FromString(answer)
+        change = self._parsed(pb.UpdateConfigReply, answer)
         return ConfigChange(tuple(change.applied), tuple(change.needs_restart))
 
     async def is_refusing(self) -> bool:
@@ -105,6 +110,14 @@ class MemberClient:
         writer.transport.abort()
         return False
 
+    def _report(self, answer: bytes) -> Report:
+        return from_message(self._parsed(pb.MemberStatus, answer))
 
-def _report(message: bytes) -> Report:
-    return from_message(pb.MemberStatus.FromString(message))
+    def _parsed(self, message: Any, answer: bytes) -> Any:
+        try:
+            return message.FromString(answer)
+        except DecodeError as error:
+            raise RemoteProtocolError(
+                f"{self.target} at {self.address} answers what is no"
+                f" {message.DESCRIPTOR.name}: check which program listens on its controlPort"
+            ) from error

@@ -51,7 +51,7 @@ def _id_of(line: bytes) -> int | str | None:
         return None
     try:
         return msgspec.json.decode(raw, type=int | str)
-    except msgspec.DecodeError:
+    except ValueError:  # bytes that are no UTF-8, too
         return None
 
 
@@ -59,5 +59,5 @@ def _raw_id_of(line: bytes) -> bytes:
     """Return the text of the member `id`; it is empty if there is none, or no object."""
     try:
         return bytes(msgspec.json.decode(line, type=_Request).id)
-    except (msgspec.DecodeError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         return b""

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.ha.places.answers import parsed
 from cometmq.ha.places.http import HttpClient, HttpError, NotSent, Request
 from cometmq.ha.places.polling import poll
 from cometmq.ha.port import CONFLICT, Outcome, RecordUnreachable, applied, unknown
@@ -82,12 +83,13 @@ class EtcdRecord:
         request = {"key": _encoded(self._key.encode())}
         try:
             data = await self._call("/v3/kv/range", request, is_repeatable=True)
-            found = msgspec.json.decode(data, type=_Range).kvs
-        except (HttpError, msgspec.MsgspecError) as error:
+            found = parsed(data, _Range).kvs
+            value = b64decode(found[0].value) if found else b""
+        except (HttpError, ValueError) as error:  # no base64, too
             raise RecordUnreachable(f"cannot read {self._key} from etcd: {error}") from error
         if not found:
             return None
-        record = decode_record(b64decode(found[0].value), place=f"etcd, key {self._key}")
+        record = decode_record(value, place=f"etcd, key {self._key}")
         return Versioned(record, found[0].mod_revision)
 
     async def replace(self, base: Versioned, record: Record) -> Outcome:
@@ -116,8 +118,8 @@ class EtcdRecord:
         request = {"compare": [compare], "success": [{"request_put": put}]}
         try:
             data = await self._call("/v3/kv/txn", request, is_repeatable=False)
-            done = msgspec.json.decode(data, type=_Transaction)
-        except (HttpError, msgspec.MsgspecError) as error:
+            done = parsed(data, _Transaction)
+        except HttpError as error:
             return unknown(f"cannot write {self._key} in etcd: {error}")
         return applied(record, done.header.revision) if done.succeeded else CONFLICT
 
@@ -156,8 +158,8 @@ class EtcdRecord:
         if status != 200:
             raise NotSent(f"{client.address} does not accept the user {user!r}: {status}")
         try:
-            return msgspec.json.decode(answer, type=_Token).token
-        except msgspec.MsgspecError as error:
+            return parsed(answer, _Token).token
+        except HttpError as error:
             raise NotSent(f"{client.address} answered the log-in with nonsense: {error}") from error
 
 
@@ -168,8 +170,8 @@ def _post(path: str, content: object, *, is_repeatable: bool) -> Request:
 
 def _is_unauthenticated(status: int, answer: bytes) -> bool:
     try:
-        code = msgspec.json.decode(answer, type=_Refusal).code if status != 200 else 0
-    except msgspec.MsgspecError:
+        code = parsed(answer, _Refusal).code if status != 200 else 0
+    except HttpError:
         code = 0
     return status == UNAUTHENTICATED[0] or code == UNAUTHENTICATED[1]
 

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from cometmq.ha.places.answers import parsed
 from cometmq.ha.places.http import JSON, LIMITS, HttpClient, HttpError, Limits, Request
 from cometmq.remoting.errors import SettingsError
 
@@ -56,12 +57,12 @@ class Api:
     ) -> AsyncIterator[WatchEvent | None]:
         """Yield None once the watch has begun, and then each event until the server ends it.
 
-        Raise HttpError if the watch fails, and msgspec.MsgspecError for a line that is no event.
+        Raise HttpError if the watch fails, or a line is no event.
         """
         given = urlencode({"watch": 1, "timeoutSeconds": WATCH_S, **query})
         request = self._request("GET", f"{path}?{given}")
         async for line in self.client.stream(request, waits_s=(wait_s, WATCH_S + wait_s)):
-            event = msgspec.json.decode(line, type=WatchEvent) if line else None
+            event = parsed(line, WatchEvent) if line else None
             if event is not None and event.type == "ERROR":
                 raise HttpError(f"the watch of {path} failed: {bytes(event.object)[:200]!r}")
             yield event

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cometmq.ha.places.answers import parsed
 from cometmq.ha.places.http import JSON, HttpError
 from cometmq.ha.places.kube_api import MERGE_PATCH, Api
 from cometmq.ha.port import CONFLICT, Outcome, RecordUnreachable, applied, unknown
@@ -60,7 +61,7 @@ class KubernetesRecord:
         try:
             status, answer = await self._call("GET", f"/{self._name}")
             lease = _found(status, answer)
-        except (HttpError, msgspec.MsgspecError) as error:
+        except HttpError as error:
             raise RecordUnreachable(f"cannot read the record in {self._place}: {error}") from error
         return None if lease is None else self._versioned(lease)
 
@@ -87,7 +88,7 @@ class KubernetesRecord:
                     if is_first or found != last:
                         is_first, last = False, found
                         yield found
-            except (HttpError, RecordUnreachable, msgspec.MsgspecError):
+            except (HttpError, RecordUnreachable):
                 await asyncio.sleep(RETRY_S)
 
     async def close(self) -> None:
@@ -103,7 +104,7 @@ class KubernetesRecord:
             elif event.type == "DELETED":
                 yield None
             else:
-                yield self._versioned(msgspec.json.decode(event.object, type=_Lease))
+                yield self._versioned(parsed(event.object, _Lease))
 
     def _versioned(self, lease: _Lease) -> Versioned:
         metadata = lease.metadata
@@ -139,8 +140,8 @@ class KubernetesRecord:
                 return CONFLICT
             if status not in (200, 201):
                 return self._unwritten(_refusal(status, answer))
-            written = msgspec.json.decode(answer, type=_Lease).metadata
-        except (HttpError, msgspec.MsgspecError) as error:
+            written = parsed(answer, _Lease).metadata
+        except HttpError as error:
             return self._unwritten(str(error))
         return applied(record, f"{written.uid}/{written.resource_version}")
 
@@ -159,14 +160,14 @@ def _found(status: int, answer: bytes) -> _Lease | None:
         return None
     if status != 200:
         raise HttpError(_refusal(status, answer))
-    return msgspec.json.decode(answer, type=_Lease)
+    return parsed(answer, _Lease)
 
 
 def _refusal(status: int, answer: bytes) -> str:
     """Return the message of the API server, or the beginning of an answer without one."""
     try:
-        text = msgspec.json.decode(answer, type=_Failure).message
-    except msgspec.MsgspecError:
+        text = parsed(answer, _Failure).message
+    except HttpError:
         text = ""
     return (
         f"the API server answered {status}:"
