@@ -29,7 +29,7 @@ ASKING = [
     ["cluster"],
     ["lag"],
     ["consume", "{topic}", "--from", "first", "--max", "1"],
-    ["consume", "{topic}", "--from", "first", "--max", "1", "--json"],
+    ["consume", "{topic}", "--from", "first", "--count", "1", "--json"],
     ["dlq", "list"],
     ["txn", "list"],
     ["topicList"],

@@ -50,4 +50,4 @@ class Role(StrEnum):
     @property
     def has_store(self) -> bool:
         """Whether the member has recovered its store, and can write to it."""
-        return self not in (Role.RECOVERING, Role.FAILED)
+        return self.is_live or self.is_candidate

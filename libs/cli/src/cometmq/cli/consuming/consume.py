@@ -60,12 +60,12 @@ From = Annotated[
     str | None,
     typer.Option("--from", help="first, last (usual), a time (90m), or @TIME:TIME."),
 ]
-Until = Annotated[
-    str | None, typer.Option("--until", help="Only what was stored before; then exit.")
-]
+Until = Annotated[str | None, typer.Option("--until", help="Only what is older; exit.")]
 Last = Annotated[
     int | None,
-    typer.Option("--last", min=1, max=LAST_MAX, help="Only the N newest; then exit."),
+    typer.Option(
+        "--last", min=1, max=LAST_MAX, help="Only the N newest; exit.", rich_help_panel=JOINED
+    ),
 ]
 Follow = Annotated[
     bool | None,
@@ -88,10 +88,11 @@ Queue = Annotated[str | None, typer.Option("--queue", help="Only BROKER:NUMBER, 
 Offset = Annotated[
     int | None, typer.Option(min=0, help="From this offset.", rich_help_panel=JOINED)
 ]
-Max = Annotated[int | None, typer.Option("--max", min=1, help="Exit after N messages.")]
+# `--max` as in the other commands; `--count` as in `produce`, `reply`, and other brokers' tools.
+Max = Annotated[int | None, typer.Option("--max", "--count", min=1, help="Exit after N messages.")]
 Timeout = Annotated[
     float | None,
-    typer.Option(min=0.001, help="Exit after N s without one.", rich_help_panel=JOINED),
+    typer.Option(min=0.001, help="Exit after N s without one."),
 ]
 Exec = Annotated[
     str | None,
