@@ -6,6 +6,7 @@ import contextlib
 import socket
 import struct
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from cometmq.control.controlled import MemberUnreachable
 from cometmq.control.front import _STRANGER_CHUNK_BYTES, STRANGER_BYTES_MAX, Front
 from cometmq.control.server import HTTP2_STREAMS_MAX, ControlServer
 from cometmq.control.testing.scripted import TARGET
+from cometmq.remoting.errors import SettingsError
 
 DEADLINE_S = 60
 PATIENCE_MS = 2_500
@@ -25,6 +27,8 @@ PATIENCE_MS = 2_500
 a new connection is never admitted.
 """
 KEY = b"k" * 32
+LISTENS = "00010000"
+"""The flags of a listening socket in /proc/net/unix."""
 
 
 class Log:
@@ -188,6 +192,35 @@ async def test_health_checks_are_served_beside_silent_connections(server, connec
             stub = health_pb2_grpc.HealthStub(channel)
             answer = await stub.Check(health_pb2.HealthCheckRequest(service="live"), timeout=60)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def listening_names():
+    """Return the names of the Unix sockets on which this process listens."""
+    fds = Path("/proc/self/fd").iterdir()
+    mine = {str(one.readlink()) for one in fds if one.is_symlink()}
+    lines = Path("/proc/net/unix").read_text("utf-8").splitlines()[1:]
+    sockets = [row for row in map(str.split, lines) if f"socket:[{row[6]}]" in mine]
+    return [row[7] for row in sockets if row[3] == LISTENS]
+
+
+@pytest.mark.usefixtures("server")
+async def test_no_other_user_can_connect_past_the_limits():
+    names = listening_names()
+    assert names
+    assert not [name for name in names if name.startswith("@") or Path(name).parent.exists()]
+
+
+async def test_a_folder_without_room_for_a_socket_is_named(member, monkeypatch, tmp_path):
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    server = ControlServer(member)
+    with pytest.raises(SettingsError, match=r"cannot listen at .*: set TMPDIR to a folder"):
+        await server.start("127.0.0.1", 0)
+    assert not list(long.iterdir())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(SettingsError, match=r"needs a folder: set TMPDIR"):
+        await server.start("127.0.0.1", 0)
 
 
 async def test_callers_are_known_by_their_own_addresses(server, member):

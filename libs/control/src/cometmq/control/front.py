@@ -3,18 +3,23 @@
 
 gRPC accepts connections until the process has no descriptors left, and then the broker's own
 clients cannot connect either. A limit of gRPC's own would let strangers exclude the electors. So
-this module accepts the connections and passes their bytes to gRPC, which listens on a name that
-only this machine can reach. Above CONNECTIONS_MAX, it closes a connection without an admitted call,
+this module accepts the connections and passes their bytes to gRPC, which listens on a socket that
+only this process can find. Above CONNECTIONS_MAX, it closes a connection without an admitted call,
 of the host with the most of them (`Places`). Such connections also take turns (`Pace`).
 """
 
 import asyncio
 import contextlib
+import os
 import socket
+from collections.abc import Iterator
+from pathlib import Path
 from secrets import token_hex
+from tempfile import mkdtemp
 from typing import Any, Final
 
 from cometmq.control.pace import ENTRY_SHARE, SHARE, Pace
+from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.addresses import has_ipv6, peer_address
 from cometmq.remoting.transport.flow.places import Places
 from cometmq.remoting.transport.tasks import TaskSet
@@ -88,7 +93,7 @@ class Link:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._socks.append(sock)
         sock.bind(f"\0{self.name}")
-        await asyncio.get_running_loop().sock_connect(sock, f"\0{inside}")
+        await asyncio.get_running_loop().sock_connect(sock, inside)
         return sock
 
     def close(self) -> None:
@@ -105,7 +110,8 @@ class Front:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._connections_max = connections_max
-        self._inside = f"cometmq-control-{token_hex(8)}"
+        self._inside: int | None = None
+        """A descriptor of the socket on which gRPC listens."""
         self._links: dict[str, Link] = {}
         self._places: Places[Link] = Places()
         self._pace = Pace(self._loop.time, self._loop.call_later)
@@ -114,10 +120,29 @@ class Front:
     def __len__(self) -> int:
         return len(self._links)
 
-    @property
-    def target(self) -> str:
-        """The address on which gRPC has to listen."""
-        return _PREFIX + self._inside
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[str]:
+        """Yield the address on which gRPC has to begin to listen meanwhile.
+
+        It is a file in a private folder, removed afterwards, because connections that do not come
+        through this module have no limit. Every user may connect to an abstract name.
+        """
+        try:
+            folder = Path(mkdtemp(prefix="cometmq-control-"))
+        except OSError as error:
+            raise SettingsError(f"the control API needs a folder: set TMPDIR ({error})") from error
+        path = folder / "grpc"
+        try:
+            yield f"unix:{path}"
+            self._inside = os.open(path, os.O_PATH)
+        except (OSError, RuntimeError) as error:  # gRPC's own error does not name the reason
+            raise SettingsError(
+                f"the control API cannot listen at {path}: set TMPDIR to a folder with a shorter"
+                " name, on a file system with sockets"
+            ) from error
+        finally:
+            path.unlink(missing_ok=True)
+            folder.rmdir()
 
     async def listen(self, host: str, port: int) -> int:
         """Accept connections and return the port; an empty host means all addresses."""
@@ -165,6 +190,9 @@ class Front:
         self.stop_listening()
         for link in tuple(self._links.values()):
             self._end(link)
+        if self._inside is not None:
+            os.close(self._inside)
+            self._inside = None
 
     def _resume(self, listener: socket.socket) -> None:
         if listener in self._listeners:
@@ -220,7 +248,7 @@ class Front:
             if not (first := await self._read(link)):
                 return
             await self._pace.turn(link, CONNECTION_S)
-            inside = await link.open(self._inside)
+            inside = await link.open(f"/proc/self/fd/{self._inside}")
             async with asyncio.TaskGroup() as group:
                 asking = group.create_task(self._pass_in(link, inside, first))
                 await self._pass_out(link, inside)

@@ -149,10 +149,11 @@ class ControlServer:
             and self._tls is not None
             and self._tls.need_client_auth == "require"
         )
-        if credentials is None:
-            server.add_insecure_port(self._front.target)
-        else:
-            server.add_secure_port(self._front.target, credentials)
+        with self._front.inside() as target:
+            if credentials is None:
+                server.add_insecure_port(target)
+            else:
+                server.add_secure_port(target, credentials)
         await server.start()
         self._server = server
         try:
