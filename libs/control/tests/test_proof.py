@@ -10,15 +10,18 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cometmq.control import proof as proofs
 from cometmq.control.client import MemberClient
-from cometmq.control.controlled import MemberUnproven, Target
-from cometmq.control.methods import METHODS, SERVICE
+from cometmq.control.controlled import MemberUnproven, Reason, Target
+from cometmq.control.methods import METHODS, REASON_KEY, SERVICE
 from cometmq.control.proof import PROOF_KEY, Caller, Seal, Verifier
 from cometmq.control.server import ControlServer
 from cometmq.control.testing.each_order import each_order
 from cometmq.control.testing.scripted import TARGET
 from cometmq.control.v1 import control_pb2 as pb
+from cometmq.ha.group_key import MAC_BYTES
+from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.orders import Fence
 from cometmq.ha.signed import fingerprint
+from cometmq.remoting.errors import SettingsError
 
 DEADLINE_S = 60
 OLD, NEW, WRONG = b"o" * 32, b"n" * 32, b"w" * 32
@@ -118,6 +121,48 @@ async def test_a_client_with_a_key_believes_no_member_without_it(member, server,
     for error in await every_call(keyed):
         assert "does not prove that it knows the group's key" in str(error)
     await keyed.close()
+
+
+@pytest.mark.parametrize("reason", [*OrderRefusal, Reason.WRONG_MEMBER, Reason.INVALID_CONFIG])
+async def test_a_refusal_without_a_proof_is_not_believed(reason):
+    """A stranger that listens in place of a member could give reasons, and advice, in its name."""
+
+    class Stranger(grpc.GenericRpcHandler):
+        def service(self, details):
+            async def refuse(request, context):
+                proof = (PROOF_KEY, b"x" * MAC_BYTES)
+                metadata = ((REASON_KEY, reason.value), proof)
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "forged", metadata)
+
+            async def refuse_watch(request, context):
+                await refuse(request, context)
+                yield b""
+
+            if details.method.endswith("WatchStatus"):
+                return grpc.unary_stream_rpc_method_handler(refuse_watch)
+            return grpc.unary_unary_rpc_method_handler(refuse)
+
+    stranger = grpc.aio.server()
+    stranger.add_generic_rpc_handlers([Stranger()])
+    port = stranger.add_insecure_port("127.0.0.1:0")
+    await stranger.start()
+    client = MemberClient(f"127.0.0.1:{port}", TARGET, keys=lambda: (OLD,))
+    for error in await every_call(client):
+        assert "does not prove that it knows the group's key" in str(error)
+        assert "forged" not in str(error)
+    await client.close()
+    await stranger.stop(0)
+
+
+async def test_the_refusal_of_a_member_is_believed(member, keyed):
+    client = keyed.client(OLD)
+    for reason in OrderRefusal:
+        member.refusal = OrderRefused(reason, "not now, Müller")
+        with pytest.raises(OrderRefused, match=r"^not now, Müller$") as caught:
+            await client.order(Fence(9))
+        assert caught.value.reason is reason
+    with pytest.raises(SettingsError, match=r"^nonsense: unknown setting$"):
+        await client.update_config({"nonsense": "1"})
 
 
 async def test_while_keys_are_introduced_callers_without_one_are_served(member, keyed):

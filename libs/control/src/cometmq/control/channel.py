@@ -34,6 +34,8 @@ RETIRED_MS: Final = 10_000
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
+SETTLED: Final = (Reason.WRONG_MEMBER, Reason.INVALID_CONFIG)
+"""Reasons, besides those of refused orders, that tell a caller more than to try again."""
 OTHER_PROGRAM: Final = ("Failed parsing HTTP/2", "receiving SETTINGS", "Socket closed")
 """Parts of gRPC's error messages for a connection to a server without gRPC."""
 
@@ -93,7 +95,7 @@ class MemberChannel:
                     continue
                 if reopens and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                     self._replace()
-                raise self._translated(error) from error
+                raise self._translated(error, seal) from error
             return self._opened(found, seal)
         raise AssertionError("the last attempt returns or raises")
 
@@ -116,7 +118,7 @@ class MemberChannel:
                 raise MemberUnreachable(f"{self._place}: silent for {silence_ms} ms") from error
             except grpc.aio.AioRpcError as error:
                 if not self._is_challenged(error) or attempt + 1 == PROOF_ATTEMPTS:
-                    raise self._translated(error) from error
+                    raise self._translated(error, seal) from error
             finally:
                 call.cancel()
 
@@ -144,11 +146,14 @@ class MemberChannel:
     def _opened(self, message: bytes, seal: Seal | None) -> bytes:
         """Return a message; raise MemberUnproven if it has to be proven and is not."""
         if seal is not None and not seal.is_intact(message):
-            raise MemberUnproven(
-                f"{self._place} does not prove that it knows the group's key: give it this"
-                " program's groupKeyFile; if it has the key, another program answers in its place"
-            )
+            raise self._unproven()
         return message
+
+    def _unproven(self) -> MemberUnproven:
+        return MemberUnproven(
+            f"{self._place} does not prove that it knows the group's key: give it this program's"
+            " groupKeyFile; if it has the key, another program answers in its place"
+        )
 
     def _replace(self) -> None:
         channel, self._channel = self._channel, self._open()
@@ -166,10 +171,17 @@ class MemberChannel:
     def _place(self) -> str:
         return f"{self._target} at {self._address}"
 
-    def _translated(self, error: grpc.aio.AioRpcError) -> Exception:
-        """Translate a gRPC error; the metadata of a refusal contains its reason."""
+    def _translated(self, error: grpc.aio.AioRpcError, seal: Seal | None) -> Exception:
+        """Translate a gRPC error; the metadata of a refusal contains its reason and its proof."""
         text = error.details() or ""
-        reason = dict(error.trailing_metadata() or ()).get(REASON_KEY)
+        metadata = dict(error.trailing_metadata() or ())
+        reason = metadata.get(REASON_KEY)
+        if (
+            seal is not None
+            and (reason in SETTLED or reason in OrderRefusal.__members__)
+            and not seal.is_refusal(str(reason), text, metadata.get(PROOF_KEY))
+        ):
+            return self._unproven()
         if reason == Reason.WRONG_MEMBER:
             return WrongMember(f"{self._address}: {text}")
         if reason == Reason.INVALID_CONFIG:

@@ -5,9 +5,9 @@ The first call of a client is refused with a challenge, 32 random bytes that the
 every CHALLENGE_MS. The client repeats the call with a nonce and an HMAC over challenge, nonce,
 method, target and request; a nonce is accepted once for each challenge. Each answer, and each
 message of a stream, ends with an HMAC over the nonce of the call, the method, its number and its
-bytes. A captured call is therefore worthless afterwards, at another member and for another request,
-and an answer fits only the call that asked for it. No clocks are compared. The proof does not
-encrypt: TLS does.
+bytes; a refusal has one over its reason and text. A captured call is therefore worthless
+afterwards, at another member and for another request, and an answer fits only the call that asked
+for it. No clocks are compared. The proof does not encrypt: TLS does.
 """
 
 import hashlib
@@ -55,6 +55,20 @@ class Seal:
             return False
         fields = self._fields(message[:end])
         return signing_key((self.key,), Signed.ANSWER, fields, message[-MAC_BYTES:]) is not None
+
+    def refusal(self, reason: str, text: str) -> bytes:
+        """Return the proof of a refusal of the call."""
+        return message_mac(self.key, Signed.ANSWER, self._refusal_fields(reason, text))
+
+    def is_refusal(self, reason: str, text: str, found: object) -> bool:
+        """Return whether `found` is the proof of this refusal."""
+        if not isinstance(found, bytes):
+            return False
+        fields = self._refusal_fields(reason, text)
+        return signing_key((self.key,), Signed.ANSWER, fields, found) is not None
+
+    def _refusal_fields(self, reason: str, text: str) -> Sequence[bytes]:
+        return self._nonce, self._method.encode(), b"refused", reason.encode(), text.encode()
 
     def _fields(self, message: bytes) -> Sequence[bytes]:
         number, self._count = self._count, self._count + 1

@@ -181,14 +181,14 @@ class ControlServer:
 
     async def get_status(self, request: Any, context: Any, admitted: Admitted) -> Any:
         """Answer GetStatus."""
-        await self._check(request, context)
+        await self._check(request, context, admitted)
         return to_message(self._report(admitted))
 
     async def watch_status(
         self, request: Any, context: Any, admitted: Admitted
     ) -> AsyncGenerator[Any, None]:
         """Send the status now, after each change that elections depend on, and at intervals."""
-        await self._check(request, context)
+        await self._check(request, context, admitted)
         lowest, highest = WATCH_INTERVAL_BOUNDS_MS
         interval_ms = max(lowest, min(request.interval_ms or WATCH_INTERVAL_MS, highest))
         sent: Report | None = None
@@ -213,7 +213,7 @@ class ControlServer:
         self, name: str, request: Any, context: Any, admitted: Admitted = UNKNOWN
     ) -> Any:
         """Perform an order and answer with the status afterwards."""
-        await self._check(request, context)
+        await self._check(request, context, admitted)
         order = METHODS[name].decode(request)
         await self._to_the_end(name, lambda: self._member.obey(order), context, admitted)
         report = self._report(admitted)
@@ -226,7 +226,7 @@ class ControlServer:
 
     async def update_config(self, request: Any, context: Any, admitted: Admitted) -> Any:
         """Change settings."""
-        await self._check(request, context)
+        await self._check(request, context, admitted)
         changes = dict(request.changes)
         change = await self._to_the_end(
             "UpdateConfig", lambda: self._member.update_config(changes), context, admitted
@@ -275,7 +275,7 @@ class ControlServer:
     async def _challenge(self, context: Any, text: str) -> NoReturn:
         await _refuse(
             context, Reason.UNPROVEN, f"{text}: set groupKeyFile to a file with one of its keys",
-            (CHALLENGE_KEY, self._verifier.challenge),
+            None, (CHALLENGE_KEY, self._verifier.challenge),
         )  # fmt: skip
 
     def _note_unproven(self, connection: str, *, has_proof: bool) -> None:
@@ -304,13 +304,13 @@ class ControlServer:
         report = self._member.report()
         return Target(report.group, report.status.copy.ordinal)
 
-    async def _check(self, request: Any, context: Any) -> None:
+    async def _check(self, request: Any, context: Any, admitted: Admitted) -> None:
         """Refuse a request addressed to a different member."""
         mine = self._me()
         meant = Target(request.target.group, request.target.ordinal)
         if meant != mine:
             text = f"this is {mine}, not {meant}: check the addresses of the members"
-            await _refuse(context, Reason.WRONG_MEMBER, text)
+            await _refuse(context, Reason.WRONG_MEMBER, text, admitted.seal)
 
     async def _to_the_end(self, name: str, work: Work, context: Any, admitted: Admitted) -> Any:
         """Run an order in its own task, and wait for it with a deadline."""
@@ -330,9 +330,9 @@ class ControlServer:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
             raise
         if isinstance(result, OrderRefused):
-            await _refuse(context, result.reason, str(result))
+            await _refuse(context, result.reason, str(result), admitted.seal)
         if isinstance(result, SettingsError):
-            await _refuse(context, Reason.INVALID_CONFIG, str(result))
+            await _refuse(context, Reason.INVALID_CONFIG, str(result), admitted.seal)
         if isinstance(result, Exception):
             self._log.error("control.failed", order=name, error=describe(result), exc_info=result)
             await context.abort(grpc.StatusCode.INTERNAL, f"{name} failed: {describe(result)}")
@@ -348,9 +348,15 @@ async def _performed(work: Work, outcome: asyncio.Future[Any]) -> None:
 
 
 async def _refuse(
-    context: Any, reason: OrderRefusal | Reason, text: str, *more: tuple[str, bytes]
+    context: Any,
+    reason: OrderRefusal | Reason,
+    text: str,
+    seal: Seal | None = None,
+    *more: tuple[str, bytes],
 ) -> NoReturn:
-    await context.abort(CODES[reason], text, ((REASON_KEY, reason.value), *more))
+    """Refuse a call, with a proof if the call has one."""
+    proof = () if seal is None else ((PROOF_KEY, seal.refusal(reason.value, text)),)
+    await context.abort(CODES[reason], text, ((REASON_KEY, reason.value), *proof, *more))
     raise AssertionError("abort raises")
 
 
