@@ -12,6 +12,7 @@ from cometmq.cli.verbs.dlq import _opened
 from cometmq.client import ConsumeFrom, ConsumeResult, PushConsumer, PushOptions
 from cometmq.client.errors import ClientError
 from cometmq.insight import times
+from cometmq.insight.life import REPLAYS_MAX
 from cometmq.peers.processes import wait_until
 
 from .on_terminal import OnTerminal
@@ -94,6 +95,12 @@ def test_a_dead_letter_and_its_original_lead_to_each_other(ask, topic, dead):
         letter["offset_message_id"]
         in ask("message", "trace", letter["message_id"], "-t", topic).out
     )
+
+
+def test_the_help_says_what_older_dead_letters_show(ask):
+    text = " ".join(ask("dlq", "show", "--help").out.split())
+    assert f"Only the newest {REPLAYS_MAX} dead letters are looked up" in text
+    assert "the older ones show unknown" in text
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])

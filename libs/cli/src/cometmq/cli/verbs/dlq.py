@@ -147,7 +147,8 @@ def show(  # one parameter per option
 ) -> None:
     """Show the dead letters of a group; --json includes whole bodies and properties.
 
-    Sent again is when a replay last sent a message to the group; it is told of the newest 100.
+    Sent again says when a replay last sent the message to the group. Only the newest 100 dead
+    letters are looked up; the older ones show unknown.
 
     RocketMQ's protocol carries no error with a dead letter: the consumer's log says why its
     listener failed. `cometmq dlq replay` sends them again.
