@@ -159,6 +159,11 @@ def test_a_delayed_message_is_recalled(ask, topic):
     assert (planned["would"], planned["changed"]) == (f"recall the message {sent}", False)
     (done,) = ask(*command, "--yes", "--json").json
     assert (done["message_id"], done["topic"], done["delay_level"]) == (sent, topic, 18)
+    ask(*command, "--yes").assert_refused(
+        1, f"the message {sent} is recalled already: nobody gets it"
+    )
+    waiting = ask("message", "delayed", "-t", topic, "--json")
+    assert waiting.json == []
     missing = ask("message", "recall", "ABC", "-t", topic, "--yes")
     missing.assert_refused(1, f"no delayed message of the topic {topic} with the id ABC waits")
 

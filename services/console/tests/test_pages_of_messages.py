@@ -218,6 +218,11 @@ async def test_a_delayed_message_is_recalled(live, send):
     await live.log_in("operator")
     (level,) = [it for it in await data(live, "/delayed") if it["level"] == 17]
     place = {"broker": level["broker"], "level": 17}
+
+    async def waiting():
+        return {it["id"] for it in await data(live, "/delayed/level", **place)}
+
+    assert message_id in await waiting()
     assert "Recall" not in await page(live, "/delayed/level", **place)  # a viewer
     shown = await live.web.get("/delayed/level", params=place)
     assert "Recall …" in shown.text
@@ -227,6 +232,15 @@ async def test_a_delayed_message_is_recalled(live, send):
     assert done.status_code == 303, done.text
     there = await live.web.get(done.headers["location"])
     assert "is recalled: nobody gets it" in there.text
+    assert message_id not in await waiting()
+    again = await live.web.get("/delayed/recall", params=form, headers={**JSON, **OPERATOR})
+    refusal = f"The message {message_id} is recalled already: nobody gets it."
+    assert again.json()["plan"]["refusal"] == refusal
+    again = await live.web.get("/delayed/recall", params=form)
+    assert refusal in again.text
+    assert "It cannot be undone" not in again.text
+    assert 'name="confirm"' not in again.text
+    assert (await carry_out(live, "/delayed/recall", form, confirm=message_id)).status_code == 409
     form["id"] = "missing"
     refused = await live.web.get("/delayed/recall", params=form, headers={**JSON, **OPERATOR})
     assert refused.status_code == 404

@@ -76,11 +76,13 @@ async def levels_at(master: BrokerAdmin) -> list[DelayLevel]:
     except TopicNotExist:  # the broker has never had a delayed message
         return []
     texts = await delay_texts(master)
-    delivered = (await master.delay_offsets()).offset_table
+    table = await master.delay_offsets()
     found = []
     for queue, ends in sorted(stats.items()):
         at = queue.queue_id
-        waiting = ends.max_offset - max(delivered.get(at + 1, 0), ends.min_offset)
+        begin = max(table.offset_table.get(at + 1, 0), ends.min_offset)
+        recalled = table.recalled.get(at + 1, {})
+        waiting = ends.max_offset - begin - sum(it >= begin for it in recalled)
         if waiting > 0:
             text = texts[at] if 0 <= at < len(texts) else ""
             found.append(DelayLevel(master.name, at + 1, waiting, text))
@@ -90,17 +92,24 @@ async def levels_at(master: BrokerAdmin) -> list[DelayLevel]:
 async def waiting_at(
     master: BrokerAdmin, level: int, delay: int | Unknown, count_max: int, topic: str | None = None
 ) -> Queue:
-    """Return the next messages of a level, or those of a topic among its next READ_MAX."""
+    """Return the next messages of a level, or those of a topic among its next READ_MAX.
+
+    Recalled ones are left out.
+    """
     place = (SCHEDULE_TOPIC, level - 1)
-    offsets = (await master.delay_offsets()).offset_table
-    offset = max(offsets.get(level, 0), await master.min_offset(*place))
+    table = await master.delay_offsets()
+    offset = max(table.offset_table.get(level, 0), await master.min_offset(*place))
     end = await master.max_offset(*place)
     last = end if topic is None else min(end, offset + READ_MAX)
     found: list[Delayed] = []
     empty = EmptyAnswers(MessageQueue(SCHEDULE_TOPIC, master.name, level - 1))
     while offset < last and len(found) <= count_max:
         pulled = await master.pull(*place, offset)
-        waiting = (_delayed(it, delay) for it in pulled.messages)
+        waiting = (
+            _delayed(it, delay)
+            for it in pulled.messages
+            if not table.is_recalled(level, it.queue_offset, it.message_id)
+        )
         found += [it for it in waiting if topic is None or it.topic == topic]
         if pulled.next_offset <= offset:
             break

@@ -166,7 +166,10 @@ def recall(
 
     async def question(admin: CommandAdmin) -> list[dict[str, Any]]:
         masters = await admin.masters_to_change_of(topic)
-        waiting = await find_waiting(admin, masters, topic, message_id)
+        found = await find_waiting(admin, masters, topic, message_id)
+        waiting = [it for it in found if not it.is_recalled]
+        if not waiting:
+            raise ClientError(f"the message {message_id} is recalled already: nobody gets it")
         facts = [it.facts() for it in waiting]
         if not yes and sys.stdin.isatty():
             print_facts(facts[0], as_json=False)

@@ -22,6 +22,8 @@ class Waiting(NamedTuple):
 
     master: BrokerAdmin
     message: MessageExt
+    is_recalled: bool
+    """Whether it only waits to be dropped."""
 
     @property
     def level(self) -> int:
@@ -43,21 +45,26 @@ class Waiting(NamedTuple):
 async def find_waiting(
     admin: AdminClient, masters: Sequence[BrokerAdmin], topic: str, message_id: str
 ) -> list[Waiting]:
-    """Return the waiting messages with an id; raise NotWaiting if there is none.
+    """Return the waiting messages with an id, recalled ones too; raise NotWaiting if there is none.
 
     A message that was resent waits once per send.
     """
 
-    async def ask(master: BrokerAdmin) -> list[MessageExt]:
+    async def ask(master: BrokerAdmin) -> list[Waiting]:
         found = await master.query(SCHEDULE_TOPIC, message_id, is_unique_key=True)
         found = [it for it in found if it.properties.get(PropertyKey.REAL_TOPIC) == topic]
         if not found:
             return []
-        offsets = (await master.delay_offsets()).offset_table
-        return [it for it in found if it.queue_offset >= offsets.get(it.queue.queue_id + 1, 0)]
+        table = await master.delay_offsets()
+        places = [(it, it.queue.queue_id + 1, it.queue_offset) for it in found]
+        return [
+            Waiting(master, it, table.is_recalled(level, offset, message_id))
+            for it, level, offset in places
+            if offset >= table.offset_table.get(level, 0)
+        ]
 
     answers = await admin.ask_each(masters, ask)
-    waiting = [Waiting(master, it) for master, found in answers for it in found]
+    waiting = [it for _, found in answers for it in found]
     if not waiting:
         raise NotWaiting(
             f"no delayed message of the topic {topic} with the id {message_id} waits: it was"

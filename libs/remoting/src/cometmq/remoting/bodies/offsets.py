@@ -16,10 +16,21 @@ class ConsumerOffsetTable(msgspec.Struct, gc=False, rename="camel"):
 
 
 class DelayOffsetTable(msgspec.Struct, gc=False, rename="camel"):
-    """Next queue offset by delay level: code 45, and delayOffset.json."""
+    """Next queue offset by delay level: code 45, and delayOffset.json.
+
+    Compatibility: only CometMQ's brokers recall messages of delay levels.
+    """
 
     offset_table: dict[Int32, Int64] = {}
     data_version: DataVersion | None = None
+    recalled: dict[Int32, dict[Int64, str]] = {}
+    """Delay level -> queue offset -> unique key of the message that is recalled there."""
+
+    def is_recalled(self, level: int, queue_offset: int, unique_key: str) -> bool:
+        """Return whether a message is recalled; another one may be at the place of one that a log
+        has lost.
+        """
+        return self.recalled.get(level, {}).get(queue_offset) == unique_key
 
 
 class QueueOffsetTable(msgspec.Struct, gc=False, rename="camel"):

@@ -117,7 +117,8 @@ async def recall(view: View) -> Form:
         waiting = await find_waiting(view.admin(), [masters[name]], topic, message_id)
     except NotWaiting as error:
         raise missing(str(error)) from error
-    facts = [it.facts() for it in waiting]
+    is_recalled = all(it.is_recalled for it in waiting)
+    facts = [it.facts() for it in waiting if is_recalled or not it.is_recalled]
 
     async def perform(client: AdminClient) -> str:
         await recall_at((await client.masters())[name], topic, message_id)
@@ -130,7 +131,9 @@ async def recall(view: View) -> Form:
             subject=message_id,
             before=facts,
             after="recalled",
-            consequences=[
+            consequences=[]
+            if is_recalled
+            else [
                 Consequence("Nobody gets the message.", "bad"),
                 Consequence("It cannot be undone.", "bad"),
                 Consequence("Brokers of RocketMQ 4.x refuse: they cannot recall messages."),
@@ -138,6 +141,9 @@ async def recall(view: View) -> Form:
             command=command("message recall", message_id, options=("-t", topic)),
             perform=perform,
             leads_to=view.href("/delayed/level", broker=name, level=waiting[0].level),
+            refusal=f"The message {message_id} is recalled already: nobody gets it."
+            if is_recalled
+            else "",
         ),
     )
 
