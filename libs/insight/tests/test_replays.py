@@ -11,7 +11,7 @@ from cometmq.client.message import MessageExt
 from cometmq.insight import replays
 from cometmq.insight.life import REPLAYS_MAX, replays_of
 from cometmq.insight.model import Unknown
-from cometmq.insight.replays import Choice, Pace, Replay, Replayed
+from cometmq.insight.replays import Choice, Pace, Replay, Replayed, replay_command
 from cometmq.remoting.errors import MessageIllegal, SystemBusy
 
 
@@ -113,6 +113,20 @@ async def test_a_dry_run_looks_up_a_limited_number(monkeypatch, topic, is_dry, a
     run = Replay("g", topic, is_dry=is_dry)
     await run.run(admin, choice, Replayed(admin, "g", is_ignored=False))
     assert admin.namesrv.asked == asked
+
+
+def test_the_command_of_a_replay_selects_the_same_messages_at_another_time():
+    begin_ms, end_ms = 1_767_225_600_000, 1_767_225_600_500
+    choice = Choice("a b", "k", "orders", frozenset({"2", "1"}), begin_ms, end_ms, 7)
+    found = replay_command("g", choice, topic="t", rate=1e6, is_ignored=True, options=["--yes"])
+    assert found == (
+        "cometmq dlq replay g --rate 1000000 --topic t --tag 'a b' --key k --origin orders"
+        " --id 1 --id 2 --since 2026-01-01T00:00:00.000Z --until 2026-01-01T00:00:00.500Z --max 7"
+        " --from-start --yes"
+    )
+    times_of_1970 = Choice(None, None, None, None, 0, 0, None)
+    found = replay_command("g", times_of_1970, topic=None, rate=None, is_ignored=False)
+    assert found == "cometmq dlq replay g --since 0 --until 0"
 
 
 async def test_the_pace_is_kept():

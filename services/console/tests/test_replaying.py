@@ -49,9 +49,9 @@ def gate(monkeypatch):
     return opened
 
 
-async def begin(live, group):
+async def begin(live, group, **more):
     await live.log_in("operator")
-    form = {"group": group, "topic": f"to-{group}", "rate": "1"}
+    form = {"group": group, "topic": f"to-{group}", "rate": "1", **more}
     done = await carry_out(live, "/dead-letters/replay", form)
     assert done.status_code == 303, done.text
     assert done.headers["location"] == f"/dead-letters/progress?group={group}"
@@ -94,6 +94,20 @@ async def test_a_replay_shows_its_progress_until_it_ends(live, plain_admin, dead
     assert await stored(plain_admin, f"to-{dead}") == COUNT
     (end, _) = await live.audit.newest(2)
     assert (end.outcome, end.text) == ("done", found["text"])
+
+
+async def test_the_progress_names_the_command_of_the_plan(live, dead, gate):
+    options = "--rate 1000 --topic to-{0} --since 2026-01-01T00:00:00.000Z --from-start"
+    more = {"rate": "1000", "since": "2026-01-01T00:00Z", "from_start": "1"}
+    await begin(live, dead, **more)
+    wanted = f"cometmq dlq replay {dead} {options.format(dead)}"
+    where = {"group": dead}
+    answer = await live.web.get("/dead-letters/progress", params=where, headers={**JSON, **VIEWER})
+    assert answer.json()["command"] == wanted
+    assert wanted in await page(live, "/dead-letters/progress", **where)
+    stop = await live.web.get("/dead-letters/stop", params=where, headers={**JSON, **OPERATOR})
+    assert stop.json()["plan"]["command"] == ""
+    gate.set()
 
 
 async def test_a_replay_is_stopped_and_the_next_one_continues(live, plain_admin, dead, gate):
@@ -158,7 +172,7 @@ async def test_there_is_no_progress_of_what_never_ran(live):
 async def test_few_changes_run_at_the_same_time(live, dead, gate, monkeypatch):
     monkeypatch.setattr(jobs, "RUNNING_MAX", 1)
     await begin(live, dead)
-    other = jobs.Job("other", total=1, count=lambda: 0, stop=lambda: None, page="/")
+    other = jobs.Job("other", total=1, count=lambda: 0, stop=lambda: None, page="/", command="")
     with pytest.raises(Problem, match="too many others"):
         await live.desk.jobs.run(other, lambda: asyncio.sleep(0, "done"))
     gate.set()

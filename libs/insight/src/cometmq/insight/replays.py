@@ -3,7 +3,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -14,9 +14,10 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
-from cometmq.insight import message_json
+from cometmq.insight import message_json, times
 from cometmq.insight.life import replayed_ms
 from cometmq.insight.model import Unknown
+from cometmq.insight.words import command
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import NO_ANSWER, CometError, CommandError
@@ -59,6 +60,23 @@ class Choice(msgspec.Struct, frozen=True):
         """Whether the options select all messages, or just the first N."""
         return self == Choice(None, None, None, None, None, None, self.count_max)
 
+    @property
+    def options(self) -> list[str]:
+        """The options of `cometmq dlq` that select the same messages, also at another time."""
+        moments = (
+            None if it is None else times.shown(it) or str(it)
+            for it in (self.begin_ms, self.end_ms)
+        )
+        given = [
+            ("--tag", self.tag),
+            ("--key", self.key),
+            ("--origin", self.origin),
+            *(("--id", it) for it in sorted(self.ids or ())),
+            *zip(("--since", "--until"), moments, strict=True),
+            ("--max", None if self.count_max is None else str(self.count_max)),
+        ]
+        return [word for name, text in given if text is not None for word in (name, text)]
+
     async def read(
         self,
         admin: AdminClient,
@@ -73,6 +91,23 @@ class Choice(msgspec.Struct, frozen=True):
             if self.has(message) and not (skip is not None and await skip(message)):
                 left = None if left is None else left - 1
                 yield message
+
+
+def replay_command(
+    group: str,
+    choice: Choice,
+    *,
+    topic: str | None,
+    rate: float | None,
+    is_ignored: bool,
+    options: Sequence[str] = (),
+) -> str:
+    """Return the command that sends these dead letters again; `is_ignored` as for `Replayed`."""
+    pace = [] if rate is None else ["--rate", f"{rate:.15g}"]
+    target = [] if topic is None else ["--topic", topic]
+    begin = ["--from-start"] if is_ignored else []
+    given = [*pace, *target, *choice.options, *begin, *options]
+    return command("dlq replay", group, options=given)
 
 
 def _ids_of(message: MessageExt) -> set[str]:

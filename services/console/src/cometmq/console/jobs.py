@@ -30,12 +30,15 @@ class Job:
         count: Callable[[], int],
         stop: Callable[[], None],
         page: str,
+        command: str,
     ) -> None:
         """`count` returns how much is done; `stop` lets the change end early."""
         self.name = name
         self.total = total
         self.page = page
         """The address of the page that shows it."""
+        self.command = command
+        """The `cometmq` command that makes the same change."""
         self.begun_ms = 0
         self.ended_ms: int | None = None
         self.text = ""

@@ -23,7 +23,14 @@ from cometmq.insight import times
 from cometmq.insight.decode import decode
 from cometmq.insight.life import replays_of
 from cometmq.insight.model import Group, Unknown, known
-from cometmq.insight.replays import Choice, Pace, Replay, Replayed, as_object
+from cometmq.insight.replays import (
+    Choice,
+    Pace,
+    Replay,
+    Replayed,
+    as_object,
+    replay_command,
+)
 from cometmq.insight.words import command, counted, lasting
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.integers import whole
@@ -236,12 +243,12 @@ async def replay(view: View) -> Form:
             before=facts,
             after=facts,
             consequences=_consequences(counting, asked),
-            command=_command(view, asked),
+            command=_command(asked),
             perform=perform,
             leads_to=view.href("/dead-letters/group", group=asked.group),
             refusal=refusal,
             remedy=remedy,
-            job=_job(view, asked.group, run, count),
+            job=_job(view, asked, run, count),
         ),
         intro="This is a dry run: nothing is sent before you confirm.",
     )
@@ -292,16 +299,17 @@ def _outcome(run: Replay, asked: _Asked) -> str:
     return f"{was_stopped} {count} of {asked.group} to {asked.target}{left}."
 
 
-def _job(view: View, group: str, run: Replay, total: int) -> Job:
+def _job(view: View, asked: _Asked, run: Replay, total: int) -> Job:
     def stop() -> None:
         run.is_stopping = True
 
     return Job(
-        replaying.name_of(group),
+        replaying.name_of(asked.group),
         total=total,
         count=lambda: len(run.sent),
         stop=stop,
-        page=view.href(replaying.PATH, group=group),
+        page=view.href(replaying.PATH, group=asked.group),
+        command=_command(asked),
     )
 
 
@@ -376,16 +384,14 @@ def _consequences(counting: Replay, asked: _Asked) -> list[Consequence]:
     return found
 
 
-def _command(view: View, asked: _Asked) -> str:
-    options = ["--rate", str(asked.rate)]
-    if asked.topic:
-        options += ["--topic", asked.topic]
-    for name, _ in _SELECTION:
-        if text := view.text(name):
-            options += [f"--{name}", text]
-    options += [word for it in asked.ids for word in ("--id", it)]
-    options += ["--from-start"] if asked.from_start else []
-    return command("dlq replay", asked.group, options=options)
+def _command(asked: _Asked) -> str:
+    return replay_command(
+        asked.group,
+        asked.choice,
+        topic=asked.topic,
+        rate=asked.rate,
+        is_ignored=asked.from_start,
+    )
 
 
 PAGES: Final = (

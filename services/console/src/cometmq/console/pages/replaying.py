@@ -10,7 +10,7 @@ from cometmq.console.login.roles import Role
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import Page, Shown, View
 from cometmq.console.web.problems import missing
-from cometmq.insight.words import command, counted
+from cometmq.insight.words import counted
 
 PATH: Final = "/dead-letters/progress"
 _SECTION: Final = "/dead-letters"
@@ -53,7 +53,7 @@ async def progress(view: View) -> Shown:
         mark = _form(view, group, job).mark(view.desk.audit.version(group))
     return Shown(
         data,
-        command("dlq replay", group),
+        job.command,
         now_ms,
         extra={"mark": mark, "is_stopping": job.is_stopping},
         title=f"Replay of {group}",
@@ -86,7 +86,7 @@ def _plan(view: View, group: str, job: Job) -> Plan:
                 " continues with the others."
             )
         ],
-        command=command("dlq replay", group),
+        command="",
         perform=perform,
         leads_to=view.href(PATH, group=group),
         refusal="" if job.ended_ms is None else f"The replay of {group} has ended.",
