@@ -2,6 +2,7 @@
 """A replay of dead letters goes on after its request; a page shows it, and stops it."""
 
 import asyncio
+import re
 
 import pytest
 
@@ -73,8 +74,9 @@ async def test_a_replay_shows_its_progress_until_it_ends(live, plain_admin, dead
     live.clock.advance(1_000)
     found = await data(live, "/dead-letters/progress", group=dead)
     assert (found["per_s"], found["left_s"]) == (2.0, 1.0)
+    assert found["text"] == "Sent 2 of 4 messages."
     shown = await page(live, "/dead-letters/progress", group=dead)
-    assert "2 of 4" in shown
+    assert "Sent 2 of 4 messages. The replay goes on when you leave this page." in shown
     assert 'max="4" value="2"' in shown
     assert "Stop" not in shown  # a viewer
     assert "A replay is running" in await page(live, "/dead-letters/group", group=dead)
@@ -94,6 +96,30 @@ async def test_a_replay_shows_its_progress_until_it_ends(live, plain_admin, dead
     assert await stored(plain_admin, f"to-{dead}") == COUNT
     (end, _) = await live.audit.newest(2)
     assert (end.outcome, end.text) == ("done", found["text"])
+
+
+async def test_no_notice_of_the_beginning_stands_above_a_replay_that_has_ended(live, dead, gate):
+    await begin(live, dead)  # by a browser that has not followed to the page of its progress yet
+    gate.set()
+
+    async def ended():
+        return not (await data(live, "/dead-letters/progress", group=dead))["is_running"]
+
+    await eventually(ended)
+    shown = (await live.web.get("/dead-letters/progress", params={"group": dead})).text
+    (notice,) = re.findall(r'<p class="notice.*?</p>', shown)
+    assert f"Sent 4 messages of {dead}" in notice
+    assert "goes on" not in shown
+
+
+async def test_a_program_is_told_that_a_replay_has_begun(live, dead, gate):
+    form = {"group": dead, "topic": f"to-{dead}"}
+    as_operator = {"headers": {**JSON, **OPERATOR}}
+    plan = await live.web.get("/dead-letters/replay", params=form, **as_operator)
+    form["mark"] = plan.json()["plan"]["mark"]
+    begun = (await live.web.post("/dead-letters/replay", data=form, **as_operator)).json()
+    assert (begun["outcome"], begun["see"]) == ("begun", f"/dead-letters/progress?group={dead}")
+    gate.set()
 
 
 async def test_the_progress_names_the_command_of_the_plan(live, dead, gate):

@@ -45,7 +45,7 @@ async def progress(view: View) -> Shown:
         "left_s": left_s,
         "begun_ms": job.begun_ms,
         "ended_ms": job.ended_ms,
-        "text": job.text,
+        "text": _sent_text(job) if is_running else job.text,
         "failed": job.error is not None,
     }
     mark = ""
@@ -58,6 +58,10 @@ async def progress(view: View) -> Shown:
         extra={"mark": mark, "is_stopping": job.is_stopping},
         title=f"Replay of {group}",
     )
+
+
+def _sent_text(job: Job) -> str:
+    return f"Sent {job.done:,} of {counted(job.total, 'message')}."
 
 
 async def stop(view: View) -> Form:
@@ -73,7 +77,7 @@ def _form(view: View, group: str, job: Job) -> Form:
 def _plan(view: View, group: str, job: Job) -> Plan:
     async def perform(_client: AdminClient) -> str:
         job.stop()
-        return f"The replay of {group} ends after its current message."
+        return f"The replay of {group} was told to stop."
 
     return Plan(
         what=f"Stop the replay of {group}",

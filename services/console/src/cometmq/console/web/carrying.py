@@ -4,6 +4,7 @@
 import secrets
 from contextlib import AsyncExitStack
 from http import HTTPStatus
+from typing import Final
 from urllib.parse import urlsplit
 
 from cometmq.client.admin import AdminClient
@@ -16,6 +17,9 @@ from cometmq.console.web.page import View
 from cometmq.console.web.problems import Problem, of_cluster
 from cometmq.console.web.rendering import json_answer, wants_json
 from cometmq.remoting.errors import CometError
+
+BEGUN: Final = "It has begun and goes on by itself: the page at `see` shows how far it is."
+"""The answer to a program; browsers are led to the page."""
 
 
 async def carry_out(desk: Desk, action: Action, form: Form, view: View, address: str) -> Response:
@@ -39,14 +43,14 @@ async def carry_out(desk: Desk, action: Action, form: Form, view: View, address:
             outcome.text = await plan.perform(await _client(desk, view, stack))
             return outcome.text
 
-    there = plan.leads_to
+    there, is_done = plan.leads_to, True
     try:
         if plan.job is None:
             text = await work()
         elif await desk.jobs.run(plan.job, work):
             text = plan.job.text
         else:
-            text, there = "It has begun, and goes on when you leave this page.", plan.job.page
+            text, there, is_done = BEGUN, plan.job.page, False
     except Unaudited as error:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
     except CometError as error:
@@ -54,8 +58,9 @@ async def carry_out(desk: Desk, action: Action, form: Form, view: View, address:
     finally:
         desk.renew()
     if wants_json(view.request):
-        return json_answer({"outcome": "done", "text": text, "see": there})
-    if view.session is not None:
+        outcome = "done" if is_done else "begun"
+        return json_answer({"outcome": outcome, "text": text, "see": there})
+    if view.session is not None and is_done:  # the page of what has begun says itself how far it is
         view.session.notice = text
     assert not urlsplit(there).netloc, "a change leads to a page of the console"
     return redirect(there)
