@@ -320,6 +320,12 @@ def test_an_export_that_writes_nothing_leaves_no_new_file(tmp_path, before):
 
 def test_a_replay_shows_its_progress_on_a_terminal(suite, dead):
     replay = OnTerminal("dlq", "replay", dead, "--rate", 1, "--yes", "-n", suite.namesrv)
-    replay.wait_for("messages, ")
+    replay.wait_for("sent 2 of 5 messages, ")
     replay.wait_for("per second")
     assert replay.end() == 0
+
+
+def test_a_replay_asks_with_the_number_of_messages(ask, dead):
+    ask("dlq", "replay", dead, "--tag", "odd").assert_refused(
+        2, f"Send 2 dead letters of {dead} again to the group {dead}? Standard input"
+    )

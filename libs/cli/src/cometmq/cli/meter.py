@@ -76,7 +76,11 @@ async def live(
                 task.cancel()
 
 
-def rate(count: int, since: float) -> str:
-    """Return a count as text, with its rate since `since`, a time on the monotonic clock."""
+def rate(count: int, since: float, total: int | None = None) -> str:
+    """Return a count as text, with its rate since `since`, a time on the monotonic clock.
+
+    `total` is the count that is expected at the end; it may turn out higher.
+    """
     seconds = max(monotonic() - since, 0.001)
-    return f"{count:,} messages, {count / seconds:,.0f} per second"
+    whole = "" if total is None else f" of {max(total, count):,}"
+    return f"{count:,}{whole} messages, {count / seconds:,.0f} per second"

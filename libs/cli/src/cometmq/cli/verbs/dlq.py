@@ -288,11 +288,17 @@ def replay(  # noqa: PLR0913  # one parameter per option
         if not await _has_dead_letters(admin, group):
             return
         await admin.check_replay(group, topic=topic)
-        text = f"Send the dead letters of {group} again to {target}?"
-        await confirm(text, is_confirmed=yes or dry_run)
-        begin = monotonic()
-        async with live(lambda: f"sent {shown_rate(len(run.sent), begin)}"):
-            await run.run(admin, choice, Replayed(admin, group, is_ignored=from_start))
+        plan = run if dry_run else Replay(group, topic, is_dry=True)
+        async with live(lambda: f"counted {counted(len(plan.sent), 'message')}"):
+            await plan.run(admin, choice, Replayed(admin, group, is_ignored=from_start))
+        count = len(plan.sent)
+        if not dry_run:
+            if count:
+                text = f"Send {counted(count, 'dead letter')} of {group} again to {target}?"
+                await confirm(text, is_confirmed=yes)
+            begin = monotonic()
+            async with live(lambda: f"sent {shown_rate(len(run.sent), begin, count)}"):
+                await run.run(admin, choice, Replayed(admin, group, is_ignored=from_start))
         if run.skipped_count and not run.sent and not run.broken:
             print_notes([_all_sent_text(group, run.skipped_count)])
         else:
