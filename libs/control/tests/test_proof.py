@@ -127,7 +127,7 @@ async def test_a_client_with_a_key_believes_no_member_without_it(member, server,
 async def test_a_refusal_without_a_proof_is_not_believed(reason):
     """A stranger that listens in place of a member could give reasons, and advice, in its name."""
 
-    class Stranger(grpc.GenericRpcHandler):
+    class Stranger(grpc.GenericRpcHandler):  # type: ignore[misc]
         def service(self, details):
             async def refuse(request, context):
                 proof = (PROOF_KEY, b"x" * MAC_BYTES)
