@@ -46,10 +46,22 @@ class Bench:
         self.cluster.start_broker(BROKER, **{**SMALL, "admin-http-port": str(self.http)})
         self.until(lambda admin: admin.broker_groups(), lambda it: BROKER in it)
 
-    def kill(self):
+    def end(self, how):
         child = self.cluster.children[BROKER]
-        self.cluster.send(BROKER, signal.SIGKILL)
+        self.cluster.send(BROKER, how)
         wait_until(lambda: child.exit_status is not None, 60, "the broker's end")
+
+    def change_queues(self, count, *options):
+        self.say("topic", "alter", TOPIC, "--queues", count, *options, "--yes")
+        self.until(
+            lambda admin: admin.route(TOPIC), lambda it: it.queue_datas[0].read_queue_nums == count
+        )
+
+    def consume(self, count):
+        """Let a member of the group read this many messages; return their places."""
+        ends = ("--count", count, "--timeout", 60)
+        lines = self.say("consume", TOPIC, "-g", self.group, *ends, "--json").splitlines()
+        return [(it["queue_id"], it["queue_offset"]) for it in map(json.loads, lines)]
 
     def say(self, *args):
         done = self._call(*args, "-n", self.cluster.namesrv)
@@ -164,10 +176,11 @@ def test_every_way_to_ask_shows_the_same_lag(bench):
     bench.broker(RequestCode.TRIM_QUEUE, TrimQueue(TOPIC, 0, first))
     bench.check({TOPIC: 200 - first})
 
-    # killed and started again
-    bench.kill()
-    bench.start()
-    bench.check({TOPIC: 200 - first})
+    # stopped or killed, and started again
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        bench.end(how)
+        bench.start()
+        bench.check({TOPIC: 200 - first})
 
     # reset
     bench.say("group", "reset", GROUP, TOPIC, "--to", "first", "--yes")
@@ -185,16 +198,30 @@ def test_every_way_to_ask_shows_the_same_lag(bench):
     bench.commit(208)
 
     # a queue that the group has not reached, and then one that nobody reads any more
-    bench.say("topic", "alter", TOPIC, "--queues", 2, "--yes")
-    bench.until(lambda admin: admin.route(TOPIC), lambda it: it.queue_datas[0].read_queue_nums == 2)
+    bench.change_queues(2)
     bench.send(3, queue=1)
     bench.check({TOPIC: 3})
-    bench.say("topic", "alter", TOPIC, "--queues", 1, "--force", "--yes")
+    bench.change_queues(1, "--force")
     bench.check({TOPIC: 3})
 
     # beyond the end, as after the topic was deleted and created again
     bench.commit(1000)
     bench.check({TOPIC: 3})
+
+
+def test_queues_that_are_removed_and_come_back_are_read_once(bench):
+    bench.change_queues(2)
+    bench.send(2, queue=1)
+    assert sorted(bench.consume(2)) == [(1, 0), (1, 1)]
+    bench.send(3, queue=1)
+    bench.change_queues(1, "--force")
+    bench.send(1)
+    assert bench.consume(1) == [(0, 0)]
+    bench.check({TOPIC: 3})
+    bench.change_queues(2)
+    bench.send(1, queue=1)
+    assert sorted(bench.consume(4)) == [(1, 2), (1, 3), (1, 4), (1, 5)]
+    bench.check({})
 
 
 def test_a_group_that_only_commits_offsets_is_known_everywhere(bench):

@@ -64,14 +64,14 @@ async def test_members_that_commit_an_offset_again_cost_no_saves(tmp_path: Path)
         await client.close()
 
 
-TOPICS, GROUPS_PER_TOPIC, QUEUES = 500, 6, 4
+TOPICS, GROUPS_PER_TOPIC, QUEUES = 2_000, 2, 4
 IDLE_SHARE_MAX = 0.015
 
 
 async def test_a_broker_with_thousands_of_groups_that_lag_costs_little_when_idle(
     tmp_path: Path,
 ) -> None:
-    """The ages of 12,000 first unread messages were looked for again and again, although neither
+    """The ages of 16,000 first unread messages were looked for again and again, although neither
     the groups nor the queues had moved.
     """
     file = tmp_path / "store" / "config" / "consumerOffset.json"
