@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C ends a run of the tests, whatever the test that it hits does with it."""
+"""A run of the tests says first what it takes, and Ctrl-C ends it, whatever the test that it hits
+does with it.
+"""
 
 import os
 import signal
@@ -76,3 +78,14 @@ def test_ctrl_c_ends_the_run(title, tmp_path):
         printed, _ = running.communicate(timeout=30)
     assert running.returncode == pytest.ExitCode.INTERRUPTED, printed
     assert not second.exists()
+
+
+def test_make_test_says_first_what_it_takes():
+    done = subprocess.run(
+        ["make", "--dry-run", "--assume-old=setup", "test"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    words = " ".join(line for line in done.stdout.splitlines() if line.startswith("echo "))
+    for said in ("more than 12,000 tests", "WORKERS=4", "temporary files only", "Ctrl-C ends them"):
+        assert said in words
+    assert done.stdout.index("Ctrl-C ends them") < done.stdout.index("/pytest")

@@ -88,6 +88,34 @@ def test_the_native_wheel_is_left_out_on_request(monkeypatch):
     assert ROOT / "libs/accel" not in builder.buildable()
 
 
+@pytest.mark.parametrize(
+    ("choice", "reason"),
+    [
+        ("no", "wheels: ACCEL=no, so no wheel of cometmq-accel\n"),
+        ("", "wheels: cargo cannot build cometmq-accel, so no wheel of it\n"),
+    ],
+)
+def test_without_the_native_wheel_all_others_are_built_with_a_reason(
+    tmp_path, monkeypatch, capsys, choice, reason
+):
+    built = []
+
+    def build_package(*words, check=True):
+        if words[-1].name == "accel":
+            return check  # as if cargo failed
+        built.append(words[-1].name)
+        return True
+
+    monkeypatch.setenv("ACCEL", choice)
+    members = builder.members()
+    if choice != "no":
+        monkeypatch.setattr(builder, "buildable", lambda: members)
+    monkeypatch.setattr(builder, "build_package", build_package)
+    builder.build(tmp_path, ADDRESS)
+    assert sorted(built) == sorted(one.name for one in members if one.name != "accel")
+    assert capsys.readouterr().err == reason
+
+
 def test_the_metadata_is_complete_and_valid(wheels):
     version = builder.workspace_version()
     for name, wheel in wheels.items():
