@@ -29,7 +29,8 @@ from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.dispatch import Dispatcher, Handler, Hooks
 from cometmq.remoting.transport.flow.in_flight import InFlight
 from cometmq.remoting.transport.hub import Hub
-from cometmq.remoting.transport.protocol import PeerProtocol
+from cometmq.remoting.transport.peer.client_intake import ClientIntake
+from cometmq.remoting.transport.protocol import Parts, PeerProtocol
 from cometmq.remoting.transport.settings import ClientSettings, TlsSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
@@ -49,6 +50,7 @@ _TRUST: Final = "tls.client.trustCertPath"
 _NO_TLS = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
 """A server without TLS answers a handshake with an alert, or closes the connection."""
 
+_PARTS: Final = Parts(intake=ClientIntake)
 _IS_APART: Final = "is_apart"
 """Marks a connection for one request."""
 
@@ -317,7 +319,10 @@ class RemotingClient:
         try:
             async with asyncio.timeout(self._settings.connect_timeout_ms / 1000):
                 _, peer = await self._hub.loop.create_connection(
-                    lambda: PeerProtocol(self._hub, self._dispatcher), host, port, ssl=context
+                    lambda: PeerProtocol(self._hub, self._dispatcher, _PARTS),
+                    host,
+                    port,
+                    ssl=context,
                 )
         except (OSError, TimeoutError, ssl.SSLError) as error:
             reason = _reason(error) or f"no answer in {self._settings.connect_timeout_ms} ms"

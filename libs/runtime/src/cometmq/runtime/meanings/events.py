@@ -84,6 +84,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "connection.refused": "A connection was closed: it sent an invalid frame, did not use TLS as "
     "configured, did not complete its TLS handshake within the limits, or had to make room "
     "because the maximum number of connections was exceeded.",
+    "connection.slowed": "A server sends its client so many requests that its connection is read "
+    "slowly; the client's other connections are not affected.",
     "connection.stalled": "A connection was closed: the peer did not read its pending answers in "
     "time.",
     "groups.unmeasured": "The lag of consumer groups could not be read from disk; the broker "

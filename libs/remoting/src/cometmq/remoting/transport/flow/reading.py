@@ -15,7 +15,8 @@ WORKING: Final = 16  # requests wait until the work of an earlier one has ended
 HANDSHAKE: Final = 32  # the TLS handshake waits for its turn
 LONG_FRAME: Final = 64  # unfinished frames take much memory, and others take their turn
 CROWD: Final = 128  # many slow handlers run, and the connection has its share of them
-WAITS: Final = NO_ROOM | WORKING | CROWD
+ASKS_MUCH: Final = 256  # a server asks its client more than is fair
+WAITS: Final = NO_ROOM | WORKING | CROWD | ASKS_MUCH
 
 
 class Reading:

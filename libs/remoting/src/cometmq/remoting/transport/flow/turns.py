@@ -88,7 +88,15 @@ class Pace:
 class Turns(NextTurn):
     """The connections of one server or client that wait for their turn."""
 
-    __slots__ = ("_behind_count", "_calls_most", "_queues", "_spent_s", "calls_max", "is_long")
+    __slots__ = (
+        "_behind_count",
+        "_calls_most",
+        "_queues",
+        "_spent_s",
+        "asking_much",
+        "calls_max",
+        "is_long",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, calls_max: int) -> None:
         super().__init__(loop)
@@ -98,6 +106,8 @@ class Turns(NextTurn):
         self._behind_count = 0
         self._queues: tuple[deque[Connected], ...] = (deque(), deque(), deque())
         self._spent_s = 0.0
+        self.asking_much = 0
+        """How many connections of a client are not read, because their servers ask too much."""
         self.is_long = False
         """Whether this turn of the loop has already spent too much time on long requests."""
 

@@ -91,7 +91,7 @@ class Intake:
         Decoding takes up to 0.1 ms for each frame, also for refused requests and for answers, and a
         chunk of 256 KiB may contain thousands.
         """
-        if not self._defers or len(data) <= SMALL_BYTES:
+        if len(data) <= SMALL_BYTES:
             return data
         data = self._connection.join(data)
         end = end_of_frames(data, count_max)
