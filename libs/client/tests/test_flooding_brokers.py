@@ -136,6 +136,6 @@ async def test_a_flood_of_requests_slows_no_other_broker(
         finally:
             await client.close(0)
     flood.join()
-    assert beside > 0.5 * alone, (beside, alone)  # it was 0.02
+    assert beside > 0.3 * alone, (beside, alone)  # it was 0.02
     assert f"connection.slowed peer={flood.address}" in caplog.text
     assert honest not in caplog.text

@@ -18,8 +18,10 @@ from cometmq.remoting.transport.flow.reading import ASKS_MUCH
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.peer.intake import Intake
 
-SHARE: Final = 0.1
-"""The share of the processor for the requests of all servers that ask too much together."""
+SHARE: Final = 0.3
+"""The share of the processor for the requests of all servers that ask too much together. A busy
+requester of request and reply spends 0.24 of its time on replies, which are requests of brokers.
+"""
 ALLOWANCE_S: Final = 0.1
 """How long requests may take at once, as after a failover."""
 PAUSE_S_MAX: Final = 1.0
