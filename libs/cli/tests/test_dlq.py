@@ -329,3 +329,28 @@ def test_a_replay_asks_with_the_number_of_messages(ask, dead):
     ask("dlq", "replay", dead, "--tag", "odd").assert_refused(
         2, f"Send 2 dead letters of {dead} again to the group {dead}? Standard input"
     )
+
+
+def test_an_interrupted_replay_names_the_command_that_goes_on(ask, suite, dead):
+    replay = OnTerminal("dlq", "replay", dead, "--rate", 1, "--yes", "-n", suite.namesrv)
+    replay.wait_for("sent 2 of 5 messages, ")
+    assert replay.interrupt() == 130
+    line = replay.shown.splitlines()[-1].rpartition("\x1b[K")[2]
+    sent = re.fullmatch(r"cometmq: interrupted: sent (\d) of 5 messages, (\d) left; .*", line)
+    assert sent is not None, replay.shown
+    assert int(sent[1]) + int(sent[2]) == 5
+    command = f"to go on: cometmq dlq replay {dead} --rate 1 -n {suite.namesrv} --yes"
+    assert line.endswith(f"; {command}")
+    rest = ask("dlq", "replay", dead, "--rate", 1, "--yes", "--json").json
+    assert (rest["messages"], rest["replayed_before"]) == (int(sent[2]), int(sent[1]))
+
+
+def test_an_interrupted_repetition_names_the_messages_that_are_left(suite, ask, topic, dead):
+    ask("topic", "create", f"{topic}-other", "--queues", 1)
+    options = ("--from-start", "--topic", f"{topic}-other", "--rate", 1, "-n", suite.namesrv)
+    replay = OnTerminal("dlq", "replay", dead, "--yes", *options)
+    replay.wait_for("sent 4 of 5 messages, ")
+    assert replay.interrupt() == 130
+    left = re.search(r"to go on: cometmq (.* --id \S+ --from-start) -n \S+ --yes\r", replay.shown)
+    assert left is not None, replay.shown
+    assert ask(*left[1].split(), "--yes", "--json").json["messages"] == 1

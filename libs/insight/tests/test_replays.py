@@ -11,7 +11,7 @@ from cometmq.client.message import MessageExt
 from cometmq.insight import replays
 from cometmq.insight.life import REPLAYS_MAX, replays_of
 from cometmq.insight.model import Unknown
-from cometmq.insight.replays import Choice, Pace, Replay, Replayed, replay_command
+from cometmq.insight.replays import Choice, Pace, Replay, Replayed, replay_command, rest_command
 from cometmq.remoting.errors import MessageIllegal, SystemBusy
 
 
@@ -127,6 +127,27 @@ def test_the_command_of_a_replay_selects_the_same_messages_at_another_time():
     times_of_1970 = Choice(None, None, None, None, 0, 0, None)
     found = replay_command("g", times_of_1970, topic=None, rate=None, is_ignored=False)
     assert found == "cometmq dlq replay g --since 0 --until 0"
+
+
+@pytest.mark.parametrize(
+    ("tag", "count_max", "topic", "is_ignored", "count", "options"),
+    [
+        (None, None, None, False, 99, ""),
+        ("odd", None, None, False, 99, " --tag odd"),  # those that were sent are looked up
+        (None, 100, None, False, 99, " --max 99"),
+        (None, None, "other", False, 99, " --topic other"),  # the position is kept
+        ("odd", None, "other", False, 2, " --topic other --id 0 --id 1 --from-start"),
+        (None, 9, None, True, 2, " --id 0 --id 1 --from-start"),
+        (None, None, None, True, 21, None),  # too many ids
+    ],
+)
+def test_the_command_for_the_rest_sends_only_the_rest(
+    tag, count_max, topic, is_ignored, count, options
+):
+    choice = Choice(tag, None, None, None, None, None, count_max)
+    left = [str(number) for number in range(count)]
+    found = rest_command("g", choice, left, topic=topic, rate=None, is_ignored=is_ignored)
+    assert found == ("" if options is None else f"cometmq dlq replay g{options}")
 
 
 async def test_the_pace_is_kept():

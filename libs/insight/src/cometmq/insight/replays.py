@@ -3,7 +3,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -27,6 +27,8 @@ SAVE_EVERY: Final = 100
 """Messages between two commits of a replay's position; after a kill, at most this many are
 sent again.
 """
+REST_IDS_MAX: Final = 20
+"""Messages that the command for the rest of a replay names by their ids."""
 LOOKED_UP_MAX: Final = 1_000
 """Number of dead letters that a dry run looks up; it counts further ones as never sent again."""
 
@@ -108,6 +110,30 @@ def replay_command(
     begin = ["--from-start"] if is_ignored else []
     given = [*pace, *target, *choice.options, *begin, *options]
     return command("dlq replay", group, options=given)
+
+
+def rest_command(
+    group: str,
+    choice: Choice,
+    left: Collection[str],
+    *,
+    topic: str | None,
+    rate: float | None,
+    is_ignored: bool,
+    options: Sequence[str] = (),
+) -> str:
+    """Return the command that sends the rest of a replay that was interrupted; empty if each would
+    begin again. `left` are the offset message ids of the rest.
+    """
+    is_remembered = not is_ignored and (topic is None or choice.is_everything)
+    if is_remembered and choice.count_max is not None:
+        choice = msgspec.structs.replace(choice, count_max=len(left))
+    elif not is_remembered:
+        if len(left) > REST_IDS_MAX:
+            return ""
+        choice, is_ignored = Choice(None, None, None, frozenset(left), None, None, None), True
+    given: dict[str, Any] = {"topic": topic, "rate": rate, "is_ignored": is_ignored}
+    return replay_command(group, choice, **given, options=options)
 
 
 def _ids_of(message: MessageExt) -> set[str]:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq dlq`: list, export and replay messages that consumer groups gave up on."""
 
+import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, BinaryIO, Final
@@ -11,7 +13,7 @@ from typing import Annotated, BinaryIO, Final
 import msgspec
 import typer
 
-from cometmq.cli.access import JOINED
+from cometmq.cli.access import ACCESS, JOINED, is_said
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm
 from cometmq.cli.input import has_content
 from cometmq.cli.lookup import known_group
@@ -38,7 +40,7 @@ from cometmq.client.message import MessageExt
 from cometmq.insight import times
 from cometmq.insight.life import replays_of
 from cometmq.insight.model import Unknown
-from cometmq.insight.replays import Choice, Pace, Replay, Replayed, as_object
+from cometmq.insight.replays import Choice, Pace, Replay, Replayed, as_object, rest_command
 from cometmq.insight.words import counted
 from cometmq.remoting.names import dead_letter_topic
 
@@ -48,6 +50,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 BODY_CHARS: Final = 60
 """Of a body, `show` prints this many characters."""
+AGAIN: Final = "the same command would begin again, and send those that were sent, too"
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -251,6 +254,7 @@ def export(  # one parameter per option
 @app.command()
 @with_option_sets
 def replay(  # noqa: PLR0913  # one parameter per option
+    ctx: typer.Context,
     group: Group,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
@@ -281,6 +285,8 @@ def replay(  # noqa: PLR0913  # one parameter per option
       cometmq dlq replay billing --tag paid --rate 100 --dry-run
     """
     target = topic or f"the group {group}"
+    is_named = is_said(ctx, "namesrv") or ACCESS.get().namesrv
+    options = [*(("-n", namesrv) if is_named else ()), *(("--yes",) if yes else ())]
     run = Replay(group, topic, pace=Pace(rate), is_dry=dry_run, left_out=_print_left_out)
 
     async def question(admin: AdminClient) -> None:
@@ -297,15 +303,19 @@ def replay(  # noqa: PLR0913  # one parameter per option
                 text = f"Send {counted(count, 'dead letter')} of {group} again to {target}?"
                 await confirm(text, is_confirmed=yes)
             begin = monotonic()
-            async with live(lambda: f"sent {shown_rate(len(run.sent), begin, count)}"):
-                await run.run(admin, choice, Replayed(admin, group, is_ignored=from_start))
+            rest = partial(
+                rest_command, group, choice, topic=topic, rate=rate, is_ignored=from_start,
+                options=options,
+            )  # fmt: skip
+            with _rest_on_failure(run, plan, rest):
+                async with live(lambda: f"sent {shown_rate(len(run.sent), begin, count)}"):
+                    await run.run(admin, choice, Replayed(admin, group, is_ignored=from_start))
         if run.skipped_count and not run.sent and not run.broken:
             print_notes([_all_sent_text(group, run.skipped_count)])
         else:
             _note_if_none(group, len(run.sent) + len(run.broken))
 
-    with _count_on_failure(run.sent):
-        ask(namesrv, question)
+    ask(namesrv, question)
     facts: dict[str, Cell] = {
         "group": group,
         "to": target,
@@ -349,13 +359,21 @@ def _note_if_none(group: str, count: int) -> None:
 
 
 @contextmanager
-def _count_on_failure(sent: list[str]) -> Iterator[None]:
-    """On any error, print how many messages had been sent, and the last of them."""
+def _rest_on_failure(
+    run: Replay, plan: Replay, command_of: Callable[[Collection[str]], str]
+) -> Iterator[None]:
+    """On any error or signal, print how many messages were sent, how many are left, and the command
+    that sends these.
+    """
     try:
         yield
-    except BaseException:
-        if sent:
-            print_notes([f"{counted(len(sent), 'message')} sent, the last one was {sent[-1]}"])
+    except BaseException as error:
+        done = {*run.sent, *run.broken}
+        left = [it for it in plan.sent if it not in done]
+        why = "interrupted: " if isinstance(error, asyncio.CancelledError) else ""
+        text = f"{why}sent {len(run.sent):,} of {counted(len(plan.sent), 'message')}"
+        how = f"to go on: {found}" if (found := command_of(left)) else AGAIN
+        print_notes([f"{text}, {len(left):,} left; {how}" if left else text])
         raise
 
 
