@@ -4,7 +4,7 @@
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -222,25 +222,27 @@ class Puller:
     async def _message(self, record: MessageRecord, queue: MessageQueue) -> MessageExt | None:
         """Return a record's message, or None if its body cannot be decompressed; log damage."""
         instance, broker_name = self._instance, queue.broker_name
-        place: dict[str, Any] = {
-            "topic": queue.topic,
-            "broker": broker_name,
-            "queue_id": queue.queue_id,
-            "queue_offset": record.queue_offset,
-        }
         try:
             body = await plain_body(record.body, record.sys_flag)
         except CorruptRecord as error:
-            message_id = record.unique_key or record.offset_message_id
             instance.log.error(  # noqa: TRY400  # a Log has these four methods
-                "message.unreadable", **place, message_id=message_id, error=describe(error)
+                "message.unreadable",
+                topic=queue.topic,
+                broker=broker_name,
+                queue_id=queue.queue_id,
+                queue_offset=record.queue_offset,
+                message_id=record.unique_key or record.offset_message_id,
+                error=describe(error),
             )
             return None
         message = received(record, broker_name, instance.namespace, body=body)
         if message.__class__ is DamagedMessage:
             instance.log.error(
                 "message.damaged",
-                **place,
+                topic=queue.topic,
+                broker=broker_name,
+                queue_id=queue.queue_id,
+                queue_offset=record.queue_offset,
                 message_id=message.message_id,
                 error=damage_text(message),
             )
