@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from cometmq.cli.consuming.lag import GROUP_COLUMNS, RARE_COLUMNS
+from cometmq.cli.tables import _layout
 from cometmq.client import (
     ConsumeFrom,
     ConsumeResult,
@@ -142,16 +144,45 @@ def test_lag_by_queue_and_by_group(ask, topic):
         assert queue["lag"] == queue["max"] - queue["committed"]
         assert (queue["seconds_behind"] > 0) == (queue["lag"] > 0)
     described = ask("group", "describe", group, "--json").json
-    assert (described["unread_messages"], described["unread_since"]) == (6, found["unread_since"])
-    assert found["unread_since"].startswith("20")
+    assert (described["unread_messages"], described["oldest_unread"]) == (6, found["oldest_unread"])
+    assert found["oldest_unread"].startswith("20")
     (row,) = [row for row in ask("lag", "--json").json if row["group"] == group]
-    assert (row["lag"], row["unread_since"]) == (6, found["unread_since"])
+    assert (row["lag"], row["oldest_unread"]) == (6, found["oldest_unread"])
+    for it in (found, described, row):
+        assert it["time_to_loss"] == "2 d 23 h"
+        assert 71 * 3_600 < it["time_to_loss_s"] < 72 * 3_600
     text = ask("lag", group).out
     assert f"{group}: 6 messages in " in text
-    since = found["unread_since"][:19].replace("T", " ")
+    since = found["oldest_unread"][:19].replace("T", " ")
     assert (
-        f" behind, unread since {since}Z, time to loss 2 d 23 h, no member is connected\n" in text
+        f" behind, oldest unread {since}Z, time to loss 2 d 23 h, no member is connected\n" in text
     )
+    (line,) = [it for it in ask("lag").out.splitlines() if it.startswith(f"{group} ")]
+    assert line.endswith(f"{since}Z  2 d 23 h")
+
+
+def test_the_list_of_groups_fits_on_80_columns():
+    since = "2026-11-20 10:00:00Z"
+    row = ["payments-billing-eu", "12", "1", "16", "1,234,567", "86,400.0", since, "2 d 23 h"]
+    columns = [it for it in GROUP_COLUMNS if it not in RARE_COLUMNS]
+    assert _layout([list(it) for it in zip(columns, row, strict=True)], 80) is not None
+
+
+def test_a_group_that_has_read_all_loses_nothing(ask, topic):
+    ask("produce", topic, "a")
+    group = f"{topic}-read"
+    args = ("-g", group, "--from", "first", "--timeout", 60)
+    assert ask("consume", topic, "--max", 1, *args).status == 0
+    rows = ask("lag", "--sort", "time to loss", "--json").json
+    (row,) = [row for row in rows if row["group"] == group]
+    for it in (
+        row,
+        ask("lag", group, "--json").json,
+        ask("group", "describe", group, "--json").json,
+    ):
+        assert (it["time_to_loss"], it["time_to_loss_s"]) == ("never", None)
+    known_s = [it["time_to_loss_s"] for it in rows if it["time_to_loss_s"] is not None]
+    assert known_s == sorted(known_s)
 
 
 def test_a_group_in_use_is_deleted_only_by_force(ask, member):

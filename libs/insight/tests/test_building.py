@@ -5,9 +5,9 @@ import msgspec
 import pytest
 
 from cometmq.insight.asking import Queue, Turns
+from cometmq.insight.consumer_groups import NO_AGE, NOT_AGED, NOT_KEPT, loss_words
 from cometmq.insight.history import History
 from cometmq.insight.model import Snapshot, TopicKind, Trouble, Unknown, Unreachable, known
-from cometmq.insight.rules.consuming import retention_s
 from cometmq.remoting.bodies.connections import ProducerInfo
 from cometmq.remoting.bodies.topic_config import TopicConfig
 
@@ -167,7 +167,9 @@ def test_numbers_too_long_for_a_figure_are_unknown(digits):
     state = found.brokers[0].state
     assert (state.disk.total_bytes, state.epoch) == (None, None)
     assert isinstance(state.memory, Unknown)
-    assert retention_s(found) is None
+    told = msgspec.structs.replace(answers.master, oldest_unread_ms={"T@G": NOW_MS})
+    answers = msgspec.structs.replace(answers, master=told)
+    assert seen(answers).group("G").loss_s == NOT_KEPT
 
 
 def test_a_snapshot_survives_json():
@@ -215,6 +217,27 @@ def test_the_oldest_unread_message_of_all_brokers_counts():
     half = seen(aged({"T@G": NOW_MS - 9_000}), aged({})).group("G")
     assert isinstance(half.behind_s, Unknown)
     assert isinstance(seen(aged(None)).group("G").behind_s, Unknown)
+
+
+def test_the_time_to_loss_is_that_of_the_broker_that_deletes_first():
+    def loss(*brokers):
+        answers = [
+            msgspec.structs.replace(aged(ages), settings={"fileReservedTime": hours})
+            for ages, hours in brokers
+        ]
+        return seen(*answers).group("G").loss_s
+
+    old, new = {"T@G": NOW_MS - 7_200_000}, {"T@G": NOW_MS - 1_000}
+    assert loss((old, "72")) == 70 * 3_600
+    assert loss((old, "72"), (new, "1")) == 3_599
+    assert loss((old, "1")) == 0
+    assert loss((old, "72"), ({}, "72")) == NOT_AGED
+    assert loss((None, "72")) == NO_AGE
+    assert loss((old, "72"), (new, "")) == NOT_KEPT
+    read = master(groups=["G"], offsets={"T@G": {0: 50}})
+    assert seen(read).group("G").loss_s is None
+    words = [loss_words(it) for it in (None, NOT_AGED, 0.0, 252_000.0)]
+    assert words == ["never", "unknown", "0 s", "2 d 22 h"]
 
 
 def test_memory_is_divided_among_its_parts():

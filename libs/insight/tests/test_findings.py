@@ -301,6 +301,14 @@ def test_a_stopped_group_says_how_long_its_oldest_message_waits():
     assert found.since == Since(NOW_MS - 4_210_000)
 
 
+def test_a_stopped_group_says_when_it_will_lose_messages_if_that_is_soon():
+    for hours, text in (("3", ", the first of which is deleted in 2 h 58 min"), ("72", " old")):
+        told = reader(online=False, settings={"fileReservedTime": hours})
+        late = telling(told, oldest_unread_ms={"T@G": NOW_MS - 120_000})
+        (found,) = [it for it in findings(seen(late)) if it.rule == "group-stopped"]
+        assert found.text.endswith(text)
+
+
 def test_a_group_that_is_known_to_be_stuck_is_reported_once():
     late = telling(reader(20), oldest_unread_ms={"T@G": NOW_MS - 150_000})
     for looks, rule in ((1, "group-behind"), (3, "group-stuck")):

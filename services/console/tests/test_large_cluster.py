@@ -20,7 +20,7 @@ from cometmq.insight.model import (
     Unknown,
 )
 
-from .desks import ADMIN, snapshot
+from .desks import ADMIN, JSON, snapshot
 
 TOPICS, GROUPS, BROKERS = 1_000, 2_000, 20
 BUDGET_S = 0.1
@@ -132,6 +132,28 @@ async def test_a_time_that_no_broker_tells_has_no_column(large):
     page = await large.web.get("/topics?sort=last")
     assert page.status_code == 200
     assert "Last message" not in page.text
+
+
+async def test_the_list_of_groups_says_when_messages_will_be_lost(sites):
+    site = sites()
+    losses = (None, Unknown("broker-b does not tell"), 0.0, 3_600.0, 200_000.0)
+    groups = [msgspec.structs.replace(group(at), loss_s=it) for at, it in enumerate(losses)]
+    site.snapshot = snapshot(site.clock, groups=groups)
+    page = await site.web.get("/groups?sort=loss")
+    cells = re.findall(r'<td class="([^"]*)" data-title="Time to loss">(.*?)</td>', page.text)
+    assert [(kinds.split()[1:], text) for kinds, text in cells] == [
+        (["bad"], "0 s"),
+        (["bad"], "1 h"),
+        ([], "2 d 7 h"),
+        ([], "never"),
+        ([], '<span class="unknown" title="broker-b does not tell">unknown</span>'),
+    ]
+    data = (await site.web.get("/groups?sort=loss", headers=JSON)).json()["data"]
+    unknown = {"type": "unknown", "reason": "broker-b does not tell"}
+    assert {it["name"]: it["loss_s"] for it in data} == {
+        "group-0000": None, "group-0001": unknown, "group-0002": 0.0, "group-0003": 3_600.0,
+        "group-0004": 200_000.0,
+    }  # fmt: skip
 
 
 async def test_unknown_empty_and_zero_look_different(sites):

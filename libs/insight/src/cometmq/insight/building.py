@@ -15,7 +15,7 @@ from typing import Final
 from cometmq.client.admin.figures import BrokerFigures, read_figures
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.insight.asking import BrokerAnswers, MasterAnswers, Queues
-from cometmq.insight.consumer_groups import Parts, build_groups
+from cometmq.insight.consumer_groups import Parts, build_groups, kept_s
 from cometmq.insight.history import RATE_UNKNOWN, History, Place, Sample
 from cometmq.insight.memory import memory_of
 from cometmq.insight.model import (
@@ -72,7 +72,12 @@ def build(
     disagreements = {
         name: [text] for _, answers in masters for name, text in answers.disagreements.items()
     }
-    parts = Parts(masters, absent, history.earlier(now_ms), now_ms, disagreements)
+    kept = {
+        place.name: None if isinstance(it.settings, Unknown) else kept_s(it.settings)
+        for place, it in outcomes
+        if not isinstance(it, Unreachable) and it.master is not None
+    }
+    parts = Parts(masters, absent, history.earlier(now_ms), now_ms, disagreements, kept)
     groups = _untold(it.offsets for _, it in masters) or build_groups(parts)
     topics = _untold(it.topics for _, it in masters) or _topics(
         parts, groups, _reserved(it for it, _ in outcomes)

@@ -11,15 +11,19 @@ from cometmq.insight.asking import NOT_TOLD, MasterAnswers, Queue
 from cometmq.insight.history import RATE_UNKNOWN, Sample
 from cometmq.insight.members import is_ours
 from cometmq.insight.model import Group, GroupTopic, Member, Subscription, Unknown
+from cometmq.insight.words import lasting
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.overview import QueueEnds
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.integers import whole
 from cometmq.remoting.names import dead_letter_topic, retry_topic
 from cometmq.remoting.progress import lost, unread
 
 NO_AGE: Final = Unknown("the broker does not report ages; cometmq lag GROUP measures them")
 NOT_AGED: Final = Unknown("not measured yet: the broker measures ages while somebody looks")
+NOT_KEPT: Final = Unknown("the broker does not tell how long it keeps messages (fileReservedTime)")
 OWN_OFFSETS: Final = Unknown("the members keep their own offsets (BROADCASTING)")
+_HOUR_S: Final = 3_600
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -31,6 +35,8 @@ class Parts(msgspec.Struct, frozen=True):
     earlier: Sample | None
     now_ms: int
     disagreements: Mapping[str, Sequence[str]]
+    kept_s: Mapping[str, float | None]
+    """How long each broker keeps messages; None if it does not tell."""
 
 
 class _Sum(msgspec.Struct, gc=False):
@@ -48,6 +54,31 @@ class _Sum(msgspec.Struct, gc=False):
     """When the oldest unread message was stored; 0 if nothing is unread."""
     unaged: Unknown | None = None
     """Why the age is not known."""
+    lost_ms: float | None = None
+    """When the oldest unread message may be deleted; None if nothing is unread."""
+    unkept: Unknown | None = None
+    """Why that time is not known."""
+
+
+def kept_s(settings: Mapping[str, str]) -> float | None:
+    """Return how long a broker keeps messages, by its settings; None if these do not tell. A full
+    disk deletes messages earlier.
+    """
+    hours = whole(settings.get("fileReservedTime", ""))
+    return None if hours is None else hours * _HOUR_S
+
+
+def loss_words(loss_s: float | Unknown | None) -> str:
+    """Return the time until unread messages may be deleted, as all lists of groups show it."""
+    if loss_s is None:
+        return "never"
+    return "unknown" if isinstance(loss_s, Unknown) else lasting(loss_s)
+
+
+def loss_facts(loss_s: float | Unknown | None) -> dict[str, str | float | None]:
+    """Return the time to loss in words and in seconds; these are null if it is unknown or never."""
+    known_s = None if isinstance(loss_s, Unknown) else loss_s
+    return {"time_to_loss": loss_words(loss_s), "time_to_loss_s": known_s}
 
 
 def build_groups(parts: Parts) -> list[Group]:
@@ -79,12 +110,14 @@ def _sums(parts: Parts) -> dict[str, dict[str, _Sum]]:
             topics.setdefault(retries, _Sum())
         for topic, total in topics.items():
             key = f"{topic}@{group}"
-            for _, answers in parts.masters:
-                _add(total, answers, topic, key)
+            for broker, answers in parts.masters:
+                _add(total, answers, topic, key, parts.kept_s.get(broker))
     return found
 
 
-def _add(total: _Sum, answers: MasterAnswers, topic: str, key: str) -> None:
+def _add(
+    total: _Sum, answers: MasterAnswers, topic: str, key: str, broker_kept_s: float | None
+) -> None:
     """Add the queues of one broker; a queue without an offset counts as not consumed."""
     queues = answers.queues.get(topic)
     config = None if isinstance(answers.topics, Unknown) else answers.topics.get(topic)
@@ -103,16 +136,21 @@ def _add(total: _Sum, answers: MasterAnswers, topic: str, key: str) -> None:
     for queue_id, queue in queues.items():
         _add_queue(total, offsets.get(queue_id), queue, queue_id, config)
     if total.lag > before:
-        _add_age(total, answers, key)
+        _add_age(total, answers, key, broker_kept_s)
 
 
-def _add_age(total: _Sum, answers: MasterAnswers, key: str) -> None:
+def _add_age(total: _Sum, answers: MasterAnswers, key: str, broker_kept_s: float | None) -> None:
     if answers.oldest_unread_ms is None:
         total.unaged = NO_AGE
     elif (oldest_ms := answers.oldest_unread_ms.get(key)) is None:
         total.unaged = total.unaged or NOT_AGED
     else:
         total.oldest_ms = min(total.oldest_ms or oldest_ms, oldest_ms)
+        if broker_kept_s is None:
+            total.unkept = NOT_KEPT
+        else:
+            lost_ms = oldest_ms + broker_kept_s * 1_000
+            total.lost_ms = lost_ms if total.lost_ms is None else min(total.lost_ms, lost_ms)
 
 
 def _add_queue(
@@ -173,6 +211,7 @@ def _group(
         disagreements=parts.disagreements.get(name, ()),
         retry_backlog=next((it.lag for it in topics if it.topic == own), 0),
         missing_brokers=parts.absent,
+        loss_s=OWN_OFFSETS if is_broadcast else _loss(sums.values(), parts.now_ms),
     )
 
 
@@ -180,6 +219,16 @@ def _age(total: _Sum, now_ms: int) -> float | Unknown:
     if not total.lag:
         return 0.0
     return total.unaged or max(0, now_ms - total.oldest_ms) / 1_000
+
+
+def _loss(sums: Iterable[_Sum], now_ms: int) -> float | Unknown | None:
+    lost_ms: list[float] = []
+    for it in sums:
+        if missing := it.untold or it.unaged or it.unkept:
+            return missing
+        if it.lost_ms is not None:
+            lost_ms.append(it.lost_ms)
+    return max(0.0, min(lost_ms) - now_ms) / 1_000 if lost_ms else None
 
 
 def _total(lags: Iterable[int | Unknown]) -> int | Unknown:

@@ -239,6 +239,10 @@ class Group(msgspec.Struct, frozen=True, gc=False):
     """How the members' subscriptions differ."""
     missing_brokers: Sequence[str] = ()
     """The brokers without which the figures are lower bounds."""
+    loss_s: float | Unknown | None = Unknown("no broker reports it")
+    """The time until its oldest unread message may be deleted for its age; None if nothing is
+    unread.
+    """
 
     @property
     def is_broadcasting(self) -> bool:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -17,6 +18,8 @@ from cometmq.client.admin import AdminClient, QueueLag
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.offsets import lags_in
 from cometmq.client.clock import wall_ms
+from cometmq.insight.consumer_groups import NOT_KEPT, kept_s
+from cometmq.insight.model import Unknown
 from cometmq.insight.words import command, counted
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import ConsumeStats
@@ -29,6 +32,8 @@ from cometmq.remoting.errors import (
 )
 from cometmq.remoting.names import PARKED_TOPIC, SCHEDULE_TOPIC, retry_topic
 from cometmq.remoting.progress import lost, position, unread
+
+NOT_READ: Final = Unknown("the oldest unread message of a queue cannot be read")
 
 
 class QueueState(msgspec.Struct, frozen=True):
@@ -302,27 +307,33 @@ def _remedy(group: str, topic: str) -> str:
     return command("group reset", group, topic, options=("--to", "first"))
 
 
-async def time_to_loss(admin: AdminClient, states: Sequence[QueueState]) -> float | None:
-    """Return the seconds until the oldest unread message may be deleted; None if nothing is unread
-    or a broker does not tell how long it keeps messages. A full disk deletes them earlier.
+async def time_to_loss(
+    admin: AdminClient, states: Sequence[QueueState], kept: dict[str, float | None] | None = None
+) -> float | Unknown | None:
+    """Return the seconds until the oldest unread message may be deleted for its age; None if
+    nothing is unread.
+
+    `kept` saves a request per broker if it is given for several groups.
     """
     left: list[float] = []
-    hours: dict[str, float | None] = {}
+    kept = {} if kept is None else kept
     for state in states:
-        if not state.lag or state.behind_s is None:
+        if not state.lag:
             continue
+        if state.behind_s is None:
+            return NOT_READ
         name = state.queue.broker_name
-        if name not in hours:
-            hours[name] = await _reserved_hours(admin, name)
-        kept = hours[name]
-        if kept is not None:
-            left.append(max(0.0, kept * 3_600 - state.behind_s))
+        if name not in kept:
+            kept[name] = await _kept_s(admin, name)
+        if (lasts_s := kept[name]) is None:
+            return NOT_KEPT
+        left.append(max(0.0, lasts_s - state.behind_s))
     return min(left, default=None)
 
 
-async def _reserved_hours(admin: AdminClient, name: str) -> float | None:
+async def _kept_s(admin: AdminClient, name: str) -> float | None:
     masters = await admin.masters()
     try:
-        return float((await masters[name].config())["fileReservedTime"])
-    except (CometError, KeyError, ValueError):
+        return kept_s(await masters[name].config())
+    except (CometError, KeyError):
         return None

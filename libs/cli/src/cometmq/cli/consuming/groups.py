@@ -29,12 +29,15 @@ from cometmq.client.admin.known_groups import check_deletable, with_offsets_only
 from cometmq.client.errors import ClientError
 from cometmq.client.message import check_group
 from cometmq.insight import times
+from cometmq.insight.consumer_groups import OWN_OFFSETS, loss_facts
 from cometmq.insight.members import GroupMembers, is_ours, members_of
+from cometmq.insight.model import Unknown
 from cometmq.insight.queue_states import (
     QueueState,
     missed_notes,
     missing_level_notes,
     queue_states,
+    time_to_loss,
     topics_by_group,
     unread_since_ms,
     waiting_in,
@@ -120,16 +123,19 @@ def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
       cometmq group describe billing
     """
 
-    async def question(admin: AdminClient) -> tuple[GroupMembers, list[QueueState], list[str]]:
+    async def question(
+        admin: AdminClient,
+    ) -> tuple[GroupMembers, list[QueueState], float | Unknown | None, list[str]]:
         members = await members_of(admin, group, await known_group(admin, group))
         states = await queue_states(admin, group)
         notes = missed_notes(group, states)
         topics = {state.queue.topic for state in states}
         notes += await unread_notes(admin, topics, waiting_in(states))
         notes += await missing_level_notes(admin)
-        return members, states, notes + _duplicate_notes(members)
+        loss_s = await time_to_loss(admin, states)
+        return members, states, loss_s, notes + _duplicate_notes(members)
 
-    found, states, notes = ask(namesrv, question)
+    found, states, loss_s, notes = ask(namesrv, question)
     print_notes(notes)
     connections: list[dict[str, Cell]] = []
     subscriptions: list[dict[str, Cell]] = []
@@ -147,11 +153,11 @@ def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
             {"topic": topic, "type": wanted.expression_type, "expression": wanted.sub_string}
             for topic, wanted in sorted(found.online.subscription_table.items())
         ]
-    facts = {**_facts(found), **_progress(found, states)}
+    facts = {**_facts(found), **_progress(found, states, loss_s)}
     if as_json:
         print_json({**facts, "members": connections, "subscriptions": subscriptions})
         return
-    print_facts(facts, as_json=False)
+    print_facts({name: it for name, it in facts.items() if name != "time_to_loss_s"}, as_json=False)
     if found.online is None:
         say("No member is connected.")
         return
@@ -173,14 +179,17 @@ def _facts(found: GroupMembers) -> dict[str, Cell]:
     }
 
 
-def _progress(found: GroupMembers, states: Sequence[QueueState]) -> dict[str, Cell]:
+def _progress(
+    found: GroupMembers, states: Sequence[QueueState], loss_s: float | Unknown | None
+) -> dict[str, Cell]:
     """Return how far the group is behind; members that broadcast keep their own offsets."""
     if found.model == "BROADCASTING":
-        return {"unread_messages": None, "unread_since": None}
+        return {"unread_messages": None, "oldest_unread": None, **loss_facts(OWN_OFFSETS)}
     since_ms = unread_since_ms(states)
     return {
         "unread_messages": sum(it.lag for it in states),
-        "unread_since": None if since_ms is None else times.shown(since_ms),
+        "oldest_unread": None if since_ms is None else times.shown(since_ms),
+        **loss_facts(loss_s),
     }
 
 

@@ -34,7 +34,9 @@ from cometmq.cli.verbs.topic_changes import check_exists, unread_notes
 from cometmq.cli.watching import Every, watch
 from cometmq.client.admin.known_groups import known_groups
 from cometmq.insight import times
+from cometmq.insight.consumer_groups import loss_facts, loss_words
 from cometmq.insight.members import is_ours, members_of
+from cometmq.insight.model import Unknown
 from cometmq.insight.queue_states import (
     QueueState,
     missed_notes,
@@ -54,10 +56,13 @@ QUEUE_COLUMNS: Final = (
 LOOKS_MAX: Final = 50
 """Looks in the plot of `--watch`."""
 GROUP_COLUMNS: Final = (
-    "Group", "Members", "Topics", "Queues", "Lag", "Skips", "Seconds behind", "Unread since",
+    "Group", "Members", "Topics", "Queues", "Lag", "Skips", "Seconds behind", "Oldest unread",
+    "Time to loss",
 )  # fmt: skip
 MISSING_COLUMN: Final = "Missing brokers"
 """Names the brokers without which a group's figures are lower bounds."""
+RARE_COLUMNS: Final = frozenset({"Skips", MISSING_COLUMN})
+"""Columns that the table of groups has only if one of its cells says something."""
 
 Ask = Callable[[Callable[[CommandAdmin], Awaitable[Any]]], Any]
 """Runs a query against the cluster."""
@@ -94,9 +99,10 @@ def lag(  # noqa: PLR0913  # one parameter per option
     The exit status is 1 if brokers or groups had to be left out; they are named in the output. The
     figures of a group with missing brokers are lower bounds.
 
-    Unread since is when the oldest unread message was stored; the time to loss of a group ends when
-    that may be deleted for its age (fileReservedTime). The column Skips counts messages that
-    the group will never read, because its committed offset is beyond the end of the queue.
+    Oldest unread is when the oldest unread message was stored, not when the group stopped reading.
+    The time to loss ends when it may be deleted for its age (fileReservedTime); it is "never" if
+    nothing is unread. Skips are messages that the group will never read, because its committed
+    offset is beyond the end of the queue.
 
     \b
     EXAMPLE
@@ -148,7 +154,7 @@ def _group_view(
 
     async def question(
         admin: CommandAdmin,
-    ) -> tuple[list[QueueState], int, float | None, list[str], list[str], str]:
+    ) -> tuple[list[QueueState], int, float | Unknown | None, list[str], list[str], str]:
         config = await known_group(admin, group)
         if topic is not None:
             await check_exists(admin, topic)
@@ -176,9 +182,9 @@ def _group_view(
         rows = rows if at is None else sorted_rows(rows, at)
         if as_json:
             queues = as_objects(QUEUE_COLUMNS, rows)
-            facts = {
+            facts: dict[str, Cell] = {
                 "group": group, "members": members, "lag": total, "skips": skips,
-                "seconds_behind": behind_s, "unread_since": since, "time_to_loss_s": loss_s,
+                "seconds_behind": behind_s, "oldest_unread": since, **loss_facts(loss_s),
             }  # fmt: skip
             print_json({**facts, "missing_brokers": missing, "queues": queues})
         else:
@@ -225,6 +231,48 @@ def _write_report(
     print_notes(notes)
 
 
+Losses = dict[str, float | Unknown | None]
+"""The time to loss of each group."""
+
+
+async def _ask_groups(
+    topic: str | None, admin: CommandAdmin
+) -> tuple[Sequence[Sequence[Cell]], Losses, list[str]]:
+    """Return a row for each group, the exact time to loss of each, and notes about them."""
+    notes: list[str] = []
+    kept_s: dict[str, float | None] = {}
+    losses: Losses = {}
+    rows: list[list[Cell]] = []
+    consumed: set[str] = set()
+    waiting = Counter[MessageQueue]()
+    absent = AbsentBrokers(admin)
+    if topic is not None:
+        await check_exists(admin, topic)
+    for group, config in (await known_groups(admin)).items():
+        if not is_ours(group):
+            continue
+        try:
+            states = await queue_states(admin, group, topic)
+            topics = {state.queue.topic for state in states}
+            members = await members_of(admin, group, config) if states or absent.names else None
+            subscribed = members.topics if members is not None else set()
+            missing = await absent.of(group, topics | subscribed, topic)
+        except CometError as error:
+            note_left_out(group, error)
+            continue
+        if members is not None and (states or missing):
+            counts = [members.count, len(topics), len(states)]
+            loss_s = losses[group] = await time_to_loss(admin, states, kept_s)
+            known_s = None if isinstance(loss_s, Unknown) else loss_s
+            rows.append([group, *counts, *_total(states), known_s, missing])
+            notes.extend(missed_notes(group, states))
+            consumed |= topics
+            waiting |= Counter(waiting_in(states))
+    notes.extend(await unread_notes(admin, consumed, waiting))
+    notes.extend(await missing_level_notes(admin))
+    return rows, losses, notes
+
+
 def _groups_view(
     ask_all: Ask,
     *,
@@ -234,50 +282,41 @@ def _groups_view(
     at: int | None,
 ) -> Callable[[], None]:
     """Ask for the lag of all groups; return a function that prints it, by the column `at`."""
-    notes: list[str] = []
-
-    async def question(admin: CommandAdmin) -> list[list[Cell]]:
-        rows: list[list[Cell]] = []
-        consumed: set[str] = set()
-        waiting = Counter[MessageQueue]()
-        absent = AbsentBrokers(admin)
-        if topic is not None:
-            await check_exists(admin, topic)
-        for group, config in (await known_groups(admin)).items():
-            if not is_ours(group):
-                continue
-            try:
-                states = await queue_states(admin, group, topic)
-                topics = {state.queue.topic for state in states}
-                members = await members_of(admin, group, config) if states or absent.names else None
-                subscribed = members.topics if members is not None else set()
-                missing = await absent.of(group, topics | subscribed, topic)
-            except CometError as error:
-                note_left_out(group, error)
-                continue
-            if members is not None and (states or missing):
-                counts = [members.count, len(topics), len(states)]
-                rows.append([group, *counts, *_total(states), missing])
-                notes.extend(missed_notes(group, states))
-                consumed |= topics
-                waiting |= Counter(waiting_in(states))
-        notes.extend(await unread_notes(admin, consumed, waiting))
-        notes.extend(await missing_level_notes(admin))
-        return rows
-
+    rows, losses, notes = ask_all(partial(_ask_groups, topic))
     worst_first = GROUP_COLUMNS.index("Lag") if at is None else at
-    rows = sorted_rows(ask_all(question), worst_first)
+    is_loss = worst_first == GROUP_COLUMNS.index("Time to loss")  # the shortest is the worst
+    rows = sorted_rows(rows, worst_first, is_reversed=is_loss)
 
     def show() -> None:
-        empty = f"no consumer group has offsets{_inside(topic)} yet"
-        if as_json or any(row[-1] for row in rows):
-            print_rows((*GROUP_COLUMNS, MISSING_COLUMN), rows, as_json=as_json)
+        if as_json:
+            objects = as_objects((*GROUP_COLUMNS, MISSING_COLUMN), rows)
+            print_json([it | loss_facts(losses[str(it["group"])]) for it in objects])
         else:
-            print_rows(GROUP_COLUMNS, [row[:-1] for row in rows], as_json=False, empty=empty)
-            _plot(trend, sum(_lag_of(row) for row in rows))
+            shown = [_shown(row, losses[str(row[0])]) for row in rows]
+            _print_groups(shown, f"no consumer group has offsets{_inside(topic)} yet")
+            if not any(row[-1] for row in rows):
+                _plot(trend, sum(_lag_of(row) for row in rows))
         print_notes(notes)
 
     return show
+
+
+def _print_groups(rows: Sequence[Sequence[Cell]], empty: str) -> None:
+    columns = (*GROUP_COLUMNS, MISSING_COLUMN)
+    kept = [
+        at
+        for at, column in enumerate(columns)
+        if column not in RARE_COLUMNS or any(row[at] for row in rows)
+    ]
+    cells = [[row[at] for at in kept] for row in rows]
+    print_rows([columns[at] for at in kept], cells, as_json=False, empty=empty)
+
+
+def _shown(row: Sequence[Cell], loss_s: float | Unknown | None) -> list[Cell]:
+    """Return a row as the table shows it: times in two words, so that it fits on 80 columns."""
+    *others, since, _, missing = row
+    second = f"{since[:19].replace('T', ' ')}Z" if isinstance(since, str) else None
+    return [*others, second, loss_words(loss_s), missing]
 
 
 def _plot(trend: deque[float | None], total: int) -> None:
@@ -308,7 +347,11 @@ def note_left_out(group: str, error: object) -> None:
 
 
 def _title(
-    group: str, states: list[QueueState], members: int, missing: list[str], loss_s: float | None
+    group: str,
+    states: list[QueueState],
+    members: int,
+    missing: list[str],
+    loss_s: float | Unknown | None,
 ) -> str:
     """Return the heading of a group's queues; without the missing brokers, the lag is a lower
     bound.
@@ -322,9 +365,9 @@ def _title(
     if behind_s:
         parts.append(f"{lasting(behind_s)} behind")
     if (since_ms := unread_since_ms(states)) is not None:
-        parts.append(f"unread since {moment(since_ms)}")
+        parts.append(f"oldest unread {moment(since_ms)}")
     if loss_s is not None:
-        parts.append(f"time to loss {lasting(loss_s)}")
+        parts.append(f"time to loss {loss_words(loss_s)}")
     if not members:
         parts.append("no member is connected")
     return ", ".join(parts)
@@ -332,7 +375,7 @@ def _title(
 
 def _total(states: list[QueueState]) -> tuple[int, int, float | None, str | None]:
     """Return how many messages the groups are behind, how many they will skip, the seconds behind,
-    and since when.
+    and when the oldest unread message was stored.
     """
     behind = [state.behind_s for state in states if state.behind_s is not None]
     lag, since_ms = sum(state.lag for state in states), unread_since_ms(states)

@@ -7,26 +7,12 @@ from typing import Final
 from cometmq.insight.finding import Condition, Severity
 from cometmq.insight.history import History
 from cometmq.insight.model import Group, Since, Snapshot, Unknown, known
-from cometmq.insight.rules.brokers import states
 from cometmq.insight.words import command, counted, lasting, listed
-from cometmq.remoting.integers import whole
 
 STUCK_S: Final = 120
 """A group with unread messages whose offsets do not move for this time is stuck."""
 GROWS_S: Final = 300
 LOSS_SOON_S: Final = 86_400
-_HOUR_S: Final = 3_600
-
-
-def retention_s(snapshot: Snapshot) -> float | None:
-    """Return the shortest time for which a master keeps messages; None if no master reports it."""
-    kept_s = [
-        hours * _HOUR_S
-        for broker, state in states(snapshot)
-        if broker.is_master
-        and (hours := whole((state.settings or {}).get("fileReservedTime", ""))) is not None
-    ]
-    return min(kept_s, default=None)
 
 
 def _read(snapshot: Snapshot) -> Iterator[Group]:
@@ -71,7 +57,6 @@ def lost(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
 
 def stopped(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
     """Find groups with unread messages and without members."""
-    kept_s = retention_s(snapshot)
     for group in _read(snapshot):
         if _lag(group) and not isinstance(group.members, Unknown) and not group.members:
             yield _condition(
@@ -79,7 +64,7 @@ def stopped(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
                 Severity.WARNING,
                 group,
                 f"{group.name} has no member, and {counted(_lag(group), 'unread message')}"
-                f"{_age(group)}{_loss(kept_s, group)}",
+                f"{_age(group)}{_loss(group)}",
                 "start a member, or delete the group if it is no longer used",
                 "lag-grows.md",
                 _unread_since(snapshot, group),
@@ -102,7 +87,6 @@ def _age(group: Group) -> str:
 
 def stuck(snapshot: Snapshot, history: History) -> Iterator[Condition]:
     """Find groups with members and unread messages whose offsets do not move."""
-    kept_s = retention_s(snapshot)
     for group in _read(snapshot):
         seen = history.progress.get(group.name)
         if not group.members or isinstance(group.members, Unknown) or seen is None:
@@ -115,7 +99,7 @@ def stuck(snapshot: Snapshot, history: History) -> Iterator[Condition]:
                 text=(
                     f"{group.name} has {counted(len(group.members), 'member')} but commits"
                     f" nothing, with {counted(_lag(group), 'unread message')}{_age(group)}"
-                    f"{_loss(kept_s, group)}"
+                    f"{_loss(group)}"
                 ),
                 remedy="look at what its members do: the stacks on its page, and their logs",
                 runbook="lag-grows.md",
@@ -127,7 +111,6 @@ def stuck(snapshot: Snapshot, history: History) -> Iterator[Condition]:
 
 def lag_grows(snapshot: Snapshot, history: History) -> Iterator[Condition]:
     """Find groups that read more slowly than messages arrive."""
-    kept_s = retention_s(snapshot)
     for group in _read(snapshot):
         seen = history.progress.get(group.name)
         if not group.members or isinstance(group.members, Unknown) or seen is None:
@@ -143,7 +126,7 @@ def lag_grows(snapshot: Snapshot, history: History) -> Iterator[Condition]:
                 subject=group.name,
                 text=(
                     f"the lag of {group.name} grows: {seen.lag_at_first:,} unread messages have"
-                    f" become {seen.lag:,}{_loss(kept_s, group)}"
+                    f" become {seen.lag:,}{_loss(group)}"
                 ),
                 remedy="add members up to one per queue, or make the listeners faster",
                 runbook="lag-grows.md",
@@ -159,7 +142,6 @@ def behind(snapshot: Snapshot, history: History) -> Iterator[Condition]:
     They read slowly, or there is only one snapshot, which cannot show whether they read at all.
     """
     told = {it.subject for rule in (stuck, lag_grows) for it in rule(snapshot, history)}
-    kept_s = retention_s(snapshot)
     for group in _read(snapshot):
         if isinstance(group.behind_s, Unknown) or group.behind_s < STUCK_S:
             continue
@@ -174,7 +156,7 @@ def behind(snapshot: Snapshot, history: History) -> Iterator[Condition]:
                 text=(
                     f"{group.name} has {counted(len(group.members), 'member')}, and"
                     f" {counted(_lag(group), 'unread message')}{_age(group)}{pace}"
-                    f"{_loss(kept_s, group)}"
+                    f"{_loss(group)}"
                 ),
                 remedy=remedy,
                 runbook="lag-grows.md",
@@ -282,10 +264,9 @@ def _lag(group: Group) -> int:
     return 0 if isinstance(group.lag, Unknown) else group.lag
 
 
-def _loss(kept_s: float | None, group: Group) -> str:
+def _loss(group: Group) -> str:
     """Return when the first unread message is deleted because of its age, if that is soon."""
-    behind = group.behind_s
-    if kept_s is None or isinstance(behind, Unknown) or not behind:
+    left_s = group.loss_s
+    if left_s is None or isinstance(left_s, Unknown) or left_s > LOSS_SOON_S:
         return ""
-    left_s = max(0.0, kept_s - behind)
-    return f", the first of which is deleted in {lasting(left_s)}" if left_s <= LOSS_SOON_S else ""
+    return f", the first of which is deleted in {lasting(left_s)}"

@@ -14,8 +14,10 @@ from cometmq.console.web.cells import duration, number, rate
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
+from cometmq.insight.consumer_groups import loss_facts, loss_words
 from cometmq.insight.model import Group, Member, Snapshot, TopicKind, Unknown, known
 from cometmq.insight.queue_states import QueueState, queue_states, time_to_loss, unread_since_ms
+from cometmq.insight.rules.consuming import LOSS_SOON_S
 from cometmq.insight.words import command
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
@@ -41,6 +43,9 @@ def columns(view: View, snapshot: Snapshot) -> list[Column[Group]]:
         Column("lag", "Lag", lambda it: it.lag, "number", help="Messages that it has not read"),
         Column("behind", "Behind", lambda it: it.behind_s, "duration",
                help="Age of its oldest unread message"),
+        Column("loss", "Time to loss", lambda it: loss(it.loss_s), "loss",
+               tone=lambda it: _loss_tone(it.loss_s),
+               help="Until its oldest unread message may be deleted for its age"),
         Column("members", "Members", member_count, "number"),
         Column("out", "Out", lambda it: it.out_per_s, "rate", help="Messages read per second"),
         Column("retried", "Retried", retried, "rate",
@@ -55,6 +60,17 @@ def columns(view: View, snapshot: Snapshot) -> list[Column[Group]]:
         Column("model", "Model", lambda it: (it.model or "").lower() or None),
         Column("note", "Note", lambda it: note_in(notes, it.name)),
     ]  # fmt: skip
+
+
+def loss(loss_s: float | Unknown | None) -> float | Unknown | str:
+    """Return the time to loss as a cell shows it: `never`, unknown and zero look different."""
+    return loss_words(None) if loss_s is None else loss_s
+
+
+def _loss_tone(loss_s: float | Unknown | None) -> str:
+    if loss_s is None or isinstance(loss_s, Unknown):
+        return ""
+    return "bad" if loss_s <= LOSS_SOON_S else ""
 
 
 def member_count(group: Group) -> int | Unknown:
@@ -149,14 +165,16 @@ async def group(view: View) -> Shown:
     ]
     states = await queue_states(view.admin(), name)
     since_ms = None if found.is_broadcasting else unread_since_ms(states)
-    loss_s, note = await time_to_loss(view.admin(), states), view.desk.notes.get("group", name)
+    loss_s, note = found.loss_s, view.desk.notes.get("group", name)
+    if isinstance(loss_s, Unknown) and not found.is_broadcasting:
+        loss_s = await time_to_loss(view.admin(), states)
     members: Sequence[Member] = () if isinstance(found.members, Unknown) else found.members
     return Shown(
         {
             "group": found,
             "queues": states,
             "unread_since_ms": since_ms,
-            "time_to_loss_s": loss_s,
+            **loss_facts(loss_s),
             "note": note,
         },
         command("group describe", name),
@@ -166,7 +184,7 @@ async def group(view: View) -> Shown:
             "group": found,
             "note": note,
             "findings": wrong,
-            "loss_s": loss_s,
+            "loss": loss(loss_s),
             "behind_s": _behind(found, states),
             "since_ms": since_ms,
             "duration": duration,

@@ -63,6 +63,11 @@ def duration(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
+def loss(value: float | str) -> str:
+    """Write the time until a loss, or the word for none."""
+    return value if isinstance(value, str) else duration(value)
+
+
 def moment(ms: float) -> Markup:
     """Write a time of the day in UTC, with its date unless it is recent."""
     if not is_known(ms):
@@ -98,10 +103,11 @@ FORMATS: Final[Mapping[str, Callable[[Any], str]]] = {
     "size": size,
     "percent": percent,
     "duration": duration,
+    "loss": loss,
     "moment": moment,
     "flag": flag,
 }
-NUMERIC: Final = frozenset({"number", "rate", "size", "percent", "duration"})
+NUMERIC: Final = frozenset({"number", "rate", "size", "percent", "duration", "loss"})
 
 
 def cell(value: Any, kind: str = "text") -> Markup:
