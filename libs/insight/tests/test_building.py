@@ -5,9 +5,9 @@ import msgspec
 import pytest
 
 from cometmq.insight.asking import Queue, Turns
-from cometmq.insight.consumer_groups import NO_AGE, NOT_AGED, NOT_KEPT, loss_words
+from cometmq.insight.consumer_groups import NO_AGE, NOT_AGED, NOT_KEPT, loss_words, pause_words
 from cometmq.insight.history import History
-from cometmq.insight.model import Snapshot, TopicKind, Trouble, Unknown, Unreachable, known
+from cometmq.insight.model import Since, Snapshot, TopicKind, Trouble, Unknown, Unreachable, known
 from cometmq.remoting.bodies.connections import ProducerInfo
 from cometmq.remoting.bodies.topic_config import TopicConfig
 
@@ -217,6 +217,30 @@ def test_the_oldest_unread_message_of_all_brokers_counts():
     half = seen(aged({"T@G": NOW_MS - 9_000}), aged({})).group("G")
     assert isinstance(half.behind_s, Unknown)
     assert isinstance(seen(aged(None)).group("G").behind_s, Unknown)
+
+
+def test_a_group_that_has_stopped_says_since_when_it_reads_nothing():
+    """Not since its oldest unread message was stored, which may be long before or after."""
+    history, start_ms = History(), NOW_MS - 3_600_000
+
+    def pause(offset, at_s, *, online=True):
+        consumers = {"G": members("c")} if online else {}
+        answers = master(groups=["G"], offsets={"T@G": {0: offset}}, consumers=consumers)
+        told = msgspec.structs.replace(answers.master, oldest_unread_ms={"T@G": start_ms})
+        answers = msgspec.structs.replace(answers, master=told)
+        group = seen(answers, history=history, now_ms=NOW_MS + at_s * 1_000).group("G")
+        return group.still_since
+
+    assert pause(20, 0) is None
+    assert pause(20, 40) == Since(NOW_MS, is_bound=True)
+    assert pause(21, 60) is None
+    assert pause(21, 65) is None, "its members commit every 5 s"
+    stopped = Since(NOW_MS + 60_000)
+    assert pause(21, 65, online=False) == stopped
+    assert pause(21, 660) == stopped
+    assert pause_words(stopped) == "2027-01-15 08:01:00Z"
+    assert pause_words(Since(NOW_MS, is_bound=True)) == "2027-01-15 08:00:00Z or earlier"
+    assert pause(50, 700) is None, "nothing is unread"
 
 
 def test_the_time_to_loss_is_that_of_the_broker_that_deletes_first():

@@ -298,7 +298,17 @@ def test_a_stopped_group_says_how_long_its_oldest_message_waits():
     stopped = msgspec.structs.replace(told, master=ages)
     (found,) = [it for it in findings(seen(stopped)) if it.rule == "group-stopped"]
     assert "30 unread messages, the oldest 1 h 10 min old" in found.text
-    assert found.since == Since(NOW_MS - 4_210_000)
+    assert found.since == Since(NOW_MS, is_bound=True), "when it stopped, one look cannot tell"
+
+
+def test_a_group_stopped_when_its_offsets_stayed():
+    """Not when its oldest unread message was stored: it was slow before it stopped."""
+    history, found = History(), []
+    for at, (offset, online) in enumerate(((20, True), (21, True), (21, False), (21, False))):
+        told = telling(reader(offset, online=online), oldest_unread_ms={"T@G": NOW_MS - 4_210_000})
+        snapshot = seen(told, history=history, now_ms=NOW_MS + 60_000 * at)
+        found = [it for it in findings(snapshot, history) if it.rule == "group-stopped"]
+    assert [it.since for it in found] == [Since(NOW_MS + 60_000)]
 
 
 def test_a_stopped_group_says_when_it_will_lose_messages_if_that_is_soon():
@@ -317,7 +327,7 @@ def test_a_group_that_is_known_to_be_stuck_is_reported_once():
         assert own.rule == rule
         assert "unread messages, the oldest " in own.text
         if rule == "group-behind":
-            assert own.since == Since(NOW_MS - 150_000)
+            assert own.since == Since(NOW_MS - 150_000, is_bound=True)
 
 
 def test_a_group_that_reads_slowly_is_told_how_long_it_needs():

@@ -15,6 +15,7 @@ from cometmq.insight.model import (
     Disk,
     Group,
     GroupTopic,
+    Since,
     Topic,
     TopicKind,
     Unknown,
@@ -154,6 +155,23 @@ async def test_the_list_of_groups_says_when_messages_will_be_lost(sites):
         "group-0000": None, "group-0001": unknown, "group-0002": 0.0, "group-0003": 3_600.0,
         "group-0004": 200_000.0,
     }  # fmt: skip
+
+
+async def test_a_group_that_reads_nothing_is_told_from_one_that_is_slow(sites):
+    site = sites()
+    pauses = (None, Since(1_800_000_000_000), Since(1_800_000_000_000, is_bound=True))
+    groups = [msgspec.structs.replace(group(at), still_since=it) for at, it in enumerate(pauses)]
+    site.snapshot = snapshot(site.clock, groups=groups)
+    page = await site.web.get("/groups?sort=name")
+    assert re.findall(r'data-title="Not reading since">(.*?)</td>', page.text) == [
+        '<span class="none">none</span>',
+        "2027-01-15 08:00:00Z",
+        "2027-01-15 08:00:00Z or earlier",
+    ]
+    data = (await site.web.get("/groups?sort=name", headers=JSON)).json()["data"]
+    assert [it["still_since"] and it["still_since"]["is_bound"] for it in data] == [
+        None, False, True,
+    ]  # fmt: skip
 
 
 async def test_unknown_empty_and_zero_look_different(sites):

@@ -197,7 +197,7 @@ async def test_a_group_from_its_creation_to_its_end(desk, suite):
     assert answer.status_code == 303
     assert sum(it.lag for it in await desk.admin.lag("steppers", "stepped")) == 10
     data = (await desk.web.get("/group?name=steppers", headers=JSON)).json()["data"]
-    assert 0 <= wall_ms() - data["unread_since_ms"] < 1_000 * DEADLINE_S
+    assert 0 <= wall_ms() - data["oldest_unread_ms"] < 1_000 * DEADLINE_S
     page, answer = await change(desk, "/group/reset", name="steppers", topic="stepped", to="last")
     assert "10 messages that the group has not read are skipped." in page.text
     page, answer = await change(desk, "/group/alter", name="steppers", retries="3", enabled="no")

@@ -12,6 +12,8 @@ from functools import reduce
 from operator import and_
 from typing import Final
 
+import msgspec
+
 from cometmq.client.admin.figures import BrokerFigures, read_figures
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.insight.asking import BrokerAnswers, MasterAnswers, Queues
@@ -53,6 +55,8 @@ KINDS: Final = ("topics", "groups", "offsets", "delays", "producers")
 NOBODY: Final = Unknown("no master answers")
 FORECAST_S_MAX: Final = 365 * 86_400.0
 """A disk that lasts longer than a year has no time to full."""
+STILL_MS: Final = 30_000
+"""Members that have committed nothing for this time do not read: they commit every 5 s."""
 _SIZE: Final = re.compile(r"\b([0-9]{1,15}(?:\.[0-9]{1,15})?) (B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)")
 _UNITS: Final = {unit: 1 << (10 * place) for place, unit in enumerate("BKMGT")}
 
@@ -83,6 +87,8 @@ def build(
         parts, groups, _reserved(it for it, _ in outcomes)
     )
     _note(history, topics, groups, now_ms)
+    if not isinstance(groups, Unknown):
+        groups = [_with_pause(it, history, now_ms) for it in groups]
     return Snapshot(
         namesrv=namesrv,
         taken_ms=now_ms,
@@ -371,6 +377,16 @@ def _notes(outcomes: Sequence[Outcome]) -> list[str]:
             if isinstance(answer, Unknown):
                 notes.append(f"{place.name} does not tell its {kind}: {answer.reason}")
     return notes
+
+
+def _with_pause(group: Group, history: History, now_ms: int) -> Group:
+    """Return the group with the time since when it reads nothing, if it does not."""
+    seen = history.progress.get(group.name)
+    if seen is None or group.missing_brokers or isinstance(group.lag, Unknown):
+        return group
+    if group.members and now_ms - seen.still_since.ms < STILL_MS:
+        return group
+    return msgspec.structs.replace(group, still_since=seen.still_since)
 
 
 def _note(

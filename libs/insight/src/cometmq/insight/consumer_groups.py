@@ -10,8 +10,8 @@ from cometmq.client.admin.known_groups import with_offsets_only
 from cometmq.insight.asking import NOT_TOLD, MasterAnswers, Queue
 from cometmq.insight.history import RATE_UNKNOWN, Sample
 from cometmq.insight.members import is_ours
-from cometmq.insight.model import Group, GroupTopic, Member, Subscription, Unknown
-from cometmq.insight.words import lasting
+from cometmq.insight.model import Group, GroupTopic, Member, Since, Subscription, Unknown
+from cometmq.insight.words import lasting, moment
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.overview import QueueEnds
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
@@ -79,6 +79,13 @@ def loss_facts(loss_s: float | Unknown | None) -> dict[str, str | float | None]:
     """Return the time to loss in words and in seconds; these are null if it is unknown or never."""
     known_s = None if isinstance(loss_s, Unknown) else loss_s
     return {"time_to_loss": loss_words(loss_s), "time_to_loss_s": known_s}
+
+
+def pause_words(since: Since | None) -> str:
+    """Return since when a group reads nothing, as all pages show it; empty if it reads."""
+    if since is None:
+        return ""
+    return f"{moment(since.ms)}{' or earlier' if since.is_bound else ''}"
 
 
 def build_groups(parts: Parts) -> list[Group]:

@@ -231,6 +231,9 @@ class Group(msgspec.Struct, frozen=True, gc=False):
     topics: Sequence[GroupTopic]
     lag: int | Unknown
     behind_s: float | Unknown
+    """The age of its oldest unread message. It may have read others a moment ago, or have stopped
+    before this one was stored.
+    """
     out_per_s: float | Unknown
     dead_letters: int | Unknown
     retry_backlog: int | Unknown
@@ -242,6 +245,10 @@ class Group(msgspec.Struct, frozen=True, gc=False):
     loss_s: float | Unknown | None = Unknown("no broker reports it")
     """The time until its oldest unread message may be deleted for its age; None if nothing is
     unread.
+    """
+    still_since: Since | None = None
+    """Since when it has read nothing, though messages are unread; None if it reads, or if nothing
+    is known.
     """
 
     @property

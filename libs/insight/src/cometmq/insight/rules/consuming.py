@@ -67,15 +67,17 @@ def stopped(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
                 f"{_age(group)}{_loss(group)}",
                 "start a member, or delete the group if it is no longer used",
                 "lag-grows.md",
-                _unread_since(snapshot, group),
+                group.still_since,
             )
 
 
 def _unread_since(snapshot: Snapshot, group: Group) -> Since | None:
-    """Return when the oldest unread message was stored, if that is known."""
+    """Return when unread messages began to wait, if that is known. The oldest of those that are
+    unread now is no more than a bound: there may have been older ones, which have been read since.
+    """
     if isinstance(group.behind_s, Unknown) or not group.behind_s:
         return None
-    return Since(int(snapshot.taken_ms - group.behind_s * 1_000))
+    return Since(int(snapshot.taken_ms - group.behind_s * 1_000), is_bound=True)
 
 
 def _age(group: Group) -> str:

@@ -14,7 +14,7 @@ from cometmq.console.web.cells import duration, number, rate
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
-from cometmq.insight.consumer_groups import loss_facts, loss_words
+from cometmq.insight.consumer_groups import loss_facts, loss_words, pause_words
 from cometmq.insight.model import Group, Member, Snapshot, TopicKind, Unknown, known
 from cometmq.insight.queue_states import QueueState, queue_states, time_to_loss, unread_since_ms
 from cometmq.insight.rules.consuming import LOSS_SOON_S
@@ -43,6 +43,8 @@ def columns(view: View, snapshot: Snapshot) -> list[Column[Group]]:
         Column("lag", "Lag", lambda it: it.lag, "number", help="Messages that it has not read"),
         Column("behind", "Behind", lambda it: it.behind_s, "duration",
                help="Age of its oldest unread message"),
+        Column("still", "Not reading since", lambda it: pause_words(it.still_since),
+               help="Since when its committed offsets have stayed, though messages are unread"),
         Column("loss", "Time to loss", lambda it: loss(it.loss_s), "loss",
                tone=lambda it: _loss_tone(it.loss_s),
                help="Until its oldest unread message may be deleted for its age"),
@@ -173,7 +175,7 @@ async def group(view: View) -> Shown:
         {
             "group": found,
             "queues": states,
-            "unread_since_ms": since_ms,
+            "oldest_unread_ms": since_ms,
             **loss_facts(loss_s),
             "note": note,
         },
@@ -187,6 +189,7 @@ async def group(view: View) -> Shown:
             "loss": loss(loss_s),
             "behind_s": _behind(found, states),
             "since_ms": since_ms,
+            "pause": pause_words(found.still_since),
             "duration": duration,
             "queues": view.table(
                 states, QUEUES, default="-lag", keep=("name", "hours"), name="queue_",
