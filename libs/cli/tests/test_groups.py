@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from cometmq.cli.consuming import groups, lag
 from cometmq.cli.consuming.lag import GROUP_COLUMNS, RARE_COLUMNS
 from cometmq.cli.tables import _layout
 from cometmq.client import (
@@ -15,6 +16,7 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.clock import monotonic_ms
+from cometmq.insight.members import Owners
 from cometmq.insight.queue_states import QueueState, missed_notes
 from cometmq.insight.times import shown
 from cometmq.peers.comet import PROGRAM
@@ -72,7 +74,10 @@ def test_members_with_the_same_client_id_are_pointed_out(suite, ask):
         shown = ask("group", "describe", "twins")
         for client in clients:
             runner.run(client.close())
-    (note,) = shown.err.splitlines()
+    silent, note = shown.err.splitlines()  # these members only send heartbeats
+    assert silent == (
+        "cometmq: 2 members did not say which queues they have: 10.0.0.1@other, 10.0.0.1@same"
+    )
     assert "2 members have the client id 10.0.0.1@same (127.0.0.1:" in note
     assert "instance_name" in note
     assert shown.out.count("10.0.0.1@same") == 2
@@ -183,6 +188,53 @@ def test_a_group_that_has_read_all_loses_nothing(ask, topic):
         assert (it["time_to_loss"], it["time_to_loss_s"]) == ("never", None)
     known_s = [it["time_to_loss_s"] for it in rows if it["time_to_loss_s"] is not None]
     assert known_s == sorted(known_s)
+
+
+def test_each_queue_has_its_owner(ask, member, topic):
+    def owners(name):
+        found = [it for it in ask(*name, "--json").json["queues"] if it["topic"] == topic]
+        return {tuple(it["owners"] or ()) for it in found}
+
+    ask("produce", topic, "a")
+    wait_until(lambda: ask("group", "describe", member).status == 0, 60, "the group")
+    wait_until(lambda: owners(("lag", member)) not in (set(), {()}), 60, "the owners")
+    (connection,) = ask("group", "describe", member, "--json").json["members"]
+    for name in (("lag", member), ("group", "describe", member)):
+        assert owners(name) == {(connection["client"],)}
+        assert connection["client"] in ask(*name).out
+    wait_until(lambda: "without an owner" not in ask("lag", member).out, 60, "the retry queue")
+
+
+def test_a_queue_that_no_member_has_is_named(ask, topic, monkeypatch):
+    """As while two members have one client id, which both take for the first."""
+    group = f"{topic}-left"
+    ask("produce", topic, "a")
+    assert ask("group", "create", group).status == 0
+    assert ask("group", "reset", group, topic, "--to", "first", "--yes").status == 0
+    queues = ask("lag", group, "-t", topic, "--json").json["queues"]
+    own = MessageQueue(topic, queues[0]["broker"], 0)
+
+    async def told(*_):
+        return Owners({own: ["c-1"]}, is_online=True)
+
+    for module in (lag, groups):
+        monkeypatch.setattr(module, "owners_of", told)
+    (first, second) = ask("lag", group, "-t", topic, "--json").json["queues"]
+    assert (first["owners"], second["owners"]) == (["c-1"], [])
+    title, _, first, second = ask("lag", group, "-t", topic).out.splitlines()
+    assert title.endswith(", 1 queue without an owner")
+    assert (first.split()[-1], second.split()[-1]) == ("c-1", "nobody")
+    described = ask("group", "describe", group, "--json").json["queues"]
+    assert [it["owners"] for it in described if it["topic"] == topic] == [["c-1"], []]
+    assert " nobody\n" in ask("group", "describe", group).out
+
+
+def test_without_members_no_queue_lacks_an_owner(ask, topic):
+    ask("produce", topic, "a")
+    assert ask("group", "create", f"{topic}-new").status == 0
+    assert ask("group", "reset", f"{topic}-new", topic, "--to", "first", "--yes").status == 0
+    found = ask("lag", f"{topic}-new", "--json").json["queues"]
+    assert {it["owners"] for it in found} == {None}
 
 
 def test_a_group_in_use_is_deleted_only_by_force(ask, member):

@@ -35,7 +35,15 @@ async def test_members_that_disagree(live, plain_suite, plain_admin):
 
         group = await eventually(disagreed)
         assert "Split" in group["disagreements"][0]
+
+        async def owned():
+            rows = (await data(live, "/group", name="split"))["owners"]
+            return rows and all(it["owners"] for it in rows) and rows
+
+        clients = {it["client_id"] for it in group["members"]}
+        assert {owner for it in await eventually(owned) for owner in it["owners"]} <= clients
         text = await page(live, "/group", name="split")
+        assert 'data-title="Owners"' in text
         assert "Members subscribe to different things" in text
         for member in group["members"]:
             assert member["client_id"] in text

@@ -1,13 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connected members of a consumer group."""
 
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
 import msgspec
 
 from cometmq.client.admin import AdminClient
+from cometmq.insight.words import counted, listed
 from cometmq.remoting.bodies.connections import ConsumerConnections
+from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
-from cometmq.remoting.errors import ConsumerNotOnline
+from cometmq.remoting.errors import CometError, ConsumerNotOnline
 from cometmq.remoting.names import BOOT_GROUPS, is_system_group
+
+MEMBER_TIMEOUT_S: Final = 2.0
+"""How long a member may take to say which queues it has; a broker asks it."""
+ASKED_MAX: Final = 16
+"""Members that are asked at a time."""
+NOBODY: Final = "nobody"
+
+
+class Owners(msgspec.Struct, frozen=True):
+    """The members that read each queue of a group, as the members themselves say."""
+
+    found: Mapping[MessageQueue, Sequence[str]] = {}
+    """Client ids by queue; several if members disagree, as while queues are moved."""
+    silent: Sequence[str] = ()
+    """The members that did not say which queues they have."""
+    is_online: bool = False
+    """Whether members are connected that share the queues."""
+
+    def of(self, queue: MessageQueue) -> list[str] | None:
+        """Return the owners of a queue, none if members are connected and no one has it, or None
+        if it is not known, or if no member is connected.
+        """
+        owners = self.found.get(queue)
+        if owners is None and self.is_online and not self.silent:
+            return []
+        return None if owners is None else list(owners)
+
+
+def owner_words(owners: Sequence[str] | None) -> str | None:
+    """Return the owners of a queue, as all tables show them."""
+    return None if owners is None else ", ".join(owners) or NOBODY
+
+
+def silent_notes(owners: Owners) -> list[str]:
+    """Return a line about the members that did not say which queues they have."""
+    if not owners.silent:
+        return []
+    asked = counted(len(owners.silent), "member")
+    return [f"{asked} did not say which queues they have: {listed(owners.silent)}"]
+
+
+async def owners_of(admin: AdminClient, group: str, client_ids: Collection[str]) -> Owners:
+    """Ask connected members that share the queues for those that they have."""
+    room = asyncio.Semaphore(ASKED_MAX)
+
+    async def queues_of(client_id: str) -> list[MessageQueue] | None:
+        try:
+            async with room, asyncio.timeout(MEMBER_TIMEOUT_S):
+                info = await admin.running_info(group, client_id)
+        except (CometError, TimeoutError):
+            return None
+        return [queue for queue, it in info.mq_table.items() if not it.droped]
+
+    clients = sorted(set(client_ids))
+    async with asyncio.TaskGroup() as tasks:
+        asked = {name: tasks.create_task(queues_of(name)) for name in clients}
+    found: dict[MessageQueue, list[str]] = {}
+    silent = []
+    for name, task in asked.items():
+        queues = task.result()
+        if queues is None:
+            silent.append(name)
+        for queue in queues or ():
+            found.setdefault(queue, []).append(name)
+    return Owners(found, silent, is_online=bool(clients))
 
 
 class GroupMembers(msgspec.Struct, frozen=True):
@@ -21,6 +92,15 @@ class GroupMembers(msgspec.Struct, frozen=True):
     def count(self) -> int:
         """Return the number of connected members."""
         return len(self.online.connection_set) if self.online is not None else 0
+
+    @property
+    def sharers(self) -> list[str]:
+        """Return the client ids of the members that share the queues; none in BROADCASTING, in
+        which each member has all of them.
+        """
+        if self.online is None or self.model == "BROADCASTING":
+            return []
+        return [it.client_id for it in self.online.connection_set]
 
     @property
     def model(self) -> str | None:

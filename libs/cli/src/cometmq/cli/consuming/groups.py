@@ -30,7 +30,15 @@ from cometmq.client.errors import ClientError
 from cometmq.client.message import check_group
 from cometmq.insight import times
 from cometmq.insight.consumer_groups import OWN_OFFSETS, loss_facts
-from cometmq.insight.members import GroupMembers, is_ours, members_of
+from cometmq.insight.members import (
+    GroupMembers,
+    Owners,
+    is_ours,
+    members_of,
+    owner_words,
+    owners_of,
+    silent_notes,
+)
 from cometmq.insight.model import Unknown
 from cometmq.insight.queue_states import (
     QueueState,
@@ -116,7 +124,7 @@ def _row(found: GroupMembers, topics: Iterable[str]) -> list[Cell]:
 @app.command()
 @watched
 def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
-    """Show a group's members, subscriptions, settings and unread messages (lag shows each queue).
+    """Show a group's members, subscriptions, settings, unread messages and the owner of each queue.
 
     \b
     EXAMPLE
@@ -125,7 +133,7 @@ def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
 
     async def question(
         admin: AdminClient,
-    ) -> tuple[GroupMembers, list[QueueState], float | Unknown | None, list[str]]:
+    ) -> tuple[GroupMembers, list[QueueState], Owners, float | Unknown | None, list[str]]:
         members = await members_of(admin, group, await known_group(admin, group))
         states = await queue_states(admin, group)
         notes = missed_notes(group, states)
@@ -133,9 +141,11 @@ def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
         notes += await unread_notes(admin, topics, waiting_in(states))
         notes += await missing_level_notes(admin)
         loss_s = await time_to_loss(admin, states)
-        return members, states, loss_s, notes + _duplicate_notes(members)
+        owners = await owners_of(admin, group, members.sharers)
+        notes += [*silent_notes(owners), *_duplicate_notes(members)]
+        return members, states, owners, loss_s, notes
 
-    found, states, loss_s, notes = ask(namesrv, question)
+    found, states, owners, loss_s, notes = ask(namesrv, question)
     print_notes(notes)
     connections: list[dict[str, Cell]] = []
     subscriptions: list[dict[str, Cell]] = []
@@ -155,14 +165,31 @@ def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
         ]
     facts = {**_facts(found), **_progress(found, states, loss_s)}
     if as_json:
-        print_json({**facts, "members": connections, "subscriptions": subscriptions})
+        queues = [_queue_facts(it, owners) for it in states]
+        sections = {"members": connections, "subscriptions": subscriptions, "queues": queues}
+        print_json({**facts, **sections})
         return
     print_facts({name: it for name, it in facts.items() if name != "time_to_loss_s"}, as_json=False)
     if found.online is None:
         say("No member is connected.")
-        return
-    _print_section("Members", connections)
-    _print_section("Subscriptions", subscriptions)
+    else:
+        _print_section("Members", connections)
+        _print_section("Subscriptions", subscriptions)
+    _print_section(
+        "Queues",
+        [_queue_facts(it, owners) | {"owners": owner_words(owners.of(it.queue))} for it in states],
+    )
+
+
+def _queue_facts(state: QueueState, owners: Owners) -> dict[str, Cell]:
+    queue = state.queue
+    return {
+        "topic": queue.topic,
+        "broker": queue.broker_name,
+        "queue": queue.queue_id,
+        "lag": state.lag,
+        "owners": owners.of(queue),
+    }
 
 
 def _facts(found: GroupMembers) -> dict[str, Cell]:

@@ -35,7 +35,14 @@ from cometmq.cli.watching import Every, watch
 from cometmq.client.admin.known_groups import known_groups
 from cometmq.insight import times
 from cometmq.insight.consumer_groups import loss_facts, loss_words
-from cometmq.insight.members import is_ours, members_of
+from cometmq.insight.members import (
+    Owners,
+    is_ours,
+    members_of,
+    owner_words,
+    owners_of,
+    silent_notes,
+)
 from cometmq.insight.model import Unknown
 from cometmq.insight.queue_states import (
     QueueState,
@@ -52,6 +59,7 @@ from cometmq.remoting.errors import CometError
 
 QUEUE_COLUMNS: Final = (
     "Topic", "Broker", "Queue", "Min", "Committed", "Max", "Lag", "Skips", "Seconds behind",
+    "Owners",
 )  # fmt: skip
 LOOKS_MAX: Final = 50
 """Looks in the plot of `--watch`."""
@@ -62,7 +70,7 @@ GROUP_COLUMNS: Final = (
 MISSING_COLUMN: Final = "Missing brokers"
 """Names the brokers without which a group's figures are lower bounds."""
 RARE_COLUMNS: Final = frozenset({"Skips", MISSING_COLUMN})
-"""Columns that the table of groups has only if one of its cells says something."""
+"""Columns that tables have only if one of their cells says something."""
 
 Ask = Callable[[Callable[[CommandAdmin], Awaitable[Any]]], Any]
 """Runs a query against the cluster."""
@@ -102,7 +110,7 @@ def lag(  # noqa: PLR0913  # one parameter per option
     Oldest unread is when the oldest unread message was stored, not when the group stopped reading.
     The time to loss ends when it may be deleted for its age (fileReservedTime); it is "never" if
     nothing is unread. Skips are messages that the group will never read, because its committed
-    offset is beyond the end of the queue.
+    offset is beyond the end of the queue. Owners are the members that have a queue, by client id.
 
     \b
     EXAMPLE
@@ -154,7 +162,7 @@ def _group_view(
 
     async def question(
         admin: CommandAdmin,
-    ) -> tuple[list[QueueState], int, float | Unknown | None, list[str], list[str], str]:
+    ) -> tuple[list[QueueState], int, Owners, float | Unknown | None, list[str], list[str], str]:
         config = await known_group(admin, group)
         if topic is not None:
             await check_exists(admin, topic)
@@ -172,13 +180,15 @@ def _group_view(
         notes = await unread_notes(admin, topics, waiting_in(states))
         notes += await missing_level_notes(admin)
         loss_s = await time_to_loss(admin, states)
-        return states, members.count, loss_s, missing, notes, empty
+        owners = await owners_of(admin, group, members.sharers)
+        notes = [*missed_notes(group, states), *notes, *silent_notes(owners)]
+        return states, members.count, owners, loss_s, missing, notes, empty
 
-    states, members, loss_s, missing, notes, empty = ask_all(question)
+    states, members, owners, loss_s, missing, notes, empty = ask_all(question)
 
     def show() -> None:
         total, skips, behind_s, since = _total(states)
-        rows: Sequence[Sequence[Cell]] = [_queue_row(state) for state in states]
+        rows: Sequence[Sequence[Cell]] = [_queue_row(state, owners) for state in states]
         rows = rows if at is None else sorted_rows(rows, at)
         if as_json:
             queues = as_objects(QUEUE_COLUMNS, rows)
@@ -189,9 +199,12 @@ def _group_view(
             print_json({**facts, "missing_brokers": missing, "queues": queues})
         else:
             title = _title(group, states, members, missing, loss_s)
-            print_rows(QUEUE_COLUMNS, rows, as_json=False, title=title, empty=empty)
+            if free := sum(owners.of(state.queue) == [] for state in states):
+                title += f", {counted(free, 'queue')} without an owner"
+            shown = [[*row[:-1], owner_words(row[-1])] for row in rows]  # type: ignore[arg-type]
+            _print_filled(QUEUE_COLUMNS, shown, title, empty)
             _plot(trend, total)
-        print_notes([*missed_notes(group, states), *notes])
+        print_notes(notes)
 
     return show
 
@@ -293,7 +306,8 @@ def _groups_view(
             print_json([it | loss_facts(losses[str(it["group"])]) for it in objects])
         else:
             shown = [_shown(row, losses[str(row[0])]) for row in rows]
-            _print_groups(shown, f"no consumer group has offsets{_inside(topic)} yet")
+            empty = f"no consumer group has offsets{_inside(topic)} yet"
+            _print_filled((*GROUP_COLUMNS, MISSING_COLUMN), shown, "", empty)
             if not any(row[-1] for row in rows):
                 _plot(trend, sum(_lag_of(row) for row in rows))
         print_notes(notes)
@@ -301,15 +315,17 @@ def _groups_view(
     return show
 
 
-def _print_groups(rows: Sequence[Sequence[Cell]], empty: str) -> None:
-    columns = (*GROUP_COLUMNS, MISSING_COLUMN)
+def _print_filled(
+    columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str, empty: str
+) -> None:
+    """Print a table without the rare columns that say nothing."""
     kept = [
         at
         for at, column in enumerate(columns)
         if column not in RARE_COLUMNS or any(row[at] for row in rows)
     ]
     cells = [[row[at] for at in kept] for row in rows]
-    print_rows([columns[at] for at in kept], cells, as_json=False, empty=empty)
+    print_rows([columns[at] for at in kept], cells, as_json=False, title=title, empty=empty)
 
 
 def _shown(row: Sequence[Cell], loss_s: float | Unknown | None) -> list[Cell]:
@@ -331,10 +347,17 @@ def _lag_of(row: Sequence[Cell]) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _queue_row(state: QueueState) -> list[Cell]:
+def _queue_row(state: QueueState, owners: Owners) -> list[Cell]:
     queue = state.queue
     offsets = [state.min_offset, state.committed, state.max_offset, state.lag, state.skip_count]
-    return [queue.topic, queue.broker_name, queue.queue_id, *offsets, state.behind_s]
+    return [
+        queue.topic,
+        queue.broker_name,
+        queue.queue_id,
+        *offsets,
+        state.behind_s,
+        owners.of(queue),
+    ]
 
 
 def _inside(topic: str | None) -> str:

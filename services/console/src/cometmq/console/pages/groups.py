@@ -15,6 +15,7 @@ from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
 from cometmq.insight.consumer_groups import loss_facts, loss_words, pause_words
+from cometmq.insight.members import Owners, owner_words, owners_of
 from cometmq.insight.model import Group, Member, Snapshot, TopicKind, Unknown, known
 from cometmq.insight.queue_states import QueueState, queue_states, time_to_loss, unread_since_ms
 from cometmq.insight.rules.consuming import LOSS_SOON_S
@@ -126,6 +127,16 @@ async def groups(view: View) -> Shown:
     )
 
 
+def queue_columns(owners: Owners) -> list[Column[QueueState]]:
+    """Return the columns of the queues."""
+    return [
+        *QUEUES,
+        Column("owners", "Owners", lambda it: owner_words(owners.of(it.queue)),
+               tone=lambda it: "warn" if owners.of(it.queue) == [] else "",
+               help="The members that have the queue, as they say themselves"),
+    ]  # fmt: skip
+
+
 QUEUES: Final[list[Column[QueueState]]] = [
     Column("topic", "Topic", lambda it: it.queue.topic),
     Column("broker", "Broker", lambda it: it.queue.broker_name),
@@ -170,11 +181,14 @@ async def group(view: View) -> Shown:
     loss_s, note = found.loss_s, view.desk.notes.get("group", name)
     if isinstance(loss_s, Unknown) and not found.is_broadcasting:
         loss_s = await time_to_loss(view.admin(), states)
+    online = None if isinstance(found.members, Unknown) else [it.client_id for it in found.members]
+    owners = await owners_of(view.admin(), name, () if found.is_broadcasting else online or ())
     members: Sequence[Member] = () if isinstance(found.members, Unknown) else found.members
     return Shown(
         {
             "group": found,
             "queues": states,
+            "owners": [{"queue": it.queue, "owners": owners.of(it.queue)} for it in states],
             "oldest_unread_ms": since_ms,
             **loss_facts(loss_s),
             "note": note,
@@ -192,7 +206,8 @@ async def group(view: View) -> Shown:
             "pause": pause_words(found.still_since),
             "duration": duration,
             "queues": view.table(
-                states, QUEUES, default="-lag", keep=("name", "hours"), name="queue_",
+                states, queue_columns(owners), default="-lag", keep=("name", "hours"),
+                name="queue_",
                 search=lambda it: f"{it.queue.topic} {it.queue.broker_name}",
             ),
             "members": view.table(
