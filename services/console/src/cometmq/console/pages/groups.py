@@ -49,16 +49,16 @@ def columns(view: View, snapshot: Snapshot) -> list[Column[Group]]:
         Column("loss", "Time to loss", lambda it: loss(it.loss_s), "loss",
                tone=lambda it: _loss_tone(it.loss_s),
                help="Until its oldest unread message may be deleted for its age"),
+        Column("dead", "Dead letters", lambda it: it.dead_letters, "number",
+               link=lambda it: view.href("/dead-letters/group", group=it.name)
+               if it.dead_letters
+               else ""),
         Column("members", "Members", member_count, "number"),
         Column("out", "Out", lambda it: it.out_per_s, "rate", help="Messages read per second"),
         Column("retried", "Retried", retried, "rate",
                help="Failed messages that are delivered again, per second"),
         Column("retry", "Retries due", lambda it: it.retry_backlog, "number",
                help="Failed messages whose next delivery is due; the others are delayed"),
-        Column("dead", "Dead letters", lambda it: it.dead_letters, "number",
-               link=lambda it: view.href("/dead-letters/group", group=it.name)
-               if it.dead_letters
-               else ""),
         Column("topics", "Topics", lambda it: [one.topic for one in it.topics]),
         Column("model", "Model", lambda it: (it.model or "").lower() or None),
         Column("note", "Note", lambda it: note_in(notes, it.name)),
