@@ -35,7 +35,7 @@ RETIRED_MS: Final = 10_000
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 SETTLED: Final = (Reason.WRONG_MEMBER, Reason.INVALID_CONFIG)
-"""Reasons, besides those of refused orders, that tell a caller more than to try again."""
+"""Besides the reasons of refused orders, those after which it is useless to repeat the call."""
 OTHER_PROGRAM: Final = ("Failed parsing HTTP/2", "receiving SETTINGS", "Socket closed")
 """Parts of gRPC's error messages for a connection to a server without gRPC."""
 

@@ -10,7 +10,7 @@ from cometmq.ha.places.http import HttpError
 T = TypeVar("T")
 
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are no JSON, no UTF-8, nested too deep or of another type."""
+"""What msgspec raises for invalid JSON or UTF-8, for deep nesting, and for a wrong type."""
 
 
 def parsed(data: bytes | msgspec.Raw, type_: type[T]) -> T:
