@@ -162,24 +162,9 @@ class BrokerLane:
 
     def sends(self) -> "tuple[SendLane, int | None] | None":
         """Return the native lane and the time; None if the broker must inspect each send."""
-        # Few calls, because it runs in each turn.
-        broker, control, native = self._broker, self._control, self._native
-        is_current = (
-            not self._breaker.is_open
-            and self._settings is broker.settings
-            and self._topics_version is broker.tables.topics.version
-            and self._groups_version is broker.tables.groups.version
-            and (control is None or self._accounts is control.accounts)
-            and native.staged_count == self._runs.count
-        )
-        if not is_current and not self._follow():
+        if not self._follow() or self._is_busy():
             return None
-        is_unusual = broker.config.checks_sends or broker.role.is_diverting or broker.driver.is_full
-        capacity = self._settings.send_thread_pool_queue_capacity
-        if is_unusual or broker.driver.sends.waiting_count >= capacity:
-            return None
-        native = self._native  # may be another one
-        transactions = self._transactions
+        native, transactions = self._native, self._transactions
         return native, transactions.now_ms(native) if transactions.takes_ends else None
 
     def sends_failed(self, fault: BaseException) -> None:
@@ -202,13 +187,7 @@ class BrokerLane:
         broker, native, runs = self._broker, self._native, self._runs
         first = runs.count
         is_released = native.staged_count < first + count
-        has_changed = (
-            self._settings is not broker.settings
-            or self._topics_version is not broker.tables.topics.version
-            or self._groups_version is not broker.tables.groups.version
-            or (self._control is not None and self._accounts is not self._control.accounts)
-        )
-        if is_released or has_changed or self._is_busy():
+        if is_released or self._has_changed() or self._is_busy():
             return None
         end_count = 0
         if self._transactions.takes_ends:
