@@ -230,6 +230,9 @@ async def test_a_refused_replay_leads_to_the_page_that_helps(live, plain_admin, 
             assert "cometmq" not in refusal
             assert "--" not in refusal
             assert (await live.web.get(link)).status_code in {200, 403}
+            answer = await live.web.get(asked.request.url, headers=JSON)
+            remedy = answer.json()["plan"]["remedy"]
+            assert remedy == {"text": re.findall(">([^<]+)</a>", refusal)[0], "href": link}
 
 
 async def test_a_dead_letter_is_corrected_and_sent(live, plain_admin, dead):

@@ -2,9 +2,11 @@
 """Forged forms, redirects to other sites and markup of peers, on every route that the site has."""
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 from markupsafe import escape
 
@@ -16,6 +18,7 @@ from cometmq.console.login.sessions import Grant
 from cometmq.console.pages import ACTIONS, PAGES
 from cometmq.console.web.frame import Frame
 from cometmq.console.web.guard import local_path
+from cometmq.console.web.rendering import json_answer
 from cometmq.insight.snapshot import look
 from cometmq.peers.ports import free_port
 from cometmq.remoting.log import NO_LOG
@@ -207,6 +210,34 @@ async def test_hostile_names_are_only_text_on_every_page_and_form(sites, routes,
             inspector = Inspector()
             inspector.feed(answer.text)
             assert inspector.faults == [], path
+
+
+def unnamed(data):
+    """Return the types of named tuples in data: JSON has them as arrays, without names."""
+    if isinstance(data, Mapping):
+        return {name for it in data.values() for name in unnamed(it)}
+    if isinstance(data, msgspec.Struct):
+        return unnamed({it: getattr(data, it) for it in data.__struct_fields__})
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes):
+        own = {type(data).__name__} if hasattr(data, "_fields") else set()
+        return own.union(*map(unnamed, data))
+    return set()
+
+
+async def test_json_names_the_fields_of_everything(sites, routes, away, monkeypatch):
+    found = []
+
+    def answered(data, *more):
+        found.append(unnamed(data))
+        return json_answer(data, *more)
+
+    monkeypatch.setattr("cometmq.console.web.frame.json_answer", answered)
+    site = sites(admin=away)
+    site.snapshot = hostile(site.clock, "x")
+    for path in [path for path, methods in routes.items() if "GET" in methods]:
+        await site.web.get(path, params=dict.fromkeys(ARGUMENTS, "x"), headers={**ADMIN, **JSON})
+    assert len(found) > len(PAGES)
+    assert set().union(*found) == set()
 
 
 async def test_each_page_has_a_twin_and_a_command(plain_suite, plain_admin, sites):

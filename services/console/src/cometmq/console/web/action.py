@@ -57,8 +57,8 @@ class Consequence(NamedTuple):
     """`good`, `warn`, `bad` or empty."""
 
 
-class Link(NamedTuple):
-    """A link to a page of the console."""
+class Link(msgspec.Struct, frozen=True):
+    """A link to a page of the console; a struct, because JSON has no names of a tuple's fields."""
 
     text: str
     href: str
