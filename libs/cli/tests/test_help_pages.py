@@ -2,6 +2,7 @@
 """Help pages fit on a screen and have an example; shells complete names."""
 
 import os
+import re
 import shlex
 import subprocess
 
@@ -10,14 +11,15 @@ from typer.testing import CliRunner
 
 from cometmq.cli.hints.completion import complete_names
 from cometmq.cli.lazy import load_command
-from cometmq.cli.main import COMMANDS, app
+from cometmq.cli.main import AREAS, COMMANDS, app
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN
 from cometmq.peers.comet import PROGRAM
 
 LINES_MAX = 24
-LISTS = {(): 51, ("mqadmin",): 96}
-"""The pages that list the commands, one or two on a line, with the lines that they may have."""
-OWN = [name for name in COMMANDS if name not in {*MQADMIN, "mqadmin"}]
+LISTS = {("mqadmin",): 96}
+"""The page with mqadmin's commands, as long as mqadmin's own."""
+OWN_AND_MQADMIN = [name for name in COMMANDS if name not in MQADMIN]
+OWN = [name for name in OWN_AND_MQADMIN if name != "mqadmin"]
 
 
 def nodes(path, command):
@@ -39,11 +41,9 @@ def page_of(*path):
     )
 
 
-def options_page():
+def help_on(word):
     return (
-        CliRunner()
-        .invoke(app, ["help", "options"], env={"COLUMNS": "80"}, prog_name="cometmq")
-        .output
+        CliRunner().invoke(app, ["help", word], env={"COLUMNS": "80"}, prog_name="cometmq").output
     )
 
 
@@ -55,7 +55,7 @@ def assert_fits(path, page):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_help_page_fits_on_a_screen_and_names_every_option(name):
-    shared = options_page()
+    shared = help_on("options")
     for path, command in nodes((name,), load_command(name, COMMANDS[name])):
         page = page_of(*path)
         assert_fits(path, page)
@@ -83,9 +83,34 @@ def test_the_program_uses_all_columns_of_a_terminal():
     assert done.stdout.decode() == page_of("produce")
 
 
-def test_the_lists_of_commands_and_the_page_of_shared_options_fit():
+def test_the_first_page_those_of_areas_and_that_of_shared_options_fit():
     assert_fits((), page_of())
-    assert_fits(("options",), options_page())
+    for word in ("options", *AREAS.values()):
+        assert_fits((word,), help_on(word))
+
+
+def test_the_first_page_names_each_command_and_each_area_describes_its_own():
+    names = page_of().partition("\nCommands:\n")[2].partition("  What they do:")[0]
+    assert names.replace(",", "").split() == [
+        word
+        for panel, area in AREAS.items()
+        for word in (area, *(name for name in OWN_AND_MQADMIN if COMMANDS[name].panel == panel))
+    ]
+    everything = help_on("all")
+    for panel, area in AREAS.items():
+        page = help_on(area)
+        assert page.splitlines()[0] == f"{panel}:"
+        rows = [line.split(maxsplit=1) for line in page.splitlines()[1:]]
+        assert rows == [
+            [name, COMMANDS[name].help] for name in OWN_AND_MQADMIN if COMMANDS[name].panel == panel
+        ]
+        assert f"{panel}:" in everything
+        for name, text in rows:
+            assert re.search(rf"^  {name} +{re.escape(text)}$", everything, re.MULTILINE), name
+
+
+def test_no_area_has_the_name_of_a_command():
+    assert not {*AREAS.values(), "all", "options"} & {it.lower() for it in COMMANDS}
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -51,13 +51,14 @@ def test_help_lists_every_command_without_loading_it():
         "from typer.testing import CliRunner\n"
         "from cometmq.cli.main import app\n"
         "print(CliRunner().invoke(app, ['--help']).output)\n"
+        "print(CliRunner().invoke(app, ['help', 'all']).output)\n"
         f"print('loaded:', [m for m in {HEAVY} if m in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "loaded: []" in done.stdout
     assert "Programs:" in done.stdout
     for name, info in OWN.items():
-        assert f"{name} " in done.stdout or f"{name}, " in done.stdout
+        assert f"{name} " in done.stdout
         assert info.help in done.stdout
 
 
@@ -88,15 +89,6 @@ def test_the_help_of_the_suite_imports_none_of_its_programs():
 def test_the_table_of_programs_is_that_of_commands():
     panel = [name for name, info in COMMANDS.items() if info.panel == cli.PROGRAMS]
     assert panel == ["standalone", *programs.COMMANDS]
-
-
-def test_on_80_by_40_the_help_page_ends_with_our_commands():
-    lines = invoke("--help", env={"COLUMNS": "80"}).output.splitlines()
-    screen = lines[-39:]  # the prompt takes one line
-    assert max(map(len, lines)) <= 80
-    begin = screen.index("Programs:")
-    rows = [it.strip().partition("  ")[0] for it in screen[begin:] if it.startswith("  ")]
-    assert [name for row in rows for name in row.split(", ")] == list(OWN)
 
 
 @pytest.mark.parametrize("name", ["topic", "group", "message", "dlq", "txn", "ha", "k8s", "store"])

@@ -7,7 +7,7 @@ page needs.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -23,6 +23,7 @@ from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
 from cometmq.runtime.process.garbage import no_collections
 
 EXIT_USAGE: Final = 2
+AREAS_HELP: Final = "What they do: cometmq help AREA (such as messages); cometmq help all"
 _EMPTY_OPTION: Final = re.compile(r"--[a-z-]+=")
 
 
@@ -41,8 +42,6 @@ class CommandInfo(NamedTuple):
     """Whether values may be empty, as in mqadmin and in the settings of programs."""
     may_repeat: bool = False
     """Whether the last value of a repeated option wins; wrappers of programs append options."""
-    is_joined: bool = False
-    """Whether the help page shows it on the line of the command before it, to fit on a screen."""
     exit_usage: int = EXIT_USAGE
     """The exit status after wrong usage."""
 
@@ -219,8 +218,10 @@ class LazyGroup(TyperGroup):
     table: Mapping[str, CommandInfo] = {}
     aliases: Mapping[str, str] = {}
     """Other names of commands, in lower case."""
-    hidden_panels: Collection[str] = ()
-    """Panels that the help page omits."""
+    areas: Mapping[str, str] = {}
+    """The panels that the help page shows, each with the word after `cometmq help` that describes
+    its commands; without any, the help page describes all commands.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Parse, unless an option is given twice."""
@@ -247,25 +248,28 @@ class LazyGroup(TyperGroup):
         write_options(self, ctx, formatter, takes_global=False)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
-        """List the commands last, grouped by panel, so that the help page fits on one screen."""
-        shown = {
-            name: info for name, info in self.table.items() if info.panel not in self.hidden_panels
-        }
-        panels: dict[str, list[tuple[str, str]]] = {}
-        for name, info in shown.items():
-            rows = panels.setdefault(info.panel, [])
-            names, text = rows.pop() if info.is_joined else ("", "")
-            rows.append((f"{names}, {name}".lstrip(", "), f"{text} {info.help}".lstrip()))
-        width = max(len(names) for rows in panels.values() for names, _ in rows)
-        panels = {
-            panel: [(f"{names:<{width}}", text) for names, text in rows]
-            for panel, rows in panels.items()
-        }
-        formatter.write_paragraph()
-        for panel, rows in panels.items():
+        """List the commands last: by area, if there are too many to describe on one screen."""
+        if not self.areas:
+            formatter.write_paragraph()
+            self.describe(formatter, dict.fromkeys(it.panel for it in self.table.values()))
+            return
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(word, ", ".join(self._of(panel))) for panel, word in self.areas.items()]
+            )
+            formatter.write_text(AREAS_HELP)
+
+    def describe(self, formatter: Any, panels: Iterable[str]) -> None:
+        """Describe the commands of panels, one after another."""
+        shown = {panel: self._of(panel) for panel in panels}
+        width = max(len(name) for found in shown.values() for name in found)
+        for panel, found in shown.items():
             formatter.write_heading(panel)
             with formatter.indentation():
-                formatter.write_dl(rows)
+                formatter.write_dl([(f"{name:<{width}}", it.help) for name, it in found.items()])
+
+    def _of(self, panel: str) -> Mapping[str, CommandInfo]:
+        return {name: info for name, info in self.table.items() if info.panel == panel}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Load the called command; names are matched regardless of case, as in mqadmin."""
@@ -286,7 +290,7 @@ class LazyGroup(TyperGroup):
                 refuse_empty(called, rest)
             if info.takes_global_options:
                 add_global_options(command, ctx.find_root().command.params)
-                if info.panel not in self.hidden_panels:  # mqadmin's commands take full names
+                if info.panel in self.areas:  # mqadmin's commands take full names
                     use_namespace(command)
             if ctx.resilient_parsing:  # a shell completes
                 import_module("cometmq.cli.hints.completion").complete_names(command)

@@ -32,7 +32,6 @@ from cometmq.cli.hints.help_pages import page_columns
 from cometmq.cli.lazy import EXIT_USAGE, CommandInfo, LazyGroup
 from cometmq.cli.mqadmin import ALIASES
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
-from cometmq.cli.mqadmin import PANEL as MQADMIN_PANEL
 from cometmq.cli.outcome import DAMAGES, MISSING
 from cometmq.cli.say import say
 from cometmq.cli.streams import OutputFailed, checked_streams
@@ -45,6 +44,11 @@ MESSAGES: Final = "Messages"
 CLUSTER: Final = "Topics, groups and brokers"
 OPERATION: Final = "Operation"
 OWN: Final = "This command line"
+AREAS: Final[Mapping[str, str]] = {
+    PROGRAMS: "programs", MESSAGES: "messages", CLUSTER: "resources", OPERATION: "operation",
+    OWN: "tools",
+}  # fmt: skip
+"""What each part of the table is called after `cometmq help`; none of the words is a command."""
 
 
 def _program(program: Program) -> CommandInfo:
@@ -54,7 +58,6 @@ def _program(program: Program) -> CommandInfo:
     return CommandInfo(
         module, program.help, PROGRAMS, is_in_family=True,
         takes_global_options=False, accepts_empty=True, may_repeat=True,
-        is_joined=program.name == "broker",
     )  # fmt: skip
 
 
@@ -74,9 +77,7 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "request": CommandInfo(
         "cometmq.cli.messaging.request", "Send requests, and print the replies.", MESSAGES
     ),
-    "reply": CommandInfo(
-        "cometmq.cli.messaging.reply", "Reply to requests.", MESSAGES, is_joined=True
-    ),
+    "reply": CommandInfo("cometmq.cli.messaging.reply", "Reply to requests.", MESSAGES),
     "message": CommandInfo(
         "cometmq.cli.verbs.messages", "Show, trace, find and recall messages.", MESSAGES
     ),
@@ -89,7 +90,6 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         "cometmq.cli.archives.restore",
         "Send the messages of a backup.",
         MESSAGES,
-        is_joined=True,
     ),
     "topic": CommandInfo(
         "cometmq.cli.verbs.topics",
@@ -106,7 +106,6 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         "cometmq.cli.operation.accounts",
         "Show who may do what.",
         CLUSTER,
-        is_joined=True,
     ),
     "definitions": CommandInfo(
         "cometmq.cli.verbs.definitions", "Export and import topics, groups and rights.", CLUSTER
@@ -123,7 +122,6 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         "Control a Kubernetes BrokerGroup.",
         CLUSTER,
         takes_global_options=False,
-        is_joined=True,
     ),
     "store": CommandInfo(
         "cometmq.cli.verbs.store", "Inspect, verify and dump a store offline.", CLUSTER
@@ -155,11 +153,10 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     ),
     "notes": CommandInfo(
         "cometmq.cli.operation.kept",
-        "List its notes.",
+        "List the notes made with a console.",
         OPERATION,
         True,
         takes_global_options=False,
-        is_joined=True,
     ),
     "mcp": CommandInfo(
         "cometmq.cli.mcp.command", "Serve tools to an assistant that speaks MCP.", OPERATION
@@ -185,9 +182,7 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         accepts_empty=True,
     ),
     "help": CommandInfo("cometmq.cli.verbs.about", "Show help for a command.", OWN, True),
-    "version": CommandInfo(
-        "cometmq.cli.verbs.about", "Print the version.", OWN, True, is_joined=True
-    ),
+    "version": CommandInfo("cometmq.cli.verbs.about", "Print the version.", OWN, True),
     **MQADMIN_COMMANDS,
 }
 
@@ -201,7 +196,7 @@ class Commands(LazyGroup):
 
     table = COMMANDS
     aliases = ALIASES
-    hidden_panels = (MQADMIN_PANEL,)  # listed by cometmq mqadmin --help
+    areas = AREAS
 
     def suggested(self, word: str) -> Sequence[str]:
         """Return commands for a name that users of other tools may try."""

@@ -16,6 +16,8 @@ from cometmq.cli.access import COMMON, JOINED
 
 PAGE: Final = "options"
 """The word after `cometmq help` that shows the shared options."""
+ALL: Final = "all"
+"""The word after `cometmq help` that describes all commands."""
 _METAVARS: Final = {"str": "TEXT", "int": "N", "float": "N", "true|false": "BOOL"}
 _METAVAR: Final = re.compile(r"<(str|int|float|path|file|true\|false)(?: range)?>")
 _LEAST: Final = re.compile(r" *\[x>=[01]\]|; x>=[01](?=[];])|(?<=\[)x>=[01]; ")
@@ -51,8 +53,23 @@ def is_shared(option: Any) -> bool:
     return getattr(option, "rich_help_panel", "") == COMMON or option.name == "help"
 
 
+def further_page(root: Any, *words: str) -> str:
+    """Return a page of `cometmq help` that is no command's, or nothing; `root` is the context of
+    `cometmq`.
+    """
+    if words == (PAGE,):
+        return options_page(root)
+    areas: dict[str, str] = root.command.areas
+    panels = [it for it, word in areas.items() if words in {(word,), (ALL,)}]
+    if not panels:
+        return ""
+    formatter = root.make_formatter()
+    root.command.describe(formatter, panels)
+    return str(formatter.getvalue())
+
+
 def options_page(root: Any) -> str:
-    """Return the page that describes the shared options; `root` is the context of `cometmq`."""
+    """Return the page that describes the shared options."""
     formatter = root.make_formatter()
     params = _options_of_commands()
     names = {it.opts[-1] for it in params}

@@ -18,19 +18,22 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def show_help(
     ctx: typer.Context,
     command: Annotated[
-        list[str] | None, typer.Argument(help="As in: topic create. Or: options.")
+        list[str] | None,
+        typer.Argument(help="As in: topic create. Or: options, an area, all."),
     ] = None,
 ) -> None:
-    """Show help for a command or the options that many have, or list all commands.
+    """Show help for a command; describe the commands of an area (as in the list that cometmq
+    prints), all commands, or the options that many have.
 
     \b
     EXAMPLES
       cometmq help topic create
-      cometmq help options
+      cometmq help messages
+      cometmq help all
     """
     pages = import_module("cometmq.cli.hints.help_pages")
-    if command == [pages.PAGE]:
-        say(pages.options_page(ctx.find_root()), nl=False)
+    if text := pages.further_page(ctx.find_root(), *command or ()):
+        say(text, nl=False)
         return
     args = [*(command or ()), "--help"]
     ctx.find_root().command.main(args, prog_name="cometmq", standalone_mode=False)
