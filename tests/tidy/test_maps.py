@@ -16,6 +16,12 @@ READMES: Final = [
 ]
 BLOCK: Final = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 NAME: Final = re.compile(r"`([a-z][a-z0-9_]*(?:/[a-z0-9_]+)*(?:\.py|\.rs)?)`")
+PATH: Final = re.compile(r"`([a-z_]+/[a-z_/]+\.py)`")
+PACKAGES: Final = [
+    package
+    for pattern in ("libs/*", "services/*", "operator", "spark")
+    for package in ROOT.glob(f"{pattern}/src/cometmq")
+]
 NO_MODULES: Final = {"cargo", "cometmq", "react", "remoting/commands"}
 """Programs, functions, and modules of other members, of which READMEs speak, too."""
 ROW: Final = re.compile(r"^\| \[[^]]+\]\(([\w/-]+)\) .* \| ([^|]+) \|$", re.MULTILINE)
@@ -48,6 +54,13 @@ def test_the_map_of_members_names_modules_that_exist() -> None:
     assert {
         folder: dead for folder, read in rows if (dead := dead_names(read, ROOT / folder))
     } == {}
+
+
+def test_the_map_names_modules_by_their_path() -> None:
+    named = set(PATH.findall(ROW.sub("", (ROOT / "ARCHITECTURE.md").read_text())))
+    assert len(named) > 30
+    missing = [name for name in named if not any((it / name).exists() for it in PACKAGES)]
+    assert sorted(missing) == []
 
 
 def test_a_dead_name_is_found(tmp_path: Path) -> None:
