@@ -230,9 +230,28 @@ async def test_a_queue_whose_opening_was_interrupted_is_opened_again(background:
     await eventually(lambda: pulls.queues == [QUEUE])
     assert assigned == [[QUEUE], [QUEUE]]
 
-    readers.stop()
+    await readers.stop()
     await take()
     assert len(assigned) == 2  # a stopped queue is not opened again
+
+
+async def test_a_queue_that_is_being_left_takes_no_more_messages(background: TaskSet) -> None:
+    """Its reader ends a little later, and its offset may be stored already."""
+    may_answer = asyncio.Event()
+
+    class Slow(NoMessages):
+        async def pull(self, *_: Any, **__: Any) -> Any:
+            await may_answer.wait()
+            return Pulled(PullStatus.FOUND, [message_ext(0)], 1, 0, 1)
+
+    parts = parts_of(Slow(), Positions(), background)
+    reader = Reader(parts, QUEUE, 0)
+    reading = background.spawn(reader.run(), name="read")
+    await asyncio.sleep(0)
+    reader.process_queue.is_leaving = True
+    may_answer.set()
+    await asyncio.wait([reading])
+    assert len(reader.process_queue) == 0
 
 
 async def test_a_reset_of_a_queue_that_is_being_opened_is_kept(background: TaskSet) -> None:

@@ -3,9 +3,12 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+BEGUN_PER_TURN: Final = 64
+"""How many calls begin in one turn of the loop; each may encode a request."""
 
 
 async def for_each(
@@ -23,7 +26,9 @@ async def for_each(
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(running_max, len(items))):
+            for number in range(1, min(running_max, len(items)) + 1):
                 group.create_task(work())
+                if not number % BEGUN_PER_TURN:
+                    await asyncio.sleep(0)
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from errors

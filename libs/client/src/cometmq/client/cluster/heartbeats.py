@@ -6,7 +6,6 @@ Invariants
     lost, and every `heartbeat_interval_ms`.
 """
 
-import asyncio
 from collections.abc import Collection
 from typing import Final
 
@@ -15,6 +14,7 @@ from cometmq.client.cluster.local_members import LocalMembers
 from cometmq.client.cluster.outages import Outages
 from cometmq.client.cluster.refreshes import Refreshes
 from cometmq.client.cluster.route_book import RouteBook
+from cometmq.client.for_each import for_each
 from cometmq.client.settings import ClientOptions
 from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.dialect import encode_json
@@ -95,9 +95,15 @@ class Heartbeats:
         self.sent_ms = monotonic_ms()
         body = self.body()
         addresses = set(self._routes.brokers.all(with_slaves=bool(self._members.consumers)))
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._send_to(a, body)) for a in addresses]
-        return all(task.result() for task in tasks)
+        failed: list[str] = []
+
+        async def send_to(address: str) -> None:
+            if not await self._send_to(address, body):
+                failed.append(address)
+
+        # All of them at once: a hung broker must not delay the heartbeats of others.
+        await for_each(addresses, send_to, running_max=len(addresses))
+        return not failed
 
     def body(self) -> bytes:
         """Return a heartbeat with all groups."""

@@ -4,6 +4,7 @@ heartbeats.
 """
 
 import asyncio
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any, Final
@@ -24,6 +25,7 @@ from cometmq.client.cluster.refreshes import Refreshes
 from cometmq.client.cluster.route_book import RouteBook
 from cometmq.client.cluster.routes import MASTER_ID, Route
 from cometmq.client.errors import BrokerMissing, ClientStateError, NoNamesrv
+from cometmq.client.for_each import for_each
 from cometmq.client.identity import DEFAULT_INSTANCE, client_id_of
 from cometmq.client.namespace import namespace_of
 from cometmq.client.option_checks import tls_files_named
@@ -187,12 +189,12 @@ class ClientInstance:
         if consumer_group is not None:
             self.members.consumers.pop(consumer_group, None)
         header = UnregisterClient(self.client_id, producer_group, consumer_group)
-        async with asyncio.TaskGroup() as group:
-            for address in set(self.routes.brokers.all(with_slaves=True)):
-                if self.remoting.is_connected(address):
-                    group.create_task(self._unregister_at(address, header))
+        addresses = set(self.routes.brokers.all(with_slaves=True))
+        connected = [*filter(self.remoting.is_connected, addresses)]
+        leave = functools.partial(self._unregister_at, header)
+        await for_each(connected, leave, running_max=len(connected))
 
-    async def _unregister_at(self, address: str, header: UnregisterClient) -> None:
+    async def _unregister_at(self, header: UnregisterClient, address: str) -> None:
         try:
             await self.remoting.invoke(
                 address,

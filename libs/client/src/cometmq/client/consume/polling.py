@@ -90,7 +90,7 @@ class Polling:
         """Stop pulling; if `is_committing`, the last returned messages count as consumed."""
         self.interrupt()
         await self.member.end()
-        self.queues.stop()
+        await self.queues.stop()
         if self.is_committing:
             self.settle()
         await self.queues.close(is_drained=True)

@@ -113,7 +113,7 @@ class Pushing:
         """Stop pulling, wait for the listener, and store the offsets."""
         log, group = self._parts.instance.log, self._parts.group
         await self.member.end()
-        self.queues.stop()
+        await self.queues.stop()
         running_count = await self._delivery.stop(self._options.drain_ms)
         if running_count:
             log.warning(

@@ -2,13 +2,14 @@
 """Groups of background tasks: none outlives its owner, and none fails silently."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final
 
 from cometmq.remoting.command import Response
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG, Log
 
+CANCELLED_PER_TURN: Final = 128
 RESTART_MS: Final = 1_000
 
 GRID_S: Final = 1.0
@@ -106,8 +107,7 @@ class TaskSet:
     ) -> set[asyncio.Task[None]]:
         """Cancel tasks; return those that are still running after `timeout_s`."""
         self._tasks -= tasks  # only other cancellations are logged
-        for task in tasks:
-            task.cancel()
+        await cancel_in_turns(tasks)
         if not tasks:
             return set()
         _, left = await asyncio.wait(tasks, timeout=timeout_s)
@@ -161,6 +161,21 @@ class TaskSet:
                 fatal=True,
                 exc_info=error,
             )
+
+
+async def cancel_in_turns(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, a few in each turn of the loop: a consumer may have one for each of 16,384
+    queues, and all of them would end in the same turn.
+    """
+    waiting = iter(tasks)
+    try:
+        for number, task in enumerate(waiting, 1):
+            task.cancel()
+            if not number % CANCELLED_PER_TURN:
+                await asyncio.sleep(0)
+    finally:
+        for task in waiting:  # the caller is cancelled
+            task.cancel()
 
 
 def describe(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from cometmq.client.errors import (
     OffsetsUnreadable,
     OffsetsUnwritable,
 )
+from cometmq.client.for_each import for_each
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.transfer.pulled import check_offset
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -27,11 +28,20 @@ from cometmq.remoting.commands.offsets import (
     QueryConsumerOffsetReply,
     UpdateConsumerOffset,
 )
-from cometmq.remoting.errors import CometError, QueryNotFound, RemoteProtocolError
+from cometmq.remoting.errors import (
+    CometError,
+    QueryNotFound,
+    RemoteProtocolError,
+    TransportError,
+)
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 
 COMMIT_TIMEOUT_MS: Final = 5_000
+SENT_PER_TURN: Final = 128
+"""Offsets that are sent oneway in one turn of the loop; a consumer may own 16,384 queues."""
+COMMITTED_AT_ONCE: Final = 128
+"""How many offsets a broker is asked to confirm at the same time."""
 _NO_OFFSET: Final = -1
 """Java's clients take this number for a group without an offset."""
 
@@ -102,13 +112,13 @@ class Positions:
             self.unsaved_queues.add(queue)
             self._told.pop(queue, None)
 
-    def to_tell(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Return the queues whose offset must be sent oneway.
+    def must_tell(self, queue: MessageQueue) -> bool:
+        """Return whether the offset of a queue must be sent oneway.
 
         Each offset is sent twice: a Java broker handles pulls and commits on different threads, so
         an earlier pull that carries an older offset may undo a commit.
         """
-        return [one for one in queues if one in self.unsaved_queues or self._told.get(one) == 1]
+        return queue in self.unsaved_queues or self._told.get(queue) == 1
 
     def to_commit(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         """Return the queues whose committed offset no broker has confirmed yet."""
@@ -245,11 +255,13 @@ class RemoteOffsets(Positions):
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Send the offsets oneway; resend them after another broker has become master."""
-        queues = list(queues)
-        for queue in queues:
+        for number, queue in enumerate(list(queues), 1):
+            if not number % SENT_PER_TURN:
+                await asyncio.sleep(0)
             if self._is_told_elsewhere(queue):
                 self.tell_again(queue)
-        for queue in self.to_tell(queues):
+            if not self.must_tell(queue):
+                continue
             try:
                 await self._save(queue, is_awaited=False)
             except CometError as error:
@@ -274,20 +286,35 @@ class RemoteOffsets(Positions):
         action: Callable[[MessageQueue], Awaitable[None]],
         queues: Iterable[MessageQueue],
     ) -> None:
-        """Apply `action` to every queue, even after failures; then raise the first failure."""
+        """Apply `action` to every queue, even after refusals; then raise the first failure.
 
-        async def failure(queue: MessageQueue) -> CometError | None:
-            try:
-                await action(queue)
-            except CometError as error:
-                return error
-            return None
+        After a broker has not answered, its other queues are left to the next attempt: a hung
+        broker must not be waited for again and again.
+        """
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        failures: list[CometError] = []
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(failure(queue)) for queue in queues]
-        for task in tasks:
-            if (error := task.result()) is not None:
-                raise error
+        async def apply(mine: list[MessageQueue]) -> None:
+            is_silent = False
+
+            async def apply_one(queue: MessageQueue) -> None:
+                nonlocal is_silent
+                if is_silent:
+                    return
+                try:
+                    await action(queue)
+                except CometError as error:
+                    is_silent |= isinstance(error, TransportError)
+                    failures.append(error)
+
+            await for_each(mine, apply_one, running_max=COMMITTED_AT_ONCE)
+
+        # All brokers at once: otherwise a hung broker would delay the offsets of all others.
+        await for_each(by_broker.values(), apply, running_max=len(by_broker))
+        if failures:
+            raise failures[0]
 
     async def _save_and_wait(self, queue: MessageQueue) -> None:
         await self._save(queue, is_awaited=True)

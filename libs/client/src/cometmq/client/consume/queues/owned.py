@@ -23,11 +23,12 @@ from cometmq.client.for_each import for_each
 from cometmq.client.transfer.puller import Puller
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ProcessQueueInfo
+from cometmq.remoting.transport.tasks import cancel_in_turns
 
 TOPICS_AT_ONCE: Final = 16
 """How many topics are rebalanced at the same time."""
-BEGUN_PER_TURN: Final = 128
-OPENED_AT_ONCE: Final = 512
+BEGUN_PER_TURN: Final = 64
+OPENED_AT_ONCE: Final = 128
 """How many queues of a topic look up their first offset at a broker at the same time."""
 
 
@@ -119,8 +120,8 @@ class OwnedQueues:
             self.ever.update(mine)
             self._first.new.note(topic, mine)
         lost = {
-            topic: [queue for queue in self.of_topic(topic) if queue not in mine]
-            for topic, mine in shares.items()
+            topic: [queue for queue in self.of_topic(topic) if queue not in kept]
+            for topic, kept in ((topic, frozenset(mine)) for topic, mine in shares.items())
         }
         await self.drop([queue for queues in lost.values() for queue in queues])
         # Not by reader: the opening of a queue may have been interrupted before its reader ran.
@@ -203,11 +204,17 @@ class OwnedQueues:
 
     async def drop(self, queues: Collection[MessageQueue], *, is_lost: bool = False) -> None:
         """Leave queues; `is_lost` means that another member owns them already."""
-        held = [reader.process_queue for reader in map(self._remove, queues) if reader is not None]
-        if held:
-            for one in held:
-                self._puller.forget(one.queue)
-            await self._ownership.leave(held, is_lost=is_lost)
+        readers = [self._readers.pop(queue, None) for queue in queues]
+        tasks = [self._tasks.pop(queue, None) for queue in queues]
+        held = [reader.process_queue for reader in readers if reader is not None]
+        try:
+            if held:
+                for one in held:
+                    self._puller.forget(one.queue)
+                # This marks the queues at once: readers that still run take no more messages.
+                await self._ownership.leave(held, is_lost=is_lost)
+        finally:
+            await cancel_in_turns([task for task in tasks if task is not None])
 
     async def leave(self, topic: str) -> None:
         """Leave all queues of a topic that is no longer subscribed."""
@@ -219,7 +226,9 @@ class OwnedQueues:
 
         The offset is not recorded.
         """
-        before = self._remove(queue)
+        if (task := self._tasks.pop(queue, None)) is not None:
+            task.cancel()
+        before = self._readers.get(queue)
         reader = self._readers[queue] = Reader(self._read, queue, offset)
         if before is not None:
             reader.process_queue = before.process_queue.begun_anew(offset)
@@ -250,10 +259,9 @@ class OwnedQueues:
             [one for one in self._readers if locks is None or locks.is_valid(one)]
         )
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Stop pulling, for good; held messages may still be consumed."""
-        for task in self._tasks.values():
-            task.cancel()
+        await cancel_in_turns([*self._tasks.values()])
 
     async def close(self, *, is_drained: bool) -> None:
         """Leave all queues and store their offsets; called after `stop`."""
@@ -316,12 +324,6 @@ class OwnedQueues:
         if reader is not None and queue not in self._tasks:
             name = f"read-{queue.topic}-{queue.queue_id}"
             self._tasks[queue] = self._parts.background.keep(reader.run, name=name)
-
-    def _remove(self, queue: MessageQueue) -> Reader | None:
-        task = self._tasks.pop(queue, None)
-        if task is not None:
-            task.cancel()
-        return self._readers.pop(queue, None)
 
 
 def _count_at(broker_name: str, queues: Iterable[MessageQueue]) -> int:

@@ -243,9 +243,9 @@ class Reader:
         return offset if offset and (locks is None or locks.is_valid(queue)) else None
 
     async def _becomes(self, condition: Callable[[], bool]) -> bool:
-        """Wait until the condition is true; return False if the queue is dropped first."""
+        """Wait until the condition is true; return False if the queue is left first."""
         held = self.process_queue
-        while not held.is_dropped:
+        while not (held.is_dropped or held.is_leaving):
             if condition():
                 return True
             held.room.clear()
