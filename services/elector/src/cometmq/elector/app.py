@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The elector as a program: runs rounds at an interval, and immediately after a change."""
+"""Runs an elector's rounds at an interval, and at once after the record or a member's state
+changes.
+"""
 
 import asyncio
 import contextlib
@@ -60,10 +62,15 @@ class ElectorApp:
         keys_of: KeysOf | None = None,
         master_opened: Callable[[], None] = lambda: None,
     ) -> None:
-        """`record` overrides the record store that the settings name, `tls_of` the TLS settings and
-        the name in the certificate, and `keys_of` the keys of the group, both by ordinal;
-        `accept_with` is the command with which a person accepts a loss; `master_opened` is called
-        when a master opens.
+        """The operator passes what `cometmq elector` takes from its settings:
+
+        - `record`: the record store;
+        - `tls_of`: the TLS settings for the member with this ordinal, and the name in its
+          certificate;
+        - `keys_of`: the group's keys for the member with this ordinal;
+        - `accept_with`: the command with which a person accepts a loss, for the log.
+
+        `master_opened` is called when a master opens.
         """
         self._key_file: KeyFile | None = None
         self._keys_of = keys_of or self._keys_in_file
@@ -149,7 +156,7 @@ class ElectorApp:
         self._log.info("elector.stopped")
 
     def fault(self) -> str | None:
-        """Return why this elector cannot do its work; None if it can."""
+        """Return why this elector cannot elect a master; None if it can."""
         interval_ms = self._settings.poll_interval_mills
         silent_ms = self._clock.monotonic_ms() - self._round_ended_ms
         if silent_ms > STUCK_INTERVALS * interval_ms + 10_000:
@@ -164,7 +171,7 @@ class ElectorApp:
         return () if self._key_file is None else self._key_file.keys
 
     async def _keep_keys_current(self, worker: Worker) -> None:
-        """Read the key file again when it changes."""
+        """Read the key file every KEYS_POLL_MS, and use its keys if it has changed."""
         assert self._key_file is not None
         while True:
             await asyncio.sleep(KEYS_POLL_MS / 1000)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The members of a group as the elector sees them: last status, and for how long silent."""
+"""Asks the members of a group for their status; keeps the answers and when each last answered.
+
+A member is silent if it did not answer its last request. A probe is a request to a silent member
+that no round waits for.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -30,15 +34,15 @@ class AskedMember:
         self.ordinal = ordinal
         self.link = link
         self.report: Report | None = None
-        """The answer of this round."""
+        """The member's answer in this round; None if there is none."""
         self.fault = "has not been asked yet"
         """Why the member did not answer; empty if it did."""
         self.is_silent = False
-        """Whether the last request was not answered."""
+        """Whether the member did not answer its last request."""
         self.is_gone = False
-        """Whether its host refused connections after the last unanswered request."""
+        """Whether the member is silent, and its host refuses connections: the process has ended."""
         self.given: tuple[object, ...] = ()
-        """The last order and its outcome, so that repetitions are not logged."""
+        """The last order, its outcome and error: the order sender logs only changes."""
         self._heard_ms: int | None = None
         self._log = log
 
@@ -47,7 +51,9 @@ class AskedMember:
         return None if self.report is None else self.report.status
 
     def unheard_ms(self, now_ms: int) -> int:
-        """Return the time since the last request that was answered, or since the first request."""
+        """Return the time since the last answered request; if none was answered, since the
+        first.
+        """
         return 0 if self._heard_ms is None else now_ms - self._heard_ms
 
     async def ask(self, *, timeout_ms: int, now_ms: int) -> None:
@@ -55,9 +61,9 @@ class AskedMember:
         self.report = await self.probe(timeout_ms=timeout_ms, now_ms=now_ms)
 
     async def probe(self, *, timeout_ms: int, now_ms: int) -> Report | None:
-        """Find out whether the member answers; return its answer without adopting the status.
+        """Request the status and note whether the member answers, but leave `report` unchanged.
 
-        The status may be older than the record that the current round has read.
+        The answer may be older than the record that the current round has read.
         """
         if self._heard_ms is None:
             self._heard_ms = now_ms
@@ -78,7 +84,7 @@ class AskedMember:
 
 
 class AskedMembers:
-    """All members, each asked once in a round."""
+    """All members of a group."""
 
     def __init__(
         self,
@@ -89,7 +95,9 @@ class AskedMembers:
         wake: asyncio.Event,
         log: Log,
     ) -> None:
-        """`wake` is set when a silent member's state has changed between rounds."""
+        """`wake` is set when a probe finds that a silent member answers, or that it is or is no
+        longer gone.
+        """
         self.by_ordinal: Mapping[int, AskedMember] = {
             ordinal: AskedMember(ordinal, link, log=log) for ordinal, link in sorted(links.items())
         }
@@ -105,10 +113,10 @@ class AskedMembers:
         return tuple(one for one in found if one is not None)
 
     async def ask_all(self) -> None:
-        """Ask each member for its status, except members that did not answer the last time.
+        """Ask each member for its status, and wait for the answers; silent members are only probed.
 
-        Those are only probed, so that a round does not wait until they time out. Otherwise, the
-        election that replaces a silent master would be late by up to two timeouts.
+        A round that waited for silent members would take up to two timeouts, and so delay the
+        election that replaces a silent master.
         """
         now_ms = self._now_ms()
         async with asyncio.TaskGroup() as group:
@@ -129,7 +137,7 @@ class AskedMembers:
             self._probes.spawn(self._probe(member), name=f"elector-probe-{member.ordinal}")
 
     async def _probe(self, member: AskedMember) -> None:
-        """Probe a silent member once; start a round if its state has changed."""
+        """Probe a silent member once; set `wake` if its state has changed."""
         was_gone = member.is_gone
         try:
             await member.probe(timeout_ms=self._timeout_ms, now_ms=self._now_ms())

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One elector: each round reads the record, asks all members for their status, and carries out the
-decisions of `election`.
+decisions of `cometmq.ha.election`, or of `missing_record` if the group has no record.
 
-What an elector keeps between rounds is how long things have lasted (`Watched`, a loss, the epoch of
-fence orders, an accepted loss) and what it has logged. Nothing of it is needed for safety, so an
-elector may be killed at any point. Several electors of one group do not interfere, because a write
-of the record fails if another write came first, and orders are idempotent.
+An elector may be killed at any point: what it keeps between rounds (since when a master is lost,
+the epoch of fence orders, an accepted loss, what it has logged) is not needed for safety. A group
+may have several electors, because a write of the record fails if another write came first, and
+orders are idempotent.
 """
 
 import asyncio
@@ -46,17 +46,18 @@ class Elector:
         accept_with: str = ACCEPT_WITH,
         master_opened: Callable[[], None] = lambda: None,
     ) -> None:
-        """`links` holds a link for each address of the plan; `boottime_ms` reads CLOCK_BOOTTIME;
-        `accept_with` is the command with which a person accepts a loss, for the log;
-        `master_opened` is called when a master opens, with the record already in `stats`.
+        """`links` has a link to each member in the plan, by ordinal. `boottime_ms` reads
+        CLOCK_BOOTTIME. `accept_with` is the command with which a person accepts a loss, for the
+        log. `master_opened` is called when a master opens; `stats` then has the record that names
+        it.
         """
         self.stats = ElectorStats(plan.group.name, len(links))
         self.fault = "no round has ended yet"
-        """Why this elector cannot do its work; empty if it can."""
+        """Why this elector cannot elect a master; empty if it can."""
         self.has_ended_a_round = False
-        """Whether it has asked for the record and the statuses, with or without success."""
+        """Whether a round has requested the record and the statuses, with or without success."""
         self.wake = asyncio.Event()
-        """Set when there may be something to do before the next interval."""
+        """Set when the next round should start at once, not after the interval."""
         self.members = AskedMembers(
             links, timeout_ms=status_timeout_ms, now_ms=boottime_ms, wake=self.wake, log=log
         )
@@ -73,13 +74,13 @@ class Elector:
         self._accept_with = accept_with
         self._now_ms = boottime_ms
         self._record_fault = ""
-        self._epoch_seen = 0  # in the log of a member, later than the record's
+        self._epoch_seen = 0  # in a member's log; the record was read again because of it
         self._strangers: frozenset[int] = frozenset()
 
     async def round(self) -> None:
         """Run one round: read the record, ask the members, decide, act.
 
-        Without the record, only the figures are brought up to date.
+        If the record cannot be read, only update `stats` and `fault`.
         """
         self.stats.round_count += 1
         found: Versioned | None = None
@@ -112,7 +113,7 @@ class Elector:
                 group.create_task(self._perform(action))
 
     async def close(self) -> None:
-        """Stop waiting for pending orders, which the members still complete, and for answers."""
+        """Stop waiting for the answers to orders and probes; members still carry out the orders."""
         await self._orders.close()
         await self.members.close()
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the master that the record names is open, and since when it has been lost."""
+"""Tells whether the master that the record names is open (it leads in the record's epoch) or lost,
+and logs and measures the changes.
+"""
 
 from collections.abc import Callable
 
@@ -38,24 +40,23 @@ class MasterWatch:
 
     @property
     def cause(self) -> str:
-        """Why an election takes place now."""
+        """The cause of an election in this round: a loss, or RENEWED if the master is not lost."""
         return str(self._loss[1]) if self._loss else RENEWED
 
     def note_missing(self) -> None:
-        """Note that there is no record, and so no master."""
+        """Note that the group has no record, and so no master."""
         self._watched, self._is_open, self._stats.has_master = None, False, False
 
     def note_without_record(self, statuses: Statuses) -> None:
-        """Note whether a member leads in the epoch that was last read, or in a later one.
-
-        Other programs may reach the record, and have elected since.
+        """Note, while the record cannot be read, whether a member leads in its last known epoch or
+        in a later one: another elector may still reach the record.
         """
         record = self._stats.record
         known = 0 if record is None else record.epoch
         self._stats.has_master = any(one.role.is_leading and one.epoch >= known for one in statuses)
 
     def look(self, found: Versioned, read_ms: int, members: AskedMembers) -> Loss | None:
-        """Return why the master is lost, None if it is not; note and log what has changed.
+        """Return why the master is lost, None if it is not; log the loss or opening of a master.
 
         `read_ms` is the time at which the record was read.
         """

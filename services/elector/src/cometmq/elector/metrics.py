@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metric families of electors: of the one in `cometmq elector`, or of all in the operator."""
+"""The metric families of one elector in `cometmq elector`, or of all electors in the operator."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -9,13 +9,13 @@ from cometmq.ha.actions import Blocked
 from cometmq.runtime.metrics import Family, Row, labelled_counter, labelled_gauge
 
 Electors = Sequence[tuple[tuple[str, ...], ElectorStats]]
-"""The stats of each elector, after the values of the labels that tell their groups apart."""
+"""For each elector, the values of the labels that distinguish its group, and its stats."""
 
 Own = Callable[[ElectorStats], Iterable[Row]]
 
 
 def families(*labels: str) -> tuple[Family[Electors], ...]:
-    """Return the families of electors with `group` and these labels, which come first."""
+    """Return the families; their first labels are these, then `group`."""
     names = (*labels, "group")
     return (
         labelled_gauge(
@@ -76,7 +76,9 @@ def families(*labels: str) -> tuple[Family[Electors], ...]:
 
 
 def _each(rows: Own) -> Callable[[Electors], Iterable[Row]]:
-    """Copy the rows of one elector at a time, because rounds may run in the middle of a scrape."""
+    """Return a function that yields the rows of all electors. It copies those of one elector at a
+    time, because a round may change the stats during a scrape.
+    """
     return lambda electors: (
         ((*labels, stats.group, *own), value)
         for labels, stats in electors

@@ -23,11 +23,11 @@ READ_TIMEOUT_MS: Final = 5_000
 
 
 class GroupFailed(CometError):
-    """A request for a group cannot be carried out; the error message contains the remedy."""
+    """A request of an administrator cannot be carried out; the message names the remedy."""
 
 
 class OpenGroup:
-    """An open group: its record, and connections to its members."""
+    """A group's record and connections to its members, while `open_group` is entered."""
 
     def __init__(
         self, plan: Plan, record: RecordPort, clients: dict[int, MemberClient], place: str
@@ -41,12 +41,11 @@ class OpenGroup:
 
     @property
     def name(self) -> str:
-        """The name of the group."""
         return self.plan.group.name
 
     @property
     def statuses(self) -> Statuses:
-        """Return the last answers of the members that answered when they were last asked."""
+        """Return the answers to the last `ask`; members that did not answer are missing."""
         return tuple(report.status for report in self.reports.values())
 
     async def read(self) -> Versioned | None:
@@ -86,7 +85,7 @@ class OpenGroup:
                 tasks.create_task(self._ask(ordinal))
 
     async def report_of(self, ordinal: int) -> Report:
-        """Return one member's answer; raise GroupFailed if there is none."""
+        """Ask one member for its status; raise GroupFailed if it does not answer."""
         await self._ask(ordinal)
         if ordinal in self.faults:
             raise GroupFailed(self.faults[ordinal])
@@ -114,8 +113,8 @@ async def open_group(
 ) -> AsyncIterator[OpenGroup]:
     """Open the group that an elector's settings describe; connections are made as needed.
 
-    Raise SettingsError if the record's place or the key's file, which `key_setting` names, cannot
-    be used.
+    Raise SettingsError if the record's location or the key file cannot be used; `key_setting` is
+    the name of the key file's setting in the error text.
     """
     plan = plan_of(settings)
     record, path = record_of(settings), settings.group_key_file

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives orders to members; orders are idempotent, so one that fails is decided on again."""
+"""Sends orders to members, and logs and counts their outcomes.
+
+A failed order is not repeated here: orders are idempotent, and the next round decides anew.
+"""
 
 from collections.abc import Mapping
 
@@ -25,16 +28,18 @@ class OrderSender:
         await self._handovers.close()
 
     def begin(self, action: Tell[Order]) -> None:
-        """Give an order that takes long, and do not wait for the answer."""
+        """Send an order to hand over, without waiting for the answer; do nothing while another such
+        order is unanswered.
+        """
 
         async def hand_over() -> None:
             await self.give(action)
 
-        if not len(self._handovers):  # another order would be refused until it ends
+        if not len(self._handovers):  # the member would refuse another order
             self._handovers.spawn(hand_over(), name="elector-hand-over")
 
     async def give(self, action: Tell[Order]) -> OrderRefusal | None:
-        """Give an order; return why the member refused it, if it did."""
+        """Send an order; return why the member refused it, None if it obeyed or did not answer."""
         ordinal, order = action.ordinal, action.order
         member = self._members.get(ordinal)
         if member is None:  # the settings lack a broker that the record names

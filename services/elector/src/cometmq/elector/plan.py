@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The group that an elector manages, built from its settings."""
+"""Builds what an elector needs from its settings: the group, its record store, and the timing."""
 
 from collections.abc import Mapping
 
@@ -22,7 +22,7 @@ class Plan(msgspec.Struct, frozen=True):
     group: Group
     """The group without its leaving members."""
     whole: Group
-    """The group including its leaving members: all are asked while the record is missing."""
+    """The group including its leaving members, whose copies count when the record is restored."""
     leaving: frozenset[int]
     addresses: Mapping[int, str]
 

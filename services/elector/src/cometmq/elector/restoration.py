@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creates the record of a group that has none, once no member can still be master (R10)."""
+"""Decides how to create the record of a group that has none, once no member can still be master
+(rule R10 of docs/concepts/replication.md).
+
+A restoration fences the members in a new epoch, so that a former master stops. If messages may be
+lost, a person has to accept that first.
+"""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -15,19 +20,19 @@ from cometmq.ha.record import Copy
 from cometmq.remoting.log import Log
 
 ACCEPTANCE_MS: Final = 60_000
-"""A longer wait means that the state differs from the one that the person judged."""
+"""How long an acceptance is valid; later, the group may differ from what the person has seen."""
 
 
 class Acceptance(msgspec.Struct):
     """A person's consent to create the record once, although messages may be lost.
 
-    It is kept in memory only: an elector that stops forgets it, and the person is asked again.
+    It is kept in memory only, so after a restart of the elector the person has to accept again.
     """
 
     epoch: int
-    """A record with a later epoch ends the acceptance."""
+    """The latest epoch that the person knows; a record with a later epoch ends the acceptance."""
     copies: frozenset[Copy]
-    """The stores that the person accepted: if one of them is replaced, the loss may be larger."""
+    """The stores from which the person accepts to continue; with others, more may be lost."""
     until_ms: int
     is_used: bool = False
 
@@ -53,9 +58,9 @@ class Restoration:
     def accept_loss(self, epoch: int, copies: Collection[Copy]) -> None:
         """Allow one creation of the record that may lose messages, within `ACCEPTANCE_MS`.
 
-        `epoch` is at least that of the last record and every promise that the caller knows of: the
-        new record gets a later one. `copies` are the stores of all members. The acceptance has no
-        effect while the stores that answer are not exactly these.
+        `epoch` must not be below the last record's or any promise that the caller knows of, because
+        the new record gets a later one. `copies` are the stores of all members. The acceptance has
+        no effect while the answering members have other stores.
         """
         until_ms = self._now_ms() + ACCEPTANCE_MS
         self._acceptance = Acceptance(epoch, frozenset(copies), until_ms)
@@ -64,23 +69,23 @@ class Restoration:
 
     @property
     def is_accepting_loss(self) -> bool:
-        """Whether an acceptance has neither led to a record nor expired yet."""
+        """Whether there is an acceptance that has not expired."""
         accepted = self._acceptance
         return accepted is not None and self._now_ms() < accepted.until_ms
 
     def record_exists(self, epoch: int) -> None:
-        """End the restoration: there is a record, in this epoch."""
+        """End the restoration, because a record was read; its epoch is `epoch`."""
         self._fence_epoch = None
         if self._acceptance is not None and epoch > self._acceptance.epoch:
-            self._acceptance = None  # an earlier epoch: the read began before the record's deletion
+            self._acceptance = None  # an earlier epoch was read before the record was deleted
 
     def created(self) -> None:
-        """Forget the acceptance: the answer to a creation has arrived."""
+        """Mark the acceptance as used, because a creation of the record was answered."""
         if self._acceptance is not None:
             self._acceptance.is_used = True
 
     def choose_epoch_again(self) -> None:
-        """Fence in another epoch: a member has promised another elector a later one."""
+        """Choose a later epoch for fence orders: a member refused the present one as stale."""
         self._fence_epoch = None
 
     def decide(self, members: AskedMembers) -> Actions:

@@ -17,8 +17,8 @@ RENEWED: Final = "EpochRenewed"
 
 
 def _no_elections() -> Counter[str]:
-    """Return a count of 0 for every cause: Prometheus does not see the first step of a counter that
-    appears with it.
+    """Return a counter with 0 for every cause: a counter that first appears with 1 does not count
+    as an increase in Prometheus.
     """
     return Counter(dict.fromkeys((*map(str, Loss), RESTORED, RENEWED), 0))
 
@@ -28,12 +28,12 @@ class ElectorStats(msgspec.Struct):
     member_count: int
     round_count: int = 0
     record: Record | None = None
-    """The record as of the last read; None if it was missing."""
+    """The record when it was last read successfully; None if there was none."""
     is_record_reachable: bool = False
     answering_count: int = 0
     has_master: bool = False
-    """The holder of the record is master in its epoch; while the record cannot be read, any member
-    is master in the epoch that was last read, or in a later one.
+    """Whether the member that the record names leads in the record's epoch. While the record cannot
+    be read: whether any member leads in the last known epoch or in a later one.
     """
     waiting: Wait | None = None
     elections: Counter[str] = msgspec.field(default_factory=_no_elections)
@@ -43,4 +43,4 @@ class ElectorStats(msgspec.Struct):
     writes: Counter[str] = msgspec.field(default_factory=Counter)
     """Writes to the record, by outcome."""
     last_outage_ms: int = 0
-    """Time from the loss of a master to the opening of the next, as this elector saw it."""
+    """Time from the last loss of a master to the next opening, both as seen by this elector."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A switchover by an administrator: what it would do, and doing it."""
+"""Plans and carries out a switchover that an administrator asks for."""
 
 import asyncio
 import time
@@ -24,11 +24,11 @@ class Planned(NamedTuple):
     master: int
     order: HandOver
     lag_bytes: int
-    """What the next master has yet to copy while the present one holds sends back."""
+    """What the next master still lacks; the present master delays sends until it is copied."""
 
     @property
     def in_sync(self) -> list[int]:
-        """The brokers in sync, by id."""
+        """The ids of the brokers in sync, in ascending order."""
         return sorted(copy.ordinal for copy in self.record.in_sync)
 
 
@@ -54,10 +54,11 @@ async def plan_switchover(group: OpenGroup, to: int | None) -> Planned:
 
 
 async def carry_out(group: OpenGroup, plan: Planned) -> tuple[Record, int]:
-    """Switch over; return the record of the next master once it is open, and the milliseconds.
+    """Switch over; return the record that names the next master once that master is open, and the
+    duration in milliseconds.
 
-    If the order is not answered, the record decides, because the master may have received it. Raise
-    GroupFailed unless the planned target becomes the master.
+    If the order is not answered, the master may still have received it, so wait for the record to
+    change, too. Raise GroupFailed unless the planned target becomes the master.
     """
     begun_s = time.monotonic()
     master, target = plan.master, plan.order.successor
@@ -83,7 +84,7 @@ async def carry_out(group: OpenGroup, plan: Planned) -> tuple[Record, int]:
 
 
 async def until_open(group: OpenGroup, epoch: int, timeout_s: float) -> Record | None:
-    """Wait for a later epoch whose master is open; return None after the timeout."""
+    """Wait for a record with a later epoch whose master is open; return None after the timeout."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         found = await group.read()

@@ -28,11 +28,11 @@ CHANGES: Final = frozenset(
     for code, command in COMMANDS.items()
     if Service.NAMESRV in command.services and command.access is not PUBLIC
 )
-"""The requests that need an account; all others only read what clients may know."""
+"""Codes of the requests that need an account: all that change something."""
 
 
 class Accounts:
-    """The accounts in a file, reloaded when it changes; reading blocks."""
+    """The accounts in a file. `refresh` reloads them; it and the constructor read the disk."""
 
     def __init__(self, path: Path, setting: str = "aclFile") -> None:
         """Read the file; raise SettingsError if it cannot be used."""
@@ -45,7 +45,9 @@ class Accounts:
         self.refused_count = 0
 
     def check(self, _context: object, call: Call[Any]) -> None:
-        """Raise ServerError if the sender of a request may not make it."""
+        """Raise ServerError if a change comes neither from an administrator nor from an address on
+        the file's white list.
+        """
         if call.code not in CHANGES:
             return
         host = call.peer.host
@@ -58,10 +60,11 @@ class Accounts:
             raise
 
     def refresh(self) -> bool:
-        """Read the file again if it has changed and settled; return whether it is in use.
+        """Read the file again; return whether changed content came into use.
 
-        As with certificates, a change takes effect if the next call finds the same content. A file
-        that cannot be used raises SettingsError once, and the previous accounts stay valid.
+        Changed content is used once two successive calls find it, because the first may read a
+        half-written file. Content that cannot be used raises SettingsError once, and the previous
+        accounts stay valid.
         """
         content = self._content()
         is_at_rest = content == self._changing
@@ -88,7 +91,7 @@ class Accounts:
             raise errors.not_admin(call.code, key)
 
     def _content(self) -> bytes | str:
-        """Return the content of the file, or why it cannot be read."""
+        """Return the content of the file as bytes, or as str the reason why it cannot be read."""
         try:
             with self._path.open("rb") as file:
                 return file.read(FILE_BYTES_MAX)

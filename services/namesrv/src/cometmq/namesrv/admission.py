@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks whether the tables have room for what a request adds, within the bounds of `limits.py`."""
+"""Refuses registrations and key-values for which the limits of `limits.py` leave no room."""
 
 from typing import Any
 
@@ -41,8 +41,8 @@ def admit_registration(
 
 
 def _admit_topics(namesrv: Namesrv, broker_name: str, body: Registered, peer: str) -> Steps[None]:
-    """Raise LimitReached if a name is too long, if a broker group would have too many topics, or
-    if all groups would.
+    """Raise LimitReached if a name is too long, or if a broker group or all groups together would
+    have too many topics.
     """
     routes, limits = namesrv.routes, namesrv.limits
     new = chars = 0

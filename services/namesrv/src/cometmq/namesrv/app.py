@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name server as a whole; only this module constructs its components."""
+"""Starts and stops a name server; only this module constructs its components."""
 
 import asyncio
 from collections.abc import Callable
@@ -38,7 +38,7 @@ FIRST_SCAN_MS: Final = 5_000
 DRAIN_MS: Final = 3_000
 KEYS_POLL_MS: Final = 1_000
 EXPIRED_AT_ONCE: Final = 100
-"""Number of silent brokers that are dropped in one turn of the loop: 5 ms."""
+"""Maximum number of silent brokers that one turn of the loop drops; this takes about 5 ms."""
 
 
 class NamesrvApp:
@@ -82,7 +82,8 @@ class NamesrvApp:
         self._log.info("namesrv.stopped")
 
     def _prepare_folders(self) -> None:
-        """Create the folders of configured files; raise SettingsError if one is not writable.
+        """Create the folders of the two files that settings may name; raise SettingsError if one is
+        not writable.
 
         Folders of default paths are skipped: a name server can serve routes without writing files.
         """
@@ -164,7 +165,7 @@ class NamesrvApp:
 
 
 async def _keep_files_current(namesrv: Namesrv, accounts: Accounts | None, worker: Worker) -> None:
-    """Read changed key and account files, without a restart."""
+    """Read changed key and account files every KEYS_POLL_MS; log files that cannot be used."""
     while True:
         await asyncio.sleep(KEYS_POLL_MS / 1000)
         try:
@@ -177,8 +178,9 @@ async def _keep_files_current(namesrv: Namesrv, accounts: Accounts | None, worke
 
 
 def expire(namesrv: Namesrv) -> None:
-    """Drop brokers that have been silent for too long, and close their connections: at most
-    EXPIRED_AT_ONCE per turn of the loop.
+    """Drop brokers that have been silent for too long, and close their connections.
+
+    A call drops at most EXPIRED_AT_ONCE, and schedules the next call if there may be more.
     """
     gone = namesrv.routes.expire(
         now_ms=namesrv.clock.monotonic_ms(),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The addresses of each broker group, and the groups of each cluster; pure.
 
-There are no clusters without groups. A caller that removes an address calls `remove_if_empty`
-afterwards.
+A cluster exists as long as it has a group. A caller that removes an address must call
+`remove_if_empty` afterwards.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class BrokerGroups:
         return len(self._clusters)
 
     def of_cluster(self, cluster: str) -> Mapping[str, None]:
-        """Return the names of a cluster's groups, as the keys."""
+        """Return the names of a cluster's groups as the keys of a mapping, in order of arrival."""
         return self._clusters.get(cluster, {})
 
     def address_of(self, name: str, broker_id: int = MASTER_ID) -> str | None:
@@ -42,9 +42,10 @@ class BrokerGroups:
         return None if group is None else group.broker_addrs.get(broker_id)
 
     def place(self, broker: BrokerId, *, is_master_kept: bool) -> str | None:
-        """Add an address to its group and cluster; return the address that had its id.
+        """Add an address to its group and cluster; return the address that had its id before.
 
-        The address loses its other ids in the group, except that of a kept master.
+        An address has one broker id in its group: others are removed, except the master's id if
+        `is_master_kept`.
         """
         self._clusters.setdefault(broker.cluster, {})[broker.broker_name] = None
         self._clusters_of.setdefault(broker.broker_name, set()).add(broker.cluster)
@@ -86,8 +87,8 @@ class BrokerGroups:
         )
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Return the names of clusters and groups, which also exist as topics, and one broker's
-        address.
+        """Return the names of all clusters and groups, which RocketMQ lists as topics, and the
+        address of any broker.
         """
         names = dict.fromkeys(
             name for cluster, groups in self._clusters.items() for name in (cluster, *groups)
@@ -97,5 +98,5 @@ class BrokerGroups:
 
 
 def copy_of(group: BrokerData) -> BrokerData:
-    """Return a copy whose addresses do not change any more."""
+    """Return a copy that later registrations do not change."""
     return BrokerData(dict(group.broker_addrs), group.broker_name, group.cluster)

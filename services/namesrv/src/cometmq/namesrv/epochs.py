@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The epochs of groups with failover, and which claims of an epoch are believed (pure).
+"""The epochs of broker groups with failover, and which registrations they exclude (pure).
 
-An epoch excludes the registrations of earlier epochs, such as those of a deposed master. With a
-proof that the sender knows the group's key it does so for as long as the group exists, and
-registrations without a proof are refused.
+A group's epoch is that of the last accepted registration that had one. Registrations with an
+earlier epoch, such as those of a deposed master, are refused.
+
+A proof shows that the sender of a registration knows the group's key (`ha.registration_proof`).
+Once a group has sent one, registrations without a proof are refused for as long as the group
+exists, and the epoch may rise by any amount.
 
 Without a proof anybody may claim any epoch, so a claim must not exclude the real master:
 
-- An epoch far beyond the group's is not believed. An election takes about a second and raises the
-  epoch by one, so it may rise by one for each second since a registration in the group's epoch, and
-  by EPOCHS_SPARE.
-- A broker that is refused and keeps registering is accepted after `doubt_ms`: a deposed master
-  stops within its renewDeadlineMills. From then on, for CONTESTED_MS, the group's epochs decide
-  nothing, and the latest registration counts, as in RocketMQ.
+- A claim is refused if the group cannot have reached that epoch. An election takes about a second
+  and raises the epoch by one, so a claim may exceed the group's epoch by the number of seconds
+  since it was last registered, plus EPOCHS_SPARE.
+- A refused broker that keeps registering is accepted after `doubt_ms`, because a deposed master
+  stops within its renewDeadlineMills. From then on, for CONTESTED_MS, the group is contested: its
+  epochs exclude nobody, and the latest registration counts, as in RocketMQ.
 """
 
 from collections.abc import Iterable
@@ -24,7 +27,9 @@ import msgspec
 EPOCHS_SPARE: Final = 64
 CONTESTED_MS: Final = 600_000
 RETRY_MS_MAX: Final = 5_000
-"""A refused broker registers again within a second; a longer silence ends its claim."""
+"""A refused broker registers again within a second; after a longer silence, the next refusal counts
+as the first.
+"""
 
 
 class Verdict(Enum):
@@ -36,41 +41,43 @@ class Verdict(Enum):
     IMPLAUSIBLE = "implausible"
     """The group cannot have reached this epoch."""
     UNPROVEN = "unproven"
-    """The group's members prove that they know its key, and this sender does not."""
+    """A member of the group has proven that it knows the key; this sender has not."""
 
 
 class GroupEpoch(msgspec.Struct):
-    """What is known of a group's epoch."""
+    """The epoch of one group, and the refusals of its registrations."""
 
     highest: int | None = None
     is_proven: bool = False
     seen_ms: int = 0
-    """When a broker last registered in this epoch."""
+    """When a broker last registered in the epoch `highest`."""
     refused_count: int = 0
     """Refusals since the epoch last rose."""
     doubted_since_ms: int = 0
     doubted_last_ms: int | None = None
-    """The first and the last of successive refusals; None if there are none."""
+    """When a registration was last refused; `doubted_since_ms` is the first of the refusals that
+    are at most RETRY_MS_MAX apart.
+    """
     contested_until_ms: int | None = None
 
 
 class Epochs:
-    """The epochs of all groups that are in the routes."""
+    """The epochs of the groups in the routes that have sent an epoch or a proof."""
 
     def __init__(self, doubt_ms: int) -> None:
-        """`doubt_ms` is how long an epoch without proof excludes a broker that keeps trying."""
+        """`doubt_ms` is how long an unproven epoch excludes a broker that keeps registering."""
         self._groups: dict[str, GroupEpoch] = {}
         self._doubt_ms = doubt_ms
         self.refused_count = 0
         """Refused registrations of all groups."""
 
     def of(self, name: str) -> int | None:
-        """Return the group's epoch; None if it has none."""
+        """Return the group's epoch; None if no registration had one."""
         group = self._groups.get(name)
         return None if group is None else group.highest
 
     def names(self) -> Iterable[str]:
-        """Return the groups of which an epoch or a proof is known."""
+        """Return the groups that have sent an epoch or a proof."""
         return self._groups.keys()
 
     def is_proven(self, name: str) -> bool:
@@ -79,7 +86,7 @@ class Epochs:
         return group is not None and group.is_proven
 
     def is_contested(self, name: str, now_ms: int) -> bool:
-        """Return whether the group's epochs decide nothing at present."""
+        """Return whether the group's epochs exclude nobody at present."""
         group = self._groups.get(name)
         until_ms = None if group is None else group.contested_until_ms
         return until_ms is not None and now_ms < until_ms
@@ -90,7 +97,11 @@ class Epochs:
         return 0 if group is None else group.refused_count
 
     def judge(self, name: str, epoch: int | None, *, is_proven: bool, now_ms: int) -> Verdict:
-        """Decide about a registration, and count a refusal; change nothing else."""
+        """Decide whether to accept a registration; count a refusal.
+
+        After `doubt_ms` of refusals, a registration of an unproven group is accepted, and the group
+        becomes contested.
+        """
         group = self._groups.get(name)
         if group is None:
             return Verdict.ACCEPTED
@@ -105,7 +116,7 @@ class Epochs:
         return verdict
 
     def note(self, name: str, epoch: int | None, *, is_proven: bool, now_ms: int) -> None:
-        """Note an accepted registration."""
+        """Note an accepted registration: its epoch becomes the group's."""
         if epoch is None and not is_proven:
             return
         group = self._groups.setdefault(name, GroupEpoch())
@@ -114,7 +125,7 @@ class Epochs:
         if epoch is not None:
             if epoch != group.highest:
                 group.refused_count = 0
-                if self.is_contested(name, now_ms):  # two claims go on: neither may win again
+                if self.is_contested(name, now_ms):  # both brokers still register: prolong it
                     group.contested_until_ms = now_ms + CONTESTED_MS
             group.highest, group.seen_ms = epoch, now_ms
 
@@ -128,7 +139,7 @@ class Epochs:
         if group.is_proven and not is_proven:
             return Verdict.UNPROVEN
         if is_proven and not group.is_proven:
-            return Verdict.ACCEPTED  # whatever has been claimed without a proof
+            return Verdict.ACCEPTED  # a proof overrides all epochs claimed without one
         until_ms = group.contested_until_ms
         if epoch is None or group.highest is None or (until_ms is not None and now_ms < until_ms):
             return Verdict.ACCEPTED

@@ -40,12 +40,14 @@ class GroupKeys:
         return () if file is None else file.keys
 
     def is_for_one(self, broker_name: str) -> bool:
-        """Return whether a key is meant for this group only, so that all its brokers have it."""
+        """Return whether the group has a key file of its own, so that all its brokers sign."""
         return broker_name in self._by_name
 
     def refresh(self) -> list[str]:
-        """Read changed files again; return the faults of files that cannot be used, whose old keys
-        remain in use.
+        """Read new and changed files; return an error text for each changed file that cannot be
+        used.
+
+        The previous keys of such a file remain in use.
         """
         faults: list[str] = []
         if self._path is None:
@@ -72,7 +74,9 @@ class GroupKeys:
         return KeyFile(self._path / name, self._setting)
 
     def _names(self) -> list[str]:
-        """Return the groups that have a file; names with a leading dot are Kubernetes' links."""
+        """Return the groups that have a file. Names with a leading dot are skipped: Kubernetes adds
+        such links to a mounted secret.
+        """
         assert self._path is not None
         try:
             found = [it.name for it in self._path.iterdir() if not it.name.startswith(".")]

@@ -29,8 +29,8 @@ class KvConfig:
             for namespace, values in self._table.items()
             for key, value in values.items()
         )
-        """The bytes of all key-values as JSON, with their namespaces and keys: escapes make an
-        answer, and the time to encode it, six times as large as its texts.
+        """Length of all namespaces, keys and values as JSON. It is bounded in this form because
+        escapes make an answer up to six times as long as its texts.
         """
         self._encoded: dict[str, bytes] = {}
 
@@ -61,8 +61,9 @@ class KvConfig:
             self._forget_empty()
 
     def _forget_empty(self) -> None:
-        """Drop all but the last empty namespaces. RocketMQ keeps all of them; they cannot be
-        deleted.
+        """Drop empty namespaces except the last EMPTY_MAX, because no request deletes a namespace.
+
+        RocketMQ keeps all of them.
         """
         empty = [name for name, values in self._table.items() if not values]
         kept = {name for name in empty[-EMPTY_MAX:] if len(name) <= EMPTY_CHARS_MAX}
@@ -74,10 +75,11 @@ class KvConfig:
         return self._table.get(namespace, {})
 
     def encode_namespace(self, namespace: str) -> bytes:
-        """Return a namespace as a body; it is empty if there are no key-values.
+        """Return a namespace as the body of an answer; the body is empty if there are no
+        key-values.
 
-        Each registration is answered with one, so it is encoded only once per change: a large
-        namespace takes milliseconds.
+        The body is cached until the namespace changes, because each registration is answered with
+        one, and encoding a large namespace takes milliseconds.
         """
         values = self._table.get(namespace)
         if not values:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every limit on what brokers and tools may fill at a name server, in one table.
+"""The limits of a name server's tables, which brokers and tools fill, as one list: `LIMITS`.
 
 The reference page (docs/reference/limits.md), the metrics and a test that fills every table are
-derived from `LIMITS`. Connections and unread bytes are bounded by the transport (`settings.py`).
+derived from it. The transport bounds connections and unread bytes (`settings.py`).
 
 Compatibility: RocketMQ has none of these limits; no cluster in practice reaches them.
 """

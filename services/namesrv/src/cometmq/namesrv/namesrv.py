@@ -29,7 +29,7 @@ from cometmq.runtime.settings import Loaded
 WARN_PERIOD_MS: Final = 1_000
 
 SaveFile = Callable[[Path, Callable[[], bytes]], Awaitable[None]]
-"""Replaces a file with content that is encoded after the call; raises OSError."""
+"""Replaces a file; calls the encoder later, when earlier saves have ended. Raises OSError."""
 
 
 class Namesrv:
@@ -67,7 +67,7 @@ class Namesrv:
         }
 
     def sweep_in(self, tasks: TaskSet) -> None:
-        """Make `tasks` run the removal of the entries of removed groups from large tables."""
+        """Sweep removed groups out of large tables in the background, as a task of `tasks`."""
 
         def sweep() -> None:
             work = self.incremental.run(self.routes.topics.sweeping())
@@ -76,7 +76,9 @@ class Namesrv:
         self.routes.topics.removed = sweep
 
     def may_warn(self, event: str) -> bool:
-        """Return whether to log an event that a stranger can cause: once in WARN_PERIOD_MS."""
+        """Return True at most once per event and WARN_PERIOD_MS: any client can cause these
+        events.
+        """
         now_ms = self.clock.monotonic_ms()
         is_due = now_ms - self._warned_ms.get(event, now_ms - WARN_PERIOD_MS) >= WARN_PERIOD_MS
         if is_due:

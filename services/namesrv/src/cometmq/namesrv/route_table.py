@@ -1,28 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Live brokers and their topics; pure, because time and connections are parameters.
 
-Invariants: an address occurs at most once in a broker group. Groups without addresses, clusters
-without groups and topics without queues are removed. The live table contains exactly the groups'
-addresses. Kept masters (see below) are an exception to the first and the last of these rules.
+"Group" means broker group. Invariants, of which kept masters break the first and the last:
 
-A group whose brokers register with an epoch (`groupEpoch`) fails over by itself. The
-caller refuses registrations below the group's epoch, such as those of a deposed master, as far as
-that epoch is believed (`epochs.py`).
-When such a group loses its master, the master's address is kept in the routes for a while, so that
-its queues do not disappear for clients that request a route during the failover. The next master
-replaces it at once. Groups without epochs, which include all RocketMQ groups, are treated as in
-RocketMQ.
+- An address occurs at most once in a group.
+- There are no groups without addresses, clusters without groups or topics without queues.
+- The live brokers are those whose addresses the groups contain.
+
+Kept masters: a group whose brokers register with an epoch (`groupEpoch`) fails over by itself. When
+it loses its master, the master's address is kept in the routes for a while, so that clients that
+request a route during the failover still find its queues. The next master replaces the address at
+once. Before a registration, the caller asks `epochs` whether the group's epoch excludes it. Groups
+without epochs, which include all RocketMQ groups, are treated as in RocketMQ.
 
 Compatibility: topics come from masters (id 0) only, and only if their data version differs from the
 stored version or the address is new. A topic that is missing from a registration is *not* removed,
 because brokers may register single topics. Write permission removed by WIPE_WRITE_PERM_OF_BROKER
 returns when the broker next registers a change.
 
-Unlike RocketMQ, a table also reads topics of a known version again if they are in doubt: if one of
-them was deleted here (DELETE_TOPIC_IN_NAMESRV), if another connection registered the same broker,
-or if a broker that was unknown registered one topic, perhaps only a new one. So a change that
-another program makes in a broker's name lasts only until the broker registers again, unless the
-broker has lost the topic, too.
+Unlike RocketMQ, a broker's topics can be *in doubt*: then its next registration is read even if the
+data version is known. This undoes what other programs change in a broker's name. Topics are in
+doubt in three cases:
+
+- One of them was deleted here (DELETE_TOPIC_IN_NAMESRV).
+- Another connection has registered the same broker.
+- A broker that was unknown has registered a single topic, which may not be its only one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,10 +41,10 @@ from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.runtime.incremental import Steps
 
 STEP_GROUPS: Final = 500
-"""Number of broker groups that are copied in one step of about 1 ms."""
+"""Number of groups of a route that are copied in one step of about 1 ms."""
 DOUBT_MS: Final = 10_000
 FORGOTTEN: Final = DataVersion(-1, -1)
-"""A version that no broker has."""
+"""A data version that no broker has: stored in place of one whose topics must be read again."""
 
 
 class Connection(Protocol):
@@ -58,20 +60,20 @@ class Registration(NamedTuple):
     topics: Iterable[Topic]
     filter_servers: Sequence[str]
     epoch: int | None = None
-    """The epoch of a group with failover; other brokers have none."""
+    """None unless the broker belongs to a group with failover."""
     is_proven: bool = False
     """The broker has proven that it knows the key of its group."""
 
 
 class Master(NamedTuple):
-    """The master's addresses, as returned to a slave."""
+    """The addresses of a group's master, with which a slave's registration is answered."""
 
     address: str
     ha_address: str
 
 
 class Live(msgspec.Struct, gc=False):
-    """The broker behind an address, and the time when it was last heard from."""
+    """A registered broker and the time of its last registration or heartbeat."""
 
     broker: BrokerId
     ha_address: str
@@ -81,16 +83,18 @@ class Live(msgspec.Struct, gc=False):
     filter_servers: tuple[str, ...] = ()
     epoch: int | None = None
     is_in_doubt: bool = False
-    """The routes may differ from the broker's topics, although their version is known."""
+    """Whether its topics are in doubt (see the module)."""
 
     def is_doubted(self, connection: Connection) -> bool:
-        """Return whether a registration over this connection has to be read in any case."""
+        """Return whether to read a registration over this connection even if its version is
+        known.
+        """
         return self.is_in_doubt or self.connection is not connection
 
 
 class RouteTable:
     def __init__(self, doubt_ms: int = DOUBT_MS) -> None:
-        """`doubt_ms` is how long an epoch without proof excludes a broker that keeps trying."""
+        """`doubt_ms` is how long an unproven epoch excludes a broker that keeps registering."""
         self.epochs = Epochs(doubt_ms)
         self.groups = BrokerGroups()
         self.topics = TopicRoutes()
@@ -98,7 +102,7 @@ class RouteTable:
         self._kept: dict[str, int] = {}  # group -> when its lost master leaves the routes
         self.registered_count = 0
         self.expired_count = 0
-        """Brokers dropped for their silence."""
+        """Number of brokers dropped because they were silent for too long."""
         self.disconnected_count = 0
 
     def registering(
@@ -110,17 +114,18 @@ class RouteTable:
         keep_ms: int = 0,
     ) -> Steps[Master | None]:
         """Add or refresh a broker, with some of its topics per step; for a slave, return its master
-        if known. If the broker is removed or replaced between steps, its other topics are left out.
+        if known.
 
-        A master that registers as a slave of its group is also kept in the routes as the master for
-        `keep_ms`, because after a planned switchover it forwards requests.
+        If the broker is removed or replaced between two steps, the topics not yet read are left
+        out. A master that registers as a slave is kept in the routes as master, too, for `keep_ms`:
+        after a planned switchover, it forwards requests to the next master.
         """
         broker = registration.broker
         if self.topics.is_removed(broker.broker_name):
             yield from self.topics.sweeping()
         known = self._live.get(broker.address)
         if known is not None and known.broker.broker_name != broker.broker_name:
-            self._drop(known.broker.address)  # renamed: must not remain in two groups
+            self._drop(known.broker.address)  # an address belongs to one group
             known = None
         if registration.is_proven and not self.epochs.is_proven(broker.broker_name):
             self._drop_others(broker)
@@ -153,9 +158,9 @@ class RouteTable:
             count = yield from self.topics.putting(
                 name, registration.topics, lambda: self._live.get(address) is live
             )
-            if known is None:  # may be a new topic, which RocketMQ registers alone
+            if known is None:  # RocketMQ registers a new topic alone
                 live.is_in_doubt = count == 1
-            elif is_known and count:  # all topics of this version, not only a change
+            elif is_known and count:  # an unchanged version comes with all topics
                 live.is_in_doubt = False
         live.data_version = registration.data_version
         return None if broker.broker_id == MASTER_ID else self._master_of(broker.broker_name)
@@ -175,9 +180,9 @@ class RouteTable:
             self._drop(broker.address)
 
     def holder(self, broker: BrokerId, epoch: int | None = None) -> str | None:
-        """Return the other live address, if any, registered under this broker's name and id.
+        """Return another live address that is registered under this broker's name and id, if any.
 
-        A holder of an earlier epoch does not count: the broker is its successor.
+        An address with an earlier epoch is not returned: this broker is its successor.
         """
         address = self.groups.address_of(broker.broker_name, broker.broker_id)
         is_kept = broker.broker_id == MASTER_ID and broker.broker_name in self._kept
@@ -192,8 +197,8 @@ class RouteTable:
         """Compare `version` with the stored one; return whether the broker has to register again,
         and the stored version.
 
-        An equal version counts as a heartbeat. If the topics of this version are in doubt, the
-        stored version is dropped, so that all parts of the next registration are read.
+        An equal version counts as a heartbeat. If the broker's topics are in doubt, the stored
+        version becomes FORGOTTEN, so that the next registration is read completely.
         """
         live = self._live.get(address)
         if live is None:
@@ -213,8 +218,8 @@ class RouteTable:
     ) -> list[str]:
         """Drop every broker that last used this connection; return their addresses.
 
-        If a dropped master has an epoch, its address stays in the routes for `keep_ms`, until
-        `expire`.
+        The address of a master with an epoch stays in the routes for `keep_ms`; then `expire`
+        removes it.
         """
         gone = [address for address, live in self._live.items() if live.connection is connection]
         for address in gone:
@@ -231,7 +236,7 @@ class RouteTable:
         """Drop brokers that have been silent for too long, at most `count_max` of them; the caller
         closes their connections.
 
-        Kept masters whose time has expired are removed from the routes, too.
+        Remove kept masters from the routes when their time is over.
         """
         for name in [name for name, until_ms in self._kept.items() if until_ms <= now_ms]:
             self._end_keeping(name)
@@ -244,7 +249,7 @@ class RouteTable:
         return gone
 
     def is_read(self, address: str, version: DataVersion, connection: Connection) -> bool:
-        """Return whether the topics of this version were already read from this broker."""
+        """Return whether the routes have the broker's topics of this version, without doubt."""
         live = self._live.get(address)
         return live is not None and live.data_version == version and not live.is_doubted(connection)
 
@@ -253,7 +258,9 @@ class RouteTable:
         return sum(live.connection is connection for live in self._live.values())
 
     def routing(self, topic: str) -> Steps[TopicRoute | None]:
-        """Return the brokers and queues of a topic, with some of its groups per step."""
+        """Return the brokers and queues of a topic, None if it has none; read up to STEP_GROUPS
+        groups per step.
+        """
         groups, queues = self.groups.by_name, self.topics.of(topic)
         route = TopicRoute([], {}, None, [])
         for number, (name, queue) in enumerate(list(queues.items()), 1):
@@ -293,9 +300,9 @@ class RouteTable:
             live.is_in_doubt = True
 
     def _drop_others(self, broker: BrokerId) -> None:
-        """Drop the brokers that registered under a group's name before one proved to belong to it.
+        """Drop all other brokers of a group, because this is the first with a proof.
 
-        A member among them registers again, with its proof; the others were strangers.
+        Those that belong to the group soon register again, with a proof.
         """
         others = [
             address
@@ -325,7 +332,7 @@ class RouteTable:
             self.topics.remove_group(name)
 
     def _is_leading_member(self, address: str) -> bool:
-        """Return whether this is the live master of a group with epochs."""
+        """Return whether a live master of a group with epochs has this address."""
         live = self._live.get(address)
         return (
             live is not None
@@ -334,6 +341,6 @@ class RouteTable:
         )
 
     def _end_keeping(self, name: str) -> None:
-        """Remove a kept master from its group, which may leave the group empty."""
+        """Remove a kept master from its group; the caller removes the group if it is now empty."""
         if self._kept.pop(name, None) is not None:
             self.groups.by_name[name].broker_addrs.pop(MASTER_ID, None)

@@ -31,9 +31,7 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
             *("writeBufferHighWaterMark", "writeBufferLowWaterMark"),
         }
     )
-    """Settings of RocketMQ's name server that have no effect here; apart from the settings below,
-    its files may contain only these.
-    """
+    """RocketMQ's settings that a file may contain although they have no effect here."""
 
     bind_address: Annotated[str, "Local address to listen on; if empty, all addresses."] = ""
     listen_port: Annotated[

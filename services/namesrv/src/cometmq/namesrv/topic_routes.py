@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queues of each topic by broker group; pure.
 
-The table may have a million entries. Whatever visits all of its topics is a job in steps of a few
-milliseconds, and the table may change between steps.
+An entry is one topic of one group. There may be a million entries, so methods that visit all topics
+return `Steps` of a few milliseconds each; the table may change between two steps.
 
-A removed group is invisible at once, but its entries leave the table in steps (`sweeping`). Its
-name may be used again only after that; otherwise the old entries would become visible again.
+A removed group is invisible at once, but its entries are swept out of the table in steps
+(`sweeping`). Its name may be used again only afterwards; otherwise the old entries would become
+visible again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,8 +22,8 @@ STEP_TOPICS: Final = 5_000
 """Number of topics that one step visits: 1 to 2 ms."""
 
 AT_ONCE_TOPICS: Final = 50
-"""Size of a table from which each removed group is swept at once, which takes 20 us: a connection
-may end with 64 groups, and thousands may expire together.
+"""Largest number of topics with which a removed group is swept at once, in 20 us: the end of one
+connection may remove 64 groups.
 """
 
 PUT_STEP_TOPICS: Final = 1_000
@@ -33,7 +34,7 @@ Queues = Mapping[str, QueueData]
 
 
 class Topic(Protocol):
-    """The fields of a topic that routes consist of."""
+    """The fields of a registered topic that clients get in routes."""
 
     @property
     def topic_name(self) -> str: ...
@@ -52,7 +53,7 @@ class Topic(Protocol):
 
 
 class TopicRoutes:
-    """All topics, and the groups that have them; there are no topics without groups."""
+    """Every topic that at least one group has, with its queues in each group."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, QueueData]] = {}
@@ -60,13 +61,13 @@ class TopicRoutes:
         self._removed: dict[str, int] = {}  # groups whose entries must be swept -> a serial number
         self._removed_count = 0
         self.entry_count = 0
-        """The number of topics, counted once for each group that has them."""
+        """The number of entries, without those of removed groups."""
         self.removed: Callable[[], None] = lambda: None
-        """Called when entries must be swept."""
+        """Called when `sweeping` must be run."""
 
     @property
     def count(self) -> int:
-        """The number of topics, including those that must be swept."""
+        """The number of topics, including topics that only removed groups have."""
         return len(self._topics)
 
     def of(self, topic: str) -> Queues:
@@ -84,16 +85,16 @@ class TopicRoutes:
         return broker_name in self._topics.get(topic, ()) and broker_name not in self._removed
 
     def is_removed(self, broker_name: str) -> bool:
-        """Return whether a group's entries must be swept before it may have new ones."""
+        """Return whether a removed group's entries must be swept before its name is used again."""
         return broker_name in self._removed
 
     def putting(
         self, broker_name: str, topics: Iterable[Topic], may_go_on: Callable[[], bool]
     ) -> Steps[int]:
-        """Set the queues of a group's topics, and return their number; equal queues share an
-        object, as most are equal.
+        """Set the queues of a group's topics; return the number of topics set.
 
-        Stop if the group may not go on after a step.
+        Topics with equal numbers of queues and permissions share one object: this saves memory.
+        Stop if `may_go_on` returns False after a step.
         """
         number = 0
         shared: dict[tuple[int, int, int, int], QueueData] = {}
@@ -133,7 +134,9 @@ class TopicRoutes:
         return names
 
     def remove_group(self, broker_name: str) -> None:
-        """Make a group's entries invisible, and remove them; in a large table, later."""
+        """Make a group's entries invisible. Sweep them at once if the table is small; otherwise
+        call `removed`.
+        """
         count = self._counts.pop(broker_name, 0)
         self.entry_count -= count
         if not count:
@@ -152,7 +155,7 @@ class TopicRoutes:
             for part in self._parts():
                 for topic in part:
                     queues = self._topics.get(topic, {})
-                    # Not `begun`: another job may have swept a group, which may have returned.
+                    # Not `begun`: another sweep may have ended, and the name may be in use again.
                     for name in self._removed.keys() & queues.keys():
                         del queues[name]
                     if not queues:
@@ -163,7 +166,7 @@ class TopicRoutes:
                     del self._removed[name]
 
     def selecting(self, accept: Callable[[Queues], bool] = bool) -> Steps[list[str]]:
-        """Return the topics whose queues are accepted."""
+        """Return the topics for whose queues `accept` returns True; by default, all topics."""
         found: list[str] = []
         for part in self._parts():
             found += [topic for topic in part if (queues := self.of(topic)) and accept(queues)]
@@ -171,7 +174,9 @@ class TopicRoutes:
         return found
 
     def with_flags(self, *, wanted: int, unwanted: int = 0) -> Steps[list[str]]:
-        """Return the topics whose first queue data has all `wanted` and no `unwanted` flags."""
+        """Return the topics whose flags in their first group include all `wanted` and no `unwanted`
+        ones.
+        """
         examined, expected = int(wanted | unwanted), int(wanted)
         return self.selecting(
             lambda queues: next(iter(queues.values())).topic_sys_flag & examined == expected

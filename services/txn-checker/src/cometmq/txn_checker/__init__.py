@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transaction check service: asks producers how open transactions ended."""
+"""The txn-checker: has producers asked how open transactions ended."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The txn-checker as a whole: what starts, in which order it stops, and what it shows."""
+"""Starts and stops a txn-checker, and registers its metrics, health check and settings pages."""
 
 import asyncio
 import contextlib

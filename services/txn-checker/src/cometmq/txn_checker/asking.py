@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One round: visit every open transaction, and check it or set it aside if either is due.
 
-If the broker refuses to check one transaction, the others are still checked. A check is counted
-after the broker has answered. If the checker crashes before it counts a check, the check is
-repeated.
+A check makes the broker ask a producer how the transaction ended. Setting a transaction aside makes
+the broker end it without an answer (`due` decides). If the broker refuses either for one
+transaction, the round continues with the next.
+
+A check is counted after the broker has answered; a crash before that repeats the check.
 """
 
 import asyncio
@@ -22,8 +24,9 @@ from cometmq.txn_checker.tables import OpenHalf
 QUESTIONS_AT_ONCE: Final = 64
 
 ABSENT_ROUNDS: Final = 8
-"""A transaction of an absent group is checked once in this number of rounds. It is not skipped in
-all rounds, because groups are known by a hash, which a group with a producer may share.
+"""A transaction whose producer group has no connected producer is checked only once in this number
+of rounds. It is not skipped always, because groups are known by a hash, which another group may
+share.
 """
 
 
@@ -85,9 +88,10 @@ class Asker:
         self._stats.aside_count += len(done)
 
     async def _ask(self, ledger: Ledger, halves: Sequence[OpenHalf], absent: set[int]) -> None:
-        """Check these transactions; if the group is absent, only one in ABSENT_ROUNDS.
+        """Check these transactions, at most `questions_per_second`; skip those of absent groups as
+        ABSENT_ROUNDS says.
 
-        `absent` has the hashes of groups without a connected producer, and is updated.
+        `absent` has the hashes of producer groups without a connected producer; it is updated.
         """
         stats, link = self._stats, self._link
         wanted = [half for half in halves if not self._is_skipped(half, absent)]

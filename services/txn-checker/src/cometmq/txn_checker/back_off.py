@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pauses before a follower retries a failed broker.
 
-During a failover the old master refuses requests or has stopped, and the new master may have the
-same address. Such failures do not predict the result of the next attempt, so their pauses remain
-short. All other failures, such as a refused account or a failing disk, last until a person acts.
+During a failover the old master refuses requests or has stopped, and the next attempt may already
+reach the new master, so the pauses remain short. All other failures, such as a refused account or a
+failing disk, last until a person acts, so the pauses grow.
 """
 
 from collections.abc import Iterable
@@ -18,12 +18,12 @@ from cometmq.remoting.errors import (
 
 FIRST_MS: Final = 100
 FAILOVER_MAX_MS: Final = 1_000
-"""Longest pause while a failover may be under way."""
+"""Longest pause after a failure that a failover may have caused."""
 _OF_FAILOVERS: Final = (TransportError, SlaveNotAvailable, ServiceNotAvailable, SystemBusy)
 
 
 class BackOff:
-    """Pauses that double from FIRST_MS up to a bound."""
+    """The next pause: it doubles with each failure, from FIRST_MS up to a bound."""
 
     def __init__(self, longest_ms: int) -> None:
         self._longest_ms = longest_ms
@@ -36,7 +36,9 @@ class BackOff:
         self.pause_ms = 0
 
     def failed(self, errors: Iterable[BaseException], *, may_be_back_soon: bool) -> None:
-        """Choose the next pause; it remains short if the broker may be back soon."""
+        """Choose the next pause. It is at most FAILOVER_MAX_MS if `may_be_back_soon` and a failover
+        may have caused all the errors.
+        """
         longest_ms = self._longest_ms
         if may_be_back_soon and all(isinstance(error, _OF_FAILOVERS) for error in errors):
             longest_ms = min(longest_ms, FAILOVER_MAX_MS)

@@ -43,7 +43,7 @@ from cometmq.txn_checker.settings import TxnCheckerSettings
 
 QUEUE_ID: Final = 0
 MISSING_MAX: Final = 4_096
-"""Consecutive lost messages that one read may skip."""
+"""Maximum number of missing messages that one read skips."""
 
 _DIGITS_MAX: Final = 19  # enough for any offset
 
@@ -76,7 +76,7 @@ class Pulled(NamedTuple):
     def in_order(self, offset: int) -> Iterator[MessageRecord | None]:
         """Yield the records from a queue offset onwards, with None for each missing message.
 
-        The iterator stops after MISSING_MAX missing messages; the next pull finds the rest.
+        The iterator stops after MISSING_MAX missing messages; the next pull starts there.
         """
         found = {record.queue_offset: record for record in self.records}
         end = max(self.next_offset, max(found, default=-1) + 1)
@@ -90,9 +90,11 @@ class Pulled(NamedTuple):
 
 class Asked(NamedTuple):
     is_open: bool
-    """Whether the transaction is open; False if the half message is no longer in the log."""
+    """False if the half message is no longer in the broker's log."""
     producer: str | None
-    """The producer that was asked; None if no member of the producer group is connected."""
+    """The address of the producer that was asked; None if no producer of the group is connected;
+    empty if the broker did not need or refused to ask.
+    """
     refusal: str | None = None
     """The broker's reason for not checking this transaction."""
 
@@ -103,9 +105,7 @@ class BrokerLink:
         self._settings = settings
 
     async def leaves_checks_to_us(self) -> bool:
-        """Return whether the broker leaves checks to a txn-checker; RocketMQ's brokers do their
-        own.
-        """
+        """Return False if the broker is RocketMQ's, which makes its own transaction checks."""
         header = AskTransactionState(commit_log_offset=-1, tran_state_table_offset=-1)
         try:
             await self._invoke(Code.ASK_TRANSACTION_STATE, header)
@@ -117,10 +117,10 @@ class BrokerLink:
         return True
 
     async def examined(self, topic: str) -> int:
-        """Return the offset below which no work is left: the committed one, or the queue's minimum.
+        """Return the offset from which to read a queue: the committed one, or else the queue's
+        minimum.
 
-        The committed offset is capped, because it may lie past the end of a queue that lost its
-        tail.
+        The committed offset is at most the queue's end, because the queue may have lost its tail.
         """
         try:
             committed = await self._offset(
@@ -147,7 +147,7 @@ class BrokerLink:
         await self._invoke(Code.UPDATE_CONSUMER_OFFSET, header)
 
     async def check_rights(self, half_offset: int, op_offset: int) -> None:
-        """Raise the broker's refusal if this account may not read the two queues."""
+        """Read one message of each queue; raise the broker's error if this account may not."""
         for topic, offset in ((HALF_TOPIC, half_offset), (OP_HALF_TOPIC, op_offset)):
             await self._pull(topic, offset, count=1, suspend_ms=0)
 
@@ -189,7 +189,7 @@ class BrokerLink:
         return Pulled(found, reply.next_begin_offset, reply.min_offset, reply.max_offset)
 
     async def ask(self, index: int, physical_offset: int) -> Asked:
-        """Ask the broker to check the transaction of a half message with its producer."""
+        """Have the broker ask a producer about the transaction of a half message."""
         header = AskTransactionState(physical_offset, index)
         try:
             answer = await self._invoke(Code.ASK_TRANSACTION_STATE, header)
@@ -205,9 +205,9 @@ class BrokerLink:
         return Asked(is_open=True, producer=reply.producer_address)
 
     async def set_aside(self, index: int, physical_offset: int) -> str | None:
-        """Ask the broker to set a half message aside; a missing half message counts as set aside.
+        """Have the broker set a half message aside; return its reason if it refuses.
 
-        Return the broker's reason if it refuses.
+        A half message that is no longer in the log counts as set aside.
         """
         header = SetTransactionAside(physical_offset, index)
         try:
@@ -218,7 +218,7 @@ class BrokerLink:
 
 
 _group_hash: Final = lru_cache(4_096)(java_hash)
-"""Groups repeat; hashing one takes a microsecond."""
+"""Java's hash of a producer group, cached: hashing takes a microsecond, and groups repeat."""
 
 
 def half_of(record: MessageRecord) -> Half:
@@ -242,7 +242,9 @@ def _number(text: str | None, otherwise: int, highest: int) -> int:
 
 
 def ended_by(record: MessageRecord) -> list[int]:
-    """Return the half messages that an op message ends; in RocketMQ 5 there may be several."""
+    """Return the queue offsets of the half messages that an op message ends; RocketMQ 5 writes
+    several into one. Other messages of the op topic end none.
+    """
     if property_value(record.properties_text, PropertyKey.TAGS) != OP_TAG:
         return []
     texts = map(bytes.strip, record.body.split(b","))

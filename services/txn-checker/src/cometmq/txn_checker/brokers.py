@@ -19,11 +19,13 @@ from cometmq.txn_checker.masters import Masters, Route
 from cometmq.txn_checker.settings import TxnCheckerSettings
 
 LOCK_FILE: Final = "lock"
-"""Lies beside the brokers' folders, so no followed broker has this name."""
+"""The file that locks the folder. It is beside the brokers' folders, so a broker with this name is
+not followed.
+"""
 FAULTS_SHOWN: Final = 3
 BROKERS_MAX: Final = 1_000
-"""Maximum number of followed brokers: any process may register, and each broker costs files and
-tasks.
+"""Maximum number of followed brokers. Any process may register as a broker, and each one takes
+files and tasks.
 """
 LOOKUP_SOON_MS: Final = 1_000
 """Interval between lookups of the masters while a broker is not being followed."""
@@ -43,7 +45,9 @@ class Brokers:
         clock: Clock,
         log: Log,
     ) -> None:
-        """`open_ledger` gets the name of a broker; followers run in `tasks`."""
+        """`open_ledger` recovers the ledger of the broker with the given name; followers run as
+        `tasks`.
+        """
         self._masters = masters
         self._settings = settings
         self._open_ledger = open_ledger
@@ -61,7 +65,7 @@ class Brokers:
         self._fault: str | None = "no name server has been asked yet"
 
     def fault(self) -> str | None:
-        """Return why a broker's transactions are not being checked; None if all are checked."""
+        """Return why the transactions of some brokers are not being checked; None if all are."""
         if self._fault is not None:
             return self._fault
         if not self._registered and not self._masterless:
@@ -93,7 +97,9 @@ class Brokers:
             await follower.close()
 
     async def until_lookup(self, interval_s: float) -> None:
-        """Wait until the next lookup is due, which is soon if any broker is not being followed."""
+        """Wait until the next lookup of the masters is due: after `interval_s`, or after
+        LOOKUP_SOON_MS while a broker is not being followed.
+        """
         await asyncio.sleep(min(interval_s, LOOKUP_PAUSE_MS / 1_000))
         interval_ms = round(interval_s * 1_000)
         if self.fault() is not None:

@@ -41,7 +41,8 @@ class Check(NamedTuple):
     """Time of the last check in seconds since 1970; 0 if there was none."""
     asked_count: int
     immunity_s: int
-    """The message's own minimum age at its first check; NO_IMMUNITY means that the setting applies.
+    """Minimum age at the first check, from the message's properties; NO_IMMUNITY if it has none, so
+    that the setting applies.
     """
 
 
@@ -54,7 +55,7 @@ class Half(NamedTuple):
     group_hash: int
     immunity_s: int = NO_IMMUNITY
     check_count: int = 0
-    """The number of checks that a Java broker has already made."""
+    """Number of checks that a RocketMQ broker made before, from the message's properties."""
     state: State = State.PREPARED
 
     def entry(self) -> bytes:
@@ -67,4 +68,4 @@ class Half(NamedTuple):
 
 
 NO_HALF: Final = Half(0, 0, 0, 0, state=State.ROLLED_BACK)
-"""The entry for a half message that the queue has lost."""
+"""Stands for a half message that is missing from the queue."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The txn-checker's tables: fixed-size numbered entries in fixed-size files.
+"""A table on disk: numbered entries of one size in files of one size.
 
-Files are named after the offset of their first byte. Entries without a file read as zeros. Writes
-go to the page cache; they are durable after `sync`.
+Each file is named after the offset of its first byte in the table. Entries without a file read as
+zeros. A write reaches the page cache; it is durable once its file is synced.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ class EntryFiles:
         return b"".join(parts)
 
     def write(self, index: int, data: bytes) -> None:
-        """Replace the entries from `index` on; raise DiskError."""
+        """Replace the entries from `index` on; raise DiskError if the disk refuses."""
         position = 0
         for start, offset, size in self._pieces(index, len(data) // self._entry_bytes):
             file = self._files.get(start) or self._create(start)
@@ -47,7 +47,7 @@ class EntryFiles:
         return [self._files[start] for start in self._unsynced]
 
     def note_synced(self, write_count: int) -> None:
-        """Record that all writes up to this count are durable."""
+        """Record that the first `write_count` writes are durable."""
         for start in [start for start, last in self._unsynced.items() if last <= write_count]:
             del self._unsynced[start]
 
@@ -70,7 +70,9 @@ class EntryFiles:
         return index * self._entry_bytes
 
     def _pieces(self, index: int, count: int) -> Iterator[tuple[int, int, int]]:
-        """Yield, for each file, its start, the offset within it, and the number of bytes."""
+        """Split a range of entries at file boundaries: yield each file's start, the offset in the
+        file, and the number of bytes.
+        """
         position, end = self._at(index), self._at(index + count)
         while position < end:
             start = position - position % self._file_bytes

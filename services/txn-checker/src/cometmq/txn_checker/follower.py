@@ -30,8 +30,8 @@ from cometmq.txn_checker.stats import FollowerStats
 
 OTHER_MAKER_WAIT_S: Final = 60.0
 PROBE_INTERVAL_MS: Final = 1_000
-"""Interval between probes that check whether the broker is still the master: a former master serves
-pulls as a slave, and a frozen master keeps its connections.
+"""Interval between requests that show whether the broker is still the master. Pulls do not show it:
+a former master serves them as a slave, and a frozen master keeps its connections.
 """
 MOVED: Final = "another master is registered, which has not answered yet"
 
@@ -61,18 +61,18 @@ class Follower:
         self._moved = asyncio.Event()
         self._logged: list[str] = []
         self.ledger: Ledger | None = None
-        """None before the first recovery."""
+        """None before the first recovery, and after an error until it is recovered again."""
         self._progress = Progress(link, saver)
         self._asker = Asker(name, link, settings, clock=clock, log=log, stats=self.stats)
         self.fault: str | None = "has not answered yet"
         """The reason why the broker is not being followed; None while it is."""
         self.is_registered = True
-        """Whether the name servers know a master; if not, attempts are rarer."""
+        """Whether the name servers know a master; if not, pauses between attempts grow longer."""
         self.tried = asyncio.Event()
         """Set after the first success or failure."""
 
     def route_changed(self) -> None:
-        """Reconnect, without a back-off, to the broker that the name servers now return."""
+        """Start the next attempt at once: the name servers now return another address."""
         self._moved.set()
 
     async def run(self) -> None:
@@ -90,8 +90,9 @@ class Follower:
     async def _attempt(self) -> Exception | None:
         """Follow the broker until it fails or its route changes; return the failure.
 
-        No error affects other followers. The work runs in a separate task, because in Python 3.11 a
-        task group loses its task's cancellation if the group fails at the same time.
+        Errors are returned, not raised, so that other followers continue. The work runs in a task
+        of its own, because in Python 3.11 a task that runs a task group loses its cancellation if
+        the group fails at the same time.
         """
         failures: list[Exception] = []
 
@@ -186,7 +187,9 @@ class Follower:
         settings, progress = self._settings, self._progress
 
         async def check() -> None:
-            """Check every transaction that is open after all current op messages are applied."""
+            """Apply all op messages that the broker has now, then check the transactions still
+            open.
+            """
             await reader.ops_read()
             await self._asker.round(ledger)
 

@@ -5,8 +5,11 @@ A change is appended to the redo log before it is applied to the tables, so repl
 repairs whatever state a crash leaves. Replay is idempotent, because records hold new values, not
 increments.
 
-Invariants: all entries of half messages are written; reading the two queues from the low-water mark
-and the op mark onwards yields the same open transactions.
+The low-water mark is the offset of the oldest open half message (`HalfTable.low_water`). The op
+mark is the offset of the first op message that ends a half message at or above it (`OpTable.mark`).
+
+Invariants: every entry from `begin` to `next` is written. A new ledger that reads the half queue
+from the low-water mark and the op queue from the op mark has the same open transactions.
 
 This module uses neither a clock nor the network; the disk is a parameter.
 """
@@ -74,7 +77,9 @@ class Ledger:
         entries_per_file: int = ENTRIES_PER_FILE,
         log_file_bytes: int = FILE_BYTES,
     ) -> None:
-        """Recover from the folder; blocks. Set `is_new` if the log or the tables are incomplete."""
+        """Recover from the folder; blocks. If the log or the tables are incomplete, set `is_new`:
+        the caller must call `begin`.
+        """
         self._disk = disk
         self.folder = folder
         disk.make_folder(folder)
@@ -138,9 +143,10 @@ class Ledger:
             self._change(Kind.HALVES, _START.pack(self.halves.next) + entries + checks)
 
     def read_ops(self, ops: Sequence[Collection[int]]) -> int:
-        """Apply the next op messages, each given as a list of half messages that it completes.
+        """Apply the next op messages, each given as the offsets of the half messages that it ends.
 
-        Return how many were applied. The rest refer to half messages that have not been read yet.
+        Stop at the first one that ends a half message that has not been read yet; return the number
+        of applied op messages.
         """
         taken = 0
         while taken < len(ops):
@@ -247,9 +253,9 @@ class Ledger:
         return _POSITIONS.pack(halves.begin, halves.next, ops.begin, ops.next)
 
     def checkpoint(self) -> Checkpoint:
-        """Start a new log file; after `sync`, pass the result to `note_synced`.
+        """Drop the entries below the two marks, and start a new log file.
 
-        Entries below the low-water mark and the op mark no longer belong to the ledger.
+        The caller calls `sync` of the result on a thread, and then `note_synced`.
         """
         halves, ops = self.halves, self.ops
         halves.begin = max(halves.begin, halves.low_water)
@@ -269,9 +275,9 @@ class Ledger:
         )
 
     def note_synced(self, checkpoint: Checkpoint) -> None:
-        """Delete the files that recovery no longer needs.
+        """Delete the files that recovery no longer needs, now that the checkpoint is durable.
 
-        Never pass a checkpoint whose sync failed; the next checkpoint syncs its files again.
+        If the sync failed, do not call this; the next checkpoint syncs the same files again.
         """
         for table, write_count in zip(self._tables, checkpoint.write_counts, strict=True):
             table.note_synced(write_count)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connections to name servers and masters."""
+"""The requests of a txn-checker to name servers and to the masters of brokers."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ class Masters(AdminClient):
         self._masterless.add(name)
 
     def take_masterless(self) -> set[str]:
-        """Return the brokers found to have only slaves since the last call."""
+        """Return and forget the brokers that lookups since the last call found without a master."""
         found, self._masterless = self._masterless, set()
         return found
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves the progress with one broker: as offsets at the broker, as a ledger on the disk."""
+"""Saves a follower's progress: commits offsets to the broker and takes checkpoints of the
+ledger.
+"""
 
 from pathlib import Path
 
@@ -16,7 +18,7 @@ class Progress:
         self._committed: tuple[int, int] | None = None
 
     def forget(self) -> None:
-        """Commit again even if nothing changes, because the broker may have lost the offsets."""
+        """Make the next `commit` send even unchanged offsets: the broker may have lost them."""
         self._committed = None
 
     async def commit(self, ledger: Ledger) -> None:

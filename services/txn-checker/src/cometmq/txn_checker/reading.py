@@ -19,9 +19,9 @@ TOPIC_WAIT_S: Final = 1.0
 
 
 class QueueReader:
-    """Reads the queues of half messages and of ends of one broker.
+    """Reads one broker's half and op queues.
 
-    Call `adjust` first; then run `read_halves` and `read_ops` side by side until one of them fails.
+    Call `adjust` first; then run `read_halves` and `read_ops` concurrently until one of them fails.
     """
 
     def __init__(
@@ -44,7 +44,11 @@ class QueueReader:
         self._ops_moved = asyncio.Event()
 
     async def adjust(self) -> None:
-        """Update the ledger for changes made to the queues while they were not being followed."""
+        """Bring the ledger up to date with changes of the queues while they were not followed.
+
+        If the ledger is new or the broker has lost messages, begin a new one. If another checker
+        has committed progress, drop the half messages below it.
+        """
         link, ledger = self._link, self._ledger
         if ledger.is_new:
             ledger.begin(await link.examined(HALF_TOPIC), await link.examined(OP_HALF_TOPIC))
@@ -65,8 +69,8 @@ class QueueReader:
     async def _is_replaced(self) -> bool:
         """Return whether the broker has lost messages that are already in the ledger.
 
-        A broker loses either the tail of its log or everything, so it is enough to compare the
-        newest half message.
+        A broker loses either the tail of its log or everything, so only the newest half message is
+        compared.
         """
         link, ledger = self._link, self._ledger
         known = ledger.halves.newest
@@ -104,10 +108,12 @@ class QueueReader:
     async def _pulls(self, topic: str, queue: HalfTable | OpTable) -> AsyncIterator[Pulled]:
         """Pull a queue from `queue.next` on, which the caller advances; pause after each sweep.
 
-        Raise an error if the queue is shorter than the part already read: the next start compares
-        the messages themselves. A sweep ends where the queue ended at its first pull. The next
-        sweep reads the messages that arrive meanwhile: checks are due only seconds later, and
-        reading messages one by one costs the broker more than storing them.
+        A sweep ends where the queue ended at the sweep's first pull; messages that arrive meanwhile
+        are left for the next sweep. Checks are due only seconds later, and reading messages one by
+        one costs the broker more than storing them.
+
+        Raise RemoteProtocolError if the queue is shorter than the part already read; `adjust` of
+        the next attempt finds out what is lost.
         """
         sweep_end = 0
         while True:
@@ -125,7 +131,7 @@ class QueueReader:
                 await asyncio.sleep(self._settings.pull_pause / 1_000)
 
     async def _take_ops(self, ops: list[list[int]]) -> None:
-        """Apply op messages; wait if they refer to half messages that have not been read yet."""
+        """Apply op messages; wait for `read_halves` where they end half messages not yet read."""
         ledger = self._ledger
         taken = ledger.read_ops(ops)
         while taken < len(ops):
@@ -137,7 +143,7 @@ class QueueReader:
                 await self._halves_moved.wait()
 
     async def ops_read(self) -> None:
-        """Wait until all current op messages are applied."""
+        """Wait until every op message that the broker has now is applied."""
         op_end = await self._link.end(OP_HALF_TOPIC)
         while self._ledger.ops.next < op_end:
             self._ops_moved.clear()

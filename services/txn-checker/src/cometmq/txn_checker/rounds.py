@@ -9,7 +9,7 @@ from cometmq.txn_checker.settings import TxnCheckerSettings
 from cometmq.txn_checker.tables import OpenHalf
 
 CLOCK_STEP_S: Final = 60
-"""The clocks of broker and checker may differ by this much."""
+"""How far the broker's clock may be ahead of the checker's."""
 
 
 class Due(Enum):
@@ -19,11 +19,13 @@ class Due(Enum):
 
 
 def due(half: OpenHalf, now_s: int, settings: TxnCheckerSettings) -> Due:
-    """Return the next step for a transaction.
+    """Return whether to check a transaction, to set it aside, or to wait.
+
+    A transaction is set aside when it is too old, or after `transactionCheckMax` checks.
 
     Compatibility: RocketMQ also counts a check when no producer of the group was connected. Here,
-    only checks that reached a producer count; transactions without a producer are limited by their
-    age.
+    only checks that reached a producer count, so a transaction without a producer is set aside
+    because of its age.
     """
     age_s = now_s - half.entry.stored_s
     if age_s < -CLOCK_STEP_S and not half.check.asked_s:

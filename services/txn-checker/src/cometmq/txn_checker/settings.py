@@ -80,5 +80,5 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
     @property
     def age_max_s(self) -> int:
-        """Return the age at which an open transaction is set aside regardless of its checks."""
+        """The age at which an open transaction is set aside, however often it was checked."""
         return self.file_reserved_time * 3_600

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of a ledger: one entry for each half message, and one for each op message.
 
-`begin` and `next` bound the entries of a table; `next` is also the next offset to read from the
-broker's queue. The tables know nothing of the redo log: the ledger logs a change before it calls
-them.
+The index of an entry is the message's offset in its queue. A table has the entries from `begin` up
+to and without `next`; `next` is also the next offset to read from the broker's queue. The ledger
+writes each change to its redo log before it changes a table.
 """
 
 from collections import Counter
@@ -17,16 +17,19 @@ from cometmq.txn_checker.entry import CHECK, ENTRY, Check, Entry, State
 from cometmq.txn_checker.entry_files import EntryFiles
 
 CHUNK: Final = 4_096
-"""Open entries are counted per chunk of this many entries; rounds skip chunks without open entries.
+"""Number of entries in a chunk. Open entries are counted per chunk, so that rounds skip chunks
+without open entries.
 """
 
 GAP_MAX: Final = 64
-"""Entries this close together are read and written together, with those between them: that costs
-less than more system calls.
+"""Entries at most this far apart are read and written with one call, including the entries between
+them, because further system calls cost more.
 """
 
 OP: Final = Struct(">Q")
-"""An entry of the op table: the highest half message that the op message ends, plus 1, or 0."""
+"""An entry of the op table: the highest offset of the half messages that the op message ends, plus
+1; 0 if it ends none.
+"""
 
 _STATES: Final = frozenset(State)
 _STATE_BYTES: Final = 4
@@ -42,10 +45,7 @@ class OpenHalf(NamedTuple):
 
 
 class HalfTable:
-    """The states and check counters of half messages.
-
-    `open_count` and the counts per chunk agree with the states.
-    """
+    """The states and check counters of half messages, with the number of open ones."""
 
     def __init__(self, disk: Disk, folder: str, entries_per_file: int) -> None:
         self._states = EntryFiles(
@@ -63,13 +63,13 @@ class HalfTable:
         self._chunks: dict[int, int] = {}
 
     def start(self, offset: int) -> None:
-        """Become an empty table whose first entry is at this offset; keep the files."""
+        """Make the table empty, with this offset as the next entry; keep the files."""
         self.begin = self.next = offset
         self.open_count = 0
         self._chunks.clear()
 
     def advance(self, begin: int, next_: int) -> None:
-        """Move the bounds forwards, for recovery; `recount` counts the entries later."""
+        """Raise `begin` and `next` during recovery; call `recount` afterwards."""
         self.begin = max(self.begin, begin)
         self.next = max(self.next, next_)
 
@@ -107,9 +107,9 @@ class HalfTable:
         self._checks.write(index, check)
 
     def end(self, indices: Iterable[int], state: State) -> int:
-        """Change the state of the given entries that are still open; return their number.
+        """Change the state of those of the given entries that are open; return how many were open.
 
-        Others were changed before, because replay may repeat a record.
+        Replay may repeat a record, so entries may have ended before.
         """
         new_state = state.to_bytes(_STATE_BYTES, "big")
         ended_count = 0
@@ -127,7 +127,7 @@ class HalfTable:
         return ended_count
 
     def drop_below(self, below: int) -> None:
-        """Begin at this offset; entries below it no longer count."""
+        """Remove the entries below this offset from the table and its counts."""
         self.begin = below
         self.next = max(self.next, below)
         for chunk in [one for one in self._chunks if one * CHUNK < below]:
@@ -165,7 +165,7 @@ class HalfTable:
         return found
 
     def entry(self, index: int) -> Entry | None:
-        """Return an entry; None if it is not in the table."""
+        """Return an entry; None if its index is not in the table."""
         return self._entry(index) if self.begin <= index < self.next else None
 
     def _entry(self, index: int) -> Entry:
@@ -173,7 +173,7 @@ class HalfTable:
 
     @property
     def newest(self) -> Entry | None:
-        """Return the half message read last; None if its entry no longer exists."""
+        """The entry of the half message read last, even if it has ended; None if there is none."""
         if not self.next:
             return None
         entry = self._entry(self.next - 1)
@@ -200,13 +200,13 @@ class HalfTable:
 
     @property
     def low_water(self) -> int:
-        """Return the offset of the oldest open half message, or the next offset if none is open."""
+        """The offset of the oldest open half message; `next` if none is open."""
         oldest = self.oldest
         return self.next if oldest is None else oldest.offset
 
 
 class OpTable:
-    """For each op message, the highest half message that it ends."""
+    """For each op message, the highest half message that it ends; `mark` needs nothing else."""
 
     def __init__(self, disk: Disk, folder: str, entries_per_file: int) -> None:
         self.files: Final = EntryFiles(
@@ -215,11 +215,11 @@ class OpTable:
         self.begin = self.next = self._mark = 0
 
     def start(self, offset: int) -> None:
-        """Become an empty table whose first entry is at this offset; keep the files."""
+        """Make the table empty, with this offset as the next entry; keep the files."""
         self.begin = self.next = self._mark = offset
 
     def advance(self, begin: int, next_: int) -> None:
-        """Move the bounds forwards, for recovery."""
+        """Raise `begin` and `next` during recovery."""
         self.begin = self._mark = max(self.begin, begin)
         self.next = max(self.next, next_)
 
@@ -228,8 +228,10 @@ class OpTable:
         self.next = start + len(entries) // OP.size
 
     def mark(self, low_water: int) -> int:
-        """Return the op offset before which every op message refers to a half message that is
-        already below the low-water mark.
+        """Return the offset of the first op message that ends a half message at or above
+        `low_water`, `next` if there is none.
+
+        `low_water` must not fall from call to call.
         """
         while self._mark < self.next:
             count = min(CHUNK, self.next - self._mark)
@@ -241,7 +243,7 @@ class OpTable:
 
 
 def _runs(indices: Collection[int]) -> Iterator[list[int]]:
-    """Yield the indices in order, in runs whose entries are read and written together."""
+    """Yield the indices in ascending order, in runs without gaps of more than GAP_MAX."""
     run: list[int] = []
     for index in sorted(indices):
         if run and (index - run[-1] > GAP_MAX or index - run[0] >= CHUNK):
@@ -253,7 +255,7 @@ def _runs(indices: Collection[int]) -> Iterator[list[int]]:
 
 
 def _open_in(run: Sequence[int], data: Buffer) -> list[int]:
-    """Return which entries of a run are open; `data` holds them and all entries between them."""
+    """Return the open entries of a run; `data` has all entries from its first to its last."""
     first_end = (1 - run[0]) * ENTRY.size
     return [
         index

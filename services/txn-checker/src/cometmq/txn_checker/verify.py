@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare a txn-checker's folder with the queues of its brokers.
+"""Compares a txn-checker's folder with the queues of its brokers.
 
 The checker may be running: the folder is copied first, and the copy is recovered as after a crash.
-The brokers remain online, so messages missing from the copy do not count as differences.
+The brokers continue to store messages meanwhile, so messages newer than the copy are not
+differences.
 """
 
 import asyncio
@@ -38,13 +39,13 @@ class Verification(msgspec.Struct):
     differences: list[str] = []
 
     def note(self, difference: str) -> None:
-        """Add a difference, up to DIFFERENCES_MAX."""
+        """Add a difference; ignore all after the first DIFFERENCES_MAX."""
         if len(self.differences) < DIFFERENCES_MAX:
             self.differences.append(difference)
 
 
 async def verify_folder(folder: Path, admin: AdminClient) -> list[Verification]:
-    """Compare all of a txn-checker's tables with their brokers, one broker at a time."""
+    """Compare the tables of each broker in the folder with its queues, one broker at a time."""
     masters = await admin.masters()
     names = await asyncio.to_thread(_folders, folder)
     found = []
@@ -122,10 +123,10 @@ async def _compare(
 def _difference(
     half: HalfMessage, entry: Entry | None, *, is_ended: bool, is_known: bool
 ) -> str | None:
-    """Describe how the table contradicts a half message.
+    """Describe how an entry contradicts the queues; None if it does not.
 
-    `is_ended` means that some op message ends the half message; `is_known` means that the tables
-    should have applied such an op message.
+    `is_ended` says whether an op message ends the half message, `is_known` whether the checker had
+    read such an op message when its folder was copied.
     """
     if entry is None:
         return "is not in the table"
@@ -142,10 +143,10 @@ def _difference(
 
 
 def recovered_copy(folder: Path, copy: Path) -> Ledger:
-    """Return the ledger that recovery would find if the checker crashed now; blocks.
+    """Copy a broker's folder and recover the copy, as after a crash; blocks.
 
-    The log is copied last, so it contains all changes missing from the copied tables, unless
-    its oldest file was deleted during the copy.
+    The log is copied last, so it contains all changes that the copied tables lack. If its oldest
+    file is deleted meanwhile, the copy is repeated; raise SettingsError after _COPY_ATTEMPTS.
     """
     for _ in range(_COPY_ATTEMPTS):
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HANDLERS maps the codes that a name server answers (`remoting.commands`) to its handlers."""
+"""HANDLERS maps each request code that a name server answers to its handler."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -25,13 +25,14 @@ from cometmq.runtime import properties
 from cometmq.runtime.incremental import Steps
 
 CONFIG_BYTES_MAX = 64 * 1024
-"""Maximum length of changed settings; parsing them costs twenty times as much memory."""
+"""Maximum length of a request that changes settings; parsing it takes twenty times as much memory.
+"""
 
 
 async def wipe_write_perm_of_broker(
     namesrv: Namesrv, call: Call[WipeWritePermOfBroker]
 ) -> WipeWritePermOfBrokerReply:
-    """Hide a broker's queues from producers until the broker next registers a change.
+    """Hide a broker group's queues from producers until the master next registers a change.
 
     This is not saved to a file.
     """
@@ -44,7 +45,7 @@ async def wipe_write_perm_of_broker(
 async def add_write_perm_of_broker(
     namesrv: Namesrv, call: Call[AddWritePermOfBroker]
 ) -> AddWritePermOfBrokerReply:
-    """Make a broker's queues visible to producers again."""
+    """Make all queues of a broker group readable and writable."""
     name = call.header.broker_name
     count = await namesrv.incremental.run(namesrv.routes.topics.adding_write_perm(name), call.peer)
     namesrv.log.info("write_perm.added", broker_name=name, topic_count=count)
@@ -56,9 +57,7 @@ async def get_all_topic_list_from_nameserver(namesrv: Namesrv, call: Call[NoHead
 
 
 def delete_topic_in_namesrv(namesrv: Namesrv, call: Call[DeleteTopicInNamesrv]) -> Reply:
-    """Delete a topic from the routes. A broker that still has the topic registers it again when its
-    topics change.
-    """
+    """Delete a topic from the routes; a broker that still has it adds it when it next registers."""
     header = call.header
     namesrv.routes.delete_topic(header.topic, header.cluster_name or None)
     namesrv.log.info("topic.deleted", topic=header.topic, cluster=header.cluster_name)
@@ -70,8 +69,8 @@ async def get_topics_by_cluster(namesrv: Namesrv, call: Call[GetTopicsByCluster]
 
 
 def get_system_topic_list_from_ns(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
-    """Return the names of clusters and broker groups, and the address of a broker that lists its
-    own system topics.
+    """Return the names of clusters and broker groups, and the address of a broker; the client asks
+    that broker for its own system topics.
     """
     names, address = namesrv.routes.groups.system_topics()
     return Reply(body=encode_json(TopicList(topic_list=names, broker_addr=address)))

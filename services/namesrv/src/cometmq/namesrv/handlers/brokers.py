@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that brokers send about themselves: 103, 104, 322.
+"""Requests that brokers send about themselves: registration (103), its end (104), and the question
+whether to register again (322).
 
-A large registration is handled in steps, one registration at a time, while its connection waits.
-The topics appear in the routes step by step, and the version of the table at the end.
+A large registration is handled in steps, one registration at a time; its connection's next requests
+wait. Each step adds some topics to the routes, and the last one stores the data version.
 """
 
 from zlib import crc32
@@ -45,8 +46,8 @@ _HASH_BYTES = 1 << 20
 _CRC_MASK = 0x7FFF_FFFF
 
 LATE_REGISTRATIONS_MAX = 3
-"""Refusals per epoch that are not worth a warning: a deposed master tries twice a second until it
-has noticed.
+"""Refusals per epoch that are logged without a warning: a deposed master registers twice a second
+until it notices that it is deposed.
 """
 
 
@@ -117,7 +118,7 @@ def _register(namesrv: Namesrv, call: Call[RegisterBroker]) -> Steps[Reply]:
 
 
 def _claims(namesrv: Namesrv, broker_name: str) -> tuple[int | None, bool]:
-    """Return the epoch of a group, and whether one of its members has proven its key."""
+    """Return the epoch of a group, and whether a member has proven that it knows the key."""
     epochs = namesrv.routes.epochs
     return epochs.of(broker_name), epochs.is_proven(broker_name)
 
@@ -141,10 +142,12 @@ def _digest(body: Buffer) -> Steps[bytes]:
 def _is_proven(
     namesrv: Namesrv, header: RegisterBroker | UnregisterBroker, body_digest: bytes
 ) -> bool:
-    """Return whether the sender knows the key of its group; raise CommandError if it must.
+    """Return whether the sender has proven that it knows its group's key; raise CommandError if
+    there is no valid proof, although one is required.
 
-    It must if the group has a key file of its own, or a member has proven the key before. With a
-    file for all groups, it must if the registration has an epoch: other brokers have no key.
+    A proof is required if the group has a key file of its own, or if a member has sent a proof
+    before. With one key file for all groups, a proof is required of registrations with an epoch:
+    other brokers have no key.
     """
     keys, name = namesrv.group_keys.of(header.broker_name), header.broker_name
     if not keys:
@@ -178,10 +181,10 @@ def _is_proven(
 
 
 def _refuse_stale(namesrv: Namesrv, header: RegisterBroker, *, is_proven: bool) -> None:
-    """Refuse a deposed master, because it would take its successor's place in the routes, and an
-    epoch that the group cannot have reached.
+    """Raise CommandError if `Epochs` does not accept the registration.
 
-    During a switchover, a registration from the old master may already be in progress.
+    A deposed master would replace its successor in the routes. A few such refusals are normal
+    during a switchover, when a registration of the old master may already be on its way.
     """
     routes, name = namesrv.routes, header.broker_name
     now_ms, epoch = namesrv.clock.monotonic_ms(), routes.epochs.of(name)
@@ -237,8 +240,9 @@ def query_data_version(namesrv: Namesrv, call: Call[QueryDataVersion]) -> Reply:
 
 
 def _registered(call: Call[RegisterBroker]) -> Steps[Registered]:
-    """Decode a registration; brokers before 3.0.11 send only their topics. A malformed one is
-    answered with SYSTEM_ERROR, and the connection stays open.
+    """Decode a registration; brokers before 3.0.11 send only their topics.
+
+    A malformed body raises SYSTEM_ERROR, so the connection stays open.
     """
     if not call.body:
         return Registered(DataVersion(), (), [])
