@@ -159,7 +159,10 @@ def test_closed_topics_are_those_that_check_topic_names():
         "r": "the topic r cannot be written",
         "w": "the topic w cannot be read",
     }
-    assert {it.severity for it in found} == {Severity.WARNING}
+    assert {it.subject: it.severity for it in found} == {
+        "r": Severity.INFO,
+        "w": Severity.WARNING,
+    }
     assert "cometmq topic alter r --perm rw" in {it.subject: it.remedy for it in found}["r"]
 
 
@@ -178,8 +181,18 @@ def with_perm(perm, **more):
 )
 def test_a_topic_may_be_closed_at_some_of_its_brokers(perms, text):
     snapshot = seen(*(with_perm(it) for it in perms))
-    assert [it.text for it in findings(snapshot)] == [text]
+    (found,) = findings(snapshot)
+    assert (found.text, found.severity) == (text, Severity.WARNING)
+    assert found.remedy.startswith("give it the same permission at each of its brokers: ")
     assert snapshot.topic("T").perm == perms[0] & perms[1]
+
+
+def test_no_remedy_for_a_topic_that_is_read_only_on_purpose_ends_reading():
+    (found,) = findings(seen(with_perm(4), with_perm(4)))
+    assert found.severity is Severity.INFO
+    assert found.remedy == (
+        "nothing, if it is read-only on purpose; otherwise: cometmq topic alter T --perm rw"
+    )
 
 
 def test_a_topic_without_permission_is_a_finding_only_if_a_client_misses_it():

@@ -149,6 +149,27 @@ def test_the_wrong_signature_by_which_a_login_probes_is_no_finding():
         assert len([it for it in found if it.rule == "push-back"]) == count
 
 
+NO_RIGHT = no_permission("topic:T", is_default=True).remark
+
+
+@pytest.mark.parametrize(
+    ("response", "remark", "page"),
+    [
+        (1, NO_RIGHT, "requests-refused.md"),
+        (1, wrong_signature("guest").remark, "requests-refused.md"),
+        (13, "the message is illegal, maybe msg body or properties length not matched", ""),
+        (16, "the topic[T] sending message is forbidden", ""),
+        (999, "?", ""),
+        (2, "[OVERLOAD]system busy", "system-busy.md"),
+        (14, "service not available now. It may be", "writes-refused.md"),
+        (14, "service not available now: broker b has a full disk (97 % used)", "disk-full.md"),
+    ],
+)
+def test_the_runbook_of_a_refusal_is_about_its_cause(response, remark, page):
+    (found,) = findings_with(Refusal("a", 310, response, remark, "c:5", "T", 1, 1, NOW_MS))
+    assert found.runbook == (page or "requests-refused.md")
+
+
 def test_a_full_disk_has_its_own_advice():
     remark = "service not available now: broker b has a full disk (97 % used); it will accept"
     assert advice_for(310, 14, remark).startswith("free space on the broker's disk")

@@ -2,7 +2,7 @@
 """Rules about producers: open transactions, refused requests, topics without consumers."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from cometmq.insight.finding import Condition, Severity
@@ -12,6 +12,7 @@ from cometmq.insight.words import command, counted, lasting
 from cometmq.remoting.codes import RequestCode, ResponseCode, request_name
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.commands.table import Need
+from cometmq.remoting.message.flags import Perm
 from cometmq.remoting.names import is_system_topic
 from cometmq.remoting.refusals import is_access_refusal, plain_remark
 from cometmq.remoting.remarks import consumers_offline
@@ -20,10 +21,12 @@ HALF_MAX: Final = 1_000
 REFUSED_MS: Final = 300_000
 PASSING_MS: Final = 60_000
 """Two intervals of heartbeats: refusals that the next heartbeat ends are over by then."""
-_RUNBOOKS: Final = {
+_RUNBOOKS: Final[Mapping[int, str]] = {
     ResponseCode.SYSTEM_BUSY: "system-busy.md",
     ResponseCode.SERVICE_NOT_AVAILABLE: "writes-refused.md",
 }
+_REQUEST_REFUSED: Final = "requests-refused.md"
+"""The runbook of refusals that the client or its account causes, not the broker's state."""
 _COMPANIONS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
 """Requests that a client library makes by itself, beside those of its application."""
 _ACCOUNT_READS: Final = frozenset(
@@ -120,9 +123,7 @@ def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
                 f" {lasting(ago_ms / 1_000)} ago of {it.peer}: {plain_remark(it.remark)}"
             ),
             remedy=advice_for(it.code, it.response, it.remark),
-            runbook=_RUNBOOKS.get(ResponseCode(it.response), "writes-refused.md")
-            if it.response in ResponseCode._value2member_map_
-            else "writes-refused.md",
+            runbook=runbook_for(it.response, it.remark),
             command=command("topic create", it.subject) if lacks_topic else "cometmq top refused",
             page="push-back",
             since=Since(it.first_ms),
@@ -211,6 +212,13 @@ def advice_for(code: int, response: int, remark: str) -> str:
     return found or "the remark says why; cometmq explain says more about the code"
 
 
+def runbook_for(response: int, remark: str) -> str:
+    """Return the runbook about a refusal."""
+    if is_access_refusal(remark):
+        return _REQUEST_REFUSED
+    return "disk-full.md" if _DISK_FULL in remark else _RUNBOOKS.get(response, _REQUEST_REFUSED)
+
+
 def unexpected_refusals(snapshot: Snapshot) -> Sequence[Refusal] | Unknown:
     """Return the refusals that a user should see: every view and every format shows these."""
     if isinstance(snapshot.refusals, Unknown):
@@ -256,18 +264,28 @@ def unread_topics(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
 
 
 def closed_topics(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
-    """Find topics that producers may not write, or consumers may not read."""
+    """Find topics that producers may not write, or consumers may not read.
+
+    A topic that all its brokers let clients only read is worth an information: this is how an
+    operator keeps the messages of a topic that is no longer used.
+    """
     for topic in known(snapshot.topics):
         if topic.lacks and topic.kind is TopicKind.NORMAL and not is_shut(snapshot, topic):
-            remedy = command("topic alter", topic.name, options=("--perm", "rw"))
-            shut = command("topic alter", topic.name, options=("--perm", "none"))
+            rights = {perm & (Perm.READ | Perm.WRITE) for perm in topic.perms.values()}
+            is_read_only = rights == {Perm.READ}
+            advice = "change its permission"
+            if is_read_only:
+                advice = "nothing, if it is read-only on purpose; otherwise"
+            elif len(rights) > 1:
+                advice = "give it the same permission at each of its brokers"
+            change = command("topic alter", topic.name, options=("--perm", "rw"))
             yield Condition(
                 rule="topic-closed",
-                severity=Severity.WARNING,
+                severity=Severity.INFO if is_read_only else Severity.WARNING,
                 subject=topic.name,
                 text=f"the topic {topic.name} cannot be {topic.lacks}",
-                remedy=f"change its permission: {remedy}; if it is closed on purpose: {shut}",
-                runbook="writes-refused.md",
+                remedy=f"{advice}: {change}",
+                runbook=_REQUEST_REFUSED,
                 command=command("topic describe", topic.name),
                 page="topics",
             )
