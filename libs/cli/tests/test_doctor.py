@@ -49,6 +49,23 @@ def test_a_cluster_without_faults_gets_a_verdict_for_each_area():
 
 
 @pytest.mark.parametrize(
+    ("since", "told"),
+    [
+        (Since(NOW_MS - 60_000), ", since 2027-01-15 07:59:00Z (1 min)"),
+        (Since(NOW_MS - 60_000, is_bound=True), ", at least since 2027-01-15 07:59:00Z (1 min)"),
+        (Since(NOW_MS, is_bound=True), ""),
+    ],
+)
+def test_a_problem_says_since_when_unless_only_the_look_is_known(since, told):
+    problem = Finding(
+        rule="r", severity=Severity.WARNING, subject="G", since=since, text="G is behind",
+        remedy="x", runbook="slow.md", command="cometmq lag G", page="groups",
+    )  # fmt: skip
+    (verdict,) = [it for it in diagnose(of(found=[problem])) if it.level != OK]
+    assert verdict.text == f"G is behind{told}"
+
+
+@pytest.mark.parametrize(
     ("found", "area", "level"),
     [
         (of(servers=[Server("x:1", "broker x:0", error="refused")]), "connections", "critical"),

@@ -10,6 +10,7 @@ from cometmq.insight.history import History
 from cometmq.insight.model import Since, Snapshot, TopicKind, Trouble, Unknown, Unreachable, known
 from cometmq.remoting.bodies.connections import ProducerInfo
 from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.names import DLQ_REPLAY_GROUP
 
 from .answers import NOW_MS, master, members, seen, silent, slave
 
@@ -229,18 +230,87 @@ def test_a_group_that_has_stopped_says_since_when_it_reads_nothing():
         told = msgspec.structs.replace(answers.master, oldest_unread_ms={"T@G": start_ms})
         answers = msgspec.structs.replace(answers, master=told)
         group = seen(answers, history=history, now_ms=NOW_MS + at_s * 1_000).group("G")
+        words.append(pause_words(group))
         return group.still_since
 
+    words: list[str] = []
     assert pause(20, 0) is None
     assert pause(20, 40) == Since(NOW_MS, is_bound=True)
+    assert words == ["", "2027-01-15 08:00:00Z or earlier"]
     assert pause(21, 60) is None
     assert pause(21, 65) is None, "its members commit every 5 s"
     stopped = Since(NOW_MS + 60_000)
     assert pause(21, 65, online=False) == stopped
     assert pause(21, 660) == stopped
-    assert pause_words(stopped) == "2027-01-15 08:01:00Z"
-    assert pause_words(Since(NOW_MS, is_bound=True)) == "2027-01-15 08:00:00Z or earlier"
+    assert words[-1] == "2027-01-15 08:01:00Z"
     assert pause(50, 700) is None, "nothing is unread"
+
+
+def test_a_group_that_has_read_nothing_says_so():
+    """It does not read since its first message came, not since the second look."""
+    history = History()
+    queues = {"T": {0: Queue(0, 60)}}
+
+    def look(offset, at_s, **more):
+        more = {"queues": queues, "consumers": {"G": members("c")}} | more
+        answers = master(groups=["G"], offsets={"T@G": {0: offset}}, **more)
+        told = msgspec.structs.replace(answers.master, oldest_unread_ms={"T@G": NOW_MS - 9_000})
+        answers = msgspec.structs.replace(answers, master=told)
+        return seen(answers, history=history, now_ms=NOW_MS + at_s * 1_000).group("G")
+
+    look(0, 0, queues={"T": {0: Queue(0, 0)}})
+    look(0, 10)
+    unread = look(0, 50)
+    assert unread.has_read_nothing
+    assert unread.still_since == Since(NOW_MS - 9_000)
+    assert pause_words(unread) == "nothing read yet, oldest unread 2027-01-15 07:59:51Z"
+    assert not look(1, 60).has_read_nothing
+
+
+DEAD = "%DLQ%G"
+
+
+def with_dead(end, sent=None, **facts):
+    answers = master(
+        topics={DEAD: TopicConfig(topic_name=DEAD)},
+        groups=["G"],
+        offsets={} if sent is None else {f"{DEAD}@{DLQ_REPLAY_GROUP}": {0: sent}},
+        queues={DEAD: {0: Queue(0, end)}},
+    )
+    return msgspec.structs.replace(answers, master=msgspec.structs.replace(answers.master, **facts))
+
+
+@pytest.mark.parametrize(
+    ("end", "sent", "left"), [(60, None, 60), (60, 60, 0), (61, 60, 1), (5, 60, 5), (0, None, 0)]
+)
+def test_dead_letters_that_were_sent_again_are_told_apart(end, sent, left):
+    """A position beyond the end belongs to an older topic of the same name."""
+    group = seen(with_dead(end, sent)).group("G")
+    assert (group.dead_letters, group.dead_left) == (end, left)
+
+
+def test_dead_letters_are_old_since_the_first_that_was_not_sent_again():
+    first, unread = {DEAD: NOW_MS - 50_000}, {f"{DEAD}@{DLQ_REPLAY_GROUP}": NOW_MS - 7_000}
+
+    def since(*answers):
+        return seen(*answers).group("G").dead_since
+
+    assert since(with_dead(60, first_dead_ms=first)) == Since(NOW_MS - 50_000)
+    replayed = with_dead(61, 60, first_dead_ms=first, oldest_unread_ms=unread)
+    assert since(replayed) == Since(NOW_MS - 7_000)
+    assert since(with_dead(61, 60, first_dead_ms=first)) == Since(NOW_MS, is_bound=True)
+    both = with_dead(60, first_dead_ms=first), with_dead(60)
+    assert since(*both) == Since(NOW_MS - 50_000, is_bound=True)
+    assert since(with_dead(60, 60, first_dead_ms=first)) is None
+
+
+def test_dead_letters_of_a_silent_broker_are_at_least_as_old_as_the_first_look_at_them():
+    history, told = History(), []
+    for at, (end, sent) in enumerate(((0, None), (3, None), (4, None), (4, 4), (5, 4))):
+        snapshot = seen(with_dead(end, sent), history=history, now_ms=NOW_MS + at * 5_000)
+        told.append(snapshot.group("G").dead_since)
+    seen_ms = [None if it is None else (it.ms - NOW_MS, it.is_bound) for it in told]
+    assert seen_ms == [None, (5_000, True), (5_000, True), None, (20_000, True)]
 
 
 def test_the_time_to_loss_is_that_of_the_broker_that_deletes_first():

@@ -265,20 +265,45 @@ def test_a_lag_that_grows_is_found_though_offsets_move():
     assert "30 unread messages have become 723" in found["lag-grows"].text
 
 
-def test_new_dead_letters_are_a_warning():
-    history = History()
+def test_dead_letters_are_a_warning_until_they_were_sent_again():
+    """Also at the first look, as in `cometmq doctor`."""
 
-    def look(count, at):
-        answers = reader(
-            50,
+    def look(count, sent):
+        offsets = {"%DLQ%G@CID_RMQ_SYS_DLQ_REPLAY": {0: sent}}
+        answers = master(
+            groups=["G"],
             topics={"%DLQ%G": TopicConfig(topic_name="%DLQ%G")},
+            offsets=offsets if sent else {},
             queues={"%DLQ%G": {0: Queue(0, count)}},
         )
-        return findings(seen(answers, history=history, now_ms=NOW_MS + at), history)[0]
+        return [(it.severity, it.text) for it in findings(seen(answers))]
 
-    assert look(3, 0).severity is Severity.INFO
-    assert look(4, 5_000).severity is Severity.WARNING
-    assert look(4, 9_000).since == Since(NOW_MS + 5_000)
+    assert look(60, 0) == [(Severity.WARNING, "G has 60 dead letters")]
+    assert look(60, 60) == []
+    partly = "G has 1 dead letter that was not sent again, and 60 that were"
+    assert look(61, 60) == [(Severity.WARNING, partly)]
+
+
+def test_one_look_and_many_agree_on_order_and_severity():
+    """`cometmq doctor` looks once, the console again and again."""
+    late = telling(
+        reader(
+            20,
+            topics={
+                "T": TopicConfig(topic_name="T", read_queue_nums=1),
+                "%DLQ%G": TopicConfig(topic_name="%DLQ%G"),
+            },
+            queues={"T": {0: Queue(10, 50)}, "%DLQ%G": {0: Queue(0, 3)}},
+        ),
+        oldest_unread_ms={"T@G": NOW_MS - 400_000},
+        refused=[RefusedRequests(310, 2, "T", "busy", "c:7", 3, NOW_MS - 9_000, NOW_MS)],
+    )
+    listed = {
+        looks: [(it.severity, it.page) for it in findings(*Case(late, "", looks).look())]
+        for looks in (1, 4)
+    }
+    assert len(listed[1]) == 3
+    assert listed[1] == listed[4]
 
 
 def test_every_rule_is_applied_once():
@@ -311,7 +336,7 @@ def test_a_stopped_group_says_how_long_its_oldest_message_waits():
     stopped = msgspec.structs.replace(told, master=ages)
     (found,) = [it for it in findings(seen(stopped)) if it.rule == "group-stopped"]
     assert "30 unread messages, the oldest 1 h 10 min old" in found.text
-    assert found.since == Since(NOW_MS, is_bound=True), "when it stopped, one look cannot tell"
+    assert found.since == Since(NOW_MS - 4_210_000, is_bound=True), "not later than its message"
 
 
 def test_a_group_stopped_when_its_offsets_stayed():
@@ -322,6 +347,33 @@ def test_a_group_stopped_when_its_offsets_stayed():
         snapshot = seen(told, history=history, now_ms=NOW_MS + 60_000 * at)
         found = [it for it in findings(snapshot, history) if it.rule == "group-stopped"]
     assert [it.since for it in found] == [Since(NOW_MS + 60_000)]
+
+
+@pytest.mark.parametrize("online", [True, False])
+def test_a_bound_is_not_later_than_the_age_in_the_same_line(online):
+    history, found = History(), []
+    told = telling(reader(20, online=online), oldest_unread_ms={"T@G": NOW_MS - 33_000})
+    for at in range(4):
+        snapshot = seen(told, history=history, now_ms=NOW_MS + 60_000 * at)
+        found = findings(snapshot, history)
+    assert [it.since for it in found] == [Since(NOW_MS - 33_000, is_bound=True)]
+
+
+def test_a_group_that_has_read_nothing_yet_is_told_so():
+    for online, text in (
+        (
+            True,
+            "G has 1 member but has read nothing yet, with 50 unread messages, the oldest 4 min",
+        ),
+        (False, "G has no member and has read nothing yet, and 50 unread messages, the oldest"),
+    ):
+        late = telling(
+            reader(0, online=online, queues={"T": {0: Queue(0, 50)}}),
+            oldest_unread_ms={"T@G": NOW_MS - 60_000},
+        )
+        (found,) = findings(*Case(late, "", 4 if online else 1).look())
+        assert found.text.startswith(text)
+        assert found.since == Since(NOW_MS - 60_000)
 
 
 def test_a_stopped_group_says_when_it_will_lose_messages_if_that_is_soon():

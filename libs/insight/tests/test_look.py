@@ -33,7 +33,11 @@ from cometmq.remoting.bodies.overview import (
     QueueEnds,
     RefusedRequests,
 )
-from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
+from cometmq.remoting.bodies.topic_config import (
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicConfigTable,
+)
 from cometmq.remoting.errors import ServerError
 
 
@@ -64,6 +68,25 @@ async def test_a_look_shows_topics_groups_and_clients(suite, admin):
     assert [it.topic for it in group.subscriptions if it.topic == "Seen"] == ["Seen"]
     assert "seen-producers" in {it.group for it in found.producers}
     assert not [it for it in findings(found) if it.rule.startswith("broker")]
+
+
+async def test_a_look_tells_when_the_first_dead_letter_was_stored(suite, admin):
+    topic = "%DLQ%died"
+    await admin.create_group(SubscriptionGroupConfig(group_name="died"))
+    await admin.create_topic(topic, queue_count=1)
+    before_ms = wall_ms()
+    async with Producer("killers", namesrv=suite.namesrv) as producer:
+        await producer.send(Message(topic, b"1"))
+        after_ms = wall_ms()
+        await asyncio.sleep(0.02)
+        await producer.send(Message(topic, b"2"))
+    history = History()
+    for _ in range(2):
+        found: Any = await look(admin, history=history)
+        group = found.group("died")
+        assert group.dead_letters == 2
+        assert before_ms <= group.dead_since.ms <= after_ms
+        assert not group.dead_since.is_bound
 
 
 @pytest.fixture

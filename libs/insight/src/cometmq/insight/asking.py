@@ -32,6 +32,7 @@ from cometmq.remoting.errors import (
     TopicNotExist,
     TransportError,
 )
+from cometmq.remoting.names import DLQ_PREFIX
 
 T = TypeVar("T")
 
@@ -56,6 +57,8 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
 
 Queues = Mapping[int, Queue | QueueEnds]
 """The queues of a topic on one broker, by number."""
+Firsts = tuple[tuple[int, int], ...]
+"""The queues of a topic that are not empty, and the offsets of their first messages."""
 
 
 class MasterAnswers(msgspec.Struct, frozen=True):
@@ -80,6 +83,10 @@ class MasterAnswers(msgspec.Struct, frozen=True):
     disagreements: Mapping[str, str] = {}
     """How the members of a group subscribe differently."""
     refused: Sequence[RefusedRequests] | Unknown = Unknown("this broker does not report it")
+    first_dead_ms: Mapping[str, int] = {}
+    """When the oldest message of a dead-letter topic was stored; a topic is missing if it is empty
+    or the broker has not answered about it.
+    """
 
 
 class BrokerAnswers(msgspec.Struct, frozen=True):
@@ -126,6 +133,8 @@ class BrokerMemory:
     def __init__(self) -> None:
         self.queues: Turns[Queues] = Turns()
         self.consumers: Turns[ConsumerConnections | None] = Turns()
+        self.first_dead: dict[str, tuple[Firsts, int]] = {}
+        """By dead-letter topic, the first messages of its queues and the time of the oldest."""
         self.has_overview = True
         """Whether one answer of the broker has all its queues and members; not so with Java's."""
 
@@ -166,6 +175,9 @@ async def ask(
     )
     if isinstance(found, BrokerOverview):
         master = _with_overview(master, found)
+    first_dead_ms = await asking.answer(_first_dead_ms(broker, memory, master.queues))
+    if not isinstance(first_dead_ms, Unknown):
+        master = msgspec.structs.replace(master, first_dead_ms=first_dead_ms)
     return BrokerAnswers(runtime, settings.result(), master)
 
 
@@ -307,6 +319,29 @@ async def _members(broker: BrokerAdmin, group: str) -> ConsumerConnections | Non
         return await broker.consumer_connections(group)
     except ConsumerNotOnline:
         return None
+
+
+async def _first_dead_ms(
+    broker: BrokerAdmin, memory: BrokerMemory, queues: Mapping[str, Queues]
+) -> Mapping[str, int]:
+    """Return when the oldest dead letter of each group was stored; ask again only about topics
+    whose first messages have changed, and about no more than TURN_MAX topics.
+    """
+    firsts = {
+        topic: tuple((at, it.first) for at, it in sorted(its.items()) if it.end > it.first)
+        for topic, its in queues.items()
+        if topic.startswith(DLQ_PREFIX)
+    }
+    told = memory.first_dead
+    memory.first_dead = {
+        it: told[it] for it, own in firsts.items() if told.get(it, ((),))[0] == own
+    }
+    wanted = [it for it, own in firsts.items() if own and it not in memory.first_dead]
+    for topic in wanted[:TURN_MAX]:
+        times = [await broker.earliest_store_time(topic, at) for at, _ in firsts[topic]]
+        if found := [it for it in times if it is not None]:
+            memory.first_dead[topic] = firsts[topic], min(found)
+    return {topic: first_ms for topic, (_, first_ms) in memory.first_dead.items()}
 
 
 async def _offsets(broker: BrokerAdmin) -> Mapping[str, Mapping[int, int]]:

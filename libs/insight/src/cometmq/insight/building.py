@@ -29,6 +29,7 @@ from cometmq.insight.model import (
     HalfMessages,
     Producer,
     Refusal,
+    Since,
     Snapshot,
     Topic,
     TopicKind,
@@ -88,7 +89,7 @@ def build(
     )
     _note(history, topics, groups, now_ms)
     if not isinstance(groups, Unknown):
-        groups = [_with_pause(it, history, now_ms) for it in groups]
+        groups = [_with_begins(it, history, now_ms) for it in groups]
     return Snapshot(
         namesrv=namesrv,
         taken_ms=now_ms,
@@ -379,14 +380,24 @@ def _notes(outcomes: Sequence[Outcome]) -> list[str]:
     return notes
 
 
-def _with_pause(group: Group, history: History, now_ms: int) -> Group:
-    """Return the group with the time since when it reads nothing, if it does not."""
+def _with_begins(group: Group, history: History, now_ms: int) -> Group:
+    """Return the group with the times since when it reads nothing and has dead letters."""
+    dead_since = group.dead_since or history.dead_letters.get(group.name)
+    still_since = _still_since(group, history, now_ms)
+    if dead_since is group.dead_since and still_since is None:
+        return group
+    return msgspec.structs.replace(group, dead_since=dead_since, still_since=still_since)
+
+
+def _still_since(group: Group, history: History, now_ms: int) -> Since | None:
     seen = history.progress.get(group.name)
     if seen is None or group.missing_brokers or isinstance(group.lag, Unknown):
-        return group
+        return None
     if group.members and now_ms - seen.still_since.ms < STILL_MS:
-        return group
-    return msgspec.structs.replace(group, still_since=seen.still_since)
+        return None
+    if group.has_read_nothing and not isinstance(group.behind_s, Unknown):
+        return Since(int(now_ms - group.behind_s * 1_000), is_bound=group.lost > 0)
+    return seen.still_since
 
 
 def _note(
@@ -403,6 +414,6 @@ def _note(
         consumed[group.name] = sum(it.committed for it in group.topics)
         if isinstance(group.lag, int) and not group.missing_brokers:
             history.note_progress(group.name, consumed[group.name], group.lag, now_ms)
-        if isinstance(group.dead_letters, int):
-            history.note_dead_letters(group.name, group.dead_letters, now_ms)
+        if isinstance(group.dead_left, int):
+            history.note_dead_letters(group.name, group.dead_left, now_ms)
     history.note(Sample(now_ms, ends, consumed))

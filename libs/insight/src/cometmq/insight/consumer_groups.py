@@ -16,7 +16,7 @@ from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.overview import QueueEnds
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.integers import whole
-from cometmq.remoting.names import dead_letter_topic, retry_topic
+from cometmq.remoting.names import DLQ_REPLAY_GROUP, dead_letter_topic, retry_topic
 from cometmq.remoting.progress import lost, unread
 
 NO_AGE: Final = Unknown("the broker does not report ages; cometmq lag GROUP measures them")
@@ -81,10 +81,13 @@ def loss_facts(loss_s: float | Unknown | None) -> dict[str, str | float | None]:
     return {"time_to_loss": loss_words(loss_s), "time_to_loss_s": known_s}
 
 
-def pause_words(since: Since | None) -> str:
+def pause_words(group: Group) -> str:
     """Return since when a group reads nothing, as all pages show it; empty if it reads."""
+    since = group.still_since
     if since is None:
         return ""
+    if group.has_read_nothing and not since.is_bound:
+        return f"nothing read yet, oldest unread {moment(since.ms)}"
     return f"{moment(since.ms)}{' or earlier' if since.is_bound else ''}"
 
 
@@ -201,6 +204,9 @@ def _group(
         for topic, it in sorted(sums.items())
     ]
     own = retry_topic(name)
+    lag = OWN_OFFSETS if is_broadcast else _total(it.lag for it in topics)
+    dead, dead_sent, dead_since = _dead_letters(parts, dead_letter_topic(name))
+    is_complete = isinstance(lag, int) and not parts.absent
     return Group(
         name=name,
         is_system=not is_ours(name),
@@ -211,10 +217,13 @@ def _group(
         consume_type=None if online is None else online.consume_type,
         subscriptions=_subscriptions(online),
         topics=topics,
-        lag=OWN_OFFSETS if is_broadcast else _total(it.lag for it in topics),
+        lag=lag,
         behind_s=OWN_OFFSETS if is_broadcast else _oldest(topics),
         out_per_s=_rate(parts, name, topics),
-        dead_letters=_count(parts, dead_letter_topic(name)),
+        dead_letters=dead,
+        dead_sent=dead_sent,
+        dead_since=dead_since,
+        has_read_nothing=is_complete and bool(lag) and not any(it.committed for it in topics),
         disagreements=parts.disagreements.get(name, ()),
         retry_backlog=next((it.lag for it in topics if it.topic == own), 0),
         missing_brokers=parts.absent,
@@ -264,19 +273,37 @@ def _rate(parts: Parts, name: str, topics: Sequence[GroupTopic]) -> float | Unkn
     return max(0, moved) * 1_000 / (parts.now_ms - earlier.taken_ms)
 
 
-def _count(parts: Parts, topic: str) -> int | Unknown:
-    """Return how many messages a topic has; 0 if no broker has the topic."""
-    count = 0
+def _dead_letters(parts: Parts, topic: str) -> tuple[int | Unknown, int, Since | None]:
+    """Return how many messages a dead-letter topic has, how many of them a replay of all has
+    passed, and when the oldest of the others was stored, if all brokers tell.
+    """
+    count, sent, firsts_ms = 0, 0, list[int | None]()
     for _, answers in parts.masters:
         if isinstance(answers.topics, Unknown):
-            return answers.topics
+            return answers.topics, 0, None
         if topic not in answers.topics:
             continue
         queues = answers.queues.get(topic)
         if queues is None:
-            return answers.untold
-        count += sum(max(0, it.end - it.first) for it in queues.values())
-    return count
+            return answers.untold, 0, None
+        key = f"{topic}@{DLQ_REPLAY_GROUP}"
+        offsets = {} if isinstance(answers.offsets, Unknown) else answers.offsets.get(key, {})
+        here = sum(max(0, it.end - it.first) for it in queues.values())
+        sent_here = sum(_passed(offsets.get(at, 0), it) for at, it in queues.items())
+        if sent_here < here:
+            first_ms = (answers.oldest_unread_ms or {}).get(key)
+            firsts_ms.append(first_ms if sent_here else answers.first_dead_ms.get(topic))
+        count, sent = count + here, sent + sent_here
+    told_ms = [it for it in firsts_ms if it is not None]
+    since = Since(min(told_ms), is_bound=len(told_ms) < len(firsts_ms)) if told_ms else None
+    return count, sent, since
+
+
+def _passed(position: int, queue: Queue | QueueEnds) -> int:
+    """Return how many messages of a queue a replay has passed; a position beyond the end is one of
+    an older topic of the same name.
+    """
+    return max(0, position - queue.first) if position <= queue.end else 0
 
 
 def _members(

@@ -49,13 +49,19 @@ _PREFIX: Final = "finding:"
 
 
 def findings(snapshot: Snapshot, history: History | None = None) -> list[Finding]:
-    """Return a snapshot's findings, worst first; without a history, all began "at least" now."""
+    """Return a snapshot's findings, worst first; without a history, all began "at least" now.
+
+    Those of one severity have the order of the rules, which does not depend on the history, so that
+    all views list them in one order.
+    """
     kept = History() if history is None else history
     found: dict[str, Finding] = {}
-    for rule in RULES:
+    places: dict[str, int] = {}
+    for place, rule in enumerate(RULES):
         for it in rule(snapshot, kept):
             key = f"{_PREFIX}{it.rule}:{it.subject}"
             since = it.since or kept.since(key, snapshot.taken_ms)
+            places[it.rule] = place
             found[key] = Finding(
                 rule=it.rule,
                 severity=it.severity,
@@ -68,7 +74,7 @@ def findings(snapshot: Snapshot, history: History | None = None) -> list[Finding
                 page=it.page,
             )
     kept.keep_only(found, _PREFIX)
-    return sorted(found.values(), key=lambda it: (it.severity.rank, it.since.ms, it.subject))
+    return sorted(found.values(), key=lambda it: (it.severity.rank, places[it.rule], it.subject))
 
 
 class Findings:

@@ -70,8 +70,8 @@ class History:
         """Brokers by address; a broker stays here when the name servers forget it."""
         self.progress: dict[str, Progress] = {}
         """Groups with unread messages."""
-        self.dead_letters: dict[str, tuple[int, Since | None]] = {}
-        """How many dead letters each group had, and when that last grew."""
+        self.dead_letters: dict[str, Since] = {}
+        """Since when each group is seen to have dead letters that were not sent again."""
         self._memories: dict[str, BrokerMemory] = {}
         self._samples: deque[Sample] = deque()
         self._growth: dict[str, deque[Growth]] = {}
@@ -138,13 +138,12 @@ class History:
             old.lag_at_first if lag >= old.lag else lag,
         )
 
-    def note_dead_letters(self, group: str, count: int, now_ms: int) -> None:
-        """Note how many dead letters a group has."""
-        before, grown = self.dead_letters.get(group, (0, None))
-        if count > before:
-            grown = self.now(now_ms)
-        if count or before:
-            self.dead_letters[group] = (count, grown if count else None)
+    def note_dead_letters(self, group: str, left: int, now_ms: int) -> None:
+        """Note how many dead letters of a group were not sent again."""
+        if not left:
+            self.dead_letters.pop(group, None)
+        elif group not in self.dead_letters:
+            self.dead_letters[group] = Since(now_ms, is_bound=True)
 
     def note_log(self, address: str, log_bytes: int, now_ms: int) -> None:
         """Note the size of a broker's log."""

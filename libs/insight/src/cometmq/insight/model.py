@@ -236,6 +236,7 @@ class Group(msgspec.Struct, frozen=True, gc=False):
     """
     out_per_s: float | Unknown
     dead_letters: int | Unknown
+    """All that still exist, also those that were sent again."""
     retry_backlog: int | Unknown
     """Failed messages that wait for their next delivery, and can be read now."""
     disagreements: Sequence[str] = ()
@@ -246,6 +247,12 @@ class Group(msgspec.Struct, frozen=True, gc=False):
     """The time until its oldest unread message may be deleted for its age; None if nothing is
     unread.
     """
+    dead_sent: int = 0
+    """How many of its dead letters a replay of all has passed."""
+    dead_since: Since | None = None
+    """When the oldest dead letter that was not sent again was stored; None if there is none."""
+    has_read_nothing: bool = False
+    """Whether all its offsets are 0, though messages are unread."""
     still_since: Since | None = None
     """Since when it has read nothing, though messages are unread; None if it reads, or if nothing
     is known.
@@ -265,6 +272,12 @@ class Group(msgspec.Struct, frozen=True, gc=False):
     def lost(self) -> int:
         """Messages that were deleted before the group read them."""
         return sum(it.lost for it in self.topics)
+
+    @property
+    def dead_left(self) -> int | Unknown:
+        """The dead letters that were not sent again."""
+        count = self.dead_letters
+        return count if isinstance(count, Unknown) else count - self.dead_sent
 
 
 class Producer(msgspec.Struct, frozen=True, gc=False):

@@ -168,8 +168,9 @@ def _settings(evidence: Evidence) -> Iterator[Verdict]:
 
 def _findings(evidence: Evidence) -> Iterator[Verdict]:
     for it in evidence.found:
-        text = it.text  # a single snapshot knows only some begins
-        if not it.since.is_bound:
+        text = it.text
+        is_told = evidence.snapshot is None or it.since.ms < evidence.snapshot.taken_ms
+        if is_told or not it.since.is_bound:  # the moment of the look itself says nothing
             text += f", {since_text(it.since, evidence.taken_ms)}"
         advice = f"{it.remedy} (see {it.command})"
         yield Verdict("cluster", it.severity, text, advice, it.runbook)

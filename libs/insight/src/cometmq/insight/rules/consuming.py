@@ -63,12 +63,25 @@ def stopped(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
                 "group-stopped",
                 Severity.WARNING,
                 group,
-                f"{group.name} has no member, and {counted(_lag(group), 'unread message')}"
-                f"{_age(group)}{_loss(group)}",
+                f"{group.name} has no member{_nothing(group, ' and')}, and"
+                f" {counted(_lag(group), 'unread message')}{_age(group)}{_loss(group)}",
                 "start a member, or delete the group if it is no longer used",
                 "lag-grows.md",
-                group.still_since,
+                _best_bound(group.still_since, _unread_since(snapshot, group)),
             )
+
+
+def _nothing(group: Group, conjunction: str) -> str:
+    return f"{conjunction} has read nothing yet" if group.has_read_nothing else ""
+
+
+def _best_bound(still: Since | None, unread: Since | None) -> Since | None:
+    """Return since when a group does not read, or the earlier of two bounds: one that is later than
+    the age of a message in the same line would look wrong.
+    """
+    if still is None or unread is None or not still.is_bound:
+        return still or unread
+    return min(still, unread, key=lambda it: it.ms)
 
 
 def _unread_since(snapshot: Snapshot, group: Group) -> Since | None:
@@ -99,15 +112,17 @@ def stuck(snapshot: Snapshot, history: History) -> Iterator[Condition]:
                 severity=Severity.WARNING,
                 subject=group.name,
                 text=(
-                    f"{group.name} has {counted(len(group.members), 'member')} but commits"
-                    f" nothing, with {counted(_lag(group), 'unread message')}{_age(group)}"
-                    f"{_loss(group)}"
+                    f"{group.name} has {counted(len(group.members), 'member')} but"
+                    f"{_nothing(group, '') or ' commits nothing'}, with"
+                    f" {counted(_lag(group), 'unread message')}{_age(group)}{_loss(group)}"
                 ),
                 remedy="look at what its members do: the stacks on its page, and their logs",
                 runbook="lag-grows.md",
                 command=command("lag", group.name),
                 page="groups",
-                since=seen.still_since,
+                since=_best_bound(
+                    group.still_since or seen.still_since, _unread_since(snapshot, group)
+                ),
             )
 
 
@@ -141,7 +156,8 @@ def lag_grows(snapshot: Snapshot, history: History) -> Iterator[Condition]:
 def behind(snapshot: Snapshot, history: History) -> Iterator[Condition]:
     """Find groups with members whose messages have been unread for long.
 
-    They read slowly, or there is only one snapshot, which cannot show whether they read at all.
+    They read slowly, or there is only one snapshot, which cannot show whether they read at all: so
+    the severity is that of a group that is stuck, and a look and a watch agree.
     """
     told = {it.subject for rule in (stuck, lag_grows) for it in rule(snapshot, history)}
     for group in _read(snapshot):
@@ -153,10 +169,11 @@ def behind(snapshot: Snapshot, history: History) -> Iterator[Condition]:
             pace, remedy = _pace(group)
             yield Condition(
                 rule="group-behind",
-                severity=Severity.INFO,
+                severity=Severity.WARNING,
                 subject=group.name,
                 text=(
-                    f"{group.name} has {counted(len(group.members), 'member')}, and"
+                    f"{group.name} has {counted(len(group.members), 'member')}"
+                    f"{_nothing(group, ' but')}, and"
                     f" {counted(_lag(group), 'unread message')}{_age(group)}{pace}"
                     f"{_loss(group)}"
                 ),
@@ -223,20 +240,21 @@ def stranded(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
                 )
 
 
-def dead_letters(snapshot: Snapshot, history: History) -> Iterator[Condition]:
-    """Find groups with dead letters; new ones are a warning."""
+def dead_letters(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+    """Find groups with dead letters that were not sent again; the others only wait to expire."""
     for group in known(snapshot.groups):
-        count = group.dead_letters
-        if isinstance(count, Unknown) or not count:
+        left = group.dead_left
+        if isinstance(left, Unknown) or not left:
             continue
-        _, grown = history.dead_letters.get(group.name, (count, None))
+        sent = ""
+        if group.dead_sent:
+            sent = f" that {'was' if left == 1 else 'were'} not sent again, and {group.dead_sent:,}"
+            sent += f" that {'was' if group.dead_sent == 1 else 'were'}"
         yield Condition(
             rule="dead-letters",
-            severity=Severity.WARNING
-            if grown is not None and not grown.is_bound
-            else (Severity.INFO),
+            severity=Severity.WARNING,
             subject=group.name,
-            text=f"{group.name} has {counted(count, 'dead letter')}",
+            text=f"{group.name} has {counted(left, 'dead letter')}{sent}",
             remedy=(
                 "correct what made its listener fail, which its log says, then send them again:"
                 f" {command('dlq replay', group.name, options=('--dry-run',))}"
@@ -244,7 +262,7 @@ def dead_letters(snapshot: Snapshot, history: History) -> Iterator[Condition]:
             runbook="dead-letters.md",
             command=command("dlq show", group.name),
             page="dead-letters",
-            since=grown,
+            since=group.dead_since,
         )
 
 

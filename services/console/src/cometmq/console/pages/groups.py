@@ -44,7 +44,7 @@ def columns(view: View, snapshot: Snapshot) -> list[Column[Group]]:
         Column("lag", "Lag", lambda it: it.lag, "number", help="Messages that it has not read"),
         Column("behind", "Behind", lambda it: it.behind_s, "duration",
                help="Age of its oldest unread message"),
-        Column("still", "Not reading since", lambda it: pause_words(it.still_since),
+        Column("still", "Not reading since", pause_words,
                help="Since when its committed offsets have stayed, though messages are unread"),
         Column("loss", "Time to loss", lambda it: loss(it.loss_s), "loss",
                tone=lambda it: _loss_tone(it.loss_s),
@@ -203,7 +203,7 @@ async def group(view: View) -> Shown:
             "loss": loss(loss_s),
             "behind_s": _behind(found, states),
             "since_ms": since_ms,
-            "pause": pause_words(found.still_since),
+            "pause": pause_words(found),
             "duration": duration,
             "queues": view.table(
                 states, queue_columns(owners), default="-lag", keep=("name", "hours"),
