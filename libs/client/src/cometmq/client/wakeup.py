@@ -3,12 +3,19 @@
 
 import asyncio
 
+from cometmq.client.clock import monotonic_ms
+
 
 class Wakeup:
     """Wakes one waiting task; several calls to `set` before it waits again count as one."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, apart_ms: int = 0) -> None:
+        """A woken wait ends at least `apart_ms` after the one before: a server may wake a client
+        thousands of times a second.
+        """
         self._event = asyncio.Event()
+        self._apart_ms = apart_ms
+        self._ended_ms = monotonic_ms() - apart_ms
 
     def set(self) -> None:
         """Wake the waiting task or, if there is none, the next one to wait."""
@@ -20,6 +27,11 @@ class Wakeup:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._event.wait()
         except TimeoutError:
+            self._ended_ms = monotonic_ms()
             return False
+        left_ms = self._ended_ms + self._apart_ms - monotonic_ms()
+        if left_ms > 0:
+            await asyncio.sleep(left_ms / 1000)
         self._event.clear()
+        self._ended_ms = monotonic_ms()
         return True

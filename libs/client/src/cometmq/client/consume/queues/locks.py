@@ -18,7 +18,7 @@ from cometmq.client.application_calls import Failures
 from cometmq.client.clock import ClockMs, monotonic_ms, wall_ms
 from cometmq.client.cluster.heartbeats import RETRY_SOON_MS
 from cometmq.client.cluster.routes import names_former_master
-from cometmq.client.consume.queues.parts import ConsumerParts
+from cometmq.client.consume.queues.parts import REBALANCE_APART_MS, ConsumerParts
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
@@ -85,7 +85,7 @@ class QueueLocks:
         # Locks that brokers may attribute to us: requested, and not refused.
         self._asked: set[MessageQueue] = set()
         self._refused: dict[MessageQueue, Refusals] = {}
-        self._due = Wakeup()
+        self._due = Wakeup(apart_ms=REBALANCE_APART_MS)
         # Brokers may process two requests in a different order from the one in which they were
         # sent.
         self._calling = asyncio.Lock()

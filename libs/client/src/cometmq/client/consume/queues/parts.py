@@ -3,6 +3,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from typing import Final
 
 import msgspec
 
@@ -14,6 +15,12 @@ from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.transport.tasks import TaskSet
+
+REBALANCE_APART_MS: Final = 200
+"""Least time between two rounds of rebalancing, each of which asks a broker for the members.
+
+Compatibility: Java rebalances as often as brokers ask for it.
+"""
 
 QueuesCallback = Callable[[list[MessageQueue]], Awaitable[None] | None]
 """A coroutine function, or a plain function, which is called on a thread."""
@@ -44,7 +51,7 @@ class ConsumerParts(msgspec.Struct):
     stack: AsyncExitStack = msgspec.field(default_factory=AsyncExitStack)
     """Closed with the consumer, even if its start fails."""
     rates: ConsumeRates = msgspec.field(default_factory=ConsumeRates)
-    rebalance: Wakeup = msgspec.field(default_factory=Wakeup)
+    rebalance: Wakeup = msgspec.field(default_factory=lambda: Wakeup(apart_ms=REBALANCE_APART_MS))
     """Set to rebalance now."""
 
     @property

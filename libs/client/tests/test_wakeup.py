@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A loop that others wake runs at once, but not without a pause."""
+
+import asyncio
+from time import monotonic
+
+from cometmq.client import ConsumeFrom, Message, Producer, PushOptions
+from cometmq.client.consume.queues.parts import REBALANCE_APART_MS
+from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing.listening import Recorder, consumer_of
+from cometmq.client.wakeup import Wakeup
+from cometmq.remoting.codes import RequestCode
+
+FLOOD_S = 1.0
+"""Several times REBALANCE_APART_MS."""
+
+
+async def test_the_first_wait_ends_at_once_and_the_next_after_the_pause() -> None:
+    wakeup = Wakeup(apart_ms=100)
+    wakeup.set()
+    begin_s = monotonic()
+    assert await wakeup.wait(60_000)
+    first_s = monotonic()
+    wakeup.set()
+    assert await wakeup.wait(60_000)
+    assert first_s - begin_s < 0.1 <= monotonic() - first_s + 0.002  # clocks of milliseconds
+
+
+async def test_calls_during_the_pause_count_as_one() -> None:
+    wakeup = Wakeup(apart_ms=50)
+    wakeup.set()
+    assert await wakeup.wait(60_000)
+    wakeup.set()
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(wakeup.wait(60_000))
+        await asyncio.sleep(0.01)
+        wakeup.set()
+    assert waiting.result()
+    assert not await wakeup.wait(1)
+
+
+async def test_a_broker_cannot_make_a_member_rebalance_all_the_time(cluster: MemoryCluster) -> None:
+    """It made the client ask for the members, and for its locks, without a pause."""
+    broker, asked = cluster.broker, cluster.broker.requests
+    options = PushOptions(orderly=True, consume_from=ConsumeFrom.FIRST_OFFSET)
+    async with consumer_of(cluster, seen := Recorder(), options):
+        codes = (RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.LOCK_BATCH_MQ)
+        before = [asked[code] for code in codes]
+        end_s = monotonic() + FLOOD_S
+        rounds = 0
+        while monotonic() < end_s:
+            broker.notify("cg")
+            rounds += 1
+            await asyncio.sleep(0.001)
+        took_ms = (monotonic() - end_s + FLOOD_S) * 1000
+        most = 2 + took_ms / REBALANCE_APART_MS
+        assert rounds > 2 * most
+        for code, count in zip(codes, before, strict=True):
+            assert 1 <= asked[code] - count <= most
+        async with Producer("pg", cluster.namesrv) as producer:
+            await producer.send(Message("T", b"x"))
+        await eventually(lambda: seen.bodies == [b"x"])
