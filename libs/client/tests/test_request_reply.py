@@ -382,15 +382,60 @@ def pushed(**fields: object) -> PushReplyMessageToClient:
     return PushReplyMessageToClient(**values)  # type: ignore[arg-type]
 
 
-async def test_a_late_or_foreign_reply_is_dropped() -> None:
-    replies = PendingReplies()
-    assert not replies.resolve(pushed_reply(pushed(), b"x"))
+async def test_a_late_or_foreign_reply_is_dropped_unread() -> None:
+    replies, read_count = PendingReplies(), 0
+
+    async def read() -> MessageExt:
+        nonlocal read_count
+        read_count += 1
+        return pushed_reply(pushed(), b"x")
+
+    assert not await replies.resolve("nobody", read)
     async with replies.expect(count_max=1) as (correlation_id, future):
-        reply = pushed_reply(pushed(properties=f"CORRELATION_ID\x01{correlation_id}"), b"x")
-        assert replies.resolve(reply)
-        assert not replies.resolve(reply)
+        assert await replies.resolve(correlation_id, read)
+        assert not await replies.resolve(correlation_id, read)
         assert (await future).body == b"x"
-    assert not replies.resolve(reply)
+    assert not await replies.resolve(correlation_id, read)
+    assert read_count == 1
+
+
+async def test_one_reply_of_a_request_is_read_at_a_time() -> None:
+    """A broker may push any number of replies; each may expand to 32 MiB."""
+    replies, may_end = PendingReplies(), asyncio.Event()
+    reply = pushed_reply(pushed(), b"x")
+
+    async def read() -> MessageExt:
+        await may_end.wait()
+        return reply
+
+    async def fail() -> MessageExt:
+        raise ServerError("broken")
+
+    async with replies.expect(count_max=1) as (correlation_id, future):
+        with pytest.raises(ServerError):  # the next reply may be whole
+            await replies.resolve(correlation_id, fail)
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(replies.resolve(correlation_id, read))
+            await asyncio.sleep(0)
+            assert not await replies.resolve(correlation_id, read)
+            may_end.set()
+        assert first.result()
+        assert await future is reply
+
+
+async def test_a_reply_that_is_read_too_late_is_dropped() -> None:
+    replies, may_end = PendingReplies(), asyncio.Event()
+
+    async def read() -> MessageExt:
+        await may_end.wait()
+        return pushed_reply(pushed(), b"x")
+
+    async with asyncio.TaskGroup() as group:
+        async with replies.expect(count_max=1) as (correlation_id, _):
+            reading = group.create_task(replies.resolve(correlation_id, read))
+            await asyncio.sleep(0)
+        may_end.set()
+    assert not reading.result()
 
 
 async def test_a_reply_of_any_compression_is_read() -> None:
@@ -472,7 +517,11 @@ def test_there_are_captured_replies() -> None:
 
 
 async def test_a_broken_reply_is_refused_as_java_refuses_it() -> None:
-    header = pushed(sys_flag=int(SysFlag.COMPRESSED))
-    call = Call(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, header, body=b"not zlib")
-    with pytest.raises(ServerError, match="process reply message fail"):
-        await push_reply_message_to_client(Requester(), call)
+    requester = Requester()
+    async with requester.replies.expect(count_max=1) as (correlation_id, future):
+        properties = f"CORRELATION_ID\x01{correlation_id}"
+        header = pushed(sys_flag=int(SysFlag.COMPRESSED), properties=properties)
+        call = Call(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, header, body=b"not zlib")
+        with pytest.raises(ServerError, match="process reply message fail"):
+            await push_reply_message_to_client(requester, call)
+        assert not future.done()

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from cometmq.client import (
@@ -22,10 +23,13 @@ from cometmq.client import (
 from cometmq.client.hooks import MessageKind, SendContext
 from cometmq.client.listener import ListenerError
 from cometmq.client.sync.loop import loop_thread
-from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing import MemoryBroker, MemoryCluster, eventually, handlers
 from cometmq.client.testing.transactions import ask
 from cometmq.client.trace import EndTransaction, Pub, decode_trace
-from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.commands.send import SendMessageReply
+from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.message.flags import (
     TRANSACTION_COMMIT,
     TRANSACTION_NONE,
@@ -49,6 +53,30 @@ class Log:
 
     def errors(self, event: str) -> list[object]:
         return [facts.get("error") for name, facts in self.events if name == event]
+
+
+@pytest.mark.parametrize("id_", ["", "-1", "0A", "broken" * 9])
+async def test_a_half_message_without_an_id_runs_no_local_transaction(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, id_: str
+) -> None:
+    """Its end could not be told; it raised ValueError after the local transaction."""
+    stored = handlers.send_message
+
+    def lying(broker: MemoryBroker, call: Call[Any]) -> Reply:
+        reply = stored(broker, call)
+        assert isinstance(reply.header, SendMessageReply)
+        return Reply(reply.code, msgspec.structs.replace(reply.header, msg_id=id_))
+
+    monkeypatch.setitem(cluster.broker._handlers, RequestCode.SEND_MESSAGE_V2, lying)  # type: ignore[arg-type]
+    await cluster.stop_broker(cluster.broker)
+    await cluster.start_broker(cluster.broker)
+    async with producer(cluster) as sender:
+        with pytest.raises(RemoteProtocolError, match="broker-a answers a half message without"):
+            await sender.send_in_transaction(MESSAGE, execute=unexpected_start)
+
+
+def unexpected_start(_message: Message, _argument: object) -> TransactionState:
+    raise AssertionError("the local transaction runs")
 
 
 def unexpected(_message: MessageExt) -> None:

@@ -20,7 +20,7 @@ from cometmq.remoting.message.ids import (
 HOSTS = st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16))
 
 
-@given(HOSTS, st.integers(0, 65535), st.integers(0, 2**62))
+@given(HOSTS, st.integers(0, 65535), st.integers(-(2**63), 2**63 - 1))
 def test_an_offset_message_id_names_host_and_offset(
     address: bytes, port: int, physical_offset: int
 ) -> None:

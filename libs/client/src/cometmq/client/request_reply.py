@@ -8,7 +8,7 @@ to a topic of the cluster, from which the broker pushes it to the requester's co
 import asyncio
 import re
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
@@ -110,6 +110,8 @@ class PendingReplies:
 
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[MessageExt]] = {}
+        self._reading: set[str] = set()
+        """The requests whose reply is being read."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -130,11 +132,22 @@ class PendingReplies:
             del self._waiting[correlation_id]
             future.cancel()
 
-    def resolve(self, reply: MessageExt) -> bool:
-        """Complete the request that a reply answers; return False if it is no longer pending."""
-        correlation_id = reply.properties.get(PropertyKey.CORRELATION_ID, "")
+    async def resolve(self, correlation_id: str, read: Callable[[], Awaitable[MessageExt]]) -> bool:
+        """Complete a request with its reply, which `read` returns; return False if the request is
+        not pending.
+
+        Only one reply of a pending request is read at a time, and no other: a broker may push any
+        number, and each may expand to 32 MiB.
+        """
         future = self._waiting.get(correlation_id)
-        if future is None or future.done():
+        if future is None or future.done() or correlation_id in self._reading:
+            return False
+        self._reading.add(correlation_id)
+        try:
+            reply = await read()
+        finally:
+            self._reading.discard(correlation_id)
+        if future.done():  # the requester has given up
             return False
         future.set_result(reply)
         return True
@@ -178,9 +191,14 @@ async def push_reply_message_to_client(
     requester: Requester, call: Call[PushReplyMessageToClient]
 ) -> Reply:
     """Complete the request that a reply answers; drop a late reply."""
-    try:
-        body = await plain_body(call.body, call.header.sys_flag)
-    except CorruptRecord as error:
-        raise ServerError("process reply message fail") from error
-    requester.replies.resolve(pushed_reply(call.header, body))
+
+    async def read() -> MessageExt:
+        try:
+            body = await plain_body(call.body, call.header.sys_flag)
+        except CorruptRecord as error:
+            raise ServerError("process reply message fail") from error
+        return pushed_reply(call.header, body)
+
+    properties = parse_properties(call.header.properties)
+    await requester.replies.resolve(properties.get(PropertyKey.CORRELATION_ID, ""), read)
     return OK

@@ -42,7 +42,7 @@ from cometmq.client.shown import shown
 from cometmq.client.transfer.time_limit import TimeLimit
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.transactions import CheckTransactionState, EndTransaction
-from cometmq.remoting.errors import CometError, CorruptRecord
+from cometmq.remoting.errors import CometError, CorruptRecord, RemoteProtocolError
 from cometmq.remoting.message.flags import (
     TRANSACTION_COMMIT,
     TRANSACTION_NONE,
@@ -288,6 +288,13 @@ class TransactionProducer(Producer, TransactionMember):
                 )
             prepared.sys_flag |= TRANSACTION_PREPARED
             result = await sender.send(prepared, TimeLimit.from_now(timeout_ms))
+        try:  # before the local transaction runs: its end must be told with this id
+            parse_offset_message_id(result.offset_message_id)
+        except ValueError as error:
+            raise RemoteProtocolError(
+                f"broker {result.queue.broker_name} answers a half message without its id"
+                f" ({error}): check this broker"
+            ) from error
         message = msgspec.structs.replace(message, message_id=result.message_id)
         return Transaction(message, result, self._end)
 
