@@ -65,6 +65,14 @@ def test_a_missing_topic_is_created_and_one_as_specified_is_left_alone():
     assert plan(item(writeQueueNums=4), [seen(topic(4))]).puts == {}
 
 
+def test_a_topic_that_clients_would_refuse_is_not_created():
+    brokers = [seen(), BrokerSeen(name="b", config=topic(4))]
+    found = plan(item(writeQueueNums=8_193), brokers)
+    assert (found.puts, reasons(found)) == ({}, [Reason.TOO_MANY_QUEUES])
+    assert "orders would have 16,386 queues at all brokers" in found.waits[0].text
+    assert plan(item(writeQueueNums=8_192), brokers).puts.keys() == {"a", "b"}
+
+
 def test_a_manual_change_is_undone_and_unmanaged_fields_are_kept():
     changed = topic(4, perm=4, topic_filter_type="MULTI_TAG")
     found = plan(item(writeQueueNums=4), [seen(changed)])

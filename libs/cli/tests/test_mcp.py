@@ -21,6 +21,7 @@ from cometmq.client import (
 from cometmq.insight.model import Refusal, Snapshot, Unknown
 from cometmq.peers.ports import free_port
 from cometmq.peers.processes import wait_until
+from cometmq.remoting.bodies import topic_config
 from cometmq.remoting.names import HALF_TOPIC
 
 from .mcp_tools import TIMEOUT_S, Tools
@@ -292,6 +293,14 @@ def test_a_topic_is_created_altered_and_deleted(changes, ask, topic):
     assert "there is no topic" in changes.refusal("delete_topic", topic=name)
     actions = ["create_topic", "alter_topic", "delete_topic"]
     assert [it["action"] for it in changes.audited if it["outcome"] == "done"] == actions
+
+
+def test_a_topic_that_clients_would_refuse_is_not_made(changes, topic, monkeypatch):
+    monkeypatch.setattr(topic_config, "QUEUES_MAX", 4)
+    text = "would have 5 queues at all brokers"
+    assert text in changes.refusal("create_topic", topic=f"{topic}-w", queues=5, confirm=True)
+    assert text in changes.refusal("alter_topic", topic=topic, read_queues=5, confirm=True)
+    assert changes.audited == []
 
 
 def test_dead_letters_are_replayed_only_if_there_are_any(changes, group):

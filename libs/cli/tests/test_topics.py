@@ -6,6 +6,7 @@ import asyncio
 import pytest
 
 from cometmq.client import AdminClient, InvalidArgument, NoRoute
+from cometmq.remoting.bodies import topic_config
 
 
 def listed(ask, topic):
@@ -31,6 +32,14 @@ def test_topics_are_created_listed_changed_and_deleted(ask):
         1, "no broker has the topic Orders: check the name; if a broker is down, start it"
     )
     assert "create" not in gone.err
+
+
+def test_a_topic_that_clients_would_refuse_is_not_made(ask, topic, monkeypatch):
+    monkeypatch.setattr(topic_config, "QUEUES_MAX", 4)
+    text = "would have 5 queues at all brokers, and clients refuse more than 4"
+    assert text in ask("topic", "create", f"{topic}-wide", "--queues", 5).err
+    assert text in ask("topic", "alter", topic, "--queues", 5).err
+    assert ask("topic", "alter", topic, "--perm", "r", "--yes").status == 0
 
 
 def test_a_delayed_message_outlives_its_topic_and_the_deletion_says_so(ask, topic):

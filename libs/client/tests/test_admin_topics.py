@@ -15,7 +15,9 @@ from cometmq.client import (
 from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import Recorder, consumer_of
+from cometmq.remoting.bodies.topic_config import QUEUES_MAX
 from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.errors import RemoteProtocolError
 
 
 async def test_where_a_topic_is(cluster: MemoryCluster) -> None:
@@ -61,6 +63,26 @@ async def test_a_topic_that_exists_is_not_shrunk_unless_forced(pair: MemoryClust
         assert len(await admin.queues("Large")) == 32
         await producer.admin.create_topic("Large", queue_count=3, is_forced=True)
         assert len(await admin.queues("Large")) == 6
+
+
+async def test_a_topic_that_clients_would_refuse_is_not_created(pair: MemoryCluster) -> None:
+    """Their limit is for all brokers together; each broker alone would create it."""
+    wide = QUEUES_MAX // 2 + 1
+    async with AdminClient(pair.namesrv) as admin:
+        with pytest.raises(InvalidArgument, match=r"Wide would have 16,386 queues at all brokers"):
+            await admin.create_topic("Wide", queue_count=wide)
+        assert "Wide" not in await admin.topics()
+        await admin.create_topic("Wide", queue_count=wide, broker_names=["broker-a"])
+        with pytest.raises(InvalidArgument, match=r"16,386 queues.*fewer queues, or fewer brokers"):
+            await admin.create_topic("Wide", queue_count=wide, broker_names=["broker-b"])
+        await admin.create_topic("Wide", queue_count=wide - 2, broker_names=["broker-b"])
+        assert len(await admin.queues("Wide")) == QUEUES_MAX
+
+        pair.create_topic("Wide", queue_count=wide)  # as mqadmin and Java's tools do
+        with pytest.raises(RemoteProtocolError, match="16,386 queues, more than 16,384"):
+            await admin.queues("Wide")
+        await admin.create_topic("Wide", queue_count=8, is_forced=True)
+        assert len(await admin.queues("Wide")) == 16
 
 
 async def test_a_topic_that_exists_keeps_what_is_not_given(cluster: MemoryCluster) -> None:

@@ -168,6 +168,20 @@ def test_a_topic_that_would_harm_is_refused(entry, reason):
     assert reason in found
 
 
+def test_a_topic_with_more_queues_than_clients_use_is_refused():
+    wide = topic(read=8_193, write=8_193)
+    (found,) = refused(file(topics=[wide]))
+    assert found.startswith("the topic orders would have 16,386 queues at all brokers")
+    at_one = topic(read=8_193, write=8_193, brokers=("a",))
+    assert refused(file(topics=[at_one])) == set()
+    assert refused(file(topics=[at_one]), topics=[topic(read=8_192, write=8_192)]) == {
+        found.replace("16,386", "16,385")
+    }
+    # What is too wide already may change, but not grow.
+    closed = topic(read=8_193, write=8_193, perm=4)
+    assert refused(file(topics=[closed]), topics=[wide]) == set()
+
+
 def test_groups_and_rights_that_cannot_be_imported_are_refused():
     own = GroupEntry(group_name="TOOLS_CONSUMER")
     wrong = GroupEntry(group_name="wrong", retry_max_times=-1)

@@ -12,6 +12,7 @@ from cometmq.insight.definitions.cloning import clone, prepare_clone
 from cometmq.insight.sampling.bounds import Bounds
 from cometmq.insight.sampling.figures import NAMES_MAX, Collector, bars, percentiles
 from cometmq.insight.sampling.reading import analyse, blocks, shared
+from cometmq.remoting.bodies import topic_config
 
 NOW_MS = 1_800_000_000_000
 
@@ -142,7 +143,7 @@ async def test_a_missing_topic_and_a_wrong_bound_are_refused(admin, filled):
         await analyse(admin, filled, Bounds(count_max=0))
 
 
-async def test_a_topic_is_cloned_with_its_settings(admin):
+async def test_a_topic_is_cloned_with_its_settings(admin, monkeypatch):
     await admin.create_topic("Cloned", queue_count=3, perm=4)
     await admin.set_order_config("Cloned", "broker:3")
     await clone(admin, await prepare_clone(admin, "Cloned", "Clone"))
@@ -156,3 +157,6 @@ async def test_a_topic_is_cloned_with_its_settings(admin):
         await prepare_clone(admin, "Cloned", "%RETRY%x")
     with pytest.raises(NoRoute):
         await prepare_clone(admin, "NotThere", "Clone2")
+    monkeypatch.setattr(topic_config, "QUEUES_MAX", 2)
+    with pytest.raises(ClientError, match="Clone2 would have 3 queues at all brokers"):
+        await prepare_clone(admin, "Cloned", "Clone2")

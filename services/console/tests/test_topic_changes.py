@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.bodies.topic_config import QUEUES_MAX, TopicConfig
 
 from .desks import ADMIN, JSON, FakeAdmin, snapshot
 
@@ -34,6 +34,13 @@ class Brokers(FakeAdmin):
     async def order_config(self, _topic):
         return None
 
+    async def topic_stats(self, _topic):
+        return {}
+
+    async def too_many_queues(self, _topic, _before, after):
+        count = sum(it.read_queue_nums for it in after.values())
+        return f"it would have {count} queues" if count > QUEUES_MAX else ""
+
     async def create_topic(self, topic, **more):
         self.created.append((topic, more["broker_names"]))
 
@@ -53,6 +60,18 @@ def site(sites, admin):
     site = sites(admin=admin)
     site.snapshot = snapshot(site.clock, groups=[])
     return site
+
+
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        ("/topic/create", {"name": "wide", "queues": "16384", "perm": "rw"}),
+        ("/topic/alter", {"name": "orders", "read": "16384", "write": "16384", "perm": "rw"}),
+    ],
+)
+async def test_a_topic_that_clients_would_refuse_is_refused(site, admin, path, form):
+    plan = (await site.web.get(path, params=form, headers={**ADMIN, **JSON})).json()["plan"]
+    assert plan["refusal"] == "it would have 32768 queues"
 
 
 @pytest.mark.parametrize(

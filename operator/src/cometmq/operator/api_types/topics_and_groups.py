@@ -12,6 +12,7 @@ from cometmq.operator.api_types.schema import rule, rules
 from cometmq.operator.api_types.sections import Retain
 from cometmq.operator.api_types.security_sections import secret_name
 from cometmq.operator.api_types.status import Condition
+from cometmq.remoting.bodies.topic_config import QUEUES_MAX
 from cometmq.remoting.names import (
     BOOT_GROUPS,
     DEFAULT_CLUSTER,
@@ -21,8 +22,6 @@ from cometmq.remoting.names import (
     SYSTEM_TOPICS,
 )
 
-QUEUES_MAX: Final = 16_384
-"""The brokers' own limit."""
 BROKERS_MAX: Final = 64
 _NAME: Final = r"^[A-Za-z0-9_|-][A-Za-z0-9_%|-]*$"
 _BROKER_NAME: Final = r"^[A-Za-z0-9_-]+$"

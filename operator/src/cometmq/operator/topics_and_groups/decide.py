@@ -5,7 +5,7 @@ Messages are never made unreachable: queues are removed, and topics deleted, onl
 consumer group has consumed them. A spec that cannot be reached yet becomes a condition.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from typing import Final
 
@@ -21,7 +21,11 @@ from cometmq.operator.api_types.topics_and_groups import (
 )
 from cometmq.operator.engine.managed import dated
 from cometmq.operator.topics_and_groups.item import Claim, Declared
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.bodies.topic_config import (
+    SubscriptionGroupConfig,
+    TopicConfig,
+    queue_excess,
+)
 from cometmq.remoting.message.flags import Perm
 
 Config = TopicConfig | SubscriptionGroupConfig
@@ -51,6 +55,7 @@ class Reason(StrEnum):
     BROKERS_UNREACHABLE = "BrokersUnreachable"
     BROKER_REFUSED = "BrokerRefused"
     DECLARED_TWICE = "DeclaredTwice"
+    TOO_MANY_QUEUES = "TooManyQueues"
     QUEUES_NOT_CONSUMED = "QueuesNotConsumed"
     BACKLOG = "Backlog"
     SENDS_GO_ON = "SendsGoOn"
@@ -175,6 +180,8 @@ def plan(item: Declared, seen: Iterable[BrokerSeen]) -> Plan:
     known = [one for one in seen if not one.fault]
     if item.is_deleting:
         return _ending(item, known, waits)
+    if wait := _too_many_queues(item, seen):
+        return Plan(waits=(*waits, wait))
     puts: dict[str, Config] = {}
     for one in known:
         target, wait = _target(item, one)
@@ -183,6 +190,16 @@ def plan(item: Declared, seen: Iterable[BrokerSeen]) -> Plan:
         if differences(one.config, target):
             puts[one.name] = target
     return Plan(puts=puts, waits=tuple(waits))
+
+
+def _too_many_queues(item: Declared, seen: Collection[BrokerSeen]) -> Wait | None:
+    """Return why clients would refuse the topic, or None if they would use it."""
+    target = wanted(item, None)
+    if not isinstance(target, TopicConfig):
+        return None
+    count = len(seen) * max(target.read_queue_nums, target.write_queue_nums)
+    reason = queue_excess(item.entry, count)
+    return Wait(Reason.TOO_MANY_QUEUES, reason) if reason else None
 
 
 def _target(item: Declared, one: BrokerSeen) -> tuple[Config, Wait | None]:

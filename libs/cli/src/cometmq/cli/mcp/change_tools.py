@@ -16,7 +16,7 @@ from cometmq.cli.verbs.topic_changes import (
     hidden_queues,
     newly_unread,
 )
-from cometmq.cli.verbs.topics import PERMISSIONS, QUEUES_DEFAULT, QUEUES_MAX
+from cometmq.cli.verbs.topics import PERMISSIONS, QUEUES_DEFAULT
 from cometmq.client.admin import END
 from cometmq.client.admin.known_groups import check_known
 from cometmq.client.clock import wall_ms
@@ -29,7 +29,7 @@ from cometmq.insight.queue_states import kept_note, offsets_by_group, waiting_co
 from cometmq.insight.replays import Pace, Replay, Replayed
 from cometmq.insight.transactions import end_open, facts_of, find_transaction
 from cometmq.insight.words import counted, listed
-from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.bodies.topic_config import QUEUES_MAX, TopicConfig
 from cometmq.remoting.message.flags import Perm
 from cometmq.remoting.names import DLQ_REPLAY_GROUP, dead_letter_topic
 
@@ -202,6 +202,10 @@ async def _create_topic(session: Session, wanted: CreateTopic) -> Plan:
     masters = await session.admin.masters_to_change()
     existing = await configs_at(session.admin, masters, name, lambda it: it.topics())
     old = await offsets_by_group(session.admin, masters.values(), name)
+    config = TopicConfig(read_queue_nums=wanted.queues, write_queue_nums=wanted.queues)
+    refusal = await session.admin.too_many_queues(name, {}, dict.fromkeys(masters, config))
+    if existing:
+        refusal = f"the topic {name} exists already: use alter_topic"
 
     async def perform() -> str:
         made = await session.admin.create_topic(
@@ -222,7 +226,7 @@ async def _create_topic(session: Session, wanted: CreateTopic) -> Plan:
         after={"queues": wanted.queues, "perm": wanted.perm, "brokers": sorted(masters)},
         consequences=consequences,
         perform=perform,
-        refusal=f"the topic {name} exists already: use alter_topic" if existing else "",
+        refusal=refusal,
     )
 
 
@@ -244,6 +248,8 @@ async def _alter_topic(session: Session, wanted: AlterTopic) -> Plan:
     perm = None if wanted.perm is None else int(PERMISSIONS[wanted.perm])
     change = Change(wanted.read_queues, wanted.write_queues, perm)
     after = {broker: change.applied_to(config) for broker, config in before.items()}
+    refusal = "" if after != before else "the topic is already like this"
+    refusal = refusal or await admin.too_many_queues(name, before, after)
     consequences = []
     if hidden := await hidden_queues(masters, before, after):
         consequences.append(f"consumers lose {listed([str(it) for it in hidden])}")
@@ -268,7 +274,7 @@ async def _alter_topic(session: Session, wanted: AlterTopic) -> Plan:
         after={broker: _settings(it) for broker, it in after.items()},
         consequences=consequences or ["clients learn of it within 30 s"],
         perform=perform,
-        refusal="" if after != before else "the topic is already like this",
+        refusal=refusal,
     )
 
 

@@ -51,7 +51,7 @@ from cometmq.insight.queue_states import (
 from cometmq.insight.times import shown
 from cometmq.insight.words import counted
 from cometmq.remoting.bodies.route import TopicRoute
-from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.bodies.topic_config import QUEUES_MAX, TopicConfig
 from cometmq.remoting.message.flags import Perm
 from cometmq.remoting.names import (
     DLQ_PREFIX,
@@ -62,7 +62,6 @@ from cometmq.remoting.names import (
 )
 from cometmq.remoting.visible import command
 
-QUEUES_MAX: Final = 16_384
 QUEUES_DEFAULT: Final = 8
 """The default of RocketMQ's updateTopic."""
 AUTO_CREATED_QUEUES: Final = ProducerOptions().default_topic_queue_nums
@@ -308,6 +307,8 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
                 f"no broker has the topic {topic}; to create it, use cometmq topic create"
             )
         after = {name: change.applied_to(config) for name, config in before.items()}
+        if refusal := await admin.too_many_queues(topic, before, after):
+            raise ClientError(refusal)
         loss = await loss_text(topic, masters, before, after)
         if loss and not force:
             raise ClientError(

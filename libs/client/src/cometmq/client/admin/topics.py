@@ -15,8 +15,9 @@ from cometmq.client.errors import InvalidArgument, NoRoute
 from cometmq.client.message import check_topic
 from cometmq.client.shown import shown
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.route import QueueData
 from cometmq.remoting.bodies.stats import TopicOffset
-from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.bodies.topic_config import TopicConfig, queue_excess
 from cometmq.remoting.message.flags import Perm
 from cometmq.remoting.names import DLQ_PREFIX, DLQ_REPLAY_GROUP, ORDER_NAMESPACE
 
@@ -50,8 +51,9 @@ class TopicAdmin(AdminBase):
         A new topic has 8 queues on each broker, and the permission to read and write, unless
         `queue_count` and `perm` say otherwise. On a broker that has the topic, only the given
         settings change. Before any change, raise BrokerMissing if one of the brokers has no master,
-        and InvalidArgument if the topic would have fewer queues than before, unless `is_forced` is
-        set, because consumers would not see the messages in the removed queues.
+        and InvalidArgument if clients would refuse the topic (`too_many_queues`), or if it would
+        have fewer queues than before, unless `is_forced` is set, because consumers would not see
+        the messages in the removed queues.
         """
         check_topic(topic)
         if queue_count is not None:
@@ -63,12 +65,29 @@ class TopicAdmin(AdminBase):
         before = {broker.name: table[topic] for broker, table in tables if topic in table}
         if queue_count is not None and not is_forced:
             _check_queues(topic, before, queue_count)
+        after = {name: _changed(before.get(name), topic, queue_count, perm) for name in masters}
+        if refusal := await self.too_many_queues(topic, before, after):
+            raise InvalidArgument(refusal)
         await self.change_each(
             masters.values(),
-            lambda it: it.create_topic(_changed(before.get(it.name), topic, queue_count, perm)),
+            lambda it: it.create_topic(after[it.name]),
             f"create the topic {topic}",
         )
         return list(masters)
+
+    async def too_many_queues(
+        self, topic: str, before: Mapping[str, TopicConfig], after: Mapping[str, TopicConfig]
+    ) -> str:
+        """Return why clients would refuse the route of a topic after a change of some brokers;
+        empty if they would use it, or if the change adds no queue.
+        """
+        count = _queue_count(after.values())
+        if count <= _queue_count(before.values()):
+            return ""
+        route = await self.namesrv.route(topic)
+        others = [] if route is None else route.queue_datas
+        count += _queue_count(it for it in others if it.broker_name not in after)
+        return queue_excess(topic, count)
 
     async def put_topic(self, config: TopicConfig, masters: Iterable[BrokerAdmin]) -> None:
         """Create or change a topic on these masters."""
@@ -186,6 +205,10 @@ class TopicAdmin(AdminBase):
         brokers.
         """
         await self.namesrv.delete_kv(ORDER_NAMESPACE, topic)
+
+
+def _queue_count(configs: Iterable[TopicConfig | QueueData]) -> int:
+    return sum(max(it.read_queue_nums, it.write_queue_nums) for it in configs)
 
 
 def _changed(

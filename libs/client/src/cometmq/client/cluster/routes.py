@@ -13,15 +13,12 @@ import msgspec
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRoute
+from cometmq.remoting.bodies.topic_config import QUEUES_MAX
 from cometmq.remoting.errors import CommandError, RemoteProtocolError, TopicNotExist
 from cometmq.remoting.message.flags import Perm
 from cometmq.remoting.transport.addresses import is_address
 
 MASTER_ID: Final = 0
-QUEUES_MAX: Final = 16_384
-"""Queues of one topic at all brokers, as many as one broker creates; a route of them takes 13 ms
-of processor time, and a consumer keeps a reader for each.
-"""
 ADDRESSES_MAX: Final = 1_024
 """Brokers of one topic or of all clusters; clients connect to each. A route of them takes 20 ms."""
 _OF_ANOTHER_MASTER: Final = (remarks.NOT_THE_MASTER, remarks.ENDS_UNCONFIRMED)

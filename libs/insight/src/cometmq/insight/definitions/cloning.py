@@ -42,11 +42,14 @@ async def prepare_clone(admin: AdminClient, source: str, name: str) -> Clone:
     configs = {it.name: topics[source] for it, topics in tables if source in topics}
     if not configs:
         raise NoRoute(f"no broker has the topic {source}")
+    copies = {it: msgspec.structs.replace(one, topic_name=name) for it, one in configs.items()}
+    if refusal := await admin.too_many_queues(name, {}, copies):
+        raise ClientError(refusal)
     return Clone(
         source,
         name,
         masters,
-        {it: msgspec.structs.replace(one, topic_name=name) for it, one in configs.items()},
+        copies,
         await admin.order_config(source),
     )
 

@@ -14,12 +14,12 @@ from msgspec import UNSET, UnsetType
 from cometmq.client.admin.topics import ORDER_CONFIG
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import check_group, check_topic
+from cometmq.remoting.bodies.topic_config import QUEUES_MAX
 from cometmq.remoting.integers import Int32, Int64
 
 FORMAT: Final = "cometmq definitions"
 VERSION: Final = 1
 BYTES_MAX: Final = 16 << 20
-QUEUES_MAX: Final = 16_384
 PERM_MAX: Final = 7
 RIGHTS: Final = frozenset({"DENY", "PUB", "SUB", "PUB|SUB", "SUB|PUB"})
 FAULTS_MAX: Final = 20

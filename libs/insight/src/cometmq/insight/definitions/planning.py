@@ -20,6 +20,7 @@ from cometmq.insight.definitions.form import (
 )
 from cometmq.insight.definitions.state import State, is_reserved_group
 from cometmq.insight.words import command, counted
+from cometmq.remoting.bodies.topic_config import queue_excess
 
 NAMESRV: Final = "name servers"
 """The place of rows that no broker keeps."""
@@ -118,7 +119,7 @@ class Plan(msgspec.Struct, frozen=True):
 def plan(state: State, wanted: Definitions) -> Plan:
     """Compare a file with a cluster."""
     rows = [
-        *_rows(state, Kind.TOPIC, wanted.topics, state.topics),
+        *_usable(state, [*_rows(state, Kind.TOPIC, wanted.topics, state.topics)]),
         *_order_rows(state, wanted),
         *_rows(state, Kind.GROUP, wanted.groups, state.groups),
         *_rows(state, Kind.ACCOUNT, wanted.accounts, state.accounts),
@@ -162,6 +163,30 @@ def _rows(
                     kind, name, broker, fate, _between(before, plain), after=plain,
                     needs_secret=needs,
                 )  # fmt: skip
+
+
+def _usable(state: State, rows: Sequence[Row]) -> Iterator[Row]:
+    """Refuse the rows that give a topic more queues, at all brokers, than clients use."""
+    changes = [row for row in rows if row.fate in {Fate.CREATED, Fate.CHANGED}]
+    counts: dict[str, dict[str, int]] = {row.name: {} for row in changes}
+    for broker, topics in state.topics.items():
+        for name in counts.keys() & topics.keys():
+            counts[name][broker] = _queue_count(topics[name])
+    before = {name: sum(of_topic.values()) for name, of_topic in counts.items()}
+    for row in changes:
+        counts[row.name][row.place] = _queue_count(row.after)
+    for row in rows:
+        count = sum(counts.get(row.name, {}).values())
+        reason = queue_excess(row.name, count)
+        if row in changes and reason and count > before[row.name]:
+            yield msgspec.structs.replace(row, fate=Fate.REFUSED, reason=reason)
+        else:
+            yield row
+
+
+def _queue_count(topic: Entry | str | None) -> int:
+    assert isinstance(topic, TopicEntry)
+    return max(topic.read_queue_nums, topic.write_queue_nums)
 
 
 def _order_rows(state: State, wanted: Definitions) -> Iterator[Row]:

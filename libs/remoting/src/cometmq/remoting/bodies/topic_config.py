@@ -16,8 +16,23 @@ from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.integers import Int32, Int64
 from cometmq.remoting.spelling import SpelledFields
 
+QUEUES_MAX: Final = 16_384
+"""Queues of one topic, at one broker, as brokers create it, and at all of them together: clients
+refuse a route of more, because checking it takes 13 ms of processor time, and a consumer keeps a
+reader for each queue.
+"""
 _LENGTH: Final = struct.Struct(">i")
 _ZLIB_LEVEL: Final = 9  # the level that brokers use
+
+
+def queue_excess(topic: str, count: int) -> str:
+    """Return why clients refuse a topic of `count` queues at all brokers; empty if they use it."""
+    if count <= QUEUES_MAX:
+        return ""
+    return (
+        f"the topic {topic} would have {count:,} queues at all brokers, and clients refuse more"
+        f" than {QUEUES_MAX:,}: give it fewer queues, or fewer brokers"
+    )
 
 
 class DataVersion(msgspec.Struct, gc=False, rename="camel"):

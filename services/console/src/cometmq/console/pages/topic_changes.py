@@ -16,10 +16,9 @@ from cometmq.console.web.page import View
 from cometmq.console.web.problems import bad, missing
 from cometmq.insight.model import Snapshot, Topic, TopicKind, Unknown, known
 from cometmq.insight.words import command, counted, listed
-from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.bodies.topic_config import QUEUES_MAX, TopicConfig
 from cometmq.remoting.message.flags import Perm
 
-QUEUES_MAX: Final = 16_384
 QUEUES_DEFAULT: Final = 8
 _PERMS: Final = {"rw": int(Perm.READ | Perm.WRITE), "r": int(Perm.READ), "w": int(Perm.WRITE),
                  "none": 0}  # fmt: skip
@@ -60,6 +59,10 @@ async def prepare_create(view: View) -> Form:
     masters = await view.admin().masters()
     if existing:
         refusal = f"the topic {name} exists already: alter it"
+    elif not refusal:
+        config = TopicConfig(read_queue_nums=queues, write_queue_nums=queues)
+        after = dict.fromkeys(masters, config)
+        refusal = await view.admin().too_many_queues(name, {}, after)
     left = _orphans(await view.snapshot(), name)
 
     async def perform(admin: AdminClient) -> str:
@@ -132,6 +135,8 @@ async def prepare_alter(view: View) -> Form:
         )
         for broker, config in before.items()
     }  # fmt: skip
+    refusal = "" if after != before else "the topic is already like this"
+    refusal = refusal or await view.admin().too_many_queues(name, before, after)
     return Form(
         fields,
         Plan(
@@ -147,7 +152,7 @@ async def prepare_alter(view: View) -> Form:
             ),
             perform=_alteration(name, after),
             leads_to=view.href("/topic", name=name),
-            refusal="" if after != before else "the topic is already like this",
+            refusal=refusal,
         ),
     )
 
