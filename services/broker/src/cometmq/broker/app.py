@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts and stops a broker; only its replication is started by another module, `copying`.
+"""Starts and stops a broker; `copies.copying` does so for its replication.
 
 Order at startup: ports, store (recovered on a thread), tables and journal, server, name servers,
 timers. Order at shutdown: unregister from the name servers first, so that clients move to other
@@ -77,7 +77,7 @@ from cometmq.store.message_store import MessageStore
 from cometmq.store.os_disk import OsDisk
 
 FIRST_ROUND_WAIT_MS: Final = 2_000
-"""Maximum time that startup waits for name servers that do not answer."""
+"""How long a start waits for the name servers' first answers before it continues without them."""
 
 
 class BrokerApp:
@@ -131,9 +131,9 @@ class BrokerApp:
         return None if self._copying is None else self._copying.joined
 
     def check(self) -> None:
-        """Choose the ports for `start`, and create nothing.
+        """Raise an error if settings, folder, ports or addresses are unusable; create nothing.
 
-        Raise an error if settings, folder, ports or addresses are unusable.
+        Ports that the settings leave open are chosen here, for `start`.
         """
         settings = self._loaded.value
         check_settings(self._loaded)
@@ -363,9 +363,8 @@ class BrokerApp:
             timer.cancel()
 
     async def _drain(self, broker: Broker, server: Server[Broker]) -> None:
-        """Answer held pulls, then let open requests finish; timers are still running.
-
-        Connections close only after the sends that wait for a flush have been answered.
+        """Answer held pulls, then close the connections once the open requests are answered,
+        including sends that wait for a flush. Timers are still running.
         """
         broker.process.is_stopping = True
         broker.deferred.delays.stop()

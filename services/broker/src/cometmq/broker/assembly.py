@@ -98,7 +98,9 @@ class Inputs(NamedTuple):
     member_keys: MemberKeys = MemberKeys()
     syncer: NativeSyncer | None = None
     waiting_topics: Mapping[str, int] = MappingProxyType({})
-    """What `tables/lost_creations.py` has found."""
+    """Topics that have messages but may lack a configuration, with their numbers of queues: see
+    `tables/lost_creations.py`.
+    """
 
 
 def load_tables(
@@ -106,7 +108,7 @@ def load_tables(
 ) -> Tables:
     """Load the tables and apply the journal; create topics that have messages but no configuration.
 
-    After topics have changed, `register` is called at the end of the loop's turn.
+    Later changes of topics call `register` at the end of the loop's turn.
     """
 
     def topics_changed() -> None:
@@ -172,8 +174,8 @@ def _filters(inputs: Inputs, config: Path) -> FilterSubscriptions:
 def assemble(inputs: Inputs) -> Broker:
     """Build the broker, loading its tables from the store's config folder.
 
-    Registration reads the topics, which announce their changes to it: `register` therefore looks up
-    `broker` when it is called, which happens only after this function has returned.
+    The topics call `register` when they change, but the broker that it registers is built from
+    them. So `register` looks up `broker` when it is called, after this function has returned.
     """
     loaded, clock, log = inputs.loaded, inputs.clock, inputs.log
     config = Configuration(loaded, DataVersion(clock.now_ms(), 0), _settings_file(inputs))
@@ -276,7 +278,7 @@ def _measured(inputs: Inputs, stats: BrokerStats) -> Measured:
 def delivery_counter(
     stats: BrokerStats, settings: Callable[[], BrokerSettings]
 ) -> Callable[[str, int, int, int], None]:
-    """Return the function that counts delayed messages when they are delivered."""
+    """Return a function that counts delivered delayed messages in the statistics of puts."""
 
     def count_delivered(topic: str, queue_id: int, count: int, size: int) -> None:
         if settings().enable_schedule_message_stats:

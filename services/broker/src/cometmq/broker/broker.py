@@ -89,7 +89,11 @@ from cometmq.store.message_store import MessageStore
 
 
 class LearningLane(Protocol):
-    """A native message path (lane), which serves requests of the kinds that it has learned."""
+    """A native message path (lane), which serves requests like those that handlers served before.
+
+    After a handler has admitted a request, it calls a `learn` method. Each returns whether the lane
+    now serves such requests and did not before.
+    """
 
     request_count: int  # sends taken since startup
 
@@ -99,12 +103,10 @@ class LearningLane(Protocol):
 
     @property
     def cached_bytes(self) -> int:
-        """The memory of records that are kept for pulls."""
+        """The size of the cache of records for pulls."""
 
     def learn(self, config: TopicConfig) -> bool:
-        """Let the lane serve later sends to this topic, now that a handler has admitted a send;
-        return whether it will, and did not before.
-        """
+        """Let the lane serve later sends to this topic."""
 
     def learn_pull(
         self,
@@ -112,18 +114,16 @@ class LearningLane(Protocol):
         group: SubscriptionGroupConfig,
         accept: TagFilter | RecordFilter | None,
     ) -> bool:
-        """Let the lane serve later pulls that match `call`, which a handler has just admitted;
-        return whether it did not know them.
-        """
+        """Let the lane serve later pulls with the group, topic and filter of `call`."""
 
     def learn_back(self, group: SubscriptionGroupConfig, topic: TopicConfig) -> bool:
-        """Let the lane store later messages that consumers of a group send back, now that a handler
-        has admitted one; return whether it did not know the group. `topic` is its retry topic.
+        """Let the lane store messages that consumers of a group send back; `topic` is the group's
+        retry topic.
         """
 
     def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> bool:
-        """Let the lane serve later requests like `call`, which has just locked all its queues;
-        return whether it did not know them. `answer` is the body of the answer.
+        """Let the lane renew `locks` on requests equal to `call`, which locked all its queues;
+        `answer` is the body of the answer.
         """
 
 
@@ -151,7 +151,7 @@ class Configuration:
 
 @dataclass(slots=True)
 class Process:
-    """This process, as clients, name servers and operators see it."""
+    """Facts about this process: its addresses, memory, certificates and message path."""
 
     address: str  # "ip:port" for clients and name servers
     host: str  # the ip alone, as remarks name the broker
@@ -176,12 +176,16 @@ class Tables:
     saver: TableSaver
     journal: Journal | None = None  # None: the tables are in memory only
     has_lost_messages: bool = False
-    """Whether queues may end before offsets that were committed in an earlier run."""
+    """Whether messages were lost, so that committed offsets may lie beyond the end of their
+    queues.
+    """
 
 
 @dataclass(slots=True)
 class Clients:
-    """The connected clients, by what they do; none of this is saved."""
+    """The connected producers and consumers, their queue locks, and related state; none is
+    saved.
+    """
 
     consumers: Consumers
     registered: Registered
@@ -193,7 +197,9 @@ class Clients:
 
 @dataclass(slots=True)
 class Admission:
-    """Whether a request is allowed, and has room."""
+    """Decides whether a request is allowed (access control), and whether the tables
+    have room for it.
+    """
 
     limits: Limits
     tables: Tables
@@ -202,7 +208,7 @@ class Admission:
     refused: RecentRefusals = field(default_factory=RecentRefusals)
 
     def room(self, call: Call[Any]) -> Room:
-        """Return the room that a request has in the tables that peers fill."""
+        """Return the room that the sender of a request has left in the tables that peers fill."""
         return Room(self.limits, self.tables.journal, call, self._account_of)
 
     def _account_of(self, call: Call[Any]) -> str | None:
@@ -211,7 +217,9 @@ class Admission:
 
 @dataclass(slots=True)
 class Deferred:
-    """The messages that wait in the broker until they are stored again in their topics."""
+    """The parts for messages that the broker stores a second time later: delayed, timed, recalled
+    and parked messages, and half messages.
+    """
 
     delays: Delays
     parking: Parking
@@ -223,7 +231,7 @@ class Deferred:
 
 @dataclass(slots=True)
 class Pending:
-    """The requests that are answered later: held pulls, and long work."""
+    """Requests that are answered in a later turn of the loop: held pulls and long work."""
 
     large_puts: LargePuts
     hold: HoldTable = field(default_factory=HoldTable)
@@ -239,7 +247,7 @@ class Pending:
 
 @dataclass(slots=True)
 class Measured:
-    """The figures that timers take, and why requests left the native path."""
+    """Figures that timers sample, and counts of why requests left the native path."""
 
     rates: Rates
     sampler: StatSampler
@@ -284,7 +292,7 @@ class Broker:
 
     @property
     def timer_rules(self) -> TimerRules:
-        """What decides whether and how long a message with a delivery time waits."""
+        """The settings that decide whether and how long a message with a delivery time waits."""
         settings = self.settings
         return TimerRules(
             self.deferred.delays.levels, settings.timer_wheel_enable, settings.timer_max_delay_sec
@@ -313,7 +321,7 @@ class Broker:
         )
 
     def _connect_limits(self) -> None:
-        """Give the limits the counts of the tables, and report removed entries to the limits."""
+        """Connect the limits with the tables: what is used now, and which entries were removed."""
         limits, tables, clients = self.admission.limits, self.tables, self.clients
         topics, offsets, filters = tables.topics, tables.offsets, tables.filters
         locks = clients.locks

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds and checks the right that the row of each request demands (`remoting.commands`).
+"""Checks whether the sender of a request has the right that the catalogue demands for its code.
 
 The order is RocketMQ's: a global white address, a known access key, a white address of the account,
 the signature, sending traces, the administrator role, the right to each topic and group that the
@@ -14,9 +14,11 @@ Compatibility: these checks are stricter than in RocketMQ 4.9.4:
   (`SHARED_TOPICS`) nor the group that checks transactions;
 - codes that show or change accounts, move groups, deliver messages, or delete need an
   administrator;
-- requests that change something, or show a consumer's stack, need a right to what they touch, as
-  in RocketMQ 5 (`NEEDS_OF_5`, and the handler of END_TRANSACTION); a producer group needs PUB on
-  some topic, and traces need any right. `aclRocketmq4Rights=true` restores 4.9's rules for these.
+- requests that change something, or show a consumer's stack, need a right to the topic or group,
+  as in RocketMQ 5 (`NEEDS_OF_5`, and the handler of END_TRANSACTION); to register a producer group
+  needs PUB on some topic, and to send traces needs any right.
+
+`aclRocketmq4Rights=true` restores 4.9's rules for the last item.
 
 Hot path: with access control, `AccessControl.check` runs once per request. The budget for a
 signed send is 10 us, half of which is spent on decoding the header again as text
@@ -50,7 +52,7 @@ from cometmq.runtime.acl.permissions import Right, resource_text
 
 T = TypeVar("T")
 Need = tuple[str, Right]
-"""A topic, or a group given by its retry topic, and the right that the request needs."""
+"""The right that a request needs, and the topic; for a group, this is the group's retry topic."""
 Find = Callable[[Call[Any]], Iterator[Need]]
 
 
@@ -97,7 +99,9 @@ def _consuming(fields: Sequence[str]) -> Find:
 
 
 def _finder(access: Access) -> Find | None:
-    """Return a function that finds the topics and groups in a request; None if it names none."""
+    """Return the function that finds the topics and groups in requests with this row; None if they
+    name none.
+    """
     if access.need is table.Need.CONSUME:
         return _consuming(access.fields)
     return {
@@ -122,7 +126,8 @@ NEEDS: Final[Mapping[int, Find]] = {
     for code, access in _ACCESS.items()
     if code in _FINDERS and not access.is_of_5
 }
-"""The rights needed by each request code; all other requests need only a signature.
+"""Per request code, the function that finds the rights that a request needs under 4.9's rules.
+Codes that are missing here need only a signature, unless they need an administrator.
 
 VIEW_MESSAGE_BY_ID and CONSUMER_SEND_MSG_BACK name a position in the log, and QUERY_CONSUME_QUEUE
 lists positions. With the setting `aclCheckStoredTopic`, their handlers also demand SUB on the topic
@@ -151,7 +156,9 @@ UNCHANGING: Final = frozenset(code for code, it in _ACCESS.items() if it is tabl
 
 ADMIN_CODES: Final = frozenset(code for code, it in _ACCESS.items() if it is table.ADMIN)
 ADMIN_CODES_OF_5: Final = frozenset(code for code, it in _ACCESS.items() if it is table.ADMIN_OF_5)
-"""Changes for which 4.9 demands only a signature, and which no topic or group covers."""
+"""Requests that change something for which there is no topic or group: they need an administrator,
+while 4.9 demands only a signature.
+"""
 
 
 @dataclass(frozen=True)
@@ -209,9 +216,10 @@ class AccessControl:
     def may_stay(
         self, before: Accounts, account: str | None, host: bytes, group: str, *, consumes: bool
     ) -> bool:
-        """Return whether a group may stay registered after the accounts have changed from `before`.
+        """Return whether a client's group may stay registered now that the accounts have changed.
 
-        `account` has registered it; None stands for an address that grants all rights.
+        `before` are the previous accounts. `account` is the access key with which the group was
+        registered; None means that the client's address granted all rights.
         """
         if account is None:
             its = (it.white_addresses for it in self.accounts.by_key.values())
@@ -227,18 +235,18 @@ class AccessControl:
         return self.rules.is_rocketmq_4 or now.may_produce or group == INNER_PRODUCER_GROUP
 
     def reader(self, call: Call[Any]) -> Callable[[str], bool] | None:
-        """Return a function that tells whether the sender of a checked call may consume a topic, or
-        None if it may consume all topics.
+        """Return a function that tells whether the sender of a checked call may consume a topic,
+        and counts refusals; None if it may consume all topics.
 
-        This is for requests whose topic is known only once a message has been read. Refusals are
-        counted.
+        This is for requests whose topic is known only once a message has been read.
         """
         return self._holder(call, Right.SUB)
 
     def writer(self, call: Call[Any]) -> Callable[[str], None] | None:
-        """Return a function that raises ServerError unless the sender of a checked call has PUB on
-        a topic that its header does not name, as RocketMQ 5 demands; None if it may write to all
-        topics. Refusals are counted.
+        """Return a function that raises ServerError, and counts the refusal, unless the sender of a
+        checked call has PUB on a topic; None if it may send to all topics.
+
+        This is for requests whose header does not name the topic; RocketMQ 5 checks them, too.
         """
         may_write = self._holder(call, Right.PUB)
         if may_write is None:
@@ -323,19 +331,19 @@ class AccessControl:
 
 
 def _is_of_another(ext: Mapping[str, str]) -> bool:
-    """Return whether a broker has forwarded a request that a client has signed.
+    """Return whether another broker has forwarded this request, and a client has signed it.
 
-    The broker's address says nothing about that client. A forwarded request without a signature was
-    allowed at the other broker, by the client's own address.
+    For such a request, the white addresses must not count: the peer's address is the broker's. A
+    forwarded request without a signature was allowed at the other broker by the client's address.
     """
     return FORWARDED in ext and SIGNATURE in ext
 
 
 def _check_producers(call: Call[Any]) -> None:
-    """Raise ServerError if a heartbeat has producer groups, and its account may send to no topic.
+    """Raise ServerError if a heartbeat has producer groups, but its account may send to no topic:
+    the broker asks members of producer groups how transactions ended.
 
-    The broker asks members of such groups about transactions. Java's consumers always contain the
-    inner producer, which takes part in no transaction.
+    The group of the inner producer, which every Java consumer contains, is ignored.
     """
     for producer in _decoded(Heartbeat, call).producer_data_set:
         if producer.group_name != INNER_PRODUCER_GROUP:

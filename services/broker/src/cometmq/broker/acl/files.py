@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All account files, read together and changed one at a time. Calls block: use a worker thread.
+"""Reads and rewrites the account files. Calls block: use a worker thread.
 
-Invariants: accounts are returned only if all files are valid; an invalid file changes nothing. A
-change is validated together with the other files before it is written. A file is replaced
-atomically, so a crash leaves either the old or the new version.
+All files are read together, and accounts are returned only if every file is valid. Before a change
+is written, its result is validated together with the other files. A file is replaced atomically, so
+a crash leaves either the old or the new version.
 """
 
 import shutil
@@ -21,14 +21,14 @@ from cometmq.runtime.acl.errors import AclError, AclFileError
 from cometmq.store.json_config import TEMPORARY_SUFFIX, ConfigFiles, OsFiles
 
 TOOLS_FILE: Final = "tools.yml"
-"""The key file of the admin tools, which is in the same folder but is not an account file."""
+"""The admin tools' own key file; it may be in the folder, but is not an account file."""
 
 DOUBTS_SHOWN_MAX: Final = 16
 """Maximum number of misspelt keys and words that one event names."""
 
 
 class Change:
-    """One of several edits that are written together; each has its own result."""
+    """One of several edits that are written together, with its own result."""
 
     __slots__ = ("edit", "result")
 
@@ -56,7 +56,7 @@ class AclFiles:
         self._files = files or OsFiles()
         self._texts: Mapping[Path, bytes] | None = None
         self._changing: Mapping[Path, bytes] | None = None
-        """The texts that the last `reload` found."""
+        """What the last `reload` found, by file: it is used if the next one finds the same."""
         self._staged: dict[Path, bytes] | None = None  # during a batch of changes
         self._owners: Mapping[str, Path] = {}
         self._versions: Mapping[Path, DataVersion] = {}
@@ -71,10 +71,10 @@ class AclFiles:
         return accounts
 
     def reload(self) -> Accounts | None:
-        """Read the files again; return None unless a text has changed and settled.
+        """Read the files again; return the accounts if changed files are now used, otherwise None.
 
-        Half of a file may be valid and lack accounts, so a change takes effect only if the next
-        call finds the same texts.
+        Changed files are used once two successive calls find the same content: a half-written file
+        may be valid, but lack accounts.
         """
         try:
             texts = self._read()
@@ -88,7 +88,8 @@ class AclFiles:
     def change(self, changes: Sequence[Change]) -> None:
         """Apply the changes in order, reading all files once and writing each changed file once.
 
-        An invalid change gets an error and alters nothing; an AclFileError makes all changes fail.
+        An invalid change gets its error as the result, and the other changes are still applied. If
+        a file cannot be read or written, every change gets the AclFileError.
         """
         before = self._read()
         self._check_rest(before)
@@ -129,7 +130,9 @@ class AclFiles:
         return self._change(chosen, lambda document: document.set_white_addresses(texts))
 
     def _check_rest(self, texts: Mapping[Path, bytes]) -> None:
-        """Raise AclFileError if another program may be writing a file, which would be rewritten."""
+        """Raise AclFileError if a file has just changed: another program may still be writing
+        it.
+        """
         if self._texts is None or texts == self._texts:
             return
         moving = next(

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reloads the accounts of `AccessControl` when files change, without blocking the loop."""
+"""Reloads the accounts of `AccessControl` when the account files change, and carries out requests
+to change the files. A worker thread reads and writes, so the loop is not blocked.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -36,15 +38,17 @@ class AclKeeper:
         self._log = log
         self._polling: asyncio.Future[Accounts | None] | None = None
         self.fault: str | None = None
-        """Why the files cannot be used; logged only, because it may quote their content."""
+        """Why the files cannot be used, None if they can; only for the log, as it
+        may quote secrets.
+        """
         self.broken: Path | None = None
-        """The file that cannot be used, while there is a fault."""
+        """The file that cannot be used; None without a fault."""
         self.changed: Callable[[Accounts], None] = lambda _: None
-        """Called after each change with the accounts before it."""
+        """Called with the previous accounts after each change of the accounts."""
 
     @property
     def gap(self) -> str | None:
-        """Return why no client can use the broker; None if there is an account."""
+        """Why every request is refused: there is no account; None if there is one."""
         if not self.control.accounts.is_empty:
             return None
         return (
@@ -54,8 +58,8 @@ class AclKeeper:
 
     @property
     def warning(self) -> str | None:
-        """Return a warning if the next start would fail, otherwise None; clients are still
-        served.
+        """A warning that the next start would fail, because a file cannot be used; None if all
+        can.
         """
         if self.broken is None:
             return None

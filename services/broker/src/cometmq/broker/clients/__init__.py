@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connected producers and consumers, and the queue locks of orderly consumers."""
+"""Connected producers and consumers: groups, subscriptions, queue locks, and notices to them."""

@@ -7,9 +7,9 @@ notifies all members, so that they rebalance.
 
 Compatibility: as in RocketMQ, the newest heartbeat sets the group's model and topics, a
 subscription is replaced by one with a higher subVersion, and members are not notified if such
-replacements are the only change. A subVersion is the time of a client's clock. In RocketMQ, the
-subscription of a client whose clock was ahead therefore filters for the others after that client
-has left; here it is replaced as soon as no member has it any more.
+replacements are the only change. A subVersion is the time of a client's clock, so in RocketMQ the
+subscription of a client whose clock was ahead stays in force after that client has left. Here it is
+replaced as soon as no member has it any more.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -32,7 +32,8 @@ from cometmq.runtime.incremental import Steps
 
 MISMATCH_INTERVAL_MS: Final = 60_000  # between two warnings about one group
 DEAD_DOUBLE_MS: Final = 45_000
-"""A connection that is that much more silent than another one of its client has missed a heartbeat.
+"""A connection counts as dead if another connection of its client was heard this much later: it has
+missed a heartbeat.
 """
 STEP_HINTS: Final = 200  # 2 ms
 
@@ -53,10 +54,11 @@ class ConsumerGroup(msgspec.Struct):
         return list(self.clients)
 
     def client_ids(self) -> list[str]:
-        """Return the client ids of all members, one per connection.
+        """Return the client ids of all members, one per connection, because consumers divide the
+        queues among the ids in this list.
 
-        A connection that has died without a word is left out once its client has been heard for
-        some time on another one: the queues of the second entry are read by nobody.
+        A dead connection (DEAD_DOUBLE_MS) is left out: nobody would read the queues of an id that
+        its client uses twice.
         """
         heard_ms: dict[str, int] = {}
         for client in self.clients.values():
@@ -82,15 +84,14 @@ class Consumers:
         replaced: Replaced = lambda _, __: None,
         log: Log = NO_LOG,
     ) -> None:
-        """`changed` receives groups whose members or topics changed; `emptied` receives the names
-        of removed groups; `replaced` receives the subscriptions of a group if a member that left
-        was the last one with one of them.
+        """`changed` is called with a group whose members or topics changed, `emptied` with the name
+        of a removed group, and `replaced` with a group's name and its subscriptions when one of
+        them was replaced because the last member that had it left.
         """
         self._emptied = emptied
         self._replaced = replaced
         self.version = 0
-        """A version that changes with the groups, message models and subscriptions that pulls use.
-        """
+        """Changes whenever groups, message models or subscriptions change, for caches of pulls."""
         self._groups: dict[str, ConsumerGroup] = {}
         self._joined: dict[Peer, set[str]] = {}
         self._changed = changed
@@ -170,8 +171,8 @@ class Consumers:
         return list(self._joined.get(peer, ()))
 
     def hint(self) -> Steps[None]:
-        """Tell every consumer of all groups to rebalance. It then makes a synchronous call to the
-        master, and closes its connection if that is not answered.
+        """Tell every consumer to rebalance. A rebalance calls the master, and a consumer whose call
+        is not answered closes the connection.
         """
         for count, peer in enumerate(list(self._joined)):
             if count and not count % STEP_HINTS:
@@ -195,7 +196,9 @@ class Consumers:
         return list(self._groups.values())
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """Return a connected group's subscription to a topic."""
+        """Return a group's subscription to a topic; None if the group is not connected or has
+        none.
+        """
         found = self._groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
@@ -218,8 +221,8 @@ class Consumers:
         return sum(len(group.clients) for group in self._groups.values())
 
     def _warn_of_mismatch(self, group: ConsumerGroup) -> None:
-        """Warn, at most once a minute, that members have different subscriptions and so miss
-        messages.
+        """Warn, at most once per MISMATCH_INTERVAL_MS and group, that members have different
+        subscriptions and so miss messages.
         """
         logged_ms = group.mismatch_logged_ms
         if logged_ms is not None and group.updated_ms - logged_ms < MISMATCH_INTERVAL_MS:
@@ -237,7 +240,7 @@ class Consumers:
 
 
 def notify_member(peer: Peer, group: str) -> None:
-    """Ask a member to rebalance (code 40); a slow reader gets the request later."""
+    """Send a member the request to rebalance (code 40), later if its connection is congested."""
     peer.send(
         RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, NotifyConsumerIdsChanged(consumer_group=group)
     )
@@ -277,8 +280,8 @@ def _merge_subscriptions(
 
 
 def _follow_members(group: ConsumerGroup, abandoned: Iterable[tuple[str, str]]) -> bool:
-    """Replace the abandoned subscriptions of a group, whatever their versions; return whether
-    there are any.
+    """Replace subscriptions that no member has any more by the newest of the members', even if it
+    has a lower version; return whether one was replaced.
     """
     is_changed = False
     for topic, expression in abandoned:

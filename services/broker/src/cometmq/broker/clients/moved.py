@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides for which pulls with an offset outside their queue an event is stored (pure)."""
+"""Limits how often a pull whose offset is outside its queue stores an event: once per interval for
+each group and queue (pure).
+"""
 
 from typing import Final
 
@@ -11,13 +13,15 @@ Place = tuple[str, str, int]
 
 
 class MovedReports:
-    """When the last event about each place was stored; times are monotonic."""
+    """When the last event about each group and queue was stored; times are monotonic."""
 
     def __init__(self) -> None:
         self._reported: dict[Place, int] = {}  # the oldest first
 
     def may_report(self, place: Place, now_ms: int) -> bool:
-        """Return whether an event about a place may be stored now; if so, note that it is."""
+        """Return whether an event about this group and queue may be stored now; if
+        so, note the time.
+        """
         reported_ms = self._reported.get(place)
         if reported_ms is not None and now_ms - reported_ms < INTERVAL_MS:
             return False

@@ -16,11 +16,11 @@ from cometmq.runtime.incremental import Steps
 
 CLIENT_SILENCE_MS: Final = 120_000  # heartbeats come every 30 s
 STEP_CLIENTS: Final = 10_000
-"""Number of registrations that are looked at in one step: 2 ms."""
+"""Number of registrations that one step examines in about 2 ms."""
 
 
 class Client(msgspec.Struct):
-    """A client program on one connection."""
+    """A client on one connection; a client program may have several clients and connections."""
 
     peer: Peer
     client_id: str
@@ -49,9 +49,9 @@ def silent_among(groups: Iterable[dict[Peer, Client]], now_ms: int) -> Steps[set
 class Producers:
     """Maps group -> connection -> client, and each client id to its connections.
 
-    Compatibility: RocketMQ loses track of a client's connection as soon as one of the client's
-    groups leaves or one of its older connections closes. Here the connection is kept until its last
-    registration ends.
+    Compatibility: in RocketMQ, a client id no longer leads to a connection as soon as one of the
+    client's groups leaves or one of its older connections closes. Here it does until the
+    connection's last group leaves.
     """
 
     def __init__(self) -> None:
@@ -108,10 +108,10 @@ class Producers:
         return list(self._groups.get(group, {}).values())
 
     def find(self, client_id: str) -> Peer | None:
-        """Return the newest open connection on which a client sends requests.
+        """Return the newest open connection of a client's producers, for replies to its requests.
 
-        The inner producer of Java's consumers sends none, and no right is needed to register one:
-        it must not get the replies to another client by giving its id.
+        The inner producer of Java's consumers is left out. It sends no requests, and anyone may
+        register it with any client id, so it could get the replies to another client.
         """
         places = self._places.get(client_id, {})
         return next(
@@ -140,7 +140,9 @@ class Producers:
         return sum(map(len, self._groups.values()))
 
     def _leave_place(self, client: Client) -> None:
-        """Decrement the number of groups in which the client is registered on its connection."""
+        """Count one group less for a client's connection; forget the connection
+        after its last group.
+        """
         places = self._places[client.client_id]
         places[client.peer] -= 1
         if not places[client.peer]:

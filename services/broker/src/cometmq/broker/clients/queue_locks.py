@@ -18,11 +18,11 @@ from cometmq.runtime.limits import LimitReached
 
 LOCK_LIFE_MS: Final = 60_000
 STEP_LOCKS: Final = 5_000
-"""Number of locks that are looked at in one step: 1 ms, or 3 ms if all have expired."""
+"""Number of locks that one step examines in 1 ms, or in 3 ms if all have expired."""
 
 
 class QueueLock(msgspec.Struct):
-    """The client that holds a queue, and the time of its last renewal."""
+    """The client that holds the lock of a queue, and when it last renewed it."""
 
     client_id: str
     granted_ms: int
@@ -42,11 +42,13 @@ class QueueLocks:
         self.count = 0
         """The number of locks, including expired ones that have not been dropped yet."""
         self.refusal: LimitReached | None = None
-        """The limit that left queues of the last `lock` unlocked."""
+        """The limit because of which the last call of `lock` left queues unlocked;
+        None if none did.
+        """
         self.released: Callable[[str], None] = lambda _peer: None
         """Called with the peer of each lock that ends."""
         self.version = 0
-        """A version that changes when a lock gets another holder or none; renewals do not count."""
+        """Changes when a lock gets another holder or ends, not when it is renewed."""
 
     def lock(
         self,
@@ -57,9 +59,9 @@ class QueueLocks:
         now_ms: int,
         room: Room | None = None,
     ) -> list[MessageQueue]:
-        """Lock the queues that no other client holds; return those that this client now holds.
+        """Lock the queues that no other client holds; return the queues that this client now holds.
 
-        `refusal` is then the limit that left other queues unlocked, or None.
+        Set `refusal`.
         """
         table = self._groups.setdefault(group, {})
         granted: list[MessageQueue] = []
@@ -138,7 +140,9 @@ class QueueLocks:
         self.version += 1
 
     def expire(self, *, now_ms: int) -> int:
-        """Drop expired locks, so that dead groups use no memory; return how many were dropped."""
+        """Drop all expired locks, which otherwise remain if no client asks for
+        them; return how many.
+        """
         return finish(self.expiring(now_ms=now_ms))
 
     def expiring(self, *, now_ms: int) -> Steps[int]:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifies the members of changed groups; the changes of a burst share a few notices.
+"""Notifies the members of changed consumer groups, so that they rebalance.
 
 When a thousand members of a group join or leave within a second, notifying each member of each
-change would take half a million requests. The first change is therefore sent at once, and changes
+change would take half a million requests. So the first change is notified at once, and changes
 within the next 100 ms share one notice at the end of that time. A notice carries no details:
 members look up the group themselves.
 
-A client may join hundreds of groups with one heartbeat, and a group may have thousands of members,
-so the notices of all groups together are limited: the rest waits for the next step.
+A client may join hundreds of groups with one heartbeat, and a group may have thousands of members.
+So at most STEP_COUNT notices are sent per STEP_MS, for all groups together.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ Tell: TypeAlias = Callable[[Peer, str], None]
 
 
 class Notices:
-    """Sends the notices; the consumer table calls it when a group has changed."""
+    """Sends the notices; the table of consumers calls an instance when a group has changed."""
 
     def __init__(self, later: Later | None = None, tell: Tell = notify_member) -> None:
         """`later` defaults to the running loop's `call_later`; tests replace it to control time."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each connection has registered: its groups, and the size of their subscriptions (pure).
+"""Bounds what connections register, and revokes it when an account loses its rights (pure).
 
-The tables of consumers and producers hold the registrations themselves; this table bounds them.
+A registration is a producer or consumer group of one connection. The registrations themselves are
+in `producers.py` and `consumers.py`; this table has their sizes, owners and accounts.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,9 +26,9 @@ Place: TypeAlias = tuple[str, bool]
 """A group, and whether the connection consumes in it."""
 
 STEP_CHECKS: Final = 1_000
-"""Number of registrations whose rights are checked in one step: 2 ms."""
+"""Number of registrations whose rights one step checks in about 2 ms."""
 REVOKE_COST: Final = 20
-"""Revoking a connection takes as long as this number of checks."""
+"""Revoking a connection counts as this many checks, because it takes as long."""
 
 _ENTRY_BYTES: Final = 420  # of one subscription or group, beside its texts
 _TAG_BYTES: Final = 50
@@ -35,9 +36,11 @@ _TAG_BYTES: Final = 50
 
 class _Registration(msgspec.Struct):
     owner: str
-    """The account or address that added it; later changes of its size count for this peer, too."""
+    """The access key or address that added it, against whose limit its size counts,
+    also after later changes.
+    """
     account: str | None
-    """The account that added it; None if there is none."""
+    """The access key that added it; None if no account was needed."""
     size: int
 
 
@@ -51,12 +54,12 @@ class Registered:
         self.count = 0
         self.size = 0
         self.rights_checks = 0
-        """How many checks of rights have begun."""
+        """Number of calls of `check_rights`."""
         self._connections: dict[Peer, _Connection] = {}
         self._limits = limits
 
     def admit(self, peer: Peer, group: str, size: int, room: Room, *, consumes: bool) -> None:
-        """Count a registration, or its new size; raise LimitReached if there is no room for it."""
+        """Note a registration or its new size; raise LimitReached if there is no room for it."""
         known = self._connections.get(peer)
         place = (group, consumes)
         old = None if known is None else known.places.get(place)
@@ -107,9 +110,10 @@ class Registered:
         may_stay: Callable[[Peer, str | None, Place], bool],
         revoke: Callable[[Peer], None],
     ) -> Steps[None]:
-        """Revoke the connections with a group that its account may no longer register.
+        """Call `revoke` for each connection with a registration that its account
+        may no longer have.
 
-        Connections and groups that come after the beginning are not checked.
+        Registrations that are added after the first step are not checked: they needed the right.
         """
         self.rights_checks += 1
         left = STEP_CHECKS
@@ -132,12 +136,12 @@ class Registered:
 
 
 def registration_size(client_id: str, group: str) -> int:
-    """Return about how many bytes a registration takes, without its subscriptions."""
+    """Estimate the memory of a registration in bytes, without its subscriptions."""
     return _ENTRY_BYTES + len(client_id) + len(group)
 
 
 def subscriptions_size(asked: Iterable[SubscriptionData]) -> int:
-    """Return about how many bytes subscriptions take."""
+    """Estimate the memory of subscriptions in bytes."""
     return sum(map(_subscription_size, asked))
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds groups that read so far behind that they slow down all others (off by default).
+"""Finds consumer groups so far behind the end of the log that their reads slow down
+all other groups (off by default).
 
-Compatibility: RocketMQ measures how far behind a pull reads. Here the committed offset is used, so
-that a group is checked even if it is not pulling at the moment. Offline groups are not checked,
-because they cause no reads.
+Compatibility: RocketMQ measures the distance of each pull. Here the committed offset is used, so
+that a connected group is checked even if it is not pulling at the moment. Groups without connected
+members cause no reads, and are not checked.
 """
 
 from collections.abc import Iterable
@@ -25,7 +26,9 @@ def slow_groups(
     log_end: int,
     behind_bytes_max: int,
 ) -> Lookup[list[str]]:
-    """Find the groups whose next message in some queue is too far behind the end of the log."""
+    """Return the groups whose next message in some queue is more than `behind_bytes_max` before the
+    end of the log.
+    """
     slow = []
     for group in list(groups):
         oldest = yield from _oldest_place(group, offsets, store, log_end=log_end)
@@ -37,8 +40,8 @@ def slow_groups(
 def _oldest_place(
     group: ConsumerGroup, offsets: Offsets, store: Reader, *, log_end: int
 ) -> Lookup[int]:
-    """Find the lowest log position of the group's next messages, or the end of the log if none is
-    left.
+    """Return the lowest physical offset of a group's next messages; the end of the log if there are
+    none.
     """
     oldest = log_end
     for topic in list(group.subscriptions):

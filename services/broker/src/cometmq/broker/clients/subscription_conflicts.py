@@ -5,8 +5,8 @@ The broker keeps one subscription per group and topic: it filters for all member
 and all members share a topic's queues, whether or not they subscribe to it. Members with different
 subscriptions miss messages without an error, so the broker logs a warning.
 
-A subscription that no member has any more is abandoned: the newest of the others replaces it,
-although its version may be lower, because versions are times of the clients' clocks.
+A subscription that no member has any more is abandoned: the newest subscription of the members
+replaces it, even if that has a lower version, because versions are times of the clients' clocks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,10 +23,10 @@ TAG_SEPARATOR: Final = "||"
 NOTHING: Final = ""
 TEXT_CHARS_MAX: Final = 200  # of an expression in the log
 TAGS_CHARS_MAX: Final = 10_000
-"""Length of tags that are compared in any order: 1 ms. An expression may have 1 MB."""
+"""Longest expression whose tags are sorted before they are compared, in 1 ms; one may have 1 MB."""
 
 SubscriptionSet: TypeAlias = frozenset[tuple[str, str]]
-"""(topic, expression) pairs; expressions with the same meaning are equal."""
+"""(topic, expression) pairs of one member; expressions are normalized by `meaning`."""
 
 
 class Mismatch(NamedTuple):
@@ -42,7 +42,7 @@ class Mismatch(NamedTuple):
 
 
 class _Wish(msgspec.Struct, gc=False):
-    """An expression for a topic that members have, with the highest version of theirs."""
+    """An expression that members have for a topic: the newest of their subscriptions with it."""
 
     newest: SubscriptionData
     set_count: int = 0
@@ -110,7 +110,9 @@ class MemberSubscriptions:
         return ()
 
     def _is_abandoned(self, topic: str, expression: str) -> bool:
-        """Forget an expression if the set that was removed was the last one with it."""
+        """Count one set less with an expression; return whether it was the last,
+        and then forget it.
+        """
         wishes = self._wishes[topic]
         wishes[expression].set_count -= 1
         if wishes[expression].set_count:
@@ -121,7 +123,9 @@ class MemberSubscriptions:
         return True
 
     def newest(self, topic: str) -> SubscriptionData | None:
-        """Return the members' subscription to a topic with the highest version."""
+        """Return the subscription to a topic with the highest version; None if no member has
+        one.
+        """
         wishes = self._wishes.get(topic, {}).values()
         return max((wish.newest for wish in wishes), key=lambda one: one.sub_version, default=None)
 
@@ -141,12 +145,14 @@ class MemberSubscriptions:
 
 
 def subscription_set(asked: Iterable[SubscriptionData]) -> SubscriptionSet:
-    """Return what subscriptions mean, in 1 to 4 us for each, and more for many tags."""
+    """Return a member's subscriptions in comparable form; takes 1 to 4 us for each, longer for many
+    tags.
+    """
     return frozenset((one.topic, meaning(one)) for one in asked)
 
 
 def meaning(subscription: SubscriptionData) -> str:
-    """Normalize an expression, so that the order and spacing of its tags do not matter."""
+    """Return a subscription's expression with its tags sorted and evenly spaced."""
     text = subscription.sub_string.strip()
     if (subscription.expression_type or TAG) != TAG:
         return f"{subscription.expression_type} {text}"

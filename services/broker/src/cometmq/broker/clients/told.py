@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Subscriptions that clients have told this broker when asked, before their first heartbeat (pure).
 
-Consumers name their subscriptions in heartbeats, every 30 s, and not in their pulls. A broker that
-becomes the master within 30 s of its start knows only some of them, and RocketMQ's refuses the
-pulls of the others (24) until their next heartbeats. So this broker asks the client. The
-answer counts only for pulls of the same connection, which could claim the same in a heartbeat, and
-until its next heartbeat arrives.
+Consumers send their subscriptions with heartbeats, every 30 s, but not with pulls. A broker that
+becomes the master within 30 s of its start has not received all heartbeats. RocketMQ's broker then
+refuses pulls without a known subscription (24). This broker asks the client for its subscriptions
+instead. An answer counts until the next heartbeat, and only for pulls of the same connection, which
+could send the same in a heartbeat.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.command import Peer
 
 TRUSTED_MS: Final = 60_000
-"""How long an answer counts: two intervals of heartbeats."""
+"""How long an answer counts without a heartbeat: two intervals of heartbeats."""
 
 
 class Told:
     def __init__(self) -> None:
         self.asking: dict[tuple[Peer, str], asyncio.Future[None]] = {}
-        """Connection and group of each question without an answer yet."""
+        """Unanswered questions, by connection and consumer group."""
         self._groups: dict[Peer, dict[str, ConsumerGroup]] = {}
 
     def note(self, peer: Peer, data: ConsumerData, now_ms: int) -> None:
@@ -36,7 +36,9 @@ class Told:
         )
 
     def group(self, peer: Peer, name: str, now_ms: int) -> ConsumerGroup | None:
-        """Return a group as a connection described it, unless that is too long ago."""
+        """Return a consumer group as a connection has described it; None if it has
+        not, or longer than TRUSTED_MS ago.
+        """
         found = self._groups.get(peer, {}).get(name)
         return None if found is None or now_ms - found.updated_ms > TRUSTED_MS else found
 

@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of a broker's data: roles, streams, tables, and the gate that requests pass."""
+"""Replication: roles in a broker group, streams of the log, copies of tables, the gate of
+requests.
+"""

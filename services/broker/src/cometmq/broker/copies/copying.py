@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts and stops the replication of a broker, on the order of `app`."""
+"""Starts and stops the replication of a broker; `app` calls it."""
 
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import AsyncExitStack
@@ -34,7 +34,7 @@ class Copying:
         discard: Discard,
         stack: AsyncExitStack,
     ) -> None:
-        """Whatever starts is stopped by `stack`, in reverse order."""
+        """`stack` stops everything that starts here, in reverse order."""
         self.joined: Joined | None = None
         self._broker = broker
         self._workers = workers
@@ -51,7 +51,7 @@ class Copying:
         clients: Callable[[], Collection[PeerProtocol]],
         record: RecordPort | None,
     ) -> None:
-        """Make the broker a member of its broker group; it participates once its loops start."""
+        """Build the broker's membership in its broker group; `begin` starts it."""
         broker = self._broker
         assert broker.tables.journal is not None
         opened = await self._workers.store.submit(
@@ -83,7 +83,9 @@ class Copying:
             )  # fmt: skip
 
     def begin(self) -> Iterable[tuple[str, Coroutine[None, None, None]]]:
-        """Take part in the broker group, if there is one; return the loops to run, by name."""
+        """Start the membership, if there is one; return the loops of replication, which the caller
+        must run, with their names.
+        """
         if self.joined is None:
             return replication_loops(self._broker, self._server, self._client)
         loops = self.joined.loops(self._server, self._broker.log)
@@ -91,7 +93,9 @@ class Copying:
         return loops.items()
 
     async def serve_control(self) -> None:
-        """Serve the control API. It is stopped first, so that electors choose a new master."""
+        """Serve the control API. It is stopped before all else, so that electors notice the
+        stop.
+        """
         broker = self._broker
         if self.joined is None or broker.settings.control_port < 0:
             return
@@ -112,7 +116,7 @@ class Copying:
             await self.joined.leave()
 
     async def store_closed(self) -> None:
-        """Move the closed store aside, if that was ordered."""
+        """Move the files of the closed store aside, if an order demanded it (`discard.py`)."""
         if self.joined is not None:
             broker, role = self._broker, self.joined.inbox.member.role
             finish = partial(

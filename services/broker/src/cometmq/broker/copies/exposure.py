@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether strangers can speak as members of the broker group (pure)."""
+"""Finds out whether programs without the group's key can pose as members of a broker group
+(pure).
+"""
 
 import ipaddress
 from typing import Final
@@ -16,7 +18,9 @@ NOT_REQUIRED: Final = (
 
 
 def exposure(settings: BrokerSettings) -> str:
-    """Return what strangers can do at the replication port; empty if they cannot be members."""
+    """Return a warning about what such programs can do at the replication port; empty if none
+    can.
+    """
     if is_loopback(settings.bind_address):
         return ""
     if not settings.group_key_file:
@@ -25,7 +29,7 @@ def exposure(settings: BrokerSettings) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address to listen on is reached from this host only."""
+    """Return whether a port on this address can be reached from this host only."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -76,10 +76,10 @@ def replication_loops(
 
 
 def slave_side(broker: Broker, client: Invoker) -> tuple[SlaveFollower, MasterCopies]:
-    """Build the follower of the master's log and the copier of the master's tables.
+    """Build what follows the master's log, and what copies the master's tables.
 
-    They depend on each other: the follower asks the copier whether the two logs match, and the
-    copier informs the follower if they do not.
+    They call each other: before the follower connects, `MasterCopies` compares the two logs, and a
+    later comparison that fails is reported to the follower.
     """
     status = broker.replication.following
 

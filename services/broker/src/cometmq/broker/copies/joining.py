@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a broker a member of a broker group: opens the member's state, and connects its parts."""
+"""Makes a broker a member of a broker group: opens the member's saved state and builds, starts and
+stops its membership.
+"""
 
 import asyncio
 import secrets
@@ -65,7 +67,9 @@ def _random_incarnation() -> str:
 
 
 class Surroundings(NamedTuple):
-    """The host services that a membership uses; a simulator passes its own."""
+    """What a membership needs from the host: clocks, randomness, files. A simulator passes its
+    own.
+    """
 
     files: Files = OsFiles()
     boot_id: Callable[[], str] = boot_id
@@ -81,10 +85,11 @@ HOST: Final = Surroundings()
 def open_state(
     settings: BrokerSettings, store: MessageStore, journal: Journal, host: Surroundings = HOST
 ) -> tuple[State, History]:
-    """After recovery, load, update and save what a store records about its broker group; blocks.
+    """Load, update and save the store's state file and history, after recovery; blocks.
 
-    Raise OSError, StateDamaged or EpochsDamaged. A store that may have lost bytes, or changes to
-    its tables, becomes a new copy (R2), and epochs whose bytes were lost are forgotten (R5).
+    A store that may have lost bytes or changes of its tables becomes a new copy (R2), and epochs
+    whose bytes were lost are removed from the history (R5). Raise OSError, StateDamaged or
+    EpochsDamaged.
     """
     folder, files = Path(settings.store_path_root_dir).expanduser(), host.files
     epoch_file, state_file = EpochFile(folder, files), StateFile(folder, files)
@@ -151,7 +156,7 @@ class Joined:
         }
 
     def begin(self) -> None:
-        """Start taking part in the broker group, once the broker has recovered and is listening."""
+        """Start the membership; call this once the broker has recovered and is listening."""
         self.inbox.observe(rules.Recovered())
 
     async def leave(self) -> None:
@@ -166,7 +171,7 @@ class Joined:
             await self.gate.diversion.linger(self.linger_ms)
             if self.current.leading is None:
                 return
-            # An elector that does not know of the stop has made this broker the master again.
+            # An elector that does not know of the stop may have made this broker the master again.
 
     async def _hand_over(self, leading: MasterRole) -> bool:
         """Hand over; return whether another broker is now the master."""
@@ -212,7 +217,9 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
     record: RecordPort | None = None,
     host: Surroundings = HOST,
 ) -> Joined:
-    """Build the membership without running it; `record` replaces the record of the settings."""
+    """Build the membership without starting it; `record` overrides the record that
+    the settings name.
+    """
     settings = broker.settings
     state, history = opened
     folder = Path(settings.store_path_root_dir).expanduser()
@@ -265,7 +272,7 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
 def _gate(
     broker: Broker, client: RemotingClient, feed: TableFeed, replica: MemberReplica, inbox: Inbox
 ) -> Gate:
-    """Build the gate of requests; from now on it decides whether reads are served."""
+    """Build the gate, and make it decide from now on whether reads of queues are served."""
     now_ms = broker.clock.monotonic_ms
     permission = Permission(changes=feed.settle, may_read_copy=replica.may_read, now_ms=now_ms)
     diversion = Diversion(client, permission, epoch_seen=inbox.epoch_seen, now_ms=now_ms)
@@ -274,7 +281,9 @@ def _gate(
 
 
 def _role_hook(broker: Broker) -> RoleHook | None:
-    """Make the program of the setting roleHook run after each change of the role."""
+    """Return the hook that runs the program in roleHook after each change of the role; None if the
+    setting is empty.
+    """
     settings, role = broker.settings, broker.role
     if not settings.role_hook:
         return None

@@ -17,7 +17,7 @@ SETTING: Final = "groupKeyFile"
 
 
 class MemberKeys:
-    """The current keys, which a worker reloads when the file changes; none without a file."""
+    """The keys in the key file, which a worker thread reloads; empty without a key file."""
 
     def __init__(
         self, file: KeyFile | None = None, *, worker: Worker | None = None, log: Log = NO_LOG
@@ -28,7 +28,7 @@ class MemberKeys:
         self._polling: asyncio.Future[bool] | None = None
 
     def current(self) -> Keys:
-        """Return the keys that are accepted, the one that proves first."""
+        """Return all accepted keys; this member proves itself with the first one."""
         return () if self._file is None else self._file.keys
 
     def poll(self) -> None:

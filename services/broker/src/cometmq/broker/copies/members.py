@@ -19,7 +19,7 @@ _EXAMPLE = "for example 0=10.0.0.1:10911;1=10.0.0.2:10911"
 
 
 class MemberAddress(msgspec.Struct, frozen=True):
-    """Where a member listens."""
+    """The addresses of a member's main port and replication port."""
 
     broker: str
     replication: str

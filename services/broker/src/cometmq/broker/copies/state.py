@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress of a broker's slaves, and the broker's own progress as a slave."""
+"""The progress of replication: of a broker's slaves, of the broker itself as a slave, and the
+copies in sync in a broker group.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +22,7 @@ class Slave:
 
 
 class Slaves:
-    """The currently connected slaves. An acknowledgement counts only while its connection
-    is open.
-    """
+    """The connected slaves. An acknowledgement counts only while its connection is open."""
 
     def __init__(self) -> None:
         self.connected: set[Slave] = set()
@@ -41,7 +41,9 @@ class Slaves:
         return max((slave.acked_offset for slave in self.following()), default=0)
 
     def may_replicate(self, end: int, behind_bytes_max: int) -> bool:
-        """Return whether some slave is close enough for a send to wait for it."""
+        """Return whether a slave is at most `behind_bytes_max` behind, so that sends wait for
+        it.
+        """
         following = self.following()
         return any(end - slave.acked_offset < behind_bytes_max for slave in following)
 
@@ -59,14 +61,14 @@ class FollowState(StrEnum):
     CONNECTING = "connecting"
     FOLLOWING = "following"
     UNFIT = "unfit"
-    """The logs do not fit together, so a person must act."""
+    """The slave's log does not continue the master's (`UnfitLog`), so a person must act."""
     FAILED = "failed"
     """The slave's own disk failed to store the log."""
 
 
 @dataclass(slots=True)
 class FollowProgress:
-    """A slave's own progress."""
+    """The progress of this broker as a slave."""
 
     state: FollowState = FollowState.IDLE
     unfit: Unfit | None = None
@@ -98,12 +100,14 @@ class CopiesInSync(Protocol):
 
 @dataclass(slots=True)
 class Replication:
-    """Both sides of replication; every broker has both, because roles change."""
+    """This broker's replication as a master and as a slave; a broker has both,
+    because roles change.
+    """
 
     slaves: Slaves = field(default_factory=Slaves)
     following: FollowProgress = field(default_factory=FollowProgress)
     in_sync: CopiesInSync | None = None
-    """None, or ended, unless this broker leads a broker group."""
+    """The copies in sync; None or ended unless this broker leads a broker group."""
     elector_count: Callable[[], int | None] = lambda: None  # None: not known, or in no group
 
     def copies(self) -> Sequence[int] | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a slave's log does not fit its master's, and what an operator can do about it (pure)."""
+"""Why a slave cannot follow its master, and what an operator can do about it (pure)."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -9,7 +9,9 @@ from cometmq.remoting.errors import CometError
 
 
 class Unfit(StrEnum):
-    """The reasons; the list is closed, because these are values of a metric label."""
+    """The reasons. A peer's unknown reason must not be added: these are values of a metric
+    label.
+    """
 
     AHEAD = "ahead"
     EXPIRED = "expired"
@@ -71,7 +73,7 @@ PASSING: Final = frozenset({Unfit.STALE_EPOCH, Unfit.NOT_MASTER, Unfit.STOPPING}
 
 
 class UnfitLog(CometError):
-    """One broker's log does not continue the other's."""
+    """A slave cannot follow its master, for one of the reasons in `Unfit`."""
 
     def __init__(self, reason: Unfit, text: str) -> None:
         super().__init__(text)

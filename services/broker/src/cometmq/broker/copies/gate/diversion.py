@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a request that changes state is served: here, after a switchover, or at the master.
+"""Holds or forwards requests that change state, while this broker is not the master.
 
-While a planned switchover is in progress, such requests wait; afterwards they are either served
+While a planned switchover is in progress, such requests are held; afterwards they are either served
 here or forwarded to the new master, never both. Producers and consumers keep their connections and
-notice only the pause. A slave forwards such requests to the master that it follows,
-so clients whose routes are out of date (for up to 30 s after a failover) notice nothing.
+notice only the pause. A slave forwards such requests to the master that it follows, so clients
+whose routes are out of date (for up to 30 s after a failover) notice nothing.
 
-A forwarded request that reaches a broker which is no longer the master is refused there, with the
-epoch that this broker knows. If the epoch is later than its own, the forwarding broker reads the
-record, waits until it follows the master of that epoch, and sends the request there.
+A broker that is not the master refuses a forwarded request, and names the last epoch in which it
+followed a master. If that epoch is later than the forwarding broker's, the forwarding broker reads
+the record, waits until it follows the master of that epoch, and sends the request there.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ ContextT = TypeVar("ContextT")
 
 FORWARD_MS_MAX: Final = 5_000
 FORWARD_PAUSE_STEP_MS: Final = 10
-"""Each pause before a request is sent again is longer than the previous one by this step. The
-pauses are short while a new master opens, which takes some ten milliseconds, and prevent a storm of
-requests if it never opens.
+"""Each pause before a forwarded request is sent again is longer than the previous one by this step.
+The first pauses are short because a new master opens within some ten milliseconds; the later ones
+prevent a storm of requests if it never opens.
 """
 LINGER_STEP_MS: Final = 200
 HELD_BYTES_MAX: Final = 64 << 20
-"""Bounds the bodies of all requests that wait for a switchover, or for a master's answer."""
+"""Maximum total size of the bodies of requests that are held or forwarded at one time."""
 STORED: Final = (
     ResponseCode.SUCCESS,
     ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -48,9 +48,11 @@ STORED: Final = (
     ResponseCode.SLAVE_NOT_AVAILABLE,
 )
 NOT_SERVED: Final = "cometmqNotServed"
-"""Marks the refusal of a forwarded request by a broker that is not the master. Its value is the
-last epoch in which that broker followed a master, or 0. Such a request has not been executed, so it
-may be sent again; other refusals with the same code leave this open.
+"""Field in the refusal of a forwarded request by a broker that is not the master. Its value is the
+last epoch in which that broker followed a master, or 0.
+
+A request with this refusal has not been executed, so it may be sent again. Without the field, a
+request with the same response code may have been executed.
 """
 
 
@@ -126,7 +128,7 @@ class Diversion:
         self._release(address)
 
     def is_diverting(self, peer: Peer) -> bool:
-        """Return whether requests of a client wait here, or for the master's answer."""
+        """Return whether a request of this client is held here or waits for the master's answer."""
         return peer in self._counts
 
     async def linger(self, duration_ms: int) -> None:
@@ -173,7 +175,7 @@ class Diversion:
     async def _bounded(
         self, serve: Handler[ContextT], context: ContextT, call: Call[Any]
     ) -> Reply | Any:
-        """Divert a request if there is memory for it."""
+        """Hold or forward a request if HELD_BYTES_MAX leaves room; otherwise raise SystemBusy."""
         size = len(call.head) + len(call.body)
         if self._held_bytes + size > HELD_BYTES_MAX:
             raise SystemBusy("too many requests are waiting for a switchover, or for the master")
@@ -190,10 +192,10 @@ class Diversion:
     async def _diverted(
         self, serve: Handler[ContextT], context: ContextT, call: Call[Any]
     ) -> Reply | Any:
-        """Hold a request until it is decided where to serve it, then serve or forward it.
+        """Hold a request while a switchover is in progress, then serve or forward it.
 
-        The request is served here, or sent again, only if the other broker was not the master or
-        could not be reached, so it is never served twice.
+        A forwarded request is served here, or sent again, only if the other broker
+        certainly has not executed it.
         """
         deadline_ms, pause_ms = self._now_ms() + self.forward_ms_max, 0
         while True:
@@ -220,10 +222,11 @@ class Diversion:
             self.held_count -= 1
 
     async def _forwarded(self, call: Call[Any], target: str, deadline_ms: int) -> Reply | None:
-        """Send a request to the master; return None if it has to be sent again.
+        """Send a request to the master; return its answer, or None if it has to be sent again.
 
         All fields are sent as they were received, because the client may have signed them. The
-        answer is marked, so that our clients look up the master; others ignore the field.
+        answer gets a field that makes CometMQ's clients look up the master; other clients ignore
+        it.
         """
         left_ms = deadline_ms - self._now_ms()
         ext = {**call.ext, FORWARDED: "true"}
@@ -251,11 +254,11 @@ class Diversion:
         return Reply(response.code, None, response.body, response.remark, ext)
 
     async def _refused(self, response: Response, target: str, deadline_ms: int) -> None:
-        """Return when a refused request may be sent again; raise CommandError if it may not.
+        """Wait until a refused request may be sent again; raise CommandError if it may not.
 
-        All requests that wait for a later epoch cause one read of the record, and none of them is
-        sent again before this changes. An epoch that is not later than this broker's own
-        causes neither: the other broker may be the new master, which is not open yet.
+        If the refusal names a later epoch, all requests that wait for it cause one read of the
+        record, and wait until this broker forwards to another master. Otherwise the other broker
+        may be a new master that is not open yet, so only pause.
         """
         error = command_error(response.code, response.remark, target)
         epoch = _epoch_of_refusal(response)
@@ -279,15 +282,15 @@ class Diversion:
             raise not_the_master(text) from error
 
     def _may_open(self, deadline_ms: int) -> bool:
-        """Return whether a broker that does not serve requests may be a new master that is not open
-        yet.
+        """Return whether the broker that refused a request may be a new master that
+        is not open yet.
         """
         open_by_ms = min(deadline_ms, self._forwarding_ms + self.forward_ms_max)
         return open_by_ms > self._now_ms()
 
 
 def _epoch_of_refusal(response: Response) -> int | None:
-    """Return the epoch in a refusal that promises that the request was not executed, else None."""
+    """Return the value of NOT_SERVED in a refusal; None if it is missing or malformed."""
     try:
         return int(response.ext[NOT_SERVED])
     except (KeyError, ValueError):
@@ -297,7 +300,7 @@ def _epoch_of_refusal(response: Response) -> int | None:
 def is_forwarded(call: Call[Any]) -> bool:
     """Return whether another broker has forwarded the request.
 
-    A broker that itself forwards requests refuses such a request. Otherwise two brokers that follow
-    each other, because neither knows the new master, would pass it back and forth endlessly.
+    A broker that is not the master refuses such a request. Otherwise two brokers that follow each
+    other, because neither knows the new master, would forward it to each other endlessly.
     """
     return FORWARDED.encode() in call.head

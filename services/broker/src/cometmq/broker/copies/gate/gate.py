@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gate of a member: when (`permission.py`) and where (`diversion.py`) it serves a request.
+"""The gate of a member of a broker group: it delays (`permission.py`) or holds and forwards
+(`diversion.py`) requests.
 
-A request's row says what it needs (`Kind`). Most are served as if there were no broker group.
+The catalogue gives each request code a `Kind`, which decides what the gate does. Most requests are
+served as if there were no broker group.
 """
 
 from collections.abc import Mapping
@@ -21,7 +23,7 @@ KINDS: Final = {
 
 
 class Gate(NamedTuple):
-    """Both parts; role changes open and close them."""
+    """Both parts of the gate; role changes set what they do."""
 
     permission: Permission
     diversion: Diversion

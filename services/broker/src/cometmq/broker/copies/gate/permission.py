@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a request may be served or answered: what the copies must have confirmed first.
+"""Delays requests and answers until the copies have confirmed what they need.
 
-Each wait ends with an error after `WAIT_MS_MAX`, or as soon as a different broker leads.
+A read waits until consumers may see the ends of queues; the answer to a change of a table waits
+until the copies have the change. Each wait ends with an error after `WAIT_MS_MAX`, or as soon as a
+different broker leads.
 """
 
 import asyncio
@@ -22,7 +24,7 @@ CHECK_PAUSE_MS: Final = 20
 
 
 class Confirming(Protocol):
-    """The leadership of this broker, as far as it decides about requests (`Confirmation`)."""
+    """The questions that `Permission` asks the leadership of this broker (`Confirmation`)."""
 
     def has_enough_copies(self) -> bool: ...
 
@@ -36,7 +38,7 @@ class Confirming(Protocol):
 
 
 class Permission:
-    """Wraps handlers so that they wait until the leadership permits what they do."""
+    """Wraps handlers so that they, or their answers, wait for confirmations."""
 
     def __init__(
         self,
@@ -45,8 +47,8 @@ class Permission:
         may_read_copy: Callable[[], bool],
         now_ms: Callable[[], int],
     ) -> None:
-        """`changes` makes pending table changes durable and returns their number in the epoch;
-        `may_read_copy` returns whether a slave may serve reads of its queues.
+        """`changes` writes pending table changes to the journal, and returns the number of changes
+        in this epoch. `may_read_copy` returns whether a slave may serve reads of its queues.
         """
         self.confirmation: Confirming | None = None
         self.wait_ms_max = WAIT_MS_MAX
@@ -86,9 +88,8 @@ class Permission:
     async def _confirmed(
         self, leader: Confirming, result: Result, *, has_enough: Callable[[], bool] = lambda: True
     ) -> Any:
-        """Return an answer once the copies contain the table changes that the request made.
-
-        `has_enough` returns whether enough copies are in sync at that time.
+        """Return an answer once the copies have the table changes that the request made, and
+        `has_enough` returns True.
         """
         answer = await settled(result)
         await asyncio.sleep(0)  # all changes of this turn become one entry of the journal

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The roles of a member of a broker group, and what each of them does in its broker."""
+"""The roles of a member of a broker group, the events that change them, and what each does."""

@@ -9,7 +9,7 @@ from cometmq.ha.record import Versioned
 
 
 class Acting:
-    """A role. The defaults are those of a broker that neither leads nor follows."""
+    """A role. The defaults are right for a broker that neither leads nor follows."""
 
     def confirm_offset(self) -> int:
         """Return the last confirm offset that this broker knows; 0 if it knows none."""
@@ -20,20 +20,24 @@ class Acting:
         return False
 
     def look_after_clients(self) -> None:
-        """Make clients leave a lost master that has the next one's address; called every 100 ms."""
+        """Make clients reconnect if they may hang on a lost master; called every 100 ms in a group
+        whose master has one fixed address (`groupAddress`).
+        """
 
     def before_write(self) -> None:
-        """Prevent answers that may not be sent; called before the answers of a turn are written."""
+        """Close connections whose answers may not be sent; called before a turn's answers are
+        sent.
+        """
 
     def obey(self, order: Order) -> None:
-        """Obey an order that names this role in `obeyed_in`."""
+        """Carry out an order whose `obeyed_in` contains this role."""
         raise NotImplementedError(f"{type(self).__name__} does not obey {order}")
 
     async def hand_over(self, _order: HandOver) -> tuple[Answer, int] | None:
         """Wait until the successor has caught up, and write the record that makes it the master.
 
-        Return the answer and the new epoch; None if the successor did not catch up in time, or if
-        the leadership ended, so that nothing was written.
+        Return the outcome of the write and the new epoch. Return None if nothing was written,
+        because the successor did not catch up in time or the leadership ended.
         """
         return None
 
@@ -41,7 +45,7 @@ class Acting:
         """Handle a version of the record reported by a watch."""
 
     def note_end(self) -> None:
-        """Note the end of the log, and the number of table changes before it."""
+        """Note that the log has grown; the master then confirms its new end with the copies."""
 
 
 class Current(Protocol):

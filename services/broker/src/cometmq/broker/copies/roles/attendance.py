@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which copies answer their master, and how long the master may acknowledge.
+"""Which copies report to their master, and until when the master may acknowledge messages.
 
-The rules are `cometmq.ha.fencing`. All times are those of CLOCK_BOOTTIME, so that a process that
+The rules are in `cometmq.ha.fencing`. All times are those of CLOCK_BOOTTIME, so that a process that
 was suspended does not acknowledge late.
 """
 
@@ -14,19 +14,19 @@ from cometmq.ha.in_sync import Ack, Leadership
 from cometmq.ha.record import Copy
 
 SILENT_FACTOR: Final = 4 / 3
-"""A copy that is silent for this many times `heard_within_ms` leaves the in-sync set.
-
-By default after 2 s: sends wait until then, and RocketMQ's producers give up after 3 s.
+"""A copy that is silent for this many times `heard_within_ms` leaves the in-sync set. By default
+this is 2 s. Sends wait until then, and RocketMQ's producers give up after 3 s.
 """
 
 CUT_OFF_FACTOR: Final = 1.5
-"""After this multiple of `heard_within_ms` without contact, a master that could not remove its
-copies from the set counts as cut off. A write of the record takes some milliseconds.
+"""A master counts as cut off if all copies in the in-sync set are silent for this many times
+`heard_within_ms`. It has tried to remove them since SILENT_FACTOR, which takes milliseconds if the
+record can be written.
 """
 
 
 class Attendance:
-    """When a master heard from each copy, and renewed the record, in one epoch."""
+    """When a master last heard from each copy, and last renewed the record, in one epoch."""
 
     def __init__(
         self, timing: Timing, now_ms: Callable[[], int], *, is_predecessor_gone: bool
@@ -36,8 +36,7 @@ class Attendance:
         self.now_ms = now_ms
         self.renewed_ms = self._opened_ms = now_ms()
         self.valid_until_ms = 0
-        """When this master must stop acknowledging; kept, because it is asked before each answer.
-        """
+        """When this master must stop acknowledging. It is cached, because each answer needs it."""
         self.heard: dict[Copy, int] = {}
         self._is_predecessor_gone = is_predecessor_gone
         self._progress: dict[Copy, Progress] = {}
@@ -45,7 +44,7 @@ class Attendance:
         self._left: set[Copy] = set()
 
     def note(self, ack: Ack, sent_ms: int, end: int, now_ms: int) -> None:
-        """Note a report of a copy of this master, whose log ends at `end`."""
+        """Note a report of a copy; `end` is the end of this master's log."""
         copy = ack.copy
         self._left.discard(copy)
         self.heard[copy] = max(sent_ms, self.heard.get(copy, fencing.NEVER))
@@ -66,7 +65,9 @@ class Attendance:
         self._dropped.add(ordinal)
 
     def unfit(self, view: Leadership) -> frozenset[Copy]:
-        """Return the members that are late, silent, stopping, dropped or on a different store."""
+        """Return the copies that should leave the in-sync set: those that are late, silent,
+        stopping, dropped, or replaced by a copy with another store.
+        """
         acked = {ack.copy.ordinal: ack.copy for ack in view.acks}
         copies = {*in_sync.maximal_set(view), *acked.values()} - {view.me}
         return fencing.laggards(
@@ -82,10 +83,9 @@ class Attendance:
 
     def is_cut_off(self, view: Leadership) -> bool:
         """Return whether all other members that may be in the in-sync set have been silent for so
-        long that this master should have removed them.
+        long that this master would have removed them if it could write the record.
 
-        So the record cannot be written. An elector is probably replacing this master, which cannot
-        acknowledge anything.
+        Such a master cannot acknowledge anything, and an elector is probably replacing it.
         """
         others = set(in_sync.maximal_set(view)) - {view.me}
         return bool(others) and not any(

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the copies of a master have confirmed in one epoch, and what follows: answers and reads.
+"""What the copies of a master have confirmed in one epoch; answers puts and shows
+messages to readers accordingly.
 
-The rules are `cometmq.ha.in_sync`. Reports, appends and table changes arrive on the loop and take
-effect at once.
+The rules are in `cometmq.ha.in_sync`. Reports, appends and table changes arrive on
+the loop and take effect at once.
 
-A put counts as acknowledged when the copies have both its bytes and every table change made before
-it, so that a topic created by a send exists wherever the message does.
+A put is acknowledged when the copies have both its bytes and every table change made before it, so
+that a topic created by a send exists wherever the message does.
 """
 
 import asyncio
@@ -21,23 +22,25 @@ from cometmq.ha.record import Copy
 
 
 class Reign(Protocol):
-    """The calls that tell a broker about changes to the master's view."""
+    """What a broker does when its master's view changes; implemented by `MasterRole`."""
 
     def confirmed(self, offset: int) -> None:
-        """Handle a new confirm offset: every copy that counts has the log up to it."""
+        """Handle a new confirm offset: every copy in the in-sync set has the log up to it."""
 
     def acknowledged(self, offset: int) -> None:
         """Answer the puts up to this offset."""
 
     def in_sync_changed(self, *, has_enough: bool) -> None:
-        """Handle a possible change of the in-sync set; refuse puts if it has too few members."""
+        """Handle a change of whether the in-sync set has enough members; refuse puts if not."""
 
     def lapsed(self) -> None:
         """Stop acknowledging, because this master's lease has lapsed."""
 
 
 class Confirmation:
-    """A master's view of its copies (`Reports`); after `end` it has no further effect."""
+    """A master's view of its copies, which receives their reports (`Reports`).
+    After `end`, calls have no effect.
+    """
 
     def __init__(
         self, view: Leadership, reign: Reign, attendance: Attendance, *, min_in_sync: int
@@ -63,7 +66,7 @@ class Confirmation:
         self._notify()
 
     def open(self) -> None:
-        """Report the first view; call this once, when the broker is ready for it."""
+        """Pass the first view to the `Reign`; call this once, when the broker is ready for it."""
         self._note_set()
         self._release()
 
@@ -103,7 +106,9 @@ class Confirmation:
         self.write_wanted.set()
 
     def tick(self) -> None:
-        """Report the lease if it has lapsed; start a write if one is due."""
+        """Call `Reign.lapsed` if the lease has lapsed; request a write of the record if one is
+        due.
+        """
         if self._is_ended:
             return
         if self.is_lapsed():
@@ -149,7 +154,7 @@ class Confirmation:
         return self.view.base.record.copies
 
     def has_confirmed_tables(self, tables: int) -> bool:
-        """Return whether every copy that counts has this many table changes of the epoch."""
+        """Return whether every copy in the in-sync set has this many table changes of the epoch."""
         return self.view.confirmed_tables >= tables
 
     async def progress(self) -> None:
@@ -161,14 +166,16 @@ class Confirmation:
         return self._is_ended
 
     def adopt(self, view: Leadership) -> None:
-        """Adopt a view whose record or sets may differ."""
+        """Adopt a view whose record or in-sync sets may differ from the current ones."""
         before, self.view = self.view, view
         self.attendance.extend(view)
         self._note_set()
         self._release_more(before)
 
     def _advance(self, view: Leadership) -> None:
-        """Adopt a view with the same record and sets, once or twice per batch of messages."""
+        """Adopt a view with the same record and sets. Called once or twice per batch of messages,
+        so it does less than `adopt`.
+        """
         before, self.view = self.view, view
         self._release_more(before)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The role in which this broker acts now."""
+"""Holds the object of a member's current role."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ class CurrentRole:
 
     @property
     def leading(self) -> MasterRole | None:
-        """The role of the master, or None while this broker is not the master."""
+        """The current role if it is the master's and has not ended; otherwise None."""
         acting = self.acting
         if isinstance(acting, MasterRole) and not acting.confirmation.has_ended():
             return acting
@@ -34,7 +34,7 @@ class CurrentRole:
         return min(self.acting.confirm_offset(), self._broker.store.commit_log.end)
 
     async def run(self) -> None:
-        """Run one leadership after another; each renews the record until it ends."""
+        """Run the record writer of each leadership, one after another, until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 await self._led.wait()
@@ -47,7 +47,9 @@ class CurrentRole:
         self._led.set()
 
     def deactivate(self, followed: int) -> None:
-        """Act as master or slave no more; `followed` is the confirm offset known as a slave."""
+        """End the role of master or slave; `followed` is the confirm offset last known as a
+        slave.
+        """
         ended = self.acting
         if isinstance(ended, MasterRole):
             self._confirmed_led = ended.confirm_offset()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets the kernel kill this process if its event loop stands still, even in SIGSTOP.
+"""Makes the kernel kill this process if its event loop stands still, even if a
+signal has stopped it.
 
-A POSIX timer is set again and again. If it is not, it sends SIGKILL, which the process can neither
-delay nor ignore, and which ends a stopped process as well. The kernel then closes its connections.
-A process in a frozen cgroup also ends (version 2), or ends when it is thawed (version 1).
+The loop sets a POSIX timer again and again. If the timer expires, the kernel sends SIGKILL, which
+also ends a stopped process, and closes its connections. A process in a frozen cgroup ends at once
+(version 2) or when it is thawed (version 1).
 """
 
 import ctypes
@@ -58,7 +59,7 @@ class DeadMan:
             self._is_armed = False
 
     def _create(self) -> None:
-        if os.getpid() == 1:  # the kernel protects it from its own signals
+        if os.getpid() == 1:  # its own signals cannot kill process 1
             self._give_up("this process is the first of its container: start it below another one")
             return
         try:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member's interface to its broker: the actions of `cometmq.ha.member`, and positions."""
+"""What a member needs of its broker: performing the actions of `cometmq.ha.member`,
+and its position.
+"""
 
 from typing import Protocol
 
@@ -9,8 +11,8 @@ from cometmq.ha.member import Duty
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a broker's log and tables, how far it is behind its master, and whether it has
-    room.
+    """How recent a broker's log and tables are, how far it is behind its master,
+    and whether its disk has room.
     """
 
     last_log_epoch: int
@@ -24,9 +26,9 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Duties(Protocol):
-    """The broker as seen by its member.
+    """The broker as seen by the driver of its membership; `RoleChanges` implements it.
 
-    The member awaits each call before it makes the next one. OSError and StoreError mean that the
+    The driver awaits each call before it makes the next one. OSError and StoreError mean that the
     disk has failed.
     """
 
@@ -34,13 +36,12 @@ class Duties(Protocol):
         """Return the broker's position now."""
 
     async def perform(self, action: Duty) -> None:
-        """Perform an action of a reaction; on return it is complete, on disk where specified.
-
-        Connecting to a master is complete once it has begun.
+        """Perform an action that `react` has returned. On return it is complete, and durable if its
+        class says so; a connection to a master need only have begun.
         """
 
     async def repair_history(self) -> None:
         """Save the history of the log, without epochs that begin beyond its end (R5).
 
-        The member is neither master nor slave in the meantime. Raise OSError if this fails.
+        The member is neither master nor slave during the call. Raise OSError if it fails.
         """

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Epochs that followers, masters and other brokers name: reasons to read the record, nothing more.
+"""Checks claims of later epochs, which other brokers make, against the record.
 
-Only the record decides which epoch is the newest. The first claim is checked at once; while claims
-continue, the record is read at most once per `PAUSE_MS`, whatever they name and however many
-arrive. A claim that the record does not confirm changes nothing.
+A claim is an epoch that a follower, a master or another broker has named. It only causes a read of
+the record, which alone decides which epoch is the newest. The first claim is checked at once; after
+that, the record is read at most once per `PAUSE_MS`, however many claims arrive. A claim that the
+record does not confirm changes nothing.
 """
 
 import asyncio
@@ -13,12 +14,12 @@ from typing import Final
 from cometmq.remoting.log import Log
 
 PAUSE_MS: Final = 1_000
-"""Minimum interval between reads that claims cause. Members are fenced before a deleted record is
-created again, so a claim counts as unconfirmed only after a second read.
+"""Minimum interval between reads that claims cause. A claim counts as unconfirmed only after a
+second read: members learn a new epoch by being fenced before a deleted record is created again.
 """
 
 REPORT_MS: Final = 60_000
-"""Minimum interval between warnings."""
+"""Minimum interval between warnings about unconfirmed claims."""
 
 
 class EpochClaims:
@@ -32,8 +33,8 @@ class EpochClaims:
         log: Log,
         sleep: Callable[[float], Awaitable[object]],
     ) -> None:
-        """`check` reads the record if a claimed epoch is later than this member's; `recorded`
-        returns the epoch in the record when it was last read.
+        """`check` causes a read of the record if the claimed epoch is later than this member's;
+        `recorded` returns the epoch in the record when it was last read.
         """
         self._check = check
         self._recorded = recorded
@@ -59,7 +60,9 @@ class EpochClaims:
                     self._report(claimed)
 
     async def _checked(self, again: int) -> int:
-        """Check the highest claim, or one for the second time; return it after the pause."""
+        """Check the highest new claim or, if it is higher, the claim `again` a second time; return
+        the checked epoch after the pause.
+        """
         claimed, self._highest = max(self._highest, again), 0
         self._is_waiting.clear()
         self._check(claimed)

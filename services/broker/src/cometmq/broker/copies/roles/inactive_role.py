@@ -6,7 +6,9 @@ from cometmq.ha.orders import Order
 
 
 class InactiveRole(Acting):
-    """Accepts nothing: it may have been replaced as master, or knows no master."""
+    """A broker in this role does not serve requests: it may have been replaced as
+    master, or knows no master.
+    """
 
     def __init__(self, confirmed: int = 0) -> None:
         """`confirmed` is the confirm offset that was known in the last role."""
@@ -16,4 +18,4 @@ class InactiveRole(Acting):
         return self._confirmed
 
     def obey(self, order: Order) -> None:
-        """Ignore the order: the role that would have obeyed it has just ended."""
+        """Ignore the order: the role for which it was accepted has just ended."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reaches a member of a broker group: its events in order, and its state after the last one.
+"""The queue of a member's events, and the member's state after the last handled event.
 
-It is built before the member that handles the events, so that streams and requests can report to
-it. Epochs that others mention are checked against the record first (`epoch_claims.py`).
+It is built before the driver that handles the events, so that streams and requests can report to
+it. Epochs that other brokers name become events only after a check of the record
+(`epoch_claims.py`).
 """
 
 import asyncio
@@ -23,20 +24,20 @@ Sleep = Callable[[float], Awaitable[object]]
 
 
 class Read(NamedTuple):
-    """An answer to a read of the record, and the state in which the read began."""
+    """The result of a read of the record, and the member's state when the read began."""
 
     began: Member
     found: Versioned | None
 
 
 class Seen(NamedTuple):
-    """A fact in the record that the state file lacks."""
+    """A version of the record with facts that the state file lacks."""
 
     record: Record
 
 
 class Retry(NamedTuple):
-    """A request to retry saving the state, which did not fit on the disk."""
+    """A request to save again what did not fit on the disk."""
 
 
 class Job(NamedTuple):
@@ -45,15 +46,17 @@ class Job(NamedTuple):
 
 
 class Inbox:
-    """Events for one member; only the member takes them out and replaces its state."""
+    """The events and the state of one member; only its driver takes events and replaces the
+    state.
+    """
 
     def __init__(self, me: Copy, promised: int, *, log: Log, sleep: Sleep = asyncio.sleep) -> None:
         self.member = Member(me=me, promised=promised)
-        """The state after the last event, whose actions may still be in progress."""
+        """The state after the last taken event, whose actions may still be in progress."""
         self.jobs: asyncio.Queue[Job] = asyncio.Queue()
         self.is_read_wanted = asyncio.Event()
         self.is_full = asyncio.Event()
-        """The disk has no room for the state or the history; the member waits until it has."""
+        """Set if the disk had no room for the state or the history, until both are saved."""
         self.can_recover = True
         self.recorded_epoch = 0
         self.claims = EpochClaims(
@@ -72,12 +75,14 @@ class Inbox:
         self.jobs.put_nowait(Job(event))
 
     def epoch_seen(self, epoch: int) -> None:
-        """Check an epoch that another broker has mentioned, if it is later than the promise."""
+        """Have an epoch checked that another broker has named, if it is later than the promise."""
         if epoch > self.member.promised:
             self.claims.note(epoch)
 
     def store_failed(self, error: Exception) -> None:
-        """End the membership; if only the history did not fit on the disk, until it does."""
+        """End the membership until a restart; if only the history did not fit on the disk, until it
+        does.
+        """
         if isinstance(error, HistoryUnsaved):
             self._log.error(
                 "member.failed", step="SaveHistory", error=describe(error), action=FREE_SPACE

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The role of the master of a broker group: it confirms, acknowledges, and refuses what it must."""
+"""The role of the master of a broker group: it carries out in the broker what
+`Confirmation` decides, and hands over.
+"""
 
 from collections.abc import Callable
 
@@ -58,7 +60,9 @@ class MasterRole(Acting):
         return self.confirmation.view.confirmed
 
     def look_after_clients(self) -> None:
-        """While this broker is cut off, close connections, so that clients find the next master."""
+        """While this broker is cut off, close all connections, so that clients find
+        the next master.
+        """
         was_cut_off, self._is_cut_off = self._is_cut_off, self.confirmation.is_cut_off()
         if self._is_cut_off:
             if not was_cut_off:

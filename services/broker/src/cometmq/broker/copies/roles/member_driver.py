@@ -2,14 +2,13 @@
 """Drives `cometmq.ha.member`: handles one event at a time, and completes each of its actions before
 it begins the next.
 
-Orders and observations wait in one queue. For each, `react` returns the new state and the actions.
-The promise is on disk before any action that depends on it begins, and before `status` shows it. An
-answer to an elector describes the state after the last completed event.
+Orders and observations are events in one queue. For each, `react` returns the new state and the
+actions. The promise is on disk before any action that depends on it begins, and before `status`
+shows it. An answer to an elector describes the state after the last completed event.
 
-A failed step ends the membership until a restart, and the order that led to it is refused. There is
-one exception: if the disk was too full for the state file or the epoch file, the member recovers as
-soon as both can be saved. As after a restart, its promises are on disk before it takes part again,
-and so is the history of its log.
+A step is a save of the state or an action. A failed step ends the membership until a restart, and
+the order that led to it is refused. There is one exception: if the disk was too full for the state
+file or the epoch file, the member recovers as soon as both can be saved.
 """
 
 import asyncio
@@ -38,7 +37,7 @@ FULL_RETRY_MS: Final = 1_000
 
 
 class _StepFailed(OrderRefused):
-    """A step could not be performed."""
+    """A step has failed, so the order that led to it is refused."""
 
 
 class MemberDriver:
@@ -114,8 +113,10 @@ class MemberDriver:
     async def _perform_step(
         self, step: str, work: Awaitable[None], *, is_save: bool = False
     ) -> None:
-        """Perform a step; if it fails, end the membership, because later steps would break a
-        promise. A step that only saves the state file can be repeated once there is space.
+        """Perform a step; if it fails, end the membership, because later steps
+        could break a promise.
+
+        After a save that failed because the disk is full (`is_save`), the membership can recover.
         """
         try:
             await work
@@ -145,8 +146,8 @@ class MemberDriver:
             self._inbox.observe(Retry())
 
     async def _recover(self) -> None:
-        """Save all promises and the history, and take part again; if they cannot be saved yet, wait
-        for the next retry.
+        """Save the state and the history, then resume the membership; if the disk is still too
+        full, wait for the next retry.
         """
         state = states.promised(self._saved.state, self._inbox.member.promised)
         try:

@@ -44,9 +44,9 @@ class Membership:
     def status(self) -> Status:
         """Return the state after the last completed event, and the broker's current position.
 
-        While an event is in progress, the promise on disk may be newer than the returned one. If a
-        slave reported that it had promised the record's epoch, it would look like a holder that
-        cannot open, and would be replaced.
+        While an event is in progress, the promise on disk may be newer than the returned one. With
+        the new promise, but still as a slave, the member that the record names would look like a
+        master that cannot open, and electors would replace it.
         """
         settled = self._driver.settled
         return Status(
@@ -60,9 +60,9 @@ class Membership:
         )
 
     async def obey(self, order: Order) -> Status:
-        """Carry out an order; return the status after its last step.
+        """Carry out an order; return the status after the event that it caused.
 
-        For an order to become master, that step comes before this member leads.
+        After an order to become master, this member may not lead yet when the call returns.
         """
         if isinstance(order, HandOver):
             return await self._hand_over(order)

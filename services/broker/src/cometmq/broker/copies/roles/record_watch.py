@@ -25,7 +25,7 @@ IDLE_READ_MS: Final = 1_000
 
 
 class RecordWatch:
-    """Puts what the record says into the inbox of a member."""
+    """Passes what the record says to the inbox of a member."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class RecordWatch:
                 await self._inbox.sleep(RETRY_MS / 1000)
 
     def _look(self, found: Versioned | None) -> None:
-        """Read the record if a watch shows a different master."""
+        """Request a read if a watch shows a different record, epoch or master."""
         self._current.acting.record_seen(found)
         self._note_seen(found)
         if found is None:
@@ -104,7 +104,9 @@ class RecordWatch:
             self._inbox.is_read_wanted.set()
 
     def _note_seen(self, found: Versioned | None) -> None:
-        """Save the record's content, in case it is deleted (R10)."""
+        """Have the facts of the record saved that the state file lacks, in case it
+        is deleted (R10).
+        """
         self.uid = "" if found is None else found.record.uid
         if found is None:
             return

@@ -25,7 +25,7 @@ HAND_OVER_PAUSE_MS: Final = 5
 
 
 async def swap(port: RecordPort, base: Versioned, record: Record) -> Outcome:
-    """Compare and swap; a damaged record counts as an unknown outcome."""
+    """Replace the record if it is still `base`; with a damaged record, the outcome is unknown."""
     try:
         return await port.replace(base, record)
     except RecordDamaged:
@@ -33,7 +33,7 @@ async def swap(port: RecordPort, base: Versioned, record: Record) -> Outcome:
 
 
 class RecordWriter:
-    """Keeps the record up to date with the view of one leadership, until that ends."""
+    """Keeps the record up to date with the view of one leadership, until the leadership ends."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class RecordWriter:
         deposed: Callable[[], None],
         log: Log,
     ) -> None:
-        """`deposed` handles a record that names a different master or epoch."""
+        """`deposed` is called when the record names a different master or epoch."""
         self._confirmation = confirmation
         self._attendance = confirmation.attendance
         self._record = record
@@ -82,8 +82,8 @@ class RecordWriter:
                 continue
 
     async def _write_once(self) -> bool:
-        """Write the record if necessary, reading it first if required; return False if the call
-        must be repeated soon.
+        """Write the record if necessary, after reading it if required; return False if this failed
+        and must soon be tried again.
         """
         confirmation = self._confirmation
         async with self._writing:

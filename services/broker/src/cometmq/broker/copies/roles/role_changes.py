@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries out a member's role changes in its store, for its clients and at name servers.
 
-The seven roles of a member (`cometmq.ha.role.Role`) are three for its clients (`ServedRole`), and
-three objects do the work (`Acting`):
+A member has one of seven roles (`cometmq.ha.role.Role`). Clients are served as by one of three
+(`ServedRole`), and one of three objects does the work (`Acting`):
 
     ========================  =============  ==============
     member                    clients        acts as
@@ -17,13 +17,14 @@ three objects do the work (`Acting`):
 (a) A slave remains a slave for its clients: it refuses sends in either role, and the gate decides
 about its reads. A master becomes fenced.
 
-When a broker becomes master, all records of its log are dispatched, even though the copies may not
-have confirmed the last ones. The gate refuses reads until the copies have confirmed them (R6). From
-then on, readers see only records below the confirm offset, and puts are answered only once they are
-below it.
+When a broker becomes master, all records of its log are dispatched to the consume queues, even
+though the copies may not have confirmed the last ones. The gate delays reads until they have (R6).
+From then on, readers see only records below the confirm offset, and a put is answered only once it
+is below it.
 
-A demotion may cut the end of the log, so it drops all state that depends on that end: pending puts,
-positions of delay levels, known ends of transactions, locks. A promotion rebuilds it.
+After a demotion, the end of the log may be cut off. So a demotion drops all state that depends on
+the end: pending puts, positions of delay levels, known ends of transactions, locks. A promotion
+rebuilds it.
 """
 
 from collections.abc import Callable
@@ -54,8 +55,8 @@ from cometmq.store.writing.write_state import Refusal
 
 NO_ROOM: Final = (Refusal.DISK_FULL, Refusal.LOG_WRITE_FAILED, Refusal.QUEUE_WRITE_FAILED)
 ROOM_PERCENT: Final = 5
-"""A slave may relieve a master whose disk is full only if the usage of the slave's own disk is this
-many percentage points below `diskSpaceWarningLevelRatio`.
+"""A slave can replace a master whose disk is full only if the usage of the slave's disk is at least
+this many percentage points below `diskSpaceWarningLevelRatio`.
 """
 
 
@@ -80,8 +81,8 @@ class RoleChanges:
         close_peers: Callable[[], None],
         promoted: Callable[[], None],
     ) -> None:
-        """`new_leading` begins a leadership; `close_peers` closes all connections of clients and of
-        RocketMQ's slaves; `promoted` starts the background work of the handlers.
+        """`new_leading` returns the role of a master; `close_peers` closes all connections of
+        clients and of RocketMQ's slaves; `promoted` starts the background work of the handlers.
         """
         self.new_leading = new_leading
         self._broker = broker

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the program of `roleHook` after each change of the broker's role.
 
-The program moves something that leads clients to the master, such as a virtual address. It decides
-nothing: a broker that the address still leads to refuses what only the master may do. Therefore,
-role changes never wait for the program, and of several changes in quick succession it only sees the
-last one.
+The program moves what clients reach the master by, such as a virtual IP address. Safety does not
+depend on it: a broker that is no longer the master refuses what only the master may do. Therefore,
+role changes never wait for the program, and of several quick changes it gets only the last one.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ from cometmq.remoting.log import Log
 TIMEOUT_S: Final = 10.0
 RETRY_S: Final = 1.0
 STOPPED: Final = "stopped"
-"""The role in the last call, after which the broker serves no clients."""
+"""The role that is passed to the program in its last call, when the broker stops."""
 STOP_TIMEOUT_S: Final = 5.0
 _OUTPUT_MAX: Final = 500
 
@@ -36,11 +35,11 @@ def check_hook(program: str, *, setting: str) -> None:
 
 
 class RoleHook:
-    """Tells a program the current role, again and again until it succeeds."""
+    """Runs a program with the current role, and repeats this until the program succeeds."""
 
     def __init__(self, program: str, broker_name: str, first: RoleState, *, log: Log) -> None:
-        """`first` is the role at the start, which is also passed to the program: an earlier process
-        may have left the address here.
+        """`first` is the role at the start; the program also runs for it, because an earlier
+        process may have left the address on this host.
         """
         self._program = program
         self._broker_name = broker_name
@@ -80,8 +79,8 @@ class RoleHook:
     async def _call(self, role: str, epoch: int, timeout_s: float) -> str:
         """Run the program once; return why it failed, or an empty text.
 
-        Python's descriptors are not inherited anyway; without `close_fds`, the process is spawned
-        and not forked, which would copy the page tables of a large broker.
+        Without `close_fds`, Python spawns the process; a fork would copy the page tables of a large
+        broker. Python's own file descriptors are not inherited in either case.
         """
         try:
             process = await asyncio.create_subprocess_exec(

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this member has promised and seen, as it is on the disk (`cometmq.ha.state`)."""
+"""The state file of this member (`cometmq.ha.state`): its promise and what it has
+seen of the record.
+"""
 
 from functools import partial
 
@@ -20,6 +22,6 @@ class SavedState:
             await self.repair(state)
 
     async def repair(self, state: State) -> None:
-        """Save a state, even if it seems to be saved; raise OSError if that fails."""
+        """Save a state, even if it equals the last saved one; raise OSError if that fails."""
         await self._worker.submit(partial(self._file.save, state))
         self.state = state

@@ -29,7 +29,9 @@ class SlaveRole(Acting):
         return not is_connected or self._boottime_ms() - replica.heard_ms > within_ms
 
     def look_after_clients(self) -> None:
-        """Make consumers rebalance when the master falls silent: a hanging connection then ends."""
+        """Tell consumers to rebalance, once, when the master falls silent: a rebalance calls the
+        master, so a consumer closes a connection that hangs.
+        """
         heard_ms = self._replica.heard_ms
         quiet_ms = self._broker.settings.heard_within_mills // 2
         is_quiet = 0 < heard_ms < self._boottime_ms() - quiet_ms

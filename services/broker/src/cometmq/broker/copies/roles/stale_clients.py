@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Closes the connections of clients that have stayed with a former master.
 
-In a broker group with one address, the route does not change with the master, and neither does an
-open connection: its requests would be forwarded for as long as it lives. So the former master
-closes all connections of clients, each while no request of it is forwarded. The new master may not
-have the address yet at that time, so this is done three times. Our client changes its connection by
-itself, earlier, when it sees that a request was forwarded.
+In a broker group with one address (`groupAddress`), the route does not change with the master, so
+clients would keep their connections to the former master, which forwards their requests. The former
+master therefore closes all connections of clients, each while none of its requests is in progress.
+It does so three times, because a client may reconnect before the address has moved. CometMQ's
+client reconnects earlier by itself, when it sees that a request was forwarded.
 """
 
 from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
 
 AFTER_MS: Final = (3_000, 6_000, 12_000)
-"""When the connections are closed, after the end of a leadership."""
+"""Times after the end of a leadership at which the connections are closed."""
 
 
 class Client(Protocol):
@@ -27,7 +27,7 @@ class Client(Protocol):
 
 
 class StaleClients:
-    """The connections of clients at one broker, after it was the master."""
+    """Closes the connections of clients to a broker that was the master."""
 
     def __init__(
         self,

@@ -11,8 +11,6 @@ from cometmq.store.writing.write_state import Refusal
 
 
 class Watchdog:
-    """Watches over a member in its current role."""
-
     def __init__(
         self, broker: Broker, inbox: Inbox, current: CurrentRole, stale_clients: StaleClients
     ) -> None:
@@ -25,7 +23,9 @@ class Watchdog:
         self._dead_man = DeadMan(log=broker.log)
 
     def tick(self) -> None:
-        """Check everything; called every 100 ms."""
+        """Report a failed disk, check the lease and the copies, and close stale
+        clients; called every 100 ms.
+        """
         has_failed = self._broker.store.write_state.has(Refusal.SYNC_FAILED)
         if has_failed and not self._has_failed:
             self._has_failed = True
@@ -38,7 +38,9 @@ class Watchdog:
         self._watch_for_standstill()
 
     def _watch_for_standstill(self) -> None:
-        """Let the kernel end this process if it stands still while another copy can take over."""
+        """Arm the timer with which the kernel kills a master that stands still, as long as another
+        copy can take over; otherwise disarm it.
+        """
         after_ms, leading = self._broker.settings.frozen_master_mills, self._current.leading
         has_successor = leading is not None and leading.confirmation.has_successor()
         if after_ms and not self._is_leaving and has_successor:
@@ -47,7 +49,7 @@ class Watchdog:
             self._dead_man.disarm()
 
     def leave(self) -> None:
-        """Note that this broker is stopping, which may take longer than a standstill."""
+        """Disarm the timer for good, because this broker is stopping, which may take long."""
         self._is_leaving = True
         self._dead_man.disarm()
 

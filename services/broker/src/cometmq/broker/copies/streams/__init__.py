@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log on its way to and from other brokers."""
+"""The streams that carry the log to slaves and followers, and from the master."""

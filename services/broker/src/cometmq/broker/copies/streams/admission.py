@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which connections of members become followers of this master.
+"""Which connections to this master become followers.
 
-A connection counts among the strangers of the port, which are few and brief, until it has proven
-itself, if this broker has a key of the broker group, and its HELLO has been accepted.
+Until its HELLO is accepted, a connection counts among the unknown ones of the port, which are few
+and brief (`openings.py`). If this broker has a key of the broker group, a proof comes before HELLO.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class MemberAdmission:
             self.unproven(transport, address, UnfitLog(Unfit.UNPROVEN, text))
 
     def unproven(self, transport: asyncio.Transport, address: str, error: UnfitLog) -> None:
-        """Refuse a connection, and tell it nothing about this broker."""
+        """Refuse a connection whose proof failed, without revealing anything about this broker."""
         self.port.note_refused(address, error)
         texts = {
             Unfit.VERSION: str(error),

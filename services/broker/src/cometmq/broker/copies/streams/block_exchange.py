@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged blocks of the log, asked for and answered over the stream between two members.
+"""Repairs damaged blocks of the log with blocks of another member, over the stream between the two.
 
-Both sides of a stream may ask, if the other one has offered to answer in the handshake. Up to the
-confirm offset both logs have the same bytes, so a member whose block differs from its checksum asks
-for that block, and its store compares the answer with the checksum. The side that answers reads
-like a consumer: it compares its own bytes first, and sends nothing that is damaged.
+Up to the confirm offset both logs have the same bytes. A member whose block does not match its
+checksum requests that block, and its store compares the answer with the checksum. Either side of a
+stream may request blocks if the other side has offered in the handshake to answer. The answering
+side first checks its own bytes, and sends no damaged ones.
 
-A member asks one member at a time for one block, with pauses, and a second time only after a
-minute. A connection has at most one unanswered request in each direction.
+A member requests one block at a time from one member, with pauses. After a round through all
+damaged blocks it pauses for AGAIN_MS. A connection has at most one unanswered request in each
+direction.
 """
 
 import asyncio
@@ -27,24 +28,25 @@ from cometmq.store.message_store import MessageStore
 from cometmq.store.upkeep.block_repairs import Offer
 
 AGAIN_MS: Final = 60_000
-"""How long a member waits after it has asked for all damaged blocks, before it asks again."""
+"""How long a member waits, after it has requested all damaged blocks, before it begins again.
+"""
 
 SILENT_MS: Final = 5_000
-"""How long other members are not asked while one has not answered."""
+"""How long a member waits for an answer before it may send a request on another connection."""
 
 PAUSE_MS: Final = 50
 """Minimum interval between two answers."""
 
 
 class BlockTurn:
-    """Lets one connection of a broker at a time ask for a block."""
+    """Permits one connection of a broker at a time to request a block."""
 
     def __init__(self) -> None:
         self._owner: BlockExchange | None = None
         self._since_ms = 0
 
     def take(self, exchange: "BlockExchange", now_ms: int) -> bool:
-        """Return whether this connection may ask now."""
+        """Return whether this connection may send a request now; if so, it has the turn."""
         if self._owner is not None and now_ms - self._since_ms < SILENT_MS:
             return False
         self._owner, self._since_ms = exchange, now_ms
@@ -56,7 +58,7 @@ class BlockTurn:
 
 
 class BlockExchange:
-    """The blocks that one connection asks for and answers."""
+    """The requests and answers of one connection."""
 
     def __init__(
         self,
@@ -86,18 +88,20 @@ class BlockExchange:
         self._answered_s = 0.0
 
     def begin(self, transport: asyncio.Transport) -> None:
-        """Ask the other side, which has offered to answer, from now on."""
+        """Send requests from now on, because the other side has offered to answer."""
         self._transport = transport
 
     def close(self) -> None:
-        """Ask and answer no more."""
+        """Send no requests and answers from now on."""
         self._transport = None
         self._turn.end(self)
 
     # Asking
 
     def tick(self, end: int) -> None:
-        """Ask for the next damaged block before `end`, up to which both logs are the same."""
+        """Request the next damaged block if one is due; both logs have the same bytes before
+        `end`.
+        """
         transport, repairs = self._transport, self._store.upkeep.scrubber.repairs
         if transport is None or self._asked is not None or not self._store.commit_log.damage:
             return
@@ -124,7 +128,7 @@ class BlockExchange:
         self._after, self._has_ended, self._has_complained = 0, False, False
 
     def take_block(self, body: memoryview) -> None:
-        """Offer the answer to the store; raise RemoteProtocolError if it answers nothing."""
+        """Pass an answer to the store; raise RemoteProtocolError if it answers no request."""
         offset, data = frames.decode_block(body)
         asked = self._asked
         if asked is None or offset != asked.start or len(data) not in {0, asked.end - asked.start}:
@@ -152,7 +156,7 @@ class BlockExchange:
     # Answering
 
     def answer(self, transport: asyncio.Transport, body: memoryview) -> None:
-        """Send the bytes that the other side asks for, as soon as its connection accepts them.
+        """Send the bytes that the other side requests, as soon as the connection accepts them.
 
         Raise RemoteProtocolError if the previous request has not been answered yet.
         """

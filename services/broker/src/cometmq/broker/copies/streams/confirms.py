@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a follower is told about its master's progress; it also serves as a heartbeat."""
+"""Sends a follower its master's progress (`frames.Confirm`), which is also the heartbeat."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 
 
 class Confirms:
-    """The progress sent to one follower, alone or with records; none before `begin`."""
+    """Sends the progress to one follower, in a frame of its own or with records;
+    not before `begin`.
+    """
 
     def __init__(self, sender: "LogSender", transport: asyncio.Transport, pump: LogPump) -> None:
         self.sent_ms = sender.now_ms()
-        """The time in the last progress that was sent."""
+        """The time in the last sent CONFIRM frame."""
         self._sender = sender
         self._transport = transport
         self._pump = pump
@@ -27,7 +29,7 @@ class Confirms:
         self._is_fresh = False  # records have carried it since the last timer
 
     def begin(self, epoch: int) -> None:
-        """Send the progress of this epoch, now and from now on."""
+        """Send the first progress; the follower has connected to the master of this epoch."""
         self._epoch = epoch
         self.send()
 
@@ -43,7 +45,7 @@ class Confirms:
             self._transport.write(self._next())
 
     def send_late(self) -> bool:
-        """Send the progress, unless records have carried it since the last call; return whether it
+        """Send the progress unless it was sent with records since the last call; return whether it
         was sent.
         """
         was_fresh, self._is_fresh = self._is_fresh, False
@@ -52,7 +54,7 @@ class Confirms:
         return not was_fresh
 
     def resume(self) -> None:
-        """Send what the connection did not accept before."""
+        """Send the progress if the connection did not accept it before."""
         if self._is_unsent:
             self.send()
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history of this broker's log, which handshakes compare: in memory, and in a file that a
-worker writes.
+"""The history of this broker's log: the epochs in which it was written, and where each begins.
+
+Handshakes compare histories. The history is in memory, and in a file that a worker thread writes.
 """
 
 from functools import partial
@@ -31,9 +32,11 @@ class EpochLog:
         return LogExtent(log.min_offset, log.end, log.files.file_size, history)
 
     async def save(self, history: History) -> None:
-        """Replace the history, without the entries of bytes that the log has deleted.
+        """Save a history and make it the current one, without entries whose bytes
+        the log has deleted.
 
-        Raise OSError and keep the old one if it cannot be saved, HistoryUnsaved on a full disk.
+        If it cannot be saved, keep the old history and raise OSError; HistoryUnsaved if the disk is
+        full.
         """
         history = pruned(history, self._commit_log.min_offset)
         if history == self.history:

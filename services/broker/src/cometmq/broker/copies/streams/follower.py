@@ -31,8 +31,9 @@ PACE: Final = Pace(first_ms=50, max_ms=2_000, unknown_ms=100)
 TICK_INTERVAL_MS: Final = 100
 
 BRIEF_MS: Final = 3_000
-"""How long a master may be lost before a warning is logged. In a switchover, each follower loses
-its connection, and an attempt or two to connect may fail before it knows the next master.
+"""How long a follower may be without its master before a warning is logged. In a switchover, each
+follower loses its connection, and may fail to connect once or twice before it knows the next
+master.
 """
 
 
@@ -109,9 +110,10 @@ class Follower:
             self._note(error, where, is_brief=is_brief)
 
     def _is_brief(self, *, has_recovered: bool) -> bool:
-        """Return whether the outage is still brief.
+        """Return whether the current outage is shorter than BRIEF_MS.
 
-        A stream that lasted has ended the previous outage, so its loss begins a new one.
+        `has_recovered` means that the connection lasted for a while before it
+        ended, so a new outage begins.
         """
         now_ms = self.replica.now_ms()
         if self._lost_ms is None or has_recovered:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A follower's connection to this master: the handshake, then the log and the tables."""
+"""A follower's connection, at the master: the handshake, then the log and the
+tables, which are sent as they change.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class TableStream:
-    """The tables in one stream to a follower: all of them in pieces, then each change."""
+    """Sends the tables to one follower: first the complete tables in pieces, then each change."""
 
     def __init__(
         self,
@@ -62,14 +64,17 @@ class TableStream:
         self._turns = turns
         self._is_paused = is_paused
         self.sent = -1
-        """The last change sent to the follower, alone or within the tables; -1 if none was sent."""
+        """The number of the last change that the follower was sent, alone or as part of complete
+        tables; -1 if none.
+        """
         self._pieces: Iterator[tuple[str, bytes]] | None = None  # being sent, as of `_number`
         self._number = 0
 
     def send(self) -> bool:
-        """Write what the follower lacks; return whether to call again in a later turn.
+        """Write changes or one piece that the follower lacks; return whether to
+        call again in a later turn.
 
-        A piece takes up to 5 ms to encode, so it is all that is sent to any follower in a turn.
+        A piece takes up to 5 ms to encode, so in its turn nothing else is sent to any follower.
         """
         while not self._is_paused():
             if self._pieces is None:
@@ -198,7 +203,7 @@ class FollowerStream(ServedStream):
             welcome(b"")
 
     def _check_proven(self, identity: Identity) -> None:
-        """Raise UnfitLog if the connection was proven for another member."""
+        """Raise UnfitLog if HELLO names another member than the proof."""
         if self.proven is not None and self.proven.name != name_of(identity):
             raise UnfitLog(
                 Unfit.UNPROVEN,
@@ -219,7 +224,7 @@ class FollowerStream(ServedStream):
         self._transport.write(frames.encode_body(Kind.WELCOME, body))
 
     def _note_refused(self, refused: Refused) -> None:
-        """Log why the follower refused this master; note a later epoch that the refusal names."""
+        """Log why the follower refused this master; report the refusal's epoch to the member."""
         if refused.reason == Unfit.STOPPING and self.copy is not None and self.is_following:
             self._sender.replica.log.info("follower.left", slave=self.address)
             self._sender.reports.left(self.copy)
@@ -272,7 +277,7 @@ class FollowerStream(ServedStream):
     # Damaged blocks
 
     def ask(self) -> None:
-        """Ask the follower for the next damaged block that both have confirmed."""
+        """Request the next damaged block below the confirm offset from the follower."""
         self._blocks.tick(min(self._acked.offset, self._sender.confirmed))
 
     def _exchange(self, kind: Kind, body: memoryview) -> None:

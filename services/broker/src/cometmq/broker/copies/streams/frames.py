@@ -48,7 +48,7 @@ CHANGES_BYTES_MAX: Final = 16 << 20
 
 
 class Kind(IntEnum):
-    """The kinds of frames, with the sender and the body of each."""
+    """The kinds of frames; the text of each names its sender and its body."""
 
     HELLO = 1
     """Follower: `handshake.Hello` in JSON."""
@@ -61,23 +61,23 @@ class Kind(IntEnum):
     CONFIRM = 5
     """Master, when the confirm offset changes and as a heartbeat: `Confirm`."""
     CHANGES = 6
-    """Master: number of the change in this epoch, table -> change, as in the journal."""
+    """Master: number of the change in this epoch, and the changes by table, as in the journal."""
     TABLES = 7
-    """Master: number of the last change that a snapshot contains, table -> piece of it."""
+    """Master: number of the last change that the complete tables contain, and pieces by table."""
     TABLES_END = 8
-    """Master: the same number; all pieces of the snapshot were sent."""
+    """Master, after the last piece: the same number."""
     ACK = 9
     """Follower: `Report`."""
     CHALLENGE = 12
-    """First frame of the side that connects: `proving.Challenge` in JSON."""
+    """Connecting side, as its first frame: `proving.Challenge` in JSON."""
     PROOF = 13
-    """The other side: `proving.Proof` in JSON."""
+    """Accepting side: `proving.Proof` in JSON."""
     ANSWER = 14
-    """The side that connects: `proving.Answer` in JSON."""
+    """Connecting side: `proving.Answer` in JSON."""
     WANT_BLOCK = 15
-    """Either side, whose bytes are damaged there: physical offset and number of bytes."""
+    """Either side, if its block is damaged: `WantedBlock`, physical offset and number of bytes."""
     BLOCK = 16
-    """The other side: physical offset and these bytes of its log; no bytes if it cannot."""
+    """Either side, as the answer to WANT_BLOCK: `Block`, physical offset and bytes of its log."""
 
 
 BODY_BYTES_MAX: Final[Mapping[Kind, int]] = {
@@ -97,7 +97,7 @@ BODY_BYTES_MAX: Final[Mapping[Kind, int]] = {
     Kind.BLOCK: _NUMBER.size + BLOCK_BYTES_MAX,
 }
 UNPROVEN_BYTES_MAX: Final = 2 << 10
-"""Maximum size of a frame's body before the proof, also of REFUSED."""
+"""Maximum size of the body of any frame that is received before the proof."""
 
 
 _KINDS: Final = {kind.value: kind for kind in Kind}  # `Kind(number)` takes seven times as long
@@ -109,7 +109,7 @@ class Frame(NamedTuple):
 
 
 class Records(NamedTuple):
-    """A part of the log, written by the master of `epoch`."""
+    """Bytes of the log that were all written in `epoch`."""
 
     epoch: int
     offset: int
@@ -117,14 +117,14 @@ class Records(NamedTuple):
 
 
 class WantedBlock(NamedTuple):
-    """A range of the log, within one block, that the sender needs."""
+    """A range of the log, within one block, that is damaged in the sender's log."""
 
     offset: int
     size: int
 
 
 class Block(NamedTuple):
-    """Bytes of the log that the other side has asked for; none if the sender cannot give them."""
+    """Requested bytes of the sender's log; empty if the sender does not have them undamaged."""
 
     offset: int
     data: bytes
@@ -273,10 +273,10 @@ def _whole(kind: Kind, body: memoryview, size: int) -> memoryview:
 
 
 def first_frame(data: Buffer, *allowed: Kind) -> tuple[Frame, int] | None:
-    """Return the first frame of a connection that is not proven, and where it ends.
+    """Return the first frame of a connection that is not proven, and its end in `data`.
 
-    Return None if it is incomplete; raise RemoteProtocolError if it is not allowed. Nothing behind
-    it is looked at.
+    Return None if it is incomplete; raise RemoteProtocolError if it is not of an allowed kind. The
+    bytes after it are not examined.
     """
     view = memoryview(data)
     if len(view) < HEADER_BYTES:

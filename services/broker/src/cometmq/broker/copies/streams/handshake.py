@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The handshake of a follower with its master (pure).
 
-The follower sends its identity, its promise, the epoch that it wants to follow, and the extent of
-its log. The master answers with its own log's extent, and with the offset at which it will
-continue: the newest point that both logs have in common, verified by a digest of the bytes before
-it. Both sides compute the point. The side that finds a contradiction sends the reason and closes
-the connection; nothing is truncated before all checks have passed.
+The follower sends HELLO: its identity, its promise, the epoch that it wants to follow, and the
+extent of its log. The master answers with WELCOME: its own log's extent, the common point, and a
+digest of the bytes before it. The common point is the highest offset up to which both logs have the
+same history; there the follower truncates its log, and the master continues.
+
+Both sides compute the point. The side that finds a contradiction sends REFUSED and closes the
+connection. Nothing is truncated before all checks have passed.
 """
 
 import hashlib
@@ -22,7 +24,7 @@ from cometmq.remoting.types import Buffer
 from cometmq.store.log.damage import DamagedRange, clipped, merged
 
 DAMAGE_COUNT_MAX: Final = 16
-"""Damaged ranges that HELLO names: more than there are blocks in the compared bytes."""
+"""Maximum number of damaged ranges in HELLO; the compared bytes have fewer blocks."""
 
 DIGEST_BYTES_MAX: Final = 64 << 10
 """Maximum number of bytes compared before the common point."""
@@ -60,11 +62,11 @@ class Hello(msgspec.Struct, frozen=True, rename="camel"):
     tables.
     """
     damage: tuple[DamagedRange, ...] = ()
-    """The last damaged ranges of the follower's log, which are not compared in the handshake."""
+    """The last damaged ranges of the follower's log; the digest must not contain them."""
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """The digest of the bytes from `start` up to the common point; empty if there are none."""
+    """The digest of the bytes from `start` up to the common point; empty if there are no bytes."""
 
     start: int
     value: str = ""
@@ -86,14 +88,14 @@ class Refused(msgspec.Struct, frozen=True):
     """The reason why one side closes the connection."""
 
     reason: str
-    """A value of `Unfit`; a newer version may send others."""
+    """A value of `Unfit`; a newer version of CometMQ may send further values."""
     text: str
     epoch: int = 0
     """The highest epoch that the sender knows."""
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """A master's offer to its followers."""
+    """What a master offers to its followers: its identity, epoch and log."""
 
     identity: Identity
     epoch: int
@@ -152,9 +154,9 @@ def check_hello(hello: Hello, offer: Offer) -> None:
 
 
 def check_welcome(welcome: Welcome, hello: Hello) -> CommonPoint:
-    """Return where the follower's log is truncated; raise UnfitLog if it cannot follow.
+    """Return where to truncate the follower's log; raise UnfitLog if it cannot follow this master.
 
-    The caller checks the digest.
+    The digest is not checked here: call `check_digest`.
     """
     _check_place(hello.identity, welcome.identity)
     if welcome.epoch != hello.epoch or welcome.epoch < hello.promised:
@@ -182,9 +184,9 @@ def check_welcome(welcome: Welcome, hello: Hello) -> CommonPoint:
 
 
 def meeting_point(follower: LogExtent, master: LogExtent) -> CommonPoint:
-    """Return the common point; raise UnfitLog if the follower cannot continue from there.
+    """Return the common point; raise UnfitLog if the master's log does not reach back to it.
 
-    An empty log begins where the master's begins.
+    A follower whose log is empty begins where the master's log begins.
     """
     if not follower.end:
         return CommonPoint(master.first, ())
@@ -203,8 +205,8 @@ def meeting_point(follower: LogExtent, master: LogExtent) -> CommonPoint:
 
 
 def digest_start(point: int, *logs: LogExtent) -> int:
-    """Return where the comparison before a common point begins. Both logs have the compared bytes,
-    and the bytes lie in one file.
+    """Return where the compared bytes before a common point begin: both logs have them, in one
+    file, and there are at most DIGEST_BYTES_MAX.
     """
     if point <= 0:
         return 0
@@ -213,21 +215,21 @@ def digest_start(point: int, *logs: LogExtent) -> int:
 
 
 def intact_start(start: int, point: int, *damaged: Iterable[DamagedRange]) -> int:
-    """Return where the comparison begins if it must not contain damaged bytes."""
+    """Return where the compared bytes begin if damaged ranges are left out: `start` or higher."""
     found = clipped(merged(it for ranges in damaged for it in ranges), start, point)
     return found[-1].end if found else start
 
 
 def digest(data: Buffer) -> str:
-    """Return the digest of bytes of the log; an empty one if there are no bytes."""
+    """Return the digest of bytes of the log; an empty text if there are no bytes."""
     return hashlib.blake2b(data, digest_size=16).hexdigest() if data else ""
 
 
 def check_digest(welcome: Welcome, hello: Hello, data: Buffer) -> None:
     """Raise UnfitLog if the follower's bytes before the common point differ from the master's.
 
-    Neither side is repaired: the bytes have no checksum yet, so either copy may be the right one,
-    and the follower counts as in sync until the record says otherwise.
+    Neither log is changed. The last bytes have no checksum yet, so either copy may be the right
+    one, and the follower remains in sync until the record says otherwise.
     """
     if digest(data) != welcome.digest.value:
         raise UnfitLog(

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A follower's connection to its master, once it is open.
+"""The connection to the master, at the follower.
 
-During the handshake it only forwards the master's answer. `begin` starts the stream: all data that
-arrives in one turn of the loop is appended with one write and acknowledged with one report. The
-entry of a new epoch is saved before any of its bytes are appended or acknowledged; until then
-nothing is read from the connection.
+During the handshake it only passes on the master's answer. `begin` starts the stream: all data that
+arrives in one turn of the loop is appended with one write and acknowledged with one report. Before
+bytes of a new epoch are appended or acknowledged, the history with the new epoch is saved; until
+then nothing is read from the connection.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from cometmq.ha.epochs import History
 from cometmq.remoting.errors import CometError, RemoteProtocolError
 
 REPORT_MS: Final = 200
-"""Interval of reports while nothing changes; they repeat the master's time."""
+"""Interval of reports while nothing changes."""
 
 REPORT_BEHIND_MS: Final = 10
-"""Minimum interval of reports while the follower is catching up. No send waits for them then, but
-each one costs the master a turn of its loop.
+"""Minimum interval of reports while the follower is catching up. No send waits for reports then,
+and each one costs the master a turn of its loop.
 """
 
 SILENT_MS: Final = 5_000
@@ -127,7 +127,7 @@ class MasterStream(MasterConnection):
             self._blocks.begin(self._transport)
 
     def _work(self) -> None:
-        """Process the frames that have arrived, up to one that needs an epoch to be saved first."""
+        """Process the waiting frames; stop at one whose epoch must be saved first."""
         confirm = self._confirm
         try:
             while self._waiting and not self._is_saving:
@@ -165,7 +165,7 @@ class MasterStream(MasterConnection):
             self._answer(kind, body)
 
     def _answer(self, kind: Kind, body: memoryview) -> None:
-        """Handle the master's answer to the `Hello`; raise MasterRefused if it refuses."""
+        """Handle the master's answer to HELLO; raise MasterRefused if it is REFUSED."""
         if kind is Kind.WELCOME and not self.welcome.done():
             self.welcome.set_result(decode_handshake(body, Welcome))
         elif kind is Kind.REFUSED:
@@ -189,7 +189,7 @@ class MasterStream(MasterConnection):
             self._replica.heard(self._confirm, count)
 
     def _reach(self, log: ReceivedLog) -> None:
-        """Save the entry of the epoch that begins here."""
+        """Save the history with the epoch that begins at the end of the received log."""
         self._append()
         history = log.next_history()
         self._is_saving = True
@@ -216,8 +216,8 @@ class MasterStream(MasterConnection):
         self._read_on()
 
     def _pause_if_crowded(self) -> None:
-        """Stop reading if checkpoints cannot keep up with the master, because entries take memory
-        until they are saved.
+        """Stop reading while checkpoints cannot keep up with the master: the queue entries of
+        received records take memory until they are saved.
         """
         if self._replica.driver.store.upkeep.catch_up.is_crowded and not self.is_waiting_for_disk:
             self.is_waiting_for_disk = True
@@ -232,7 +232,9 @@ class MasterStream(MasterConnection):
             self._read_on()
 
     def _read_on(self) -> None:
-        """Read again unless a reason to wait is left; the pause was no silence of the master."""
+        """Read again unless there is still a reason to wait; restart the
+        measurement of the master's silence.
+        """
         is_waiting = self._is_saving or self.is_waiting_for_disk
         if self._transport is not None and not is_waiting and not self.ended.done():
             self._heard_ms = self._now_ms()

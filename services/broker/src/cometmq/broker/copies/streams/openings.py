@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to haListenPort that have not shown yet what they are.
+"""Connections to haListenPort that have not yet shown to be those of a member or a
+slave (openings).
 
-Anyone may open them, so they are few, brief and small, and strangers cannot crowd out members and
-slaves: if there are too many, one is closed of the host that has the most of them, the oldest first
-and hosts of known slaves last. A member is proven within a few round trips, so it is never the
-oldest for long.
+Any program may open them, so their number, duration and received bytes are bounded. To keep
+strangers from crowding out members and slaves, one is closed when there are too many: the oldest of
+the host that has the most, hosts of known slaves last. A member proves itself within a few round
+trips, so its opening is not the oldest for long.
 """
 
 import asyncio
@@ -24,12 +25,10 @@ OPENING_BYTES: Final = 8
 assert OPENING_BYTES == REPORT_BYTES == frames.OPENING_BYTES
 
 COUNT_MAX: Final = 256
-"""Maximum number of connections without a proof or a first report. The loop may accept 100 of them
-before it reads from any.
-"""
+"""Maximum number of openings. The loop may accept 100 connections before it reads from any."""
 
 PLAIN_COUNT_MAX: Final = 32
-"""Maximum number among them that may send HELLO without a proof, which takes up to 1 MiB."""
+"""Maximum number of openings that may send HELLO without a proof; a HELLO takes up to 1 MiB."""
 
 MEMBER_MS: Final = 5_000
 """How long a member may take to prove itself and to send HELLO."""
@@ -37,16 +36,16 @@ MEMBER_MS: Final = 5_000
 
 @dataclass(slots=True, eq=False)
 class Opening:
-    """An open connection of an unknown program."""
+    """One open connection of an unknown program."""
 
     host: str
     opened_ms: int
     number: int
     is_known: bool
     is_member: bool = False
-    """The first bytes are those of a broker group's stream."""
+    """Whether its first bytes are those of a broker group's stream."""
     is_plain: bool = False
-    """It may send HELLO without a proof."""
+    """Whether it may send HELLO without a proof."""
 
 
 class Openings:
@@ -62,7 +61,7 @@ class Openings:
     def add(
         self, transport: asyncio.Transport, host: str, now_ms: int, *, is_known: bool
     ) -> Opening:
-        """Note a new connection, and close another one if there are too many."""
+        """Note a new connection; if there are too many, close one, as the module says."""
         self._number += 1
         opening = Opening(host, now_ms, self._number, is_known)
         self._openings[transport] = opening
@@ -85,9 +84,10 @@ class Openings:
         self._openings.pop(transport, None)
 
     def expire(self, now_ms: int, *, silent_ms: int) -> list[str]:
-        """Close connections that take too long; return the hosts of those that sent nothing.
+        """Close connections that take too long; return the hosts of those that did
+        not send the opening of a member.
 
-        A Java slave may be silent for 5 s before its first report.
+        `silent_ms` is their bound: a Java slave may be silent for 5 s before its first report.
         """
         silent: list[str] = []
         for transport, opening in tuple(self._openings.items()):
@@ -153,7 +153,7 @@ class FirstBytes(asyncio.Protocol):
         self.transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on, if `pause` was called and the connection is still open."""
+        """Read again, if `pause` was called and the connection is still open."""
         if not self.transport.is_closing() and not self.transport.is_reading():
             self.transport.resume_reading()
 

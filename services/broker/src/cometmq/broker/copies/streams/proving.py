@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proof that comes before anything else on a connection between members of a broker group.
+"""The proof with which a connection between members of a broker group begins: both sides show that
+they know the group's key (`cometmq.ha.group_key`).
 
-The member that connects opens version 2 of the stream and sends CHALLENGE; the other one answers
-with PROOF, the first one with ANSWER (`cometmq.ha.group_key`). Only then do HELLO and its
-refusal follow, and only then does either side believe, reveal or change anything. A REFUSED frame
-before the proof is a text for the log.
+The connecting member opens version 2 of the stream and sends CHALLENGE, the accepting one answers
+with PROOF, and the connecting one with ANSWER. HELLO follows only then. Before, neither side
+trusts, reveals or changes anything; a REFUSED frame before the proof is only logged.
 
-Members with a key and `groupKeyRequired=false` also connect to, and accept, members without one:
+Members with a key and `groupKeyRequired=false` also connect to, and accept, members without a key:
 they fall back to version 1 when the other side cannot prove itself.
 """
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from cometmq.broker.copies.streams.admission import MemberAdmission
 
 REFUSED_CHARS_MAX: Final = 200
-"""Characters of a refusal before the proof that are logged."""
+"""Maximum number of characters logged of a REFUSED frame before the proof."""
 
 UNPROVABLE: Final = frozenset({Unfit.VERSION.value, Unfit.UNPROVEN.value})
 """Reasons with which a member without a key refuses the proof."""
 
 
 class Challenge(msgspec.Struct, frozen=True):
-    """The first pass: what the connection is for, and who opens it."""
+    """The first message: the purpose of the connection, and the name of the connecting member."""
 
     purpose: Purpose
     initiator: str
@@ -45,7 +45,7 @@ class Challenge(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """The second pass."""
+    """The second message, from the accepting member."""
 
     responder: str
     nonce: bytes
@@ -53,7 +53,7 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The third pass."""
+    """The third message, from the connecting member."""
 
     mac: bytes
 
@@ -69,11 +69,11 @@ class Proven(msgspec.Struct, frozen=True):
 
 
 class Proving(msgspec.Struct, frozen=True, kw_only=True):
-    """This member's side of proofs."""
+    """What this member needs for proofs: its identity, its keys, and whether it requires proofs."""
 
     identity: Identity
     keys: Callable[[], Keys]
-    """The current keys; without any, this member neither proves itself nor asks for proofs."""
+    """The current keys; without keys, this member neither proves itself nor requires proofs."""
     is_required: bool = True
     """Whether a member with keys accepts only members that prove themselves."""
     shown: str = "groupKeyFile"
@@ -81,7 +81,7 @@ class Proving(msgspec.Struct, frozen=True, kw_only=True):
     new_nonce: Callable[[int], bytes] = secrets.token_bytes
 
     def name(self, ordinal: int | None = None) -> str:
-        """Return the name of this member, or of another member, in proofs."""
+        """Return the name that stands for this member in proofs, or for the member `ordinal`."""
         mine = self.identity
         number = mine.copy.ordinal if ordinal is None else ordinal
         return f"{mine.cluster}/{mine.group}/{number}"
@@ -98,7 +98,7 @@ def name_of(identity: Identity) -> str:
 
 
 class ProofDeclined(CometError):
-    """The other member ended the connection before it proved itself; changes nothing."""
+    """The other side ended the connection before it proved itself."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -106,10 +106,10 @@ class ProofDeclined(CometError):
 
 
 class ProofInitiator(asyncio.Protocol):
-    """Proves this member to the one it connects to, then starts the stream."""
+    """The connecting member's side of a proof; afterwards it starts the stream."""
 
     def __init__(self, proving: Proving, ordinal: int, stream: MasterConnection) -> None:
-        """`ordinal` is the broker that is wanted."""
+        """`ordinal` is the id of the broker that has to prove itself."""
         self._proving = proving
         self._stream = stream
         self._pass = Initiator(
@@ -174,10 +174,10 @@ class ProofInitiator(asyncio.Protocol):
 
 
 class Attempt(NamedTuple):
-    """How to connect this time."""
+    """How to begin one connection: with a proof or without."""
 
     opening: bytes
-    """What the stream sends first; empty if the proof precedes it."""
+    """The bytes that the stream sends before HELLO; empty if a proof precedes the stream."""
     protocol: Callable[[MasterConnection], asyncio.Protocol]
     """Returns the protocol of the connection that carries a stream."""
 
@@ -185,8 +185,8 @@ class Attempt(NamedTuple):
 class Attempts:
     """Decides for each connection whether it begins with a proof.
 
-    Without keys, none does. With keys, each does, unless unproven members are admitted and the
-    other side has just declared that it cannot prove itself.
+    Without keys, none does. With keys, each one does, with one exception: if unproven members are
+    admitted and the other side has just declined a proof, the next connection begins without.
     """
 
     def __init__(self, proving: Proving) -> None:
@@ -202,7 +202,9 @@ class Attempts:
         return Attempt(b"", lambda stream: ProofInitiator(proving, ordinal, stream))
 
     def declined(self, error: ProofDeclined) -> CometError:
-        """Return what to report about a connection that the other side ended before the proof."""
+        """Return the error to report for a declined proof; note if the next
+        connection may do without.
+        """
         if error.is_unprovable and self._proving.admits_unproven:
             self._is_declined = True
             return ConnectionLost(f"the other side cannot prove itself and is trusted: {error}")
@@ -212,7 +214,7 @@ class Attempts:
 
 
 class ProofResponder(asyncio.Protocol):
-    """Lets a member that has connected prove itself."""
+    """The accepting member's side of a proof."""
 
     def __init__(
         self, admission: "MemberAdmission", transport: asyncio.Transport, address: str
@@ -286,7 +288,7 @@ def send_refusal(transport: asyncio.Transport, reason: Unfit, text: str) -> None
 
 
 def printable(text: str) -> str:
-    """Return the part of a stranger's text that may be logged."""
+    """Return the text of an unproven peer, cut and made printable for the log."""
     return "".join(char if char.isprintable() else "?" for char in text[:REFUSED_CHARS_MAX])
 
 

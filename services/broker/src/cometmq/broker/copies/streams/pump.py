@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends slices of the log on one connection, as fast as its socket and the rate limit allow.
 
-Each slice takes one turn of the loop, so that other connections get their turns in between, and all
-receivers of a broker share what may be sent in one turn (`SendTurns`). Slices that are not in the
-page cache are read on a thread. A slow receiver costs the memory of one slice.
+A connection sends at most one slice per turn of the loop, and all receivers of a broker share what
+may be sent in one turn (`SendTurns`). Slices that are not in the page cache are read on a thread. A
+slow receiver costs the memory of one slice.
 """
 
 import asyncio
@@ -20,28 +20,28 @@ from cometmq.store.errors import DiskError
 from cometmq.store.log.commit_log import LogView
 
 SLICE_BYTES: Final = 256 << 10
-"""Bytes read and sent per receiver in one turn of the loop.
+"""Maximum size of a slice.
 
-This takes about 0.1 ms, and up to 4 ms in RocketMQ's stream, in which the headers of all records
-are read to find where to cut.
+Sending one takes about 0.1 ms. In RocketMQ's stream it takes up to 4 ms, because the headers of all
+records are read to find where to cut.
 """
 
 TURN_BYTES: Final = 2 * SLICE_BYTES
-"""Bytes sent to all receivers in one turn of the loop; the last slice may exceed them.
+"""Bytes that may be sent to all receivers in one turn of the loop; the last slice may exceed this.
 
-A piece of a table counts as this many, because encoding one takes up to 5 ms.
+A piece of a table counts as this many bytes, because encoding it takes up to 5 ms.
 """
 
 SENT_BYTES_MIN: Final = 8 << 10
-"""A smaller slice counts as one of this size, because the call itself takes that long."""
+"""A smaller slice counts as this many bytes, because the call itself takes as long."""
 
 LINGER_S: Final = 1.0
 
 UNSENT_BYTES_MAX: Final = 1 << 20
-"""Bytes that the socket has not accepted; above this limit the receiver waits."""
+"""Above this many bytes that its socket has not accepted yet, nothing is sent to a receiver."""
 
 BURST_MS: Final = 100
-"""The burst allowed after a pause, given as the time that it takes to send at the full rate."""
+"""After a pause, a burst of this duration at the full rate may be sent at once."""
 
 
 class RateLimit:
@@ -54,7 +54,7 @@ class RateLimit:
         self._last_ms: int | None = None
 
     def wait_ms(self, now_ms: int, bytes_per_s: int) -> int:
-        """Return how long to wait before sending the next bytes; 0 if they may be sent now."""
+        """Return how long to wait before bytes may be sent; 0 if they may be sent now."""
         if not bytes_per_s:
             return 0
         burst = bytes_per_s * BURST_MS / 1000
@@ -67,12 +67,14 @@ class RateLimit:
         return 1 + int(-self._bytes_left * 1000 / bytes_per_s)
 
     def spend(self, count: int) -> None:
-        """Count bytes that were sent; they may exceed the remaining allowance."""
+        """Count sent bytes. They may exceed what the limit allows; the next wait is then longer."""
         self._bytes_left -= count
 
 
 class SendTurns:
-    """Limits what all connections send in one turn of the loop; the others wait in a queue."""
+    """Limits what all connections together send in one turn of the loop; when the limit is reached,
+    a connection waits in a queue for a later turn.
+    """
 
     def __init__(self) -> None:
         self._left = TURN_BYTES
@@ -81,17 +83,17 @@ class SendTurns:
 
     @property
     def is_over(self) -> bool:
-        """Whether a connection that wants to send must call `later`."""
+        """Whether this turn's limit is reached, so that a connection must call `later` to send."""
         return self._left <= 0
 
     def spend(self, count: int) -> None:
-        """Count bytes that were read to be sent in this turn."""
+        """Count bytes that a connection has read or sent in this turn."""
         self._left -= max(count, SENT_BYTES_MIN)
         self._schedule()
 
     def later(self, send: Callable[[], None]) -> None:
-        """Call `send` in a later turn, after those that wait already and before anything else is
-        sent in that turn.
+        """Call `send` at the beginning of a later turn; waiting calls are made in order of
+        arrival.
         """
         self._waiting.append(send)
         self._schedule()
@@ -108,7 +110,7 @@ class SendTurns:
                 if self._left <= 0:
                     break
                 self._waiting.popleft()()
-        finally:  # one that fails does not end the others
+        finally:  # a call that fails must not lose the calls after it
             if self._waiting:
                 self._schedule()
 
@@ -129,11 +131,9 @@ class LogPump:
         bytes_per_s: Callable[[], int],
         now_ms: Callable[[], int],
     ) -> None:
-        """`place` returns the offset and the size of the next slice, or None if there is nothing to
-        send.
-
-        `send` gets the slice and returns how much of it was sent. `failed` must close the
-        connection.
+        """`place` returns the offset and the size of the next slice, None if there is nothing to
+        send. `send` sends a slice and returns how many of its bytes it has sent. `failed` must
+        close the connection.
         """
         self._transport = transport
         self._view = view
@@ -187,7 +187,7 @@ class LogPump:
 
     def _pass_on(self, data: Buffer) -> None:
         self._rate.spend(self._send(data))
-        self._turns.spend(len(data))  # all of them were searched for records, if not sent
+        self._turns.spend(len(data))  # RocketMQ's stream searches all of them for records
         if not self._is_scheduled and self._place() is not None:
             # Other connections have their turn before the next slice.
             self._wake_later()
@@ -243,7 +243,9 @@ class LogPump:
         done: Callable[[Buffer], None],
         data: Buffer,
     ) -> None:
-        """Pass on a whole slice; a slave must not get bytes that changed on this broker's disk."""
+        """Pass a slice to `done` if it is complete; otherwise the log is damaged there, and the
+        connection fails.
+        """
         if len(data) == count:
             done(data)
         elif view.is_damaged(offset, count):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of a master as it arrives: whole records are appended, each in the epoch that it has."""
+"""Appends the records that arrive from a master: only whole ones, and none before
+its epoch is saved.
+"""
 
 from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.handshake import Welcome
@@ -12,7 +14,7 @@ from cometmq.remoting.types import Buffer
 
 
 class ReceivedLog:
-    """The log that one connection receives, from the common point on."""
+    """The part of the log that one connection receives, from the common point on."""
 
     def __init__(self, replica: MemberReplica, welcome: Welcome) -> None:
         self._replica = replica
@@ -29,17 +31,17 @@ class ReceivedLog:
 
     @property
     def end(self) -> int:
-        """The end of the last whole record; an empty log may begin with a later file."""
+        """The end of the last whole record that was received."""
         return self._records.end - self._records.held_bytes
 
     def find_next_start(self) -> None:
-        """Expect the next epoch; call this when the entry of an epoch was saved."""
+        """Look up where the next epoch of the master begins; call this when an epoch was saved."""
         newest = last_epoch(self._replica.epochs.history)
         later = [entry.start for entry in self._master_history if entry.epoch > newest]
         self._next_start = min(later, default=None)
 
     def take(self, records: frames.Records) -> bool:
-        """Keep records for `append`; return whether an epoch begins at their end."""
+        """Keep records for `append`; return whether the next epoch begins at their end."""
         start = self._records.end + sum(map(len, self._pieces))
         end = records.offset + len(records.data)
         epoch = last_epoch(self._replica.epochs.history)
@@ -65,7 +67,7 @@ class ReceivedLog:
         return len(whole)
 
     def next_history(self) -> History:
-        """Return the history with the entry of the epoch that begins here."""
+        """Return the history with the next epoch, which begins at `end`."""
         end = self._records.end
         if self._records.held_bytes:
             raise UnfitLog(Unfit.NOT_A_RECORD, f"epoch begins at {end}, inside a record")

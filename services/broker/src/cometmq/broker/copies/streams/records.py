@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Record boundaries in a stream of log bytes (pure).
 
-RocketMQ's stream cuts the log anywhere. A log that ends inside a record is indistinguishable from a
-log that has diverged, so a CometMQ slave appends only whole records, and a CometMQ master ends its
-transfers at record boundaries. The header of each record contains its physical offset, so following
-the headers also proves that the bytes are written where they belong.
+A RocketMQ master cuts the log anywhere to send it. But a log that ends inside a record cannot be
+told from a log that has diverged, so a CometMQ slave appends only whole records, and a CometMQ
+master ends its transfers at record boundaries. The header of each record contains its physical
+offset, so reading one header after another also shows that the bytes belong at this offset.
 """
 
 import struct
@@ -29,7 +29,7 @@ HEAD_BYTES: Final = _HEAD.size
 
 
 class Cut(NamedTuple):
-    """The point at which a piece of the log may be cut."""
+    """How much of a piece of the log is whole records."""
 
     whole_bytes: int  # of the records at its beginning
     next_size: int  # of the record after them; 0 if its header is incomplete
@@ -75,8 +75,8 @@ def is_border(head: Buffer, offset: int, file_size: int) -> bool:
 
 
 FollowHeaders: TypeAlias = Callable[[bytes, int, int, int], tuple[int, int] | None]
-"""Takes the arguments of `whole_records`; returns the fields of a `Cut`, or None if they are
-unknown.
+"""A native `whole_records`: takes the same arguments, returns the fields of a
+`Cut`, or None if Python must decide.
 """
 
 
@@ -95,7 +95,7 @@ class RecordStream:
     ) -> None:
         """Expect bytes from offset `end`; buffer at most one record of `record_bytes_max`.
 
-        `follow` replaces `whole_records`, which is used only when `follow` returns None.
+        `follow` is tried first; if it returns None, `whole_records` decides.
         """
         self._follow = follow
         self.end = end  # of everything received, records and their beginnings

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This broker's copy of the log and tables: a master sends it, a follower receives it.
+"""This broker's copy of the log and the tables, in a broker group: what follower and master share.
 
-After a handshake, the part of the log that the master lacks is saved to a file and cut off, and the
-remaining history is saved. Readers see only what the master has confirmed.
+After a handshake, the end of the follower's log that the master lacks is saved to a file and cut
+off, and the remaining history is saved. Readers see only what the master has confirmed.
 """
 
 import asyncio
@@ -32,27 +32,27 @@ from cometmq.store.errors import StoreError
 from cometmq.store.log.commit_log import CommitLog, LogView
 
 FINISH_TIMEOUT_S: Final = 600.0
-"""How long a stop waits for a truncation, whose syncs end even if the disk fails."""
+"""How long a stop waits for a truncation in progress."""
 
 
 class MasterEvents(Protocol):
     """The events that a follower reports; implemented by the broker's member."""
 
     def epoch_seen(self, epoch: int) -> None:
-        """Handle a later epoch, named by a master or a former master."""
+        """Handle a later epoch that a master or former master has named."""
 
     def store_failed(self, error: Exception) -> None:
         """Handle a failure to write the store or a file of the broker group."""
 
 
 class LogUnreadable(CometError):
-    """This broker's log cannot be read during a handshake. Nothing was changed, so the follower
-    retries.
+    """This broker's log cannot be read during a handshake; the log is unchanged, so
+    a retry is safe.
     """
 
 
 class MemberReplica:
-    """The copy and its progress; a new epoch begins with `begin`."""
+    """The copy and its progress; call `begin` to follow the master of a new epoch."""
 
     def __init__(  # noqa: PLR0913  # the collaborators, each by name
         self,
@@ -93,12 +93,14 @@ class MemberReplica:
         return self.driver.store.commit_log
 
     def may_read(self) -> bool:
-        """Return whether a slave may serve reads: all that readers can see must be confirmed."""
+        """Return whether a slave may serve reads, because everything that readers see is
+        confirmed.
+        """
         is_bounded = self._has_heard and self.commit_log.confirm_offset <= self.confirmed
         return is_bounded and not self._is_preparing
 
     def begin(self) -> None:
-        """Show readers no further records until the master of a new epoch confirms them."""
+        """Show readers no further records until the master of the new epoch confirms them."""
         self.confirmed = 0
         self._has_heard = False
         self.driver.store.publisher.confirm(0)
@@ -110,15 +112,17 @@ class MemberReplica:
         return open_header_follower(self.settings(), self.log)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work that `finish` waits for."""
+        """Run work that must not be cancelled; `finish` waits for it."""
         self._finishing.spawn(work, name="save-epoch")
 
     async def finish(self) -> None:
-        """Wait for the work that is not cancelled."""
+        """Wait for the work started by `spawn`, at most FINISH_TIMEOUT_S."""
         await self._finishing.drain(FINISH_TIMEOUT_S)
 
     def heard(self, confirm: Confirm, received_bytes: int) -> None:
-        """Note the master's progress; its epoch is 0 until the master's first report."""
+        """Note the master's progress. Its epoch is 0 in heartbeats before the first confirm
+        offset.
+        """
         self.heard_ms = self.now_ms()
         self._has_heard = confirm.epoch > 0
         self.confirmed = max(self.confirmed, confirm.confirmed)
@@ -133,7 +137,9 @@ class MemberReplica:
         self.events.store_failed(error)
 
     async def prepare(self, stream: MasterConnection, hello: Hello, welcome: Welcome) -> None:
-        """Truncate the log to the common point and save its history, even if cancelled."""
+        """Truncate the log to the common point and save the remaining history; a cancellation of
+        the caller does not stop this.
+        """
         prepared = asyncio.get_running_loop().create_future()
         self.spawn(self._prepare(stream, hello, welcome, prepared))
         await prepared
@@ -179,9 +185,7 @@ class MemberReplica:
         await self.epochs.save(history)
 
     async def _keep_tail(self, offset: int) -> None:
-        """Save the part of the log that will be cut off; if that fails, the broker follows
-        nevertheless.
-        """
+        """Save the part of the log that will be cut off; if that fails, log it and continue."""
         view, epoch = self.commit_log.raw_view(), last_epoch(self.epochs.history)
         facts = {"offset": offset, "end": view.end, "last_epoch": epoch}
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a master's port reports about its followers."""
+"""The reports of followers, as a master's streams pass them to its leadership."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -14,15 +14,15 @@ class Heard(NamedTuple):
 
     ack: Ack
     sent_ms: int
-    """When the master sent the last message that the follower had received, by `now_ms`.
+    """When the master sent the last CONFIRM that the follower had received, by `now_ms`.
 
-    At that time the follower had certainly promised no later epoch, however long its report took;
-    use this as the time at which the follower was heard (`cometmq.ha.fencing.Heard`).
+    When that was sent, the follower had certainly promised no later epoch, however long its report
+    took. So this is the time at which the follower was heard (`cometmq.ha.fencing.Heard`).
     """
 
 
 class Reports(Protocol):
-    """What a master learns from its followers."""
+    """Receives the followers' reports; implemented by `Confirmation`."""
 
     def heard(self, reports: Sequence[Heard]) -> None:
         """Apply the latest report of each follower that reported; called once per turn.
@@ -31,11 +31,13 @@ class Reports(Protocol):
         """
 
     def left(self, copy: Copy) -> None:
-        """Handle a follower's notice that it is stopping; it sends no report until it is back."""
+        """Handle a follower's notice that it is stopping: no report follows until it has
+        restarted.
+        """
 
 
 class ReportBatch:
-    """Passes all reports of one turn of the loop to the leader together."""
+    """Collects the reports of one turn of the loop, and passes them to the leadership together."""
 
     def __init__(self) -> None:
         self._told: Reports | None = None
@@ -43,11 +45,11 @@ class ReportBatch:
         self._pass_later = OncePerTurn(self._pass)
 
     def begin(self, told: Reports) -> None:
-        """Pass the reports to `told` from now on, instead of the leader before."""
+        """Pass the reports to `told` from now on, a new leadership."""
         self._told = told
 
     def end(self) -> None:
-        """Drop the reports that were not passed on, and all later ones."""
+        """Drop the collected reports, and all later ones."""
         self._told = None
         self._reports.clear()
 
@@ -57,8 +59,8 @@ class ReportBatch:
         self._pass_later()
 
     def left(self, copy: Copy) -> None:
-        """Report that a follower is stopping; drop its last report, which would claim that it is
-        running.
+        """Pass on that a follower is stopping, at once; drop its collected report,
+        which would say that it is running.
         """
         self._reports.pop(copy, None)
         if self._told is not None:

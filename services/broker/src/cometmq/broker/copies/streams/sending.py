@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The master's side of the stream between members of a broker group, and its port.
+"""The master's side of the stream between members of a broker group: all its followers.
 
 Each follower has a connection, which begins with the handshake. After its first report the follower
 receives the tables and the log as they change; bytes are sent before they are confirmed. All
-reports of one turn of the loop are passed to the leader together. A new confirm offset is sent with
-the next records; if there are none, it is sent a few milliseconds later.
+reports of one turn of the loop are passed to the leadership together. A new confirm offset is sent
+with the next records; if there are none, it is sent after CONFIRM_DELAY_MS.
 """
 
 import asyncio
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from cometmq.broker.copies.streams.serving import LogServer
 
 HEARTBEAT_MS: Final = 500
-"""Maximum interval between heartbeats: a third of the default of `heardWithinMills`. If the setting
-is lower, the interval is a third of the setting.
+"""Longest interval between heartbeats. The interval is a third of
+`heardWithinMills` if that is less.
 """
 
 SILENT_MS: Final = 5_000
 """A connection that is silent for this long is closed."""
 
 CONFIRM_DELAY_MS: Final = 5
-"""How long a new confirm offset waits for records that it can be sent with. The offset only
-determines what readers of a slave see. Sent separately, it would wake each follower a second time
-for every batch. Records carry at most one within this time.
+"""How long a new confirm offset waits for records that it can be sent with. Sent separately, it
+would wake each follower a second time for every batch, and only the readers of a slave need it.
+Within this time, at most one is sent with records.
 """
 
 
@@ -66,8 +66,9 @@ class LogSender:
         self.wake_later = OncePerTurn(self.wake)
 
     def lead(self, epoch: int, *, confirmed: int, reports: Reports) -> None:
-        """Accept followers of this epoch and pass on their `reports`; the history (`EpochLog`)
-        already has its entry.
+        """Accept followers of this epoch, and pass their reports to `reports`.
+
+        The epoch must already be in the history (`EpochLog`).
         """
         self.stop()
         self.reports.begin(reports)
@@ -130,13 +131,17 @@ class LogSender:
                 stream.ask()
 
     def offer(self) -> Offer:
-        """Return what this master offers; raise UnfitLog if this broker is not a master."""
+        """Return this master's side of the handshake; raise UnfitLog if this broker
+        is not a master.
+        """
         if not self.epoch:
             raise UnfitLog(Unfit.NOT_MASTER, "this broker is not the master now")
         return Offer(self.identity, self.epoch, self.replica.epochs.extent())
 
     def replace(self, newcomer: FollowerStream, copy: Copy) -> None:
-        """Close the same broker's earlier connection; raise UnfitLog if two stores claim one id."""
+        """Close an earlier connection of the same broker; raise UnfitLog if that connection is
+        alive and is of another store, because two brokers then have one id.
+        """
         for stream in tuple(self._streams):
             if stream is newcomer or stream.copy is None or stream.copy.ordinal != copy.ordinal:
                 continue

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection on which a master sends its log; a subclass is the codec of a stream."""
+"""A connection on which a master sends its log: the base of RocketMQ's stream and
+the group's stream.
+"""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -45,7 +47,7 @@ class ServedStream(ABC, asyncio.Protocol):
 
     @abstractmethod
     def _take(self, data: bytes) -> None:
-        """Process data; raise RemoteProtocolError or UnfitLog to refuse the peer."""
+        """Process received data; raise RemoteProtocolError or UnfitLog to refuse the peer."""
 
     @abstractmethod
     def _place(self) -> tuple[int, int] | None:
@@ -65,7 +67,7 @@ class ServedStream(ABC, asyncio.Protocol):
 
     @abstractmethod
     def _ended(self) -> None:
-        """Forget the connection, which is closing; may be called again."""
+        """Forget the connection, which is closing; may be called more than once."""
 
     def data_received(self, data: bytes) -> None:
         self.heard_ms = self._now_ms()

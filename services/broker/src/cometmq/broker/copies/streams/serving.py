@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The master's side: accepts slaves on haListenPort and sends them the log.
+"""Accepts connections on haListenPort, and sends the log to RocketMQ's slaves; connections of
+members of a broker group go to `sending.py`.
 
 Each connection reads the log in slices of bounded size (`pump.py`), so that a slow slave never
 delays senders. A commit wakes all slaves once per turn, and all acknowledgements of a turn complete
@@ -11,7 +12,7 @@ open. An empty slave gets the whole log, not only its last file. Only hosts that
 allows may be slaves.
 
 The first 8 bytes determine which stream a connection uses. RocketMQ's stream begins with an offset,
-so its top bit is never set; a broker group's own stream sets it.
+whose top bit is never set; a broker group's stream sets the top bit.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ from cometmq.runtime.worker import Worker
 
 TICK_INTERVAL_MS: Final = 100
 IDLE_INTERVAL_MS: Final = 500
-"""The interval of a broker that has no slaves and follows no master."""
+"""Interval of `tick` while the broker has no slaves and follows no master."""
 _REMEMBERED_REFUSALS_MAX: Final = 100
 """Maximum number of different refusals that are logged within `_REFUSALS_MS`."""
 
@@ -46,7 +47,7 @@ _REFUSALS_MS: Final = 60_000
 
 
 class LogServer:
-    """Listens for slaves and keeps one stream for each."""
+    """The replication port, and one stream for each slave."""
 
     def __init__(  # the collaborators, each by name
         self,
@@ -90,11 +91,15 @@ class LogServer:
         return port
 
     def serve_members(self, members: LogSender) -> None:
-        """Pass connections, wake-ups and ticks to the sender of a broker group from now on."""
+        """From now on, pass members' connections, and calls of `tick` and wake-ups, to
+        `members`.
+        """
         self._members = members
 
     def close(self) -> None:
-        """Close the port and all connections. Only RocketMQ's slaves still get pending output."""
+        """Close the port and all connections; only RocketMQ's slaves still get
+        their pending output.
+        """
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
@@ -106,7 +111,9 @@ class LogServer:
             self._members.stop()
 
     def close_slaves(self) -> None:
-        """Close the connections of RocketMQ's slaves; the log may no longer continue theirs."""
+        """Close the connections of RocketMQ's slaves, because this log may not
+        continue theirs any more.
+        """
         for stream in tuple(self._streams):
             stream.finish()
 
@@ -225,7 +232,7 @@ class LogServer:
         first.transport.abort()
 
     def establish(self, transport: asyncio.Transport, address: str) -> bool:
-        """Count a connection as that of a slave or member; return False if there are too many."""
+        """Count an opening from now on as a slave or member; return False if there are too many."""
         self.openings.remove(transport)
         member_count = 0 if self._members is None else self._members.connection_count
         count_max = self.settings().ha_connections_max
@@ -238,7 +245,7 @@ class LogServer:
         return False
 
     def forget_stranger(self, transport: asyncio.Transport) -> None:
-        """Forget a connection of a member that has ended."""
+        """Forget a connection of a member; it has ended."""
         self.openings.remove(transport)
 
     def started(self, stream: SlaveStream) -> None:
@@ -264,7 +271,8 @@ class LogServer:
     def note_refused(self, address: str, error: UnfitLog) -> None:
         """Count a refusal; log it once per host, reason and message, because slaves retry forever.
 
-        During a switchover, every slave asks the old master too late or the next one too early.
+        Refusals in a switchover are not warnings: some slaves connect to the old master too late,
+        or to the next one too early.
         """
         self.slaves.refused_counts[error.reason] += 1
         entry = address.rpartition(":")[0], error.reason.value, str(error)

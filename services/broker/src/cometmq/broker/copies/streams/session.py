@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follows a master over either stream: RocketMQ's, or that of a broker group.
+"""What followers share in both streams, RocketMQ's and the broker group's: reconnecting, and a base
+for connections to a master.
 
 A session reconnects whenever its connection ends, with a growing delay, and reports each reason
-once. A connection ends if the master is silent or the codec that decodes its data fails.
+once. A connection ends if the master is silent or its data cannot be processed.
 """
 
 import asyncio
@@ -17,11 +18,11 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 
 RECORD_OVERHEAD_BYTES: Final = 256 << 10
-"""Header, topic and properties of a record, rounded up."""
+"""Upper bound for the size of a record without its body."""
 
 
 class Pace(NamedTuple):
-    """How soon a session tries again."""
+    """The delays of a session before it tries to connect again."""
 
     first_ms: int
     max_ms: int
@@ -44,8 +45,8 @@ class Session:
     async def run(
         self, address: Callable[[], str], follow: Callable[[str], Awaitable[None]]
     ) -> None:
-        """Call `follow` for ever, with the master's HA address; `address` returns "" while the
-        master is unknown, or must not be followed.
+        """Call `follow` again and again with the master's HA address, until cancelled; `address`
+        returns "" while the master is unknown, or must not be followed.
         """
         failed_count = 0
         while True:
@@ -95,7 +96,7 @@ class Session:
 
 
 class MasterConnection(ABC, asyncio.Protocol):
-    """A connection to a master; a subclass is the codec of a stream."""
+    """A connection to a master: the base of RocketMQ's stream and the group's stream."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -110,7 +111,7 @@ class MasterConnection(ABC, asyncio.Protocol):
 
     @abstractmethod
     def _take(self, data: bytes) -> None:
-        """Process data; raise CometError or OSError to end the connection."""
+        """Process received data; raise CometError or OSError to end the connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's has no common base

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shows confirmed records to the readers of a slave.
 
-Senders wait for the report of a turn, but not for the queues of a copy. Therefore, records are
-shown after the report has been sent, or a little later.
+To show records is to make their entries visible in the consume queues. Producers wait for a slave's
+report, but not for this, so it is done after the report of a turn has been sent, or a little later.
 """
 
 import asyncio
@@ -14,19 +14,19 @@ from cometmq.broker.turn import OncePerTurn
 from cometmq.remoting.errors import CometError
 
 SHOW_DELAY_MS: Final = 5
-"""How long confirmed records may wait for more, so that they become visible together. Making a few
-records visible costs almost as much as making a hundred visible.
+"""How long confirmed records may wait for further ones, because showing a few records costs almost
+as much as showing a hundred.
 """
 
 SHOW_BYTES: Final = 32 << 10
-"""Confirmed records of this size do not wait, because showing more of them would take too long."""
+"""Confirmed records of this total size do not wait: showing more at once would take too long."""
 
 
 class Showing:
-    """The confirm offset of one connection, and when readers see it."""
+    """Shows the records below the confirm offset of one connection."""
 
     def __init__(self, driver: StoreDriver, failed: Callable[[Exception], None]) -> None:
-        """`failed` handles a store that cannot show the records."""
+        """`failed` is called if the store cannot show the records."""
         self._driver = driver
         self._failed = failed
         self._confirmed = 0

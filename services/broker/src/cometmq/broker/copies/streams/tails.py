@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps the bytes that a follower cuts off its log, for inspection.
 
-The bytes were never confirmed, but they may contain a message whose send timed out. Each tail is a
-file named after its physical offset and its last epoch; it is a piece of a commit log.
+The bytes were never confirmed, but they may contain a message whose send timed out. Each file has
+the format of a commit log, and is named after the physical offset of its first byte and the last
+epoch in it.
 """
 
 from collections.abc import Callable
@@ -13,17 +14,17 @@ from cometmq.store.log.commit_log import LogView
 
 SUFFIX: Final = ".tail"
 COUNT_MAX: Final = 8
-"""Maximum number of tails; above it, the oldest ones are deleted."""
+"""Maximum number of files; the oldest ones are deleted."""
 
 BYTES_MAX: Final = 512 << 20
-"""Maximum size of a tail; longer ones are cut. A master keeps at most half as many unconfirmed
-bytes.
+"""Maximum size of a file; bytes after it are not kept. A master has at most half as
+many unconfirmed bytes.
 """
 
 _CHUNK_BYTES: Final = 1 << 20
 
 KeepTail = Callable[[LogView, int, int], Path]
-"""Keeps the tail of a log, given its first offset and its last epoch; returns the file."""
+"""Keeps the end of a log from an offset on, given the last epoch in it; returns the file."""
 
 
 def tail_path(folder: Path, offset: int, epoch: int) -> Path:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics, groups, offsets and filters on their way to and from other brokers."""
+"""Copies of the tables (topics, groups, offsets, delay positions) to followers and from masters."""

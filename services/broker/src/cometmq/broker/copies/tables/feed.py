@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of a broker group: a master numbers their changes, followers apply them in order.
 
-A change is what the journal stores in one turn: the new values, never a difference
-(`tables/journal.py`). The master of an epoch counts its changes from 0. A follower first gets
-complete tables, as of some change, and then each later change. Tables may change while their pieces
-are being sent, so a piece may already contain a later change; applying that change again alters
-nothing.
+A change is what the journal stores in one turn of the loop: new values, never differences
+(`tables/journal.py`). The master of an epoch counts its changes from 0.
 
-A follower writes the same changes to its own journal before it acknowledges them.
+A follower first gets complete tables, as of some change, and then each later change. The complete
+tables are sent in pieces, and may change meanwhile. So a piece may already contain a later change;
+applying that change again alters nothing. A follower writes the changes to its own journal before
+it acknowledges them.
 
-The journal stores each change together with the tables' position after it, so a restarted copy
-knows which acknowledged changes it has. The position is a lower bound: the tables contain every
-acknowledged change up to it. That remains true while a follower adopts later tables one by one,
-because those contain the acknowledged changes, too. To continue with single changes, a follower
-must have exactly the master's tables. Only tables adopted by the same process qualify, because a
-broker adds missing topics when it starts.
+The journal stores with each change the position of the tables after it, so a restarted copy knows
+which acknowledged changes it has. The position is a lower bound: the tables contain every
+acknowledged change up to it, and perhaps later ones.
+
+A follower that reconnects continues with single changes only if the same process has adopted the
+complete tables. After a restart it needs them again, because a broker adds missing topics when it
+starts.
 """
 
 from collections import deque
@@ -30,8 +31,8 @@ from cometmq.remoting.transport.tasks import describe
 from cometmq.store.journal import encode_changes
 
 RECENT_BYTES_MAX: Final = 8 << 20
-"""Bytes of changes kept for followers that are behind; followers further behind get the complete
-tables.
+"""Maximum size of the changes kept for followers that are behind. A follower that lacks an older
+change gets the complete tables.
 """
 
 WHOLE_BYTES_MAX: Final = 256 << 20
@@ -39,7 +40,7 @@ WHOLE_BYTES_MAX: Final = 256 << 20
 
 
 class Changes(NamedTuple):
-    """Table changes, or pieces of the whole content of tables."""
+    """Changes by table, or pieces of complete tables."""
 
     number: int
     tables: dict[str, msgspec.Raw]
@@ -49,7 +50,7 @@ class Replicated(Journaled, Protocol):
     """A table that a master copies to its followers."""
 
     def whole(self) -> Iterator[bytes]:
-        """Yield the whole content as JSON, in pieces of the same form as `noted_changes`."""
+        """Yield the complete content as JSON, in pieces of the same form as `noted_changes`."""
 
     def become(self, pieces: Sequence[msgspec.Raw]) -> None:
         """Replace the content with the pieces of another broker's `whole`, and note the
@@ -61,7 +62,7 @@ class Replicated(Journaled, Protocol):
 
 
 class TablesPosition(NamedTuple):
-    """How recent the tables are: they contain every acknowledged change up to this one."""
+    """How recent the tables are: they contain every acknowledged change up to this number."""
 
     epoch: int
     """The epoch whose master sent the tables; 0 if they were never replicated or the epoch is
@@ -79,14 +80,14 @@ class TablesLost(CometError):
 
 
 class WholeTables:
-    """The complete tables of a master, while their pieces arrive."""
+    """Collects the pieces of a master's complete tables."""
 
     def __init__(self) -> None:
         self._pieces: dict[str, list[msgspec.Raw]] = {}
         self._bytes = 0
 
     def collect(self, changes: Changes, size: int) -> None:
-        """Keep pieces of this size; raise RemoteProtocolError if there are too many."""
+        """Keep pieces of `size` bytes; raise RemoteProtocolError above WHOLE_BYTES_MAX."""
         self._bytes += size
         if self._bytes > WHOLE_BYTES_MAX:
             raise RemoteProtocolError(f"the tables have more than {WHOLE_BYTES_MAX} bytes")
@@ -94,14 +95,14 @@ class WholeTables:
             self._pieces.setdefault(name, []).append(piece)
 
     def take(self) -> dict[str, list[msgspec.Raw]]:
-        """Return the pieces, and begin again."""
+        """Return the collected pieces by table, and forget them."""
         pieces, self._pieces, self._bytes = self._pieces, {}, 0
         return pieces
 
 
 class TableFeed:
-    """Both sides of the feed: a new master calls `begin`, and a follower calls `adopt` and
-    `apply`.
+    """The changes that a master sends (after `begin`), and a follower receives (`adopt`,
+    `apply`).
     """
 
     def __init__(self, journal: Journal, tables: Mapping[str, Replicated]) -> None:
@@ -137,7 +138,7 @@ class TableFeed:
         return TablesPosition(epoch, number + 1)
 
     def written(self, changes: Sequence[tuple[str, bytes]]) -> None:
-        """Count a change that the journal has written, and keep it for followers."""
+        """Count a change, which the journal has written, and keep it for followers."""
         epoch, number = self.position
         self.position = TablesPosition(epoch, number + 1)
         encoded = encode_changes(number + 1, changes)
@@ -148,9 +149,9 @@ class TableFeed:
         self._journal.turn.counted()
 
     def settle(self) -> int:
-        """Write pending changes to the journal; return their number in this epoch.
+        """Write pending changes to the journal; return the number of changes in this epoch.
 
-        Raise ServiceNotAvailable if the changes cannot be written; the copies then lack them, too.
+        Raise ServiceNotAvailable if they cannot be written; they are not sent to followers either.
         """
         self._journal.write()
         if self._journal.fault:
@@ -160,7 +161,9 @@ class TableFeed:
         return self.position.changes
 
     def since(self, number: int) -> Iterable[tuple[int, bytes]] | None:
-        """Return the changes after this one, encoded; None if they are no longer kept."""
+        """Return the encoded changes after change `number`; None if not all of them are still
+        kept.
+        """
         first = self._recent[0][0] if self._recent else self.position.changes + 1
         if number + 1 < first:
             return None
@@ -175,7 +178,9 @@ class TableFeed:
     # Follower
 
     def received(self, epoch: int) -> int:
-        """Return the number of changes received in an epoch; -1 if complete tables are needed."""
+        """Return the number of changes of an epoch that were received; -1 if the
+        complete tables are needed.
+        """
         is_current = self._has_masters_tables and self.position.epoch == epoch
         return self.position.changes if is_current else -1
 
@@ -213,7 +218,7 @@ class TableFeed:
         self.position = position
 
     def forget(self) -> None:
-        """Make the next stream send the complete tables."""
+        """Forget what was received, so that the next connection begins with complete tables."""
         self._has_masters_tables = False
 
     def _check_saved(self) -> None:

@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 REQUEST_TIMEOUT_MS: Final = 3_000
 STEP_KEYS: Final = 500
-"""Number of groups' offsets in topics that are adopted in one step: 3 ms."""
+"""Number of offset tables, each of one group and topic, that one step adopts in 3 ms."""
 
 
 class Copied(msgspec.Struct, frozen=True):
@@ -143,9 +143,11 @@ class MasterCopies:
             self._status.tables_copied_ms = self._clock.monotonic_ms()
 
     async def inspect(self) -> None:
-        """Raise UnfitLog if the master is a different broker, or if its log cannot continue this
-        broker's. Return without an error if the master's address is unknown or the master does not
-        answer; the stream then detects any problem.
+        """Raise UnfitLog if the master is a different broker, or if its log cannot
+        continue this one.
+
+        If the master's address is unknown or the master does not answer, return: the stream detects
+        problems, too.
         """
         address = self._master_address()
         if not address:
@@ -161,7 +163,9 @@ class MasterCopies:
             self._log.debug("replica.unchecked", master=address, error=describe(error))
 
     def _judge(self) -> None:
-        """Raise UnfitLog if the master's log, as last reported, cannot continue this one."""
+        """Raise UnfitLog if the bounds of the master's log show that it cannot continue this
+        one.
+        """
         end, status = self._commit_log.end, self._status
         if status.unfit is Unfit.AHEAD:
             # The master's log may have grown beyond ours since, but it is not the same log.
@@ -173,11 +177,11 @@ class MasterCopies:
             )
 
     async def _compare(self) -> None:
-        """Raise UnfitLog if the master has a different message in the place of this log's last one.
+        """Raise UnfitLog if the master has another message at the offset of this log's last one.
 
         This recognizes a former master whose last messages were never copied: its log may end
-        exactly where a record of the new master begins. RocketMQ compares nothing. A record that
-        the master does not return proves nothing: it may be damaged there, or deleted.
+        exactly where a record of the new master begins. If the master returns no message, the logs
+        may still match: it may be damaged or deleted there. RocketMQ compares nothing.
         """
         ours = await self._newest_record()
         if ours is None:
@@ -258,7 +262,7 @@ class MasterCopies:
                 yield
 
     async def _take_turns(self, work: Steps[T]) -> T:
-        """Run the work in steps; raise TransportError if this broker is no slave any more."""
+        """Run work in steps; raise TransportError if this broker is no longer a slave."""
         try:
             while True:
                 next(work)
@@ -283,13 +287,13 @@ class MasterCopies:
         return bytes(response.body)
 
     def _master_address(self) -> str:
-        """Return the master's address, unless it is this broker's own because it was just
-        demoted.
+        """Return the master's address; empty if name servers still list this broker, which was just
+        demoted, as the master.
         """
         address = self._registration.registrant.master_address
         return "" if address == self._registration.registrant.identity.broker_addr else address
 
 
 def _identity(record: MessageRecord) -> tuple[object, ...]:
-    """Return fields that differ if two messages were stored in the same place by two masters."""
+    """Return fields that differ if two masters stored different messages at one offset."""
     return record.topic, record.queue_id, record.queue_offset, record.store_timestamp, record.body

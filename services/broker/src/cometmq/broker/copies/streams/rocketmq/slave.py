@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The slave's side: follows the master's log.
+"""The slave's side of RocketMQ's stream: follows the master's log.
 
 The slave connects to its master, reports the end of its log immediately, and appends what arrives:
 only whole records, with one write and one acknowledgement for everything received in one turn of
 the loop. As in RocketMQ, an acknowledgement means that the bytes are in the slave's page cache.
 
-A log that does not fit never stalls silently. Before it connects, the slave asks the master for its
-name, the bounds of its log, and the message in the place of the slave's last one. It then follows
-the headers of all records that arrive, and reports each problem once, with the action to take.
+Logs that do not match are reported, once for each reason, with the action to take. Before it
+connects, the slave asks the master for its name, the bounds of its log, and the message at the
+offset of the slave's last one. Of all records that arrive, it reads the headers.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from cometmq.store.writing.write_state import Refusal
 CONNECT_TIMEOUT_S: Final = 5.0
 PACE: Final = Pace(first_ms=200, max_ms=5_000, unknown_ms=500)
 REFUSED_COUNT_MAX: Final = 2
-"""Number of connections that the master closes without a reply before a warning is logged."""
+"""If the master closes this many connections in succession without a reply, a warning is logged."""
 
 
 class SlaveFollower:
@@ -58,7 +58,8 @@ class SlaveFollower:
     ) -> None:
         """`address` returns the master's HA address, or "" if no master is known.
 
-        `inspect` asks the master whether the logs fit, and raises UnfitLog if they do not.
+        `inspect` compares the logs with requests to the master; it raises UnfitLog
+        if they do not match.
         """
         self.store = driver.store
         self.driver = driver
@@ -173,7 +174,9 @@ class SlaveFollower:
             stream.end(ConnectionLost("closed"))
 
     def note_following(self, offset: int) -> None:
-        """Record that the master has sent data or a heartbeat that begins where this log ends."""
+        """Note that the master has sent data or a heartbeat that begins where this log ends: it has
+        accepted this slave.
+        """
         status = self.status
         if status.state is FollowState.FOLLOWING:
             return
@@ -224,7 +227,9 @@ class _MasterStream(MasterConnection):
             self._follower.note_following(self._commit_log.end)
 
     def _begin_at(self, offset: int, end: int) -> int:
-        """Begin an empty log where the master's log begins; no other gap is allowed."""
+        """Return where received bytes are appended: `end`, or `offset` if this log is empty,
+        because it then begins where the master's log begins. Raise an error for any other gap.
+        """
         if end or self._records.end or self._commit_log.end:
             raise UnfitLog(
                 Unfit.OFFSET, f"the master sends offset {offset}, this log ends at {end}"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which hosts may read the log over RocketMQ's stream, in which nothing can be proven.
+"""Which hosts may read the log over RocketMQ's stream, which has no proof of identity.
 
 By default these are this host and the hosts of the slaves that name servers list under this
-broker's name. A slave registers before it connects, or at about the same time; the connection of an
-unknown host therefore waits while the name servers are asked again, a few times, before it is
-refused. If no name server answers, the last known slaves remain.
+broker's name. A slave may register only shortly after it connects. Therefore the connection of an
+unknown host waits for WAIT_MS, while the name servers are asked again, before it is refused. If no
+name server answers, the last known slaves remain allowed.
 """
 
 import asyncio
@@ -18,11 +18,13 @@ from cometmq.remoting.log import Log
 REGISTERED: Final = "registered"
 ANY: Final = "*"
 LOOK_UP_INTERVAL_MS: Final = 500
-"""Minimum interval between questions to the name servers, however many hosts connect."""
+"""Minimum interval between requests to the name servers, however many hosts connect."""
 
 LOOK_UP_TIMEOUT_S: Final = 2.0
 FRESH_MS: Final = 30_000
-"""How long an answer counts. The address of a stopped slave may belong to another program later."""
+"""How long an answer is used: the address of a stopped slave may later belong to another
+program.
+"""
 
 WAIT_MS: Final = 3_000
 """How long the connection of an unknown host waits for its registration."""
@@ -32,7 +34,7 @@ LookUp = Callable[[], Awaitable[Iterable[str] | None]]
 
 
 class Allowed(NamedTuple):
-    """The setting haSlaveAddresses."""
+    """The parsed setting haSlaveAddresses."""
 
     registered: bool
     any: bool
@@ -57,7 +59,7 @@ def parse_allowed(text: str) -> Allowed:
 
 
 class SlaveAddresses:
-    """The allowed hosts, for as long as `run` is running."""
+    """The allowed hosts; `run` must be running to keep the registered slaves up to date."""
 
     def __init__(
         self, allowed: Allowed, look_up: LookUp, *, now_ms: Callable[[], int], log: Log
@@ -75,7 +77,7 @@ class SlaveAddresses:
 
     @property
     def is_explicit(self) -> bool:
-        """Whether the setting names hosts itself."""
+        """Whether the setting names hosts or networks."""
         return self._allowed.any or bool(self._allowed.networks)
 
     def is_known(self, host: str, own_host: str) -> bool:
@@ -107,7 +109,7 @@ class SlaveAddresses:
         self._is_wanted.set()
 
     async def run(self) -> None:
-        """Ask the name servers when this is wanted, until cancelled."""
+        """Ask the name servers after each call of `ask`, until cancelled."""
         while True:
             await self._is_wanted.wait()
             self._is_wanted.clear()
@@ -145,7 +147,7 @@ def _texts(hosts: Iterable[str]) -> set[str]:
 
 
 async def _resolved(hosts: Iterable[str]) -> frozenset[str]:
-    """Return the IP addresses of hosts, of which some may be given by name."""
+    """Return the IP addresses of hosts; names are resolved."""
     known = set(hosts)
     found = _texts(known)
     loop = asyncio.get_running_loop()

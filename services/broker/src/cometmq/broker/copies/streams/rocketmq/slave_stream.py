@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from cometmq.broker.copies.streams.serving import LogServer
 
 PARTS_MAX: Final = 400
-"""Headers and bodies that are written in one turn of the loop; they are fewer unless
-haTransferBatchSize is low.
+"""Maximum number of frames' headers and bodies written in one turn of the loop; only with a low
+haTransferBatchSize are there so many.
 """
 PART_BYTES: Final = 256
-"""Writing a header or a body takes as long as sending this number of bytes: 3 us."""
+"""Writing one header or body counts as this many bytes, because it takes as long: 3 us."""
 
 
 class SlaveStream(ServedStream):
@@ -83,7 +83,9 @@ class SlaveStream(ServedStream):
             self._server.acked()
 
     def _check_request(self, offset: int) -> None:
-        """Start at this offset, provided that it lies in the log and a record begins there."""
+        """Start at this offset if it is in the log and a record begins there;
+        otherwise refuse the slave.
+        """
         log = self._commit_log
         end, first = log.confirm_offset, log.min_offset
         if offset == 0:
@@ -149,7 +151,9 @@ class SlaveStream(ServedStream):
         return count
 
     def _frames(self, data: memoryview, start: int) -> list[Buffer]:
-        """Return headers and bodies, and record how far they reach."""
+        """Split whole records into frames; return the headers and bodies, and
+        advance the sent offset.
+        """
         slave = self.slave
         frames: list[Buffer] = []
         batch_bytes = min(self._server.settings().ha_transfer_batch_size, BODY_BYTES_MAX)
