@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reasons why a broker is not ready, in words for operators."""
+"""Texts for operators about why a broker is not ready or at risk."""
 
 from cometmq.broker.broker import Broker
 from cometmq.store.writing.write_state import Refusal
 
 
 def store_fault(broker: Broker) -> str | None:
-    """Return why the store accepts no messages, or None; a slave's role is not a fault."""
+    """Return why the store accepts no messages; None if it does, or only the role forbids it."""
     reasons = set(broker.store.stats().refusals)
     if not broker.role.is_master:
         reasons -= {Refusal.ROLE, Refusal.TOO_FEW_COPIES}
@@ -24,8 +24,8 @@ def table_fault(broker: Broker) -> str | None:
 
 
 def elector_gap(broker: Broker) -> str | None:
-    """Return a text if no elector would replace this group's master, else None; the broker still
-    serves.
+    """Return a warning if no elector would replace this group's master if it were lost; otherwise
+    None.
     """
     if broker.replication.elector_count() != 0:
         return None

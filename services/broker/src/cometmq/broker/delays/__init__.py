@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that are delivered later: delay levels, retries, and what waits for its topic."""
+"""Messages that are delivered later: delay levels, timed messages, retries, recalls, parking."""

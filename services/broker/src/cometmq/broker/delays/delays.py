@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Delay levels: messages wait in SCHEDULE_TOPIC_XXXX and move to their real queue when due.
 
-Each level is one queue in order of arrival, so only the head of the queue is examined. A timed
-message (`timed.py`) moves from level to level.
+Each level is one queue in order of arrival, so only the head of the queue is examined. To deliver a
+message is to store a copy of it in its real queue. A timed message (`timed.py`) moves from level to
+level.
 
-Invariants: the position of a level moves past a message only once the copy in its real queue is
-stored, or once the message is parked (`parking.py`) because it can never be stored there, or if it
-is lost: a damaged one only after a time in which another copy could repair it. Messages
-that were stored while an earlier one failed are remembered, so no message is delivered twice. The
-position is saved only once the copy is on disk and confirmed by the required replicas. After a
-crash, copies that are already in the log are found by their unique key, which avoids most
-duplicates.
+Invariants:
+
+- The position of a level moves past a message once its copy is stored, once the message is parked
+  (`parking.py`) because its copy can never be stored, or once it counts as lost. A damaged message
+  counts as lost only after a time in which another copy of the log could repair it.
+- Messages that were delivered while an earlier one failed are remembered, so no
+  message is delivered twice.
+- The position is saved only once the copies before it are on disk and confirmed by the required
+  replicas. After a crash, copies that are already in the log are found by their unique key, which
+  avoids most duplicates.
 
 Compatibility: the due time is the queue entry's tag code. A due time later than now + delay means
 that the clock was set back, so the message is due at once. As in RocketMQ, messages of a level that
-is missing in messageDelayLevel wait until the level is back.
+is missing in messageDelayLevel wait until the setting has the level again.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +52,7 @@ from cometmq.store.message_store import MessageStore
 from cometmq.store.results import PutResult
 
 STEP_INTERVAL_MS: Final = 100
-"""The pause while a copy waits for its sync, or a failed delivery for the next attempt."""
+"""The pause while a copy is not synced yet, or before a failed delivery is tried again."""
 IDLE_INTERVAL_MS: Final = 500
 """The longest pause. It is shorter than the shortest delay of a level (1 s), so each message of a
 level is seen before it is due. A timed message may be due earlier, so `wake_at` announces it.
@@ -94,12 +98,15 @@ class Delays:
     ) -> None:
         """Start at the positions; nothing is delivered before the first step.
 
-        `delivered` is called with a topic, the level's queue id, and the number and the size of
-        delivered messages; `delayed` with the queue id of a level, and the number and the size of
-        timed messages that another level has passed to it; `wake_at` with a time in milliseconds at
-        which a step is due, which may have passed. `runs` delivers plain messages natively.
-        `repaired_count` returns the number of damaged blocks that another copy of the log has
-        repaired; None if there is none.
+        Callbacks:
+
+        - `delivered`: a topic, the level's queue id, the number and the size of delivered messages;
+        - `delayed`: the queue id of a level, the number and the size of timed messages that it got
+          from another level;
+        - `wake_at`: a time in milliseconds at which a step is due, which may have passed.
+
+        `runs` delivers plain messages natively. `repaired_count` returns the number of damaged
+        blocks that another copy of the log has repaired; it is None if there is no other copy.
         """
         self._store = store
         self.levels = levels
@@ -121,15 +128,17 @@ class Delays:
         self.counts = DeliveryCounts()
 
     def expect_copies(self, until_ms: int) -> None:
-        """Expect duplicates of messages due by this time, because the last run ended in a crash."""
+        """Before delivering a message due by this time, search for its copy in the log, because the
+        last run ended in a crash.
+        """
         self._finder.copied_until_ms = until_ms
 
     def recall(self, found: Sequence[Delayed], unique_key: str, now_ms: int) -> None:
-        """Never deliver these messages, which have one unique key.
+        """Never deliver these messages, which all have this unique key.
 
-        Raise AlreadyDue, and change nothing, if one of them may have been delivered. Of a timed
-        message, all hops are recalled that a restart might read again; raise OnItsWay if it is
-        between two levels.
+        Raise AlreadyDue if one of them may have been delivered, OnItsWay if a timed one is between
+        two levels; nothing has changed then. Entries that even a restart would not read again are
+        not recalled.
         """
         for it in found:
             if self._may_be_delivered(it, now_ms):
@@ -146,7 +155,7 @@ class Delays:
     def _may_be_delivered(self, it: Delayed, now_ms: int) -> bool:
         """Return whether a message may have been delivered, is being delivered, or is due now.
 
-        The level's last reads count too: by their clock, it may have been due when it is not now.
+        The clock of the level's last reads counts, too: it may have been ahead of the present one.
         """
         level = self.positions.level(it.level)
         if it.timed_ms is not None:
@@ -159,9 +168,8 @@ class Delays:
         return it.level <= self.levels.level_max and not is_early
 
     def fit(self) -> None:
-        """Move the positions into the bounds of their queues, before messages are accepted.
-
-        A message that is stored below a position counts as delivered.
+        """Move the positions into the bounds of their queues; call this before messages are
+        accepted, because a message that is stored below a position counts as delivered.
         """
         for level in self._served:
             queue = self._store.reader.queue(SCHEDULE_TOPIC, level.number - 1)
@@ -186,9 +194,7 @@ class Delays:
         return STEP_INTERVAL_MS if self._has_work else IDLE_INTERVAL_MS
 
     def stop(self) -> None:
-        """Start no more deliveries, since a backlog may be long; let deliveries in flight
-        complete.
-        """
+        """Start no further deliveries; those in flight complete."""
         self._is_stopped = True
 
     def save_at_end(self) -> None:
@@ -197,8 +203,8 @@ class Delays:
         self._saver.request(self.positions)
 
     def _read(self, level: Level) -> None:
-        """Find and deliver due messages; a lookup that must read the disk finishes in a later loop
-        iteration.
+        """Find and deliver due messages of a level; if the disk must be read, in a
+        later turn of the loop.
         """
         queue = self._store.reader.queue(SCHEDULE_TOPIC, level.number - 1)
         if queue is None:
@@ -291,7 +297,9 @@ class Delays:
     def _deliver_readable(
         self, level: Level, run: int, entries: list[Due], error: Exception
     ) -> None:
-        """Deliver what precedes a failed read; retry in the next step. Other levels continue."""
+        """Deliver the messages before the one whose read failed, which the next step tries
+        again.
+        """
         if not level.is_unreadable:
             number, text = level.number, describe(error)
             self._log.error("delay.unreadable", delay_level=number, error=text)

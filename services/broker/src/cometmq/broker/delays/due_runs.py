@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delivers due delayed messages in native code: a whole batch at once, from log to log.
+"""Delivers due delayed messages in native code: copies a whole batch at once within the log.
 
 The native code delivers the plain messages at the head of a level. `delays.py` delivers all other
 messages, and remains responsible for positions and counters.
@@ -50,11 +50,13 @@ RunDone = Callable[[Delivered, PutResult], None]
 
 
 class Times(NamedTuple):
-    """The times that determine when a message of a level is due; see `delays.py`."""
+    """The times that determine which messages of a level are due."""
 
     now_ms: int
     due_at_most: int
+    """A due time later than this means that the clock was set back, so the message is due now."""
     copied_until_ms: int
+    """Messages due by this time may have been delivered before a crash."""
 
 
 class DueRuns:
@@ -85,7 +87,7 @@ class DueRuns:
         """Find due messages at the head of a level; None if Python must examine the first one.
 
         `entries` are the level's entries, starting at `first_offset`. `has_queues` returns whether
-        a topic has this number of queues; Python examines messages for other topics and queues.
+        a topic has at least this many queues; if not, Python decides where the message goes.
         """
         if self.breaker.is_open:
             return None
@@ -139,8 +141,8 @@ class DueRun:
         is_behind: bool,
         next_due: NextDue | None,
     ) -> None:
-        """`first_offset` is the first message's offset in the queue of its level; see `DueBatch`
-        for the rest.
+        """`first_offset` is the first message's offset in the queue of its level; `is_behind` and
+        `next_due` have the meaning that they have in `DueBatch`.
         """
         self._runs = runs
         self._records = records
@@ -148,7 +150,7 @@ class DueRun:
         self.count = records.count
         self.staged_bytes = records.staged_bytes
         self.is_behind = is_behind
-        """Whether more messages may be due."""
+        """Whether more messages of the level may be due."""
         self.next_due = next_due
         self.done: RunDone = lambda _delivered, _result: None  # set by the level
 
@@ -212,7 +214,9 @@ class Due(NamedTuple):
 
 
 class DueBatch(NamedTuple):
-    """The due entries that Python delivers next, and whether more may be due."""
+    """The due entries that Python delivers next, whether more of the level may be due
+    (`is_behind`), and the first entry that is not due, if it was seen.
+    """
 
     entries: list[Due]
     is_behind: bool

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the due messages at the head of a delay level.
 
-A lookup may read the disk, so it changes nothing: the caller that delivers the messages counts
-them.
-After a crash, copies that are already in the log are found by their unique key.
+A lookup may be abandoned while it reads the disk, so it changes nothing; the caller counts the
+messages when it delivers them. After a crash, copies that are already in the log are found by their
+unique key.
 """
 
 from typing import Final
@@ -55,9 +55,9 @@ class Finder:
     ) -> Lookup[Found]:
         """Find the due entries at the head of a level.
 
-        Those for a batch are added to `due` one by one, so that they can be delivered if the read
-        of a later one fails. Messages stored after the level's clock was read are left out: by
-        that clock, they would be due later than their delay allows.
+        Entries that Python delivers are added to `due` one by one, so that they can be delivered if
+        the read of a later one fails. Messages stored after the level's clock was read are left
+        out: by that clock, they would be due later than their delay allows.
         """
         now_ms, due_at_most = level.read_ms, level.read_ms + delay_ms
         offset, count = level.offset, max(0, level.read_end - level.offset)
@@ -131,10 +131,10 @@ class Finder:
     def _is_copied(
         self, record: MessageRecord, message: NewMessage, due_ms: int, place: tuple[str, int]
     ) -> Lookup[bool]:
-        """Return whether the log already contains the delivered or parked copy.
+        """Return whether the log already contains the delivered or parked copy of a record.
 
-        Clients choose the unique key, so the queue, the retry count and the body must match too.
-        Parked copies have more properties.
+        Clients choose the unique key, so the queue, the retry count and the body must match, too.
+        The properties may differ, because a parked copy has more.
         """
         key = record.properties.get(PropertyKey.UNIQUE_KEY)
         if key is None:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The position of one delay level, which of its messages are finished, and the positions' file."""
+"""The state of one delay level: its position and the entries finished beyond it; and the format of
+the file with all positions.
+
+An entry is finished when it needs no delivery any more: it is delivered, parked, recalled or lost.
+"""
 
 from collections import deque
 from typing import Final, NamedTuple
@@ -11,8 +15,9 @@ from cometmq.remoting.bodies.dialect import decode_file, encode_json
 from cometmq.store.json_config import JsonTable
 
 REPAIR_STEPS_MAX: Final = 300
-"""How many steps (30 s) the damaged messages of a level wait for their repair from another copy of
-the log; each repaired block restarts the count. Only the messages of one batch overtake them.
+"""How many steps (30 s) damaged messages of a level wait for their repair from another copy of the
+log. Each repaired block restarts the count. Meanwhile, the level delivers only the other messages
+of the same batch.
 """
 
 
@@ -82,8 +87,8 @@ class Level:
         self.waits_left = 0  # steps that damaged messages may still wait for their repair
         self.marks: deque[tuple[int, int]] = deque()  # end of copy in the log, offset behind it
         self.ahead: dict[int, tuple[int, int]] = {}
-        """Entries that were finished while an earlier one was not: their first offset, the offset
-        behind them, and the end of their copies.
+        """Entries that were finished while an earlier one was not: first offset -> the offset after
+        the last one, and the end of their copies in the log.
         """
 
     def place(self, offset: int, saved_offset: int) -> None:
@@ -116,8 +121,10 @@ class Level:
         return False
 
     def is_early(self, now_ms: int, delay_ms: int) -> bool:
-        """Return whether the first entry is known to be due later; one that is due after more than
-        the level's delay was stored before the clock was set back, and is due now.
+        """Return whether the next entry is known to be due later.
+
+        An entry whose due time is further away than the level's delay is due now: the clock was set
+        back after it was stored.
         """
         following = self.next_due
         if following is None or following.queue_offset != self.offset:
@@ -126,12 +133,14 @@ class Level:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether a read, a put, a sync or a retry is to be expected without another message."""
+        """Whether the level waits for a read, a put, a sync or a retry."""
         is_busy = self.is_reading or self.pending_count > 0 or bool(self.marks)
         return is_busy or self.has_failed or self.is_unreadable
 
     def awaits_repair(self, repaired_count: int) -> bool:
-        """Count a step in which damaged messages wait; return False if they have waited enough."""
+        """Count a step in which damaged messages wait for repair; return False when
+        REPAIR_STEPS_MAX steps have passed.
+        """
         if repaired_count != self.repaired_count:
             self.repaired_count, self.waits_left = repaired_count, REPAIR_STEPS_MAX
         self.waits_left = max(0, self.waits_left - 1)
@@ -144,16 +153,16 @@ class Level:
         )
 
     def is_passing_on(self, offset: int, due_ms: int) -> bool:
-        """Return whether an entry may have been read, and is not finished yet."""
+        """Return whether an entry of a timed message may be on its way to another level."""
         is_read = offset < self.read_end and due_ms <= self.read_ms
         is_busy = self.is_reading or self.pending_count > 0
         return is_busy and is_read and not self.is_finished(offset)
 
     def finish(self, first: int, next_offset: int, copy_end: int) -> None:
-        """Note that entries need no delivery any more; they may finish in any order.
+        """Note that the entries from `first` up to `next_offset` are finished, in any order.
 
-        The position may be saved only when the copies are synced: otherwise a power failure could
-        lose the copies and keep the position.
+        `copy_end` is the end of their copies in the log. The position after them may be saved only
+        when the log is synced up to there: otherwise a power failure could lose the copies.
         """
         self.ahead[first] = next_offset, copy_end
         self._catch_up()

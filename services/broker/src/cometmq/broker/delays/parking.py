@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages that were acknowledged, but cannot be stored where they belong.
 
-The broker stores some messages twice: delayed messages when they are due, half messages when they
-are committed, and messages that a consumer sends back. If the second copy cannot be stored for a
-reason that will not pass, it is parked: stored in a topic of its own (`PARKED_TOPIC`), with
-properties that say why and where it belongs. Retrying instead would hold up, or deliver twice, all
-messages behind it. A store that accepts no messages at the moment is no reason: the message waits.
+The broker stores some messages a second time: delayed messages when they are due, half messages
+when they are committed, and messages that a consumer sends back. If the second copy can never be
+stored, it is parked: stored in a topic of its own (`PARKED_TOPIC`), with properties that name the
+reason and its original destination. To retry instead would block, or deliver twice, all messages
+behind it. If the store only refuses messages at the moment, the message waits.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,12 +29,12 @@ QUEUE_COUNT: Final = 1
 LOG_INTERVAL_MS: Final = 60_000
 """Minimum interval between log lines about one reason, since a client may cause any number."""
 RESERVED_BYTES: Final = 768
-"""Bytes of a log file that a message leaves free if it will be stored again: for a longer topic,
-for the op message beside a committed message, and for the properties that name the place and the
-reason. The native lane demands the same.
+"""A message that will be stored again must be this many bytes smaller than a log file. The second
+copy may have a longer topic, an op message beside it, and the properties of a parked message. The
+native lane has the same bound.
 """
 REFUSED_FOR_GOOD: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
-"""The store will never accept this message; with any other status, it may later."""
+"""The statuses with which the store refuses a message for ever."""
 
 REASON_KEY: Final = "PARKED_REASON"
 TOPIC_KEY: Final = "PARKED_TOPIC"
@@ -63,7 +63,7 @@ _TEXTS: Final = {
 
 
 class Origin(StrEnum):
-    """What stored the message the first time."""
+    """Why the message was stored the first time: what it waited for."""
 
     DELAY = "delay"
     TRANSACTION = "transaction"
@@ -82,7 +82,7 @@ class Case(NamedTuple):
 
 
 class Destinations:
-    """Where messages go that waited in the broker: the topic may have changed in the meantime."""
+    """Finds the queues of messages that waited in the broker, whose topics may have changed."""
 
     def __init__(self, topics: Topics, groups: Groups) -> None:
         self._topics = topics
@@ -91,8 +91,8 @@ class Destinations:
     def queue_id(self, topic: str, queue_id: int) -> int | Reason:
         """Return the queue to store a message in, or the reason why there is none.
 
-        If the topic has fewer queues now, no consumer would read the queue, so the message goes to
-        another one.
+        This is another queue if the topic now has fewer queues, because no consumer would read the
+        original one.
         """
         if not topic:
             return Reason.NO_TOPIC
@@ -113,7 +113,9 @@ class Destinations:
         return queue_id % (min(numbers) or max(numbers) or 1)
 
     def has(self, topic: str, queue_count: int) -> bool:
-        """Return whether `queue_id` leaves all queue ids below a number unchanged."""
+        """Return whether a topic has at least this many queues, so that `queue_id`
+        returns their ids unchanged.
+        """
         config = self._topics.table.get(topic)
         if config is None or topic in SEND_FORBIDDEN_TOPICS:
             return False
@@ -155,11 +157,11 @@ class Parking:
         self._logged_ms: dict[tuple[Origin, Reason], int] = {}
 
     def park(self, case: Case, done: PutDone, *, also: Sequence[NewMessage] = ()) -> None:
-        """Store a message in the topic of parked messages, and the messages `also` in the same
-        unit.
+        """Store a message in the topic of parked messages, together with the
+        messages `also`: all or none are stored.
 
-        If even this copy is too large, it is stored without its properties, or without its body,
-        which remains at the log offset that the copy names.
+        If the copy is too large with its new properties, it is stored without its own properties,
+        or without its body, which remains at the log offset that the copy names.
         """
         self._topics.create(PARKED_TOPIC, queue_nums=QUEUE_COUNT)
         self._store(case, _forms(case, host=self._host), done, also)

@@ -38,14 +38,18 @@ class Positions:
         self._noted: dict[int, int] = {}
 
     def level(self, number: int) -> Level:
-        """Return a level; one that the settings lack only keeps its position."""
+        """Return a level. A level that is missing in the settings is not delivered, but keeps its
+        position.
+        """
         level = self.levels.get(number)
         if level is None:
             level = self.levels[number] = Level(number, 0)
         return level
 
     def is_past(self, number: int, queue_offset: int) -> bool:
-        """Return whether a restart would not read an entry again."""
+        """Return whether an entry is below the saved position, so that a restart would not read
+        it.
+        """
         return queue_offset < self.level(number).saved_offset
 
     def offsets(self) -> Mapping[int, int]:
@@ -53,7 +57,7 @@ class Positions:
         return {number: level.offset for number, level in self.levels.items() if level.offset}
 
     def recall(self, number: int, queue_offset: int, unique_key: str) -> None:
-        """Note that the message at a place is recalled; an empty key takes that back."""
+        """Note that the message of an entry is recalled; an empty key undoes this."""
         self._announce()
         change = self.recalled.put if self.noted is None else self.recalled.note
         change(number, queue_offset, unique_key)
@@ -66,8 +70,8 @@ class Positions:
             self._note(level)
 
     def settle(self, safe: int) -> None:
-        """Move the positions that may be saved past the copies that end at or before an offset of
-        the log.
+        """Advance the positions that may be saved: the log is safe up to this physical offset, so
+        they may pass all copies that end there or before.
         """
         for level in self.levels.values():
             while level.marks and level.marks[0][0] <= safe:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which waiting messages are recalled: they leave their delay level without being delivered.
 
-An entry is the place of a message in the queue of its level, with the unique key of the message. A
-log that was cut back may hold another message at that place, which has another key and is
+An entry is a level and a queue offset in it, with the unique key of the message there. After the
+end of the log was cut off, another message may be at this offset; it has another key, and is
 delivered. Entries are kept until the saved position of the level has passed them.
 """
 
@@ -18,7 +18,9 @@ from cometmq.store.reader import Reader
 from cometmq.store.reads import Lookup
 
 COPIES_MAX: Final = 32
-"""Messages with one unique key that are looked at: a producer that sends again repeats the key."""
+"""Maximum number of messages with one unique key that are examined: a producer that sends a message
+again uses the same key.
+"""
 _FOREVER_MS: Final = (1 << 63) - 1
 
 RecalledTable: TypeAlias = dict[int, dict[int, str]]
@@ -51,14 +53,14 @@ class Recalled:
         self._offsets: dict[int, list[int]] = {}  # of each level, ascending
         self.count = 0
         self.noted: RecalledTable = {}
-        """The changes that the journal lacks."""
+        """The changes that are not in the journal yet."""
 
     def key_at(self, level: int, queue_offset: int) -> str | None:
-        """Return the key of the message that was recalled at a place."""
+        """Return the unique key of an entry; None if there is no entry at this offset."""
         return self._keys.get(level, {}).get(queue_offset)
 
     def first(self, level: int, begin: int) -> int | None:
-        """Return the first place at or behind an offset."""
+        """Return the lowest queue offset of an entry at or above `begin`; None if there is none."""
         offsets = self._offsets.get(level)
         if offsets is None:
             return None
@@ -87,7 +89,7 @@ class Recalled:
         self.noted.setdefault(level, {})[queue_offset] = unique_key
 
     def update(self, table: Mapping[int, Mapping[int, str]]) -> None:
-        """Change the entries that a table has; an empty key removes one."""
+        """Add the entries of a table; an empty key removes an entry."""
         for level, keys in table.items():
             for queue_offset, unique_key in keys.items():
                 self.put(level, queue_offset, unique_key)
@@ -113,7 +115,7 @@ class Recalled:
         return {level: dict(keys) for level, keys in self._keys.items()}
 
     def changes_to(self, table: Mapping[int, Mapping[int, str]]) -> Sequence[tuple[int, int, str]]:
-        """Return the arguments of `put` that make this table equal to another one."""
+        """Return the arguments of the calls of `put` that make this table equal to `table`."""
         mine = {(level, at): key for level, keys in self._keys.items() for at, key in keys.items()}
         theirs = {(level, at): key for level, keys in table.items() for at, key in keys.items()}
         gone = [(*place, "") for place in mine.keys() - theirs.keys()]
@@ -127,11 +129,11 @@ def find_delayed(
     has_time: Callable[[], bool],
     is_past: Callable[[int, int], bool] = lambda _level, _offset: False,
 ) -> Lookup[list[Delayed] | None]:
-    """Return the messages for a topic with a unique key that are in the queue of a level.
+    """Return the messages for a topic with this unique key that are in queues of delay levels.
 
-    Return None if there may be more of them: as many as COPIES_MAX, or messages that could not be
-    examined. Any other message may have the key too, as an application's key. The hops of a timed
-    message in levels whose position `is_past` them do not count.
+    Return None if there may be further ones: COPIES_MAX were found, or not all messages with the
+    key were examined before `has_time` returned False (any message may have this text as a key).
+    Hops of timed messages for which `is_past` returns True do not count towards COPIES_MAX.
     """
     places: dict[int, tuple[int, int, int | None]] = {}
     past: set[int] = set()

@@ -16,7 +16,9 @@ class Fate(Enum):
 
 
 def consume_count_max(group_max: int, asked_max: int | None, *, version: int) -> int:
-    """Return how often a message may be retried; clients from 3.4.9 on may send their own limit."""
+    """Return how often a message may be retried: the client's limit (`asked_max`) if clients of its
+    version can send one (3.4.9 or later), otherwise the group's.
+    """
     if version >= REQUEST_MAX_RECONSUME_MIN and asked_max is not None:
         return asked_max
     return group_max

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that are delivered at any time, by the properties of RocketMQ 5 (pure).
+"""Messages with any delivery time (timed messages), by the properties of RocketMQ 5 (pure).
 
-A timed message passes through delay levels: the longest one that is not longer than what is left,
-then, when that level delivers it, the next one, until its time has come. TIMER_OUT_MS holds that
-time, DELAY the current level. The last hop may be shorter than the shortest level: its queue entry
-has the message's own time, which dispatch derives from TIMER_OUT_MS as well. Messages in front of
-it may hold it up, by at most that level's delay; otherwise, it is up to BATCH_INTERVAL_MS late.
+A timed message passes through delay levels. It is first stored in the longest level that is not
+longer than the remaining time. When that level delivers it, the next level is chosen in the same
+way, until its time has come. Each stay in a level is a hop. The property TIMER_OUT_MS has the
+delivery time, DELAY the current level.
+
+The last hop may be shorter than the shortest level: its queue entry has the delivery time as its
+due time, which dispatch derives from TIMER_OUT_MS, too. Messages before it in the level may delay
+it, by at most that level's delay; otherwise, it is up to BATCH_INTERVAL_MS late.
 
 Compatibility: RocketMQ 5 rounds the time down to a second, so it delivers up to a second early.
-Here, a message is never early. As there, a message with a delay level is not timed, and neither is
-one with TIMER_OUT_MS, which was delivered before. RocketMQ 4.9 ends the delay with the first level.
+Here, a message is never early. As in RocketMQ 5, a message with a delay level is not timed, and
+neither is one with TIMER_OUT_MS, because it has been delivered before. RocketMQ 4.9 ends the delay
+with the first level.
 """
 
 from typing import Final, NamedTuple
@@ -29,7 +33,7 @@ from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.store.delay_levels import DelayLevels
 
 LEVELS_MAX: Final = 50
-"""How many times a message may wait in the longest level: each time it is stored again."""
+"""Maximum number of hops through the longest level, because each hop stores the message again."""
 _OUT: Final = PropertyKey.TIMER_OUT_MS.value
 _DELAY: Final = PropertyKey.DELAY.value
 _DELIVER: Final = PropertyKey.TIMER_DELIVER_MS.value
@@ -38,12 +42,12 @@ _UNITS_MS: Final = {
     PropertyKey.TIMER_DELAY_MS.value: 1,
     _DELIVER: 1,
 }
-"""The properties that a sender sets, in the order of their precedence."""
+"""The properties with which a sender sets the time, by precedence, with their units."""
 NAMES: Final = (*_UNITS_MS, _OUT)
 
 
 class TimerRules(NamedTuple):
-    """What decides whether and how long a message waits."""
+    """The settings that decide whether and how long a message waits."""
 
     levels: DelayLevels
     is_enabled: bool
@@ -57,7 +61,7 @@ class TimerRules(NamedTuple):
 
 
 def without_timer(text: str, rules: TimerRules) -> str:
-    """Return the properties of a message that has a delay level instead."""
+    """Return the properties without those that set a time, for a message with a delay level."""
     for name in NAMES if rules.is_enabled else (_OUT,):
         text = without_property(text, name)
     return text
@@ -92,7 +96,7 @@ def requested_ms(text: str, rules: TimerRules, now_ms: int) -> int | None:
 
 
 def hop(message: NewMessage, levels: DelayLevels, due_ms: int, now_ms: int) -> None:
-    """Redirect a message, whose properties name its real queue, to its next level."""
+    """Redirect a timed message to its next level; its properties already name its real queue."""
     level = levels.hop(due_ms - now_ms) or 1
     text = message.properties
     for name, value in ((_OUT, str(due_ms)), (_DELAY, str(level))):
@@ -119,7 +123,7 @@ def next_hop(
 
 
 def is_later_hop(copy: MessageRecord, record: MessageRecord) -> bool:
-    """Return whether a record is a later hop of the timed message in another one."""
+    """Return whether `copy` is a later hop of the timed message in `record`."""
     return (
         copy.physical_offset > record.physical_offset
         and copy.properties.get(_OUT) == record.properties.get(_OUT)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of one scrape that several families share, gathered in steps.
+"""The figures of one scrape that several metric families share, gathered in steps.
 
 Offsets and lags are sums over queues, so they are computed once for all families that show them.
-Slaves show neither, because a sum over all brokers would count each copy of a queue.
+A slave shows neither, because sums over all brokers would then count a queue more than once.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -107,7 +107,7 @@ def _topic_ends(broker: Broker) -> Steps[list[TopicEnd]]:
 
 
 class FigureCollector:
-    """Gathers the figures once per scrape and fills several tables of families from them."""
+    """Gathers the figures once per scrape, and computes several tables of families from them."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class FigureCollector:
         self._limit = limit
 
     def collect(self) -> "Iterator[Metric | None]":
-        """Yield every family, and None where other callbacks may run."""
+        """Yield every family, and None wherever other callbacks of the loop may run."""
         self._limit.rows_max = self._broker.settings.metrics_rows_max
         figures = yield from gather(self._broker)
         dropped_count = 0

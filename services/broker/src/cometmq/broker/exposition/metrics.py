@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metric families of a broker, computed from its counters at each scrape.
 
-Each family is in the tuple of the part from which its value is computed: the broker (`FAMILIES`),
-its role and slaves (`REPLICATION_FAMILIES`), the store (`STORE_FAMILIES`), or the figures of all
-topics and groups, which have a row for each (`FIGURE_FAMILIES`).
+There is a tuple of families for each source of values: the broker (`FAMILIES`), its role and slaves
+(`REPLICATION_FAMILIES`), the store (`STORE_FAMILIES`), and the figures with a row for each topic or
+group (`FIGURE_FAMILIES`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -265,7 +265,9 @@ def _members(figures: Figures) -> Iterable[Row]:
 
 
 def _stranded(figures: Figures) -> Iterable[Row]:
-    """Yield a row where messages wait: in queues of a group's topics, and in delay levels."""
+    """Yield a row for each group and topic, and each delay level, with messages that nobody
+    reads.
+    """
     for row in figures.groups:
         if row.stranded:
             yield (row.topic, row.group), row.stranded
@@ -437,7 +439,9 @@ def labels(broker: Broker) -> dict[str, str]:
 
 
 def collectors(broker: Broker, transport: Callable[[], TransportStats]) -> list[MetricSource]:
-    """Return the broker's sources; those with a row per topic or group share the row limit."""
+    """Return the sources of all families; those with a row per topic or group share one row
+    limit.
+    """
     common, settings = labels(broker), broker.settings
     limits = [RowLimit(settings.metrics_rows_max) for _ in range(2)]
     tables: list[tuple[Sequence[Family[Figures]], dict[str, str]]] = [(FIGURE_FAMILIES, common)]

@@ -47,7 +47,7 @@ def attach(admin: AdminHttp, broker: Broker, server: Server[Broker], copies: Joi
         labels = metrics.labels(broker)
         admin.registry.add(StatsCollector(COPIES_FAMILIES, lambda: copies, labels))
         admin.add_ready_check("group", partial(member_fault, copies))
-        # A warning only: the broker serves, and a Service without it would stop all clients.
+        # Only a warning: the broker serves requests, and a fault would remove it from the Service.
         admin.add_ready_warning("elector", partial(elector_gap, broker))
         admin.registry.add(StatsCollector(ELECTION_FAMILIES, lambda: broker, labels))
     admin.add_settings("broker", settings_text)

@@ -198,7 +198,7 @@ FAMILIES: Final[tuple[Family[Figures], ...]] = (
 
 
 def tables(broker: Broker) -> list[tuple[Sequence[Family[Figures]], dict[str, str]]]:
-    """Return the table of families with the labels that all of them have."""
+    """Return one table: the families, and the labels that all of them have."""
     settings = broker.settings
     return [
         (

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server-side message filters."""
+"""Filters that the broker applies to messages: tags, and SQL expressions on properties."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters that heartbeats bring: whether there is room for them, and their compilation."""
+"""Checks whether there is room for the SQL filters in heartbeats, and compiles them."""
 
 from collections.abc import Callable, Collection
 from functools import partial
@@ -15,7 +15,9 @@ from cometmq.remoting.log import Log
 
 
 class ArrivingFilters:
-    """Admits and compiles filters; each counts for the peer that added it in this run."""
+    """Admits and compiles filters. Each counts against the limit of the peer that
+    added it since the start.
+    """
 
     def __init__(
         self, compiler: Compiler, ready: Callable[[str, SubscriptionData], None], log: Log
@@ -34,7 +36,7 @@ class ArrivingFilters:
     ) -> None:
         """Raise LimitReached if there is no room for a filter, or for its characters.
 
-        `count` and `chars` are those of the filters that are compiled.
+        `count` and `chars` are the number and the characters of the filters already compiled.
         """
         key = group, subscription.topic
         count += self._compiling.count
@@ -71,7 +73,7 @@ class ArrivingFilters:
         self._ready(group, subscription)
 
     def cancel(self, group: str, wanted: Collection[str] = ()) -> None:
-        """Give up the group's filters that wait for the compiler, except for these topics."""
+        """Do not compile the group's waiting filters, except those for the topics in `wanted`."""
         for topic in self._compiling.others(group, wanted):
             self._compiling.remove(group, topic)
             self.disown(group, topic)

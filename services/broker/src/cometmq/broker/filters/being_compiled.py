@@ -13,7 +13,7 @@ class BeingCompiled:
         self._groups: dict[str, dict[str, SubscriptionData]] = {}
         self.count = 0
         self.chars = 0
-        """The characters of all topics and expressions."""
+        """The total number of characters of all topics and expressions."""
 
     def get(self, group: str, topic: str) -> SubscriptionData | None:
         return self._groups.get(group, {}).get(topic)
@@ -37,7 +37,7 @@ class BeingCompiled:
             del self._groups[group]
 
     def others(self, group: str, wanted: Collection[str]) -> list[str]:
-        """Return the group's topics that are not in `wanted`."""
+        """Return the topics with a waiting filter of the group that are not in `wanted`."""
         return [topic for topic in self._groups.get(group, ()) if topic not in wanted]
 
 

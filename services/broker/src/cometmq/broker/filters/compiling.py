@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds the time spent on SQL expressions: compiles short ones at once, longer ones in steps.
 
-Any client may send expressions, and the longest takes 25 ms to compile. Expressions that exceed the
-current allowance are therefore compiled one after the other, a step in each turn of the loop, and
-the total number of characters per second is bounded.
+Any client may send expressions, and the longest takes 25 ms to compile. So the number of characters
+compiled per second has an allowance. Expressions that exceed it are queued, and compiled one after
+the other, a step in each turn of the loop.
 
-The connections take turns, and half of the allowance is reserved for connections that have compiled
-little lately: a flood of expressions neither uses up the allowance of others nor delays theirs by
-more than one expression for each connection that floods.
+Connections take turns in the queue, and half of the allowance is reserved for connections that have
+compiled little lately. A connection that sends a flood of expressions therefore delays those of
+another connection by at most one expression.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,13 +22,13 @@ COMPILED_CHARS_PER_S: Final = 32 << 10
 """Characters compiled per burst and per second; each takes about 3 us on the loop."""
 SHARE_CHARS_MAX: Final = 16 << 10
 SHARE_CHARS_PER_S: Final = COMPILED_CHARS_PER_S // 8
-"""What one connection may compile, per burst and per second, as long as anything is left. A
-connection that compiles more uses only what is left above `RESERVE_CHARS`.
+"""The share of one connection, in characters per burst and per second. A connection that has used
+up its share may use the total allowance only down to `RESERVE_CHARS`.
 """
 RESERVE_CHARS: Final = COMPILED_CHARS_MAX // 2
 AT_ONCE_CHARS_MAX: Final = 1 << 10
 WAITING_MAX: Final = 2_000
-"""Maximum number of callbacks waiting for expressions to be compiled; one connection may have half.
+"""Maximum number of callbacks that wait for expressions; one connection may have half of them.
 """
 
 Later = Callable[[Callable[[], None]], object]
@@ -47,9 +47,7 @@ def _at_once(work: Callable[[], None]) -> None:
 
 
 class Shares:
-    """How many characters each connection may still have compiled; one with its full share has no
-    entry.
-    """
+    """What is left of each connection's share; there is no entry for a full share."""
 
     def __init__(self) -> None:
         self._left: dict[str, tuple[int, int]] = {}  # characters left, and when; by the last charge
@@ -58,13 +56,17 @@ class Shares:
         return len(self._left)
 
     def left(self, peer: str, now_ms: int) -> int:
-        """Return the characters that are left; negative if the connection has used more."""
+        """Return how many characters of a connection's share are left; negative if
+        it has used more.
+        """
         left, at_ms = self._left.get(peer, (SHARE_CHARS_MAX, now_ms))
         more = max(0, now_ms - at_ms) * SHARE_CHARS_PER_S // 1_000
         return min(SHARE_CHARS_MAX, left + more)
 
     def charge(self, peer: str, size: int, now_ms: int) -> None:
-        """Subtract the size of an expression; the debt is bounded, so that it ends in time."""
+        """Subtract the size of an expression from a share. The result has a lower bound, so that
+        the share is positive again within a bounded time.
+        """
         left = max(self.left(peer, now_ms) - size, -COMPILED_CHARS_MAX)
         self._left.pop(peer, None)
         self._left[peer] = left, now_ms
@@ -83,8 +85,10 @@ class Compiler:
     def __init__(
         self, clock_ms: Callable[[], int], call_soon: Later = _at_once, load: Load | None = None
     ) -> None:
-        """`call_soon` schedules the next step in a later turn of the loop. Unless `load` is None,
-        expressions wait until `load`, or the owner, has called `note_loaded`.
+        """`call_soon` schedules the next step in a later turn of the loop.
+
+        `load` imports the parser for the first expression; until it, or the owner of the compiler,
+        has called `note_loaded`, expressions wait. If it is None, the parser counts as imported.
         """
         self._load = load
         self._is_loading = load is not None
@@ -100,7 +104,7 @@ class Compiler:
         self._parts: Iterator[None] = iter(())
 
     def note_loaded(self) -> None:
-        """Compile from now on, because the parser is imported."""
+        """Start compiling: the parser has been imported."""
         self._load, self._is_loading = None, False
         if self._waiting and self._current is None:
             self._call_soon(self._go_on)
@@ -174,7 +178,7 @@ class Compiler:
     def _go_on(self) -> None:
         if self._current is None:
             self._current = self._waiting.pop()
-            expression = self._current.expression  # another connection may have been first
+            expression = self._current.expression  # may be compiled already, for another connection
             self._parts = iter(()) if is_compiled(expression) else compiling(expression)
         for _ in self._parts:
             self._call_soon(self._go_on)

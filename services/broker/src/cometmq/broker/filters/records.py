@@ -4,8 +4,9 @@
 Hot path: a test runs once per message that a filtered pull examines (budget 2 us). Only the
 properties that the filter uses are decoded; see bench/micro/bench_sql.py.
 
-A test takes at most a few milliseconds, whatever the expression and the record: each long value is
-parsed once (`LongText`), and a test that searches long values for too long pauses.
+A test never blocks the loop for more than a few milliseconds, whatever the expression and the
+record are: each long value is parsed once (`LongText`), and a test that searches long values pauses
+after TEST_STEPS.
 
 Compatibility: with filterSupportRetry, the messages of a retry topic are filtered by the
 expressions for their original topics; a message passes if its topic has no expression.
@@ -32,10 +33,14 @@ _VALUE_SEPARATOR = b"\x01"
 _PAIR_SEPARATOR = b"\x02"
 COMPARISONS_MAX: Final = 64  # for the records of one read: about 20 us
 NAMES_MAX: Final = 8
-"""Above this number of properties, a full parse is faster than searching for each one."""
+"""Above this number of used properties, parsing all properties is faster than searching for
+each.
+"""
 VERDICTS_MAX: Final = 16_384  # of all filters
 VERDICT_BYTES_MAX: Final = 64
-"""Maximum size of the values of one cached verdict; all verdicts together take up to 6 MB."""
+"""Maximum total size of the values with which a verdict is cached; all cached
+verdicts together take up to 6 MB.
+"""
 
 
 TEST_STEPS: Final = 500_000
@@ -47,7 +52,9 @@ Values: TypeAlias = list[str | None]
 
 
 class RecordFilter:
-    """Tests stored records; `block` bounds the records to test per read."""
+    """Tests stored records. A verdict is the result: whether a record matches. `block` is the
+    maximum number of records per read.
+    """
 
     __slots__ = ("begin", "block", "program")
 
@@ -60,8 +67,7 @@ class RecordFilter:
         program: Program | None = None,
     ) -> None:
         """`begin` returns the verdict on a record, or a test that has paused. `comparison_count` is
-        the maximum number of comparisons in one test; `program`, if there is one, gives the same
-        verdicts.
+        the maximum number of comparisons in one test. `program` is the expression for native code.
         """
         self.begin = begin
         self.program = program
@@ -71,14 +77,14 @@ class RecordFilter:
         )
 
     def matches(self, record: Buffer) -> bool:
-        """Test a record without pauses."""
+        """Return the verdict on a record; resume its test without delay whenever it pauses."""
         verdict = self.begin(record)
         while not isinstance(verdict, bool):
             verdict = verdict.resume()
         return verdict
 
     def tester(self) -> RecordTest:
-        """Return the test for the records of one search."""
+        """Return a function that tests the records of one search."""
         begin = self.begin
         paused: _Test | None = None
 
@@ -124,7 +130,7 @@ def _beginner(sql: SqlFilter) -> "Callable[[Buffer], bool | _Test]":
 
 
 class _Test:
-    """The test of one record with long values, which pauses."""
+    """The paused test of one record with long values."""
 
     __slots__ = ("_allowance", "_sql", "_values")
 
@@ -134,7 +140,7 @@ class _Test:
         self._values = _texts(values, self._allowance)
 
     def resume(self) -> "bool | _Test":
-        """Return the verdict, or the test itself if it has paused."""
+        """Return the verdict, or the test itself if it has paused again."""
         self._allowance.steps = TEST_STEPS
         try:
             return self._sql.matches_values(self._values)
@@ -144,7 +150,9 @@ class _Test:
 
 _numbers: Final = itertools.count()
 _verdicts: Final[dict[tuple[int | bytes | None, ...], bool]] = {}
-"""Caches verdicts by filter and values, since most filtered properties have few distinct values."""
+"""Verdicts by filter and values. It pays because most filtered properties have few distinct
+values.
+"""
 
 
 def _judge(sql: SqlFilter, number: int, values: list[bytes | None]) -> bool | _Test:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SQL filters of consumer groups, by topic, and how long they live.
+"""The SQL filters of consumer groups, by topic, and when they are deleted.
 
 Heartbeats register filters. When the last member leaves, the group's filters are marked dead; a day
 later they are deleted, so a group that reconnects within that time keeps its filters. An invalid
@@ -108,7 +108,7 @@ class FilterSubscriptions:
         self.file = file
         self.is_dirty = False
         self.version = 0
-        """A version that changes with the filters that pulls use."""
+        """Changes whenever a filter that pulls use changes."""
         self.noted: Callable[[], None] | None = None
         self._noted: dict[tuple[str, str], None] = {}  # group and topic
         self._clock_ms = clock_ms
@@ -156,7 +156,7 @@ class FilterSubscriptions:
         """Adopt the filters in the subscriptions of a group; mark its filters for other topics as
         dead.
 
-        Raise LimitReached if there was no `room` for a filter; the others are adopted.
+        Raise LimitReached if there is no `room` for a filter, after all other filters were adopted.
         """
         wanted: set[str] = set()
         refusal: LimitReached | None = None

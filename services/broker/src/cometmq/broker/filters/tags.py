@@ -34,12 +34,12 @@ def tag_filter(expression: str | None) -> TagFilter | None:
         parts.pop()  # Java's split drops trailing empty strings
     if not parts:
         raise ValueError("subString split error")
-    # As many tags as a request can hold would push those of all others out of the memo.
+    # One request with very many tags would displace the tags of all others from the cache.
     code = tag_code if len(parts) <= CODES_MAX else java_hash
     return frozenset(code(tag) for part in parts if (tag := part.strip())).__contains__
 
 
 def codes_of(accept: TagFilter) -> frozenset[int]:
-    """Return the codes that a filter, the `__contains__` of their set, accepts."""
+    """Return the tag codes that a filter accepts; the filter is the `__contains__` of their set."""
     codes: frozenset[int] = accept.__self__  # type: ignore[attr-defined]  # a bound method
     return codes

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """SQL92 filters: compiles an expression into a function of a message's properties.
 
-Importing Lark and building the parser take 45 ms: a quarter of the startup time of a broker that
-may never see an expression. A broker that filters by expressions therefore imports the parser on a
-thread before it serves (`load_parser`), any other for the first expression (`compiling.py`).
+Importing Lark and building the parser take 45 ms, a quarter of a broker's startup time, and many
+brokers never see an expression. So the parser is imported on a thread: before the broker serves if
+its settings enable expressions (`load_parser`), otherwise for the first expression
+(`compiling.py`).
 """
 
 from collections import OrderedDict
@@ -107,7 +108,7 @@ def _compile(expression: str) -> SqlFilter | str:
 
 
 def forget_compiled() -> None:
-    """Empty the cache, so that a broker of a comparison finds what the first one found."""
+    """Empty the cache. Tests that compare two brokers in one process call this between them."""
     _compiled.clear()
 
 
@@ -125,7 +126,9 @@ def compile_sql(expression: str) -> SqlFilter:
 
 
 def compiling(expression: str) -> Iterator[None]:
-    """Compile in steps, and store the result in the cache of `compile_sql`."""
+    """Compile an expression in steps, yielding after each; afterwards `compile_sql`
+    finds the result in its cache.
+    """
     from cometmq.broker.filters.sql.parser import parsing  # noqa: PLC0415  # 45 ms, see above
 
     try:

@@ -183,7 +183,9 @@ def invert(operand: Node) -> Invert:
 
 
 def as_condition(node: Node) -> Node:
-    """Return the node in a position where the grammar requires a condition."""
+    """Return a node as a condition: a property becomes a Cast; raise SqlError for
+    other non-conditions.
+    """
     if isinstance(node, Property):
         return Cast(node, 2)
     if not _is_condition(node):

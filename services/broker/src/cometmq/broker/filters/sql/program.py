@@ -2,8 +2,8 @@
 """Conditions as plain tuples, for the native message path (`libs/accel/rust/pull/sql.rs`).
 
 Only common conditions have this form: AND, OR, NOT, IN, BETWEEN, IS NULL, and comparisons of a
-property on the left with a constant on the right. They evaluate as in `evaluate.py`, errors
-included.
+property on the left with a constant on the right. They have the same results as in `evaluate.py`,
+including errors.
 """
 
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -24,7 +24,7 @@ from cometmq.broker.filters.sql.values import Long
 
 NAMES_MAX: Final = 8
 COMPARISONS_MAX: Final = 64
-"""Maximum number of comparisons: native evaluation must be short."""
+"""Maximum number of comparisons in a program, because native code evaluates it without a pause."""
 
 Condition: TypeAlias = tuple[Any, ...]
 """The kind, then the operands; a property is an index into `Program.names`."""

@@ -36,7 +36,7 @@ class Long(int):
 
 
 LONG_CHARS_MIN: Final = 64
-"""Values of at least this length remember what was computed from them."""
+"""A value of at least this length is kept as LongText."""
 
 
 class Paused(Exception):  # not an error: the same evaluation is repeated later
@@ -44,7 +44,9 @@ class Paused(Exception):  # not an error: the same evaluation is repeated later
 
 
 class Allowance:
-    """The steps that one evaluation may still take in long values; a step takes about 2 ns."""
+    """The number of steps that one evaluation may still spend on long values; a
+    step takes about 2 ns.
+    """
 
     __slots__ = ("steps",)
 
@@ -53,10 +55,11 @@ class Allowance:
 
 
 class LongText(str):
-    """A long value, which an expression may parse or search hundreds of times.
+    """A long value of a property. It caches the result of each parse and search, because one
+    expression may repeat them hundreds of times.
 
-    It remembers every result. An evaluation that has paused is therefore repeated from its
-    beginning, and soon reaches the place where it paused.
+    A paused evaluation is repeated from its beginning; with the cached results, it soon reaches the
+    point where it paused.
     """
 
     __slots__ = ("_allowance", "_found", "_numbers")
@@ -66,7 +69,7 @@ class LongText(str):
     _numbers: dict[object, int | float | EvaluationError]
 
     def __new__(cls, text: str, allowance: Allowance) -> Self:
-        """Let the values of one record share an allowance."""
+        """All values of one record are created with the same `allowance`."""
         self = super().__new__(cls, text)
         self._allowance, self._found, self._numbers = allowance, {}, {}
         return self
@@ -85,7 +88,7 @@ class LongText(str):
         return known
 
     def number(self, kind: object, parse: Callable[[str], float]) -> float:
-        """Return the result of a parser, or raise its EvaluationError."""
+        """Return the cached result of `parse`, or raise its EvaluationError."""
         known = self._numbers.get(kind)
         if known is None:
             try:
