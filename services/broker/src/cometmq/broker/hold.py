@@ -5,18 +5,19 @@ A pull that finds no messages is held until its filter accepts an arriving messa
 deadline. It then moves to `ready`. Ready pulls are run again, a bounded number in each turn of the
 loop, and are not held a second time.
 
-An SQL filter needs the message's record; the tag code is not enough. Pulls with such a filter go to
-`unsure`; the caller tests the messages and calls `release` when one matches.
+A record filter (SQL) needs the message's record; the tag code is not enough. When messages arrive,
+pulls with such a filter are added to `unsure`; the caller tests the messages and calls `release`
+when one matches.
 
-Compatibility: a message with a different tag leaves the pull held. `sweep` (every 5 s) wakes a pull
-whose queue has grown at all, so that the offset of a filtering consumer advances.
+Compatibility: a message that the filter rejects leaves the pull held. `sweep` (every 5 s) wakes
+every pull whose queue has grown, so that the offset of a filtering consumer advances.
 
 Idle cost: `expire` visits only pulls that are due, and `sweep` only queues with a new message or a
 new pull since the last sweep. Held pulls without traffic cost nothing until their deadline.
 
-Pulls of one connection cost others little: a message visits all pulls of its queue, so a connection
-holds few of each queue, and a pull that needs room takes it from the connection that holds most.
-The pulls that lose their place are woken, so that their consumers pull again.
+One connection cannot harm others with its pulls: it holds few per queue, because each message
+visits all pulls of its queue; and when there are too many, the pulls of the connection that holds
+most are woken, so that their consumers pull again.
 """
 
 from collections import deque
@@ -36,7 +37,7 @@ from cometmq.store.queues.consume_queue import ConsumeQueue
 SWEEP_INTERVAL_MS: Final = 5_000
 EXPIRE_INTERVAL_MS: Final = 1_000
 WOKEN_MAX: Final = 1_000
-"""Maximum number of pulls that are woken at once to free memory: 3 ms."""
+"""Maximum number of pulls that are woken at once to make room; this takes 3 ms."""
 HELD_BYTES: Final = 1_024
 """Memory of a held pull, besides the bytes of the request."""
 
@@ -164,7 +165,7 @@ class HoldTable:
             self._wake(held)
 
     def drop(self, peer: object) -> None:
-        """Drop the pulls of a closed connection, of which there may be 16,384."""
+        """Drop the pulls of a closed connection, up to 16,384."""
         seconds: set[int] = set()
         for key, pulls in self._peers.pop(peer, {}).items():
             of_queue = self._queues[key]
@@ -244,7 +245,9 @@ class HoldTable:
         self.ready.append(held)
 
     def _wake_half_of_most(self) -> None:
-        """Wake at most half of the pulls of the connection whose pulls take most; at least one."""
+        """Wake half of the pulls of the connection whose pulls take most memory, at
+        least one and at most WOKEN_MAX.
+        """
         sizes = self._sizes
         if sizes:
             pulls = self._of_peer(max(sizes, key=sizes.__getitem__))

@@ -16,13 +16,13 @@ from cometmq.runtime.settings import COMMAND_LINE, DEFAULT, Loaded, Origin
 from cometmq.runtime.settings.fields import fields_of
 
 PORT_STEP: Final = 10
-"""More than the ports of one broker, with those for short requests, slaves and control."""
+"""Distance between the ports of two instances; one broker has four ports within it."""
 INSTANCES_MAX: Final = 64
 
 _PORTS: Final = ("listenPort", "haListenPort", "adminHttpPort", "controlPort")
 _NAMES: Final = ("brokerName", "storePathRootDir", "storePathCommitLog")
 _OF_ONE: Final = ("groupRecord", "groupAddress", "haMasterAddress", "advertisedAddresses")
-"""Settings that name one broker or its peers, so that two brokers cannot share them."""
+"""Settings that are specific to one broker, and from which those of another cannot be derived."""
 
 
 def instance(loaded: Loaded[BrokerSettings], number: int) -> Loaded[BrokerSettings]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every limit on what peers may fill at a broker, in one table.
+"""The limits of a broker's tables and queues, which peers fill, as one list (`LIMITS`), and the
+check of a request against them (`Room`).
 
 The reference page (docs/reference/limits.md), the metrics and a test that fills every table are
-derived from `LIMITS`. Connections, requests in flight and unread bytes are bounded by the transport
+derived from `LIMITS`. The transport bounds connections, requests in flight and unread bytes
 (`settings/limits.py`).
 
 Compatibility: RocketMQ has none of these limits. The defaults leave room for every program that its
@@ -144,7 +145,7 @@ COPY_BYTES: Final = Limit(
     fixed=128 << 20, answer=ResponseCode.SYSTEM_BUSY,
 )  # fmt: skip
 SAME_QUEUE_MAX: Final = 256
-"""Pulls of one queue that one connection holds: a client has one for each of its groups."""
+"""Maximum number of held pulls of one queue and one connection; a client has one per group."""
 HELD_BYTES_MAX: Final = 256 << 20
 """Memory of all held pulls: room for the default number of them, with usual requests."""
 HELD_PULLS: Final = Limit(
@@ -217,8 +218,8 @@ class JournalState(Protocol):
 
 
 class Room:
-    """The room that one request has in the tables; the peer is identified only if it adds an
-    entry.
+    """Checks one request against the limits. Its peer (account or address) is identified only when
+    it adds an entry, because this takes time.
     """
 
     __slots__ = ("_account", "_account_of", "_call", "_journal", "_peer", "limits")
@@ -230,7 +231,9 @@ class Room:
         call: Call[Any],
         account_of: Callable[[Call[Any]], str | None],
     ) -> None:
-        """`account_of` returns the access key of a request, None for an address with all rights."""
+        """`account_of` returns the access key of a request; None if it was allowed by its
+        address.
+        """
         self.limits = limits
         self._journal = journal
         self._call = call
@@ -249,7 +252,7 @@ class Room:
 
     @property
     def account(self) -> str | None:
-        """The account that adds entries; None if there is none."""
+        """The access key of the account that adds entries; None if no account was needed."""
         self.peer  # noqa: B018  # identifies it
         return self._account
 
@@ -264,7 +267,9 @@ class Room:
         self.limits.admit(limit, used, self.peer, count)
 
     def check(self, limit: Limit, wanted: int, subject: str = "") -> None:
-        """Raise LimitReached if `wanted` exceeds a limit that is not in total."""
+        """Raise LimitReached if `wanted` exceeds a limit that applies to each
+        request or entry alone.
+        """
         if wanted > self.limits.maximum(limit):
             self.limits.check(limit, wanted, subject, peer=self.peer)
 
@@ -289,8 +294,8 @@ def add_topic(room: Room, topic_count: int, queue_count: int, more_queues: int) 
 
 
 def check_total(room: Room, limit: Limit, used: int, more: int = 1) -> None:
-    """Raise LimitReached if a table is full; an administrator's entries have no share of their
-    own.
+    """Raise LimitReached if a journaled table is full, whoever filled it. For requests of
+    administrators, whose entries do not count against a peer's share.
     """
     room.check_journal()
     bound = room.limits.maximum(limit)
@@ -299,9 +304,9 @@ def check_total(room: Room, limit: Limit, used: int, more: int = 1) -> None:
 
 
 def is_full(limits: Limits, journal: JournalState | None) -> bool:
-    """Return whether the journal has to wait for the tables to be saved.
+    """Return whether the journal is so large that changes must wait until the tables are saved.
 
-    While it cannot be written at all, it does not grow, and requests are answered without it.
+    A journal that cannot be written does not count as full: it does not grow.
     """
     if journal is None or journal.fault:
         return False
@@ -309,5 +314,5 @@ def is_full(limits: Limits, journal: JournalState | None) -> bool:
 
 
 def address_of(call: Call[Any]) -> str:
-    """Return the peer of a call without an account."""
+    """Return the text for the peer of a call without an account, made of its address."""
     return address_peer(call.peer.address)

@@ -5,10 +5,10 @@ A queue that has lost its last messages, with a disk or by a power failure, give
 new messages. A group that had consumed the lost ones would skip as many new ones.
 
 The same happens if a slave that has copied offsets, but not yet the messages before them, is
-started as master. A mark in its store shows that.
+started as a master. A file in its store, the mark, shows that it was a slave.
 
-Offsets are lowered only then: otherwise, an offset may be behind the end of its queue because
-programs may commit one before the messages arrive.
+Offsets are lowered only in these two cases. Otherwise a program may have committed an offset beyond
+the end of its queue on purpose.
 
 Compatibility: RocketMQ leaves such offsets as they are.
 """
@@ -28,8 +28,8 @@ _COPIED: Final = "copied"
 
 
 async def fit_offsets(broker: Broker, workers: Workers) -> None:
-    """Mark the store if the broker is a slave; lower the offsets of a master if the store is marked
-    or has lost messages. For brokers outside broker groups, at startup.
+    """At the start of a broker outside a broker group: mark the store of a slave; lower the offsets
+    of a master if its store is marked or has lost messages.
     """
     mark = _mark_of(broker)
     if not broker.role.is_master:
@@ -64,7 +64,7 @@ def _remove(mark: Path) -> None:
 
 
 def lower_offsets(broker: Broker) -> None:
-    """Lower the offsets of known topics that lie behind the ends of their queues."""
+    """Lower the offsets of known topics that are beyond the ends of their queues to these ends."""
     topics, offsets = broker.tables.topics.table, broker.tables.offsets
     lowered: list[str] = []
     for key, queues in list(offsets.table.items()):

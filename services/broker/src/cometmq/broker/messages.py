@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes that the broker makes to a message before storing it (pure).
+"""Reads a sent message's properties, and changes messages before they are stored (pure).
 
 Hot path: `read_sent` runs once per stored message that the native path does not serve.
 
@@ -54,7 +54,7 @@ class SentProperties(msgspec.Struct, gc=False):
     delay_level: int = 0
     is_half: bool = False
     has_timer: bool = False
-    """Whether there may be properties of `delays/timed.py`."""
+    """Whether the properties may set a delivery time (`delays/timed.py`)."""
 
 
 def cluster_pair(cluster_name: str) -> str:
@@ -122,7 +122,9 @@ def delay(message: NewMessage, level: int, *, wait: str | None = None) -> None:
 
 
 def without_delay(text: str) -> str:
-    """Return the properties of a message that must not be delayed (again)."""
+    """Return the properties without the delay level, for a message that must not be
+    delayed (again).
+    """
     return without_property(text, _DELAY)
 
 
@@ -142,8 +144,8 @@ def sent_back(
     the delay, as for the dead-letter topic.
 
     Compatibility: the properties contain WAIT=false, as in RocketMQ. The answer nevertheless waits
-    for the flush, like the answer to a send, because the consumer then commits an offset past the
-    message.
+    for the flush, like the answer to a send, because the consumer then commits an offset beyond the
+    original message.
     """
     properties = dict(record.properties)
     properties.setdefault(PropertyKey.RETRY_TOPIC, record.topic)
@@ -213,7 +215,7 @@ def moved_event(event: OffsetMoved, *, host: bytes, now_ms: int) -> NewMessage:
 
 
 def stored_bytes(record: MessageRecord) -> bytes:
-    """Return a record as stored in the log, which is also the form that pulls and queries return.
+    """Encode a record as it is in the log, the form in which pulls and queries return it.
 
     The CRC is the stored one, so that readers detect a body that was damaged later.
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the native code if it is installed and may be used, and dispatches ranges of the log with
-it.
+"""Opens the parts of the native code that the broker uses, if it is installed and may be used:
+reading ranges of the log, disk writes, syncs, TLS.
 
 Recovery and followers pass ranges of the log to `RangeReader`, which extracts the same data from
 each record as the Python code. `services/broker/tests/test_native_ranges.py` compares the two.
@@ -41,7 +41,7 @@ __all__ = [
 INTERFACE: Final = 0x05D1585B
 """The CRC-32 of the signatures that this broker calls (`libs/accel/src/cometmq/accel/_native.pyi`).
 
-A `git pull` does not rebuild the module, and the version changes only with releases.
+It detects a module that was not rebuilt after a `git pull`; the version changes only with releases.
 """
 
 try:
@@ -75,8 +75,8 @@ def _version_mismatch() -> str | None:
 
     The result is cached, because followers ask on each connection.
 
-    An installer names the folder of a distribution's metadata after its version. To parse the
-    metadata, `importlib.metadata` would load 35 modules at each start.
+    The version is in the name of the folder with the distribution's metadata. Only if that differs,
+    `importlib.metadata` is used, because it loads 35 modules.
     """
     installed = Path(accel.__path__[0]).parents[1]
     if (installed / f"cometmq_accel-{VERSION}.dist-info").is_dir():
@@ -89,17 +89,17 @@ def _version_mismatch() -> str | None:
 
 
 class Breaker:
-    """Makes Python do a part of the work for good after the first panic of the native code, so that
-    a bug in it costs speed and nothing else.
+    """Switches one part of the work from native code to Python, until a restart, after the first
+    panic of the native code. So a bug there costs only speed.
 
-    As a context manager, it suppresses a panic of its block.
+    As a context manager, it catches a panic in its block and switches.
     """
 
     def __init__(self, part: str, log: Log) -> None:
         self._part = part
         self._log = log
         self.is_open = False
-        """Whether Python does the work."""
+        """Whether the native code has failed, so that Python does the work."""
 
     def trip(self, error: BaseException) -> None:
         self.is_open = True
@@ -173,19 +173,21 @@ def open_header_follower(settings: BrokerSettings, log: Log) -> HeaderFollower |
 
 
 def open_native_writes(settings: BrokerSettings) -> NativeWrites | None:
-    """Return the functions for the disk; None if the native code may not be used."""
+    """Return the native functions that write to the disk; None if native code may not be used."""
     if reason_without(settings) is not None:
         return None
     return NativeWrites(accel.write_files, accel.sync_files)
 
 
 def open_native_syncer(settings: BrokerSettings) -> NativeSyncer | None:
-    """Return the thread that syncs the log; None if the native code may not be used."""
+    """Return the native thread that syncs the log; None if native code may not be used."""
     return accel.LogSyncer() if reason_without(settings) is None else None
 
 
 def open_native_code(settings: BrokerSettings, log: Log) -> NativeCode:
-    """Return the functions for the store, if the native code may be used."""
+    """Return the native functions that the store uses; an empty set if native code may not be
+    used.
+    """
     if reason_without(settings) is not None:
         return NO_NATIVE_CODE
     return NativeCode(read_range=RangeReader(log), file_crcs=accel.file_crcs)

@@ -55,9 +55,8 @@ def open_store(settings: BrokerSettings, *, clock: Clock, log: Log) -> MessageSt
 
 
 def was_killed(store: MessageStore) -> bool:
-    """Return whether the last run was killed after it had saved a checkpoint.
-
-    A broker begins its journal long before its first checkpoint.
+    """Return whether the last run was killed after its first checkpoint, so that it had a
+    journal.
     """
     recovered = store.upkeep.recovered
     return not recovered.was_clean and recovered.start.reason is StartReason.PROGRESS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress of consumer groups, from which metrics and the answers to admin tools are made."""
+"""The progress of consumer groups in their topics and queues, for metrics and admin tools."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -25,15 +25,17 @@ class QueueProgress(NamedTuple):
 
 
 def consumed_topics(broker: Broker, group: str) -> list[str]:
-    """Return the topics that a group consumes: those in which it has offsets, and its retry topic,
-    where messages may wait before the group has read the first.
+    """Return the topics in which a group has offsets, and its retry topic, even if it has no offset
+    there yet.
     """
     topics = {*broker.tables.offsets.index.topics_of(group), retry_topic(group)}
     return present_topics(broker, group, sorted(topics))
 
 
 def present_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[str]:
-    """Return the topics that still exist and to which the group still subscribes."""
+    """Return those of the given topics that exist and, if the group is connected,
+    that it subscribes to.
+    """
     online = broker.clients.consumers.group(group)
     subscribed = online.subscriptions.keys() if online is not None else ()
     return [
@@ -44,9 +46,7 @@ def present_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[st
 
 
 def progress_in(broker: Broker, group: str, topic: str) -> Iterator[QueueProgress]:
-    """Yield a group's progress in each queue that its members read, and in those queues that
-    nobody reads although messages wait there.
-    """
+    """Yield a group's progress in each queue that its members read, and in stranded queues."""
     config = broker.tables.topics.table.get(topic)
     count = 0 if config is None else config.read_queue_nums
     yield from queues_of(broker, group, topic, range(count))
@@ -54,11 +54,10 @@ def progress_in(broker: Broker, group: str, topic: str) -> Iterator[QueueProgres
 
 
 def stranded_queues(broker: Broker, group: str, topic: str) -> Sequence[QueueProgress]:
-    """Return the queues that have waiting messages but are not read, because the topic has fewer
-    queues now.
+    """Return a group's stranded queues: those with unread messages that no consumer reads any more.
 
     Consumers read the first `readQueueNums` queues of a topic. If an operator lowers this number,
-    the messages in the other queues wait until the queues are added again.
+    messages in the queues above it wait until it is raised again.
     """
     config = broker.tables.topics.table.get(topic)
     if config is None:

@@ -83,7 +83,7 @@ def not_the_master(group: str, role: str) -> str:
 def store_refuses(broker_name: str, reasons: Collection[str], used_percent: int) -> str:
     """Return the remark of a store that refuses messages for a reason other than its role.
 
-    Compatibility: RocketMQ lists all reasons that it might have. Clients go by the code.
+    Compatibility: RocketMQ's remark lists all possible reasons. Clients look only at the code.
     """
     place = f"service not available now: broker {broker_name}"
     if Refusal.DISK_FULL in reasons:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker's role, as handlers, timers and name servers see it.
+"""The role of the broker for its clients, which handlers, timers and registration use.
 
 Outside a broker group, the settings fix the role. In a broker group, the table in
 `cometmq.ha.member` decides every change of the role, and `copies/roles` apply it here.
@@ -45,7 +45,7 @@ def id_of(role: ServedRole, ordinal: int) -> int:
 
 
 class AdoptedRole:
-    """The role that the broker has adopted, and what the store and the name servers learn of it."""
+    """The current role; a new one is passed on to the store and to the registration."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HANDLERS maps the codes that the broker answers (`remoting.commands`) to its handlers."""
+"""HANDLERS maps each request code that the broker answers to its handler."""
 
 from collections.abc import Mapping
 from functools import wraps
@@ -41,7 +41,10 @@ _MODULES: Final = (
 
 
 def _noted(code: int, handler: Handler[Broker]) -> Handler[Broker]:
-    """Count the requests of a code that no lane takes; the other handlers note the reason."""
+    """Return a handler that counts its requests as detours, if no lane takes this code.
+
+    Handlers of codes that a lane takes count by themselves, because they know the reason.
+    """
     if COMMANDS[code].notes_detour:
         return handler
 

@@ -32,7 +32,7 @@ from cometmq.runtime.acl.errors import AclError, wrong_keys
 from cometmq.runtime.acl.permissions import check_resources
 
 MASK: Final = "******"
-"""Replaces secret keys; too short to be one, so that no account gets it by mistake."""
+"""Shown instead of a secret key. It is too short to be valid, so no account gets it by mistake."""
 IS_OFF: Final = "access control is off: the broker has aclEnable=false"
 
 
@@ -117,8 +117,8 @@ def get_broker_cluster_acl_info(broker: Broker, _call: Call[NoHeader]) -> Reply:
 def get_broker_cluster_acl_config(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Return all accounts, and the addresses that need no account.
 
-    Secret keys are masked unless the connection is encrypted. Compatibility: RocketMQ sends them in
-    any case; no program can sign with a mask, because it is shorter than a secret may be.
+    Secret keys are masked unless the connection is encrypted. Compatibility: RocketMQ always sends
+    them.
     """
     accounts = _keeper(broker, ServerError).control.accounts
     configs = [account.config for account in accounts.by_key.values()]

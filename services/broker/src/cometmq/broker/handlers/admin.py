@@ -60,7 +60,7 @@ _REGISTERED: Final = frozenset(("brokerPermission", "autoCreateTopicEnable"))
 def body_of(call: Call[Any], type_: type[T]) -> T:
     """Return the typed body of a request; raise CommandError if it is malformed.
 
-    That is the sender's error, so it gets an error answer and no log line.
+    A malformed body is the sender's error, so the broker only answers it and logs nothing.
     """
     try:
         return decoded_body(type_, call)
@@ -69,7 +69,7 @@ def body_of(call: Call[Any], type_: type[T]) -> T:
 
 
 def refuse_on_slave(broker: Broker) -> None:
-    """Refuse a change on a slave, which copies its tables from the master."""
+    """Raise CommandError if this broker is a slave, which copies its tables from the master."""
     if not broker.role.is_master:
         raise ServerError(remarks.SLAVE_MODIFY_REFUSED)
 
@@ -103,8 +103,8 @@ async def change_settings(
 ) -> Collection[str]:
     """Change and save mutable settings, all or none; return the names of the changed ones.
 
-    Unless `must_save` is set, a failure to save is ignored: in a pod the file belongs to the
-    operator, and is read-only.
+    Without `must_save`, a failure to save is ignored: in a Kubernetes pod, the
+    operator owns the file, and it is read-only.
     """
     changed = _updated(broker, changes).changed_since(broker.config.loaded)
     if not changed:

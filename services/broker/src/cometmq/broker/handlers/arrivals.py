@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What follows a commit: answers leave, and held pulls that it woke are answered.
+"""What follows a commit: pending answers are sent, then held pulls that the commit
+woke are answered.
 
-Filters that read records are tested against the new messages first.
+Before that, record filters of held pulls are tested against the new messages.
 """
 
 import asyncio
@@ -22,14 +23,12 @@ RESUMES_MAX: Final = 64
 class Arrivals:
     """Sends pending answers after each commit, and answers the pulls that the commit woke.
 
-    A message may wake the pulls of thousands of consumers. Each turn of the loop answers a bounded
-    number of them, so that other requests, above all the send itself, do not wait for every pull.
+    A message may wake the pulls of thousands of consumers. Each turn of the loop answers at most
+    RESUMES_MAX, so that other requests, above all the send itself, need not wait for all pulls.
     """
 
     def __init__(self, broker: Broker, flush: Callable[[], None]) -> None:
-        """Serve the turns of a broker; `flush` sends pending answers. Create the object on the
-        running loop.
-        """
+        """`flush` sends pending answers. Call this on the running loop."""
         self._broker = broker
         self._flush = flush
         self._loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that the broker forwards to clients: read offsets (223), report state (307), consume one
-message (309).
+"""Requests that the broker sends or forwards to clients: for their offsets (223), state (307) and
+subscriptions, and to consume one message (309).
 
 Compatibility: RocketMQ queries the members of a group one after the other. Here all are queried at
 once, so the answer takes no longer than the slowest member. Only the fields that the command
@@ -54,7 +54,9 @@ CALL_TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 5_000
 SUBSCRIPTIONS_TIMEOUT_MS: Final = 1_000  # a pull waits for it
 STATUSES_BYTES_MAX: Final = 2 << 20
-"""Maximum total size of the answers that are decoded; answers beyond it are left out."""
+"""Maximum total size of the clients' answers to 223 that are decoded; further answers are left
+out.
+"""
 
 
 def check_versions(members: Collection[Client]) -> None:
@@ -103,13 +105,15 @@ async def invoke_broker_to_get_consumer_status(
 
 
 class AnswerRoom:
-    """Bounds the size of clients' answers that are decoded, which takes time on the loop."""
+    """Bounds the total size of clients' answers to one request, because decoding them takes time on
+    the loop.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._left = bytes_max
 
     def take(self, body: bytes) -> bytes:
-        """Return the body of an answer; raise RemoteProtocolError if it is too large."""
+        """Count the body of an answer, and return it; raise RemoteProtocolError above the bound."""
         if len(body) > self._left:
             raise RemoteProtocolError(f"an answer of {len(body)} bytes, and {self._left} are left")
         self._left -= len(body)
@@ -147,8 +151,10 @@ async def get_consumer_running_info(broker: Broker, call: Call[GetConsumerRunnin
 
 
 async def ask_subscriptions(broker: Broker, call: Call[Any], name: str) -> None:
-    """Ask the client of a request what its member of a group subscribes to, and note the answer, if
-    there is one. Raise LimitReached if there is no room for it.
+    """Ask the client that sent `call` for its subscriptions in a group, and note
+    its answer (`told.py`).
+
+    If the client does not answer, nothing is noted. Raise LimitReached if there is no room for it.
     """
     key, asking = (call.peer, name), broker.clients.told.asking
     if broker.clients.told.group(*key, broker.clock.monotonic_ms()) is not None:
@@ -223,7 +229,9 @@ def _online(broker: Broker, group_name: str, client_id: str | None) -> Client:
 async def _pass_on(
     call: Call[Any], group: str, client: Client, header: msgspec.Struct, body: Body = b""
 ) -> Reply:
-    """Return a client's answer unchanged; raise CommandError if there is none."""
+    """Forward a request to a client, and return its answer unchanged; raise
+    CommandError if there is none.
+    """
     try:
         answer = await client.peer.invoke(call.code, header, body, timeout_ms=CALL_TIMEOUT_MS)
     except RequestTimeout as error:

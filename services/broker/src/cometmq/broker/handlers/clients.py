@@ -51,8 +51,8 @@ from cometmq.runtime.limits import LimitReached
 STEP_WEIGHT: Final = 100
 """Groups and subscriptions that a heartbeat registers in one step: 2 to 4 ms if all are new."""
 STEP_SUBSCRIPTIONS: Final = 1_000
-"""Subscriptions of one group that are measured and compared in one step: 2 to 4 ms. One with many
-tags counts like several.
+"""Number of subscriptions of one group that one step measures and compares in 2 to 4 ms; a
+subscription with many tags counts as several.
 """
 TAGS_CHARS: Final = 50
 STEP_LEAVING: Final = 300
@@ -65,10 +65,9 @@ GroupData: TypeAlias = ConsumerData | ProducerData
 def heart_beat(broker: Broker, call: Call[NoHeader]) -> Reply | InOrder:
     """Register the client's groups; create unknown consumer groups if the settings allow it.
 
-    Many groups are registered in steps, while the connection waits. A refusal of the whole
-    heartbeat precedes the first step. If a limit leaves no room for some of the groups, the others
-    are registered before the request is refused: a client whose last group does not fit must not
-    lose the groups that it has.
+    Many groups are registered in steps; the connection's next requests wait. If the heartbeat as a
+    whole is refused, no group is registered. If only a limit leaves no room for some groups, all
+    others are registered before the request is refused, so that the client keeps them.
     """
     beat = body_of(call, Heartbeat)
     room = broker.admission.room(call)
@@ -95,7 +94,11 @@ def heart_beat(broker: Broker, call: Call[NoHeader]) -> Reply | InOrder:
 async def _registering_later(
     broker: Broker, call: Call[NoHeader], work: Steps[Reply], weight: int
 ) -> Reply:
-    """Register a heartbeat in its turn; raise LimitReached if too many of this weight wait."""
+    """Run the registration of a large heartbeat when its turn comes.
+
+    Raise LimitReached if the waiting heartbeats, with this one's `weight`, have too many groups and
+    subscriptions.
+    """
     with broker.pending.heartbeats.counting(weight, broker.admission.room(call)):
         return await broker.pending.incremental.run(work, call.peer)
 
@@ -105,8 +108,8 @@ def _registering(
 ) -> Steps[Reply]:
     """Register the groups of a heartbeat until the connection ends.
 
-    After a change of accounts, `check_rights` sees only registered groups. If it began during the
-    registration, the connection is closed; the client connects again.
+    If the accounts change meanwhile, close the connection, so that the client connects again:
+    `Registered.check_rights` does not see groups that are registered after it began.
     """
     refusal: LimitReached | None = None
     for step in _steps([*beat.consumer_data_set, *beat.producer_data_set]):
@@ -202,9 +205,9 @@ def disconnect_client(broker: Broker, call: Call[DisconnectClient]) -> Disconnec
 def get_consumer_list_by_group(broker: Broker, call: Call[GetConsumerListByGroup]) -> Reply:
     """Return the client ids of a group; its members use this list to divide the queues.
 
-    As with RocketMQ, a client with two live connections is listed twice, and the queues of the
-    second are read by nobody. In a group with one address for its master, a client of a former
-    slave often has two, so there each client is listed once.
+    As in RocketMQ, a client with two live connections is listed twice, and nobody reads the queues
+    of its second entry. With `groupAddress`, each client is listed once, because a client often has
+    two connections after a failover.
     """
     group = broker.clients.consumers.group(call.header.consumer_group)
     if group is None:
@@ -243,7 +246,7 @@ def _check_expression(expression: str) -> Reply:
 def connection_closed(broker: Broker, peer: Peer) -> None:
     """Unregister the client of a closed connection, and notify the other members of its groups.
 
-    A client of hundreds of groups leaves the first of them now.
+    The first STEP_LEAVING groups are left now, further ones in later steps.
     """
     broker.pending.later.start(_leaving(broker, peer))
 
@@ -265,10 +268,10 @@ def _leaving(broker: Broker, peer: Peer) -> Steps[None]:
 
 
 def accounts_changed(broker: Broker, acl: AclKeeper, before: Accounts) -> None:
-    """Close the connections that have registered a group to which they no longer have a right.
+    """Close the connections with a registered group to which their account no longer has the right.
 
     Otherwise the broker would ask them about transactions, and push replies to them, until they
-    missed their heartbeats for long enough.
+    expired.
     """
 
     def may_stay(peer: Peer, account: str | None, place: Place) -> bool:

@@ -54,10 +54,11 @@ def look_up(
     is_part_of_put: bool = False,
     may_end_early: bool = False,
 ) -> None:
-    """Answer with a value derived from a search; immediately if all its data is in memory.
+    """Answer with what `conclude` makes of the result of a search; immediately if
+    all its data is in memory.
 
-    A search that is part of a put continues even if the client closes its connection. The options
-    are explained in `StoreReads.look_up`.
+    For the options, see `StoreReads.look_up`. A search with `is_part_of_put` continues even if the
+    client closes its connection.
     """
 
     def done(found: T) -> None:
@@ -91,7 +92,7 @@ async def found(broker: Broker, lookup: Lookup[T]) -> T:
 
 
 def paused(work: Steps[T]) -> Lookup[T]:
-    """Run a long job as a part of a search, which pauses after each step."""
+    """Return a long job as a part of a search, which pauses after each step of the job."""
     while True:
         try:
             next(work)
@@ -102,7 +103,7 @@ def paused(work: Steps[T]) -> Lookup[T]:
 
 
 def settle(future: asyncio.Future[T], result: T) -> None:
-    """Complete a future unless its waiter was cancelled."""
+    """Set the result of a future, unless it was cancelled."""
     if not future.done():
         future.set_result(result)
 

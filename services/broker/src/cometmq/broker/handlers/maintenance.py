@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clean-up requests, and small queries from tools.
 
-Background jobs of the store delete the files later. As in RocketMQ, an answer only confirms that
-the request was accepted. TRIM_QUEUE (30005) is CometMQ's own: consumers, queries and tools then see
-a queue as if retention had removed its first messages. The log, which all queues share, keeps their
-bytes until its files expire.
+Files are deleted later, by background jobs of the store: as in RocketMQ, the answer to a clean-up
+only confirms that the request was accepted.
+
+TRIM_QUEUE (30005) is CometMQ's own. Afterwards, consumers, queries and tools see the queue as if
+retention had removed its first messages. The log, which all queues share, keeps their bytes until
+its files expire.
 """
 
 import asyncio
@@ -36,7 +38,9 @@ from cometmq.store.results import PutStatus
 
 SAMPLES: Final = 16
 SAMPLE_COUNT: Final = 1_000
-"""Number of entries whose sizes are read at each of 16 places of a queue: 1 ms in all."""
+"""Number of entries whose sizes are added up at each of 16 places of a long queue,
+in 1 ms together.
+"""
 
 _REASONS: Final = {
     SCHEDULE_TOPIC: "delayed messages wait there for their delivery; recall them instead"
@@ -61,8 +65,8 @@ async def clean_unused_topic(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Delete the queues of topics that are not configured on this broker; stop at a deletion that
     does not reach all in-sync copies.
 
-    A slave gets deletions with its master's log; until then, it may lack the configuration of a
-    topic whose messages it has.
+    A slave deletes nothing: it gets deletions with its master's log, and may have messages of a
+    topic whose configuration has not arrived yet.
     """
     for topic in sorted(broker.store.reader.topics()):
         if not broker.role.is_master:  # perhaps only since the last deletion
@@ -146,7 +150,7 @@ def _check_stored(broker: Broker, mark: PutStatus) -> None:
 
 
 def _size(queue: ConsumeQueue, first: int, end: int) -> Lookup[int]:
-    """Add up the sizes of messages; estimate those between the samples of a long range."""
+    """Return the total size of the messages in a range of a queue; estimate it for a long range."""
     total = count = 0
     step = max(SAMPLE_COUNT, -(-(end - first) // SAMPLES))
     for start in range(first, end, step):

@@ -29,11 +29,11 @@ def query_consumer_offset(
 ) -> QueryConsumerOffsetReply | None:
     """Return the committed offset; if there is none, answer with 0 or "not found".
 
-    Compatibility: after "not found" the client applies its consumeFromWhere. Like RocketMQ, the
-    broker answers 0 while the queue's first message is in memory, so that a new group reads a young
-    topic from its beginning. With youngQueueStartsAtZero=false, it answers 0 only if the whole
-    queue is new to the group. C++ clients always get RocketMQ's rule, because bindings built on
-    them (Python's, for one) cannot set consumeFromWhere.
+    Compatibility: after "not found" the client applies its consumeFromWhere. RocketMQ's rule is to
+    answer 0 while the queue's first message is in memory, so that a new group reads a young topic
+    from its beginning. With youngQueueStartsAtZero=false, this broker answers 0 only if the queue
+    was added after the group had subscribed. C++ clients always get RocketMQ's rule, because
+    libraries built on them, such as Python's, cannot set consumeFromWhere.
     """
     header = call.header
     committed = broker.tables.offsets.committed(

@@ -19,10 +19,10 @@ STEP_ITEMS: Final = 256  # queues and members; about 0.3 ms
 
 
 async def get_broker_overview(broker: Broker, call: Call[NoHeader]) -> Reply:
-    """Return the ends of all queues, the members of all connected groups, the age of what they have
-    not read, and the requests that were refused lately.
+    """Return the ends of all queues, the members of all connected groups, the ages of their oldest
+    unread messages, and the requests that were refused lately.
 
-    From now on, the broker measures these ages, which costs some reads per second.
+    The first request makes the broker measure these ages from then on, with some reads per second.
     """
     broker.measured.is_observed = True
     return Reply(body=await broker.pending.incremental.run(_answer(broker), call.peer))
@@ -33,7 +33,7 @@ def _answer(broker: Broker) -> Steps[bytes]:
 
 
 def encode_overview(found: BrokerOverview) -> Steps[bytes]:
-    """Return its JSON, which has several MB if there are thousands of topics."""
+    """Return an overview as JSON; with thousands of topics, it has several MB."""
     queues = yield from encode_table(found.queues, lambda ends: 3 * len(ends))
     groups = yield from encode_table(
         found.groups, lambda group: 8 * (1 + len(group.members) + len(group.subscriptions))

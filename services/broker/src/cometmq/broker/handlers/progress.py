@@ -3,10 +3,10 @@
 (GET_BROKER_CONSUME_STATS, 317), the groups of a topic (300), and the age of unconsumed messages
 (303).
 
-Compatibility: a topic to which a connected group no longer subscribes is left out, and a queue
-without an offset counts as 0. Unlike RocketMQ's, the answer to 208 also has the queues in which
-messages of the group wait although nobody reads these queues. Message times are
-strings in the broker's time zone.
+Compatibility: a topic to which a connected group no longer subscribes is left out, and the offset
+in a queue without a commit is 0. Unlike RocketMQ's, the answer to 208 also has the queues in which
+messages of the group wait although no member reads them (`progress.stranded_queues`). Message times
+are strings in the broker's time zone.
 """
 
 import asyncio

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): read a queue, or hold the pull until it grows.
+"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): read a queue, or hold the pull
+until the queue grows.
 
 Compatibility: the checks are in RocketMQ's order, and an answer's remark is the name of the store's
 status. A pull is held at most once: after it wakes up, it is answered whether or not it finds a
 message.
 
-The functions stand in the order of a pull's path: the checks, the read, the answer; then the hold,
-and what happens when the pull wakes up.
+The functions are in the order in which a pull passes through them: checks, read, answer, hold, and
+the answer to a pull that was held.
 """
 
 from collections.abc import Coroutine, Mapping
@@ -78,7 +79,7 @@ class AdmittedPull(msgspec.Struct):
     group: SubscriptionGroupConfig
     accept: MessageFilter
     is_first: bool
-    """Whether the pull has just arrived: it commits an offset and may be held."""
+    """True for a pull that has not been held: it commits an offset and may be held."""
     started_s: float
 
 
@@ -96,7 +97,9 @@ def pull_message(
 
 
 async def _pull_when_told(broker: Broker, call: Call[PullMessage]) -> Reply | None:
-    """Serve a pull of a group from which this member has not received a heartbeat yet."""
+    """Ask the client for its subscriptions, because no heartbeat has arrived yet;
+    then serve its pull.
+    """
     await ask_subscriptions(broker, call, call.header.consumer_group)
     return _pull(broker, call, is_first=True)
 
@@ -167,7 +170,7 @@ def _check(broker: Broker, call: Call[PullMessage]) -> SubscriptionGroupConfig:
 
 
 def _commit(broker: Broker, call: Call[PullMessage]) -> None:
-    """Commit the offset that a pull carries; a full table refuses the commit, not the pull."""
+    """Commit the offset in a pull's header; if the table of offsets is full, ignore it."""
     header, offsets = call.header, broker.tables.offsets
     group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
     if offsets.committed(group, topic, queue_id) == header.commit_offset:
@@ -197,7 +200,7 @@ def _load(broker: Broker, pull: AdmittedPull, result: GetResult) -> None:
     peer, accounts = call.peer, _accounts(broker)
 
     def load() -> GetResult | None:
-        """Read nothing if the peer has stopped reading while this read waited for its turn."""
+        """Return the records, or None if the peer no longer reads its answers."""
         return None if peer.is_crowded else result.load()
 
     def loaded(messages: GetResult | None) -> None:
@@ -275,7 +278,7 @@ def _report_moved(broker: Broker, header: PullMessage, result: GetResult) -> Non
 
 
 def _ignore(_: PutResult) -> None:
-    """Ignore the result, because no client is waiting for this event to be stored."""
+    """Ignore whether the event was stored: no client waits for it."""
 
 
 def _hold(broker: Broker, pull: AdmittedPull) -> None:
@@ -312,7 +315,9 @@ def _resume(broker: Broker, call: Call[PullMessage], accounts: object) -> None:
 
 
 def _pull_again(broker: Broker, call: Call[PullMessage], accounts: object) -> Reply | None:
-    """Serve a pull that `accounts` allowed. It may have waited long, so changed rights apply."""
+    """Serve a pull that has waited; if the accounts are no longer `accounts`, check
+    its rights again.
+    """
     acl = broker.admission.acl
     if acl is not None and acl.control.accounts is not accounts:
         acl.control.check(broker, call)
@@ -343,7 +348,9 @@ def _note(broker: Broker, pull: AdmittedPull, result: GetResult | None) -> None:
 
 
 def _is_told(broker: Broker, call: Call[PullMessage]) -> bool:
-    """Return whether the subscription is only known from the client's answer (`told.py`)."""
+    """Return whether the pull's subscription is known only from the client's answer
+    (`told.py`), and not from a heartbeat.
+    """
     header = call.header
     has_own = header.sys_flag & PullSysFlag.SUBSCRIPTION
     return not has_own and broker.clients.consumers.group(header.consumer_group) is None

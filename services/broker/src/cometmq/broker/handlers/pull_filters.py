@@ -53,8 +53,8 @@ def message_filter(
 
 
 def subscription_filter(subscription: SubscriptionData) -> TagFilter | None:
-    """Return the filter of a registered tag subscription, which matches by the hash codes it
-    contains.
+    """Return the filter of a registered tag subscription; it accepts the hash codes that the client
+    has sent with the subscription.
     """
     if subscription.class_filter_mode or subscription.sub_string == ALL_TAGS:
         return None

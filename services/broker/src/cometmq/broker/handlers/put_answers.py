@@ -26,7 +26,7 @@ COPY_BYTES_MIN: Final = 2_048
 
 
 class _Subject(Struct, frozen=True):
-    """The field of a send's header by which its refusal is counted."""
+    """Stands for the header of a send without its decoded header: refusals are counted by topic."""
 
     topic: str
 
@@ -96,8 +96,9 @@ def answer_back(
     level_id: int | None,
     result: PutResult,
 ) -> None:
-    """Answer a request that sends a message back once its copy is stored; `origin` is the topic in
-    which the message was stored first, and the consumer group.
+    """Answer a request that sends a message back, once its copy is stored or refused.
+
+    `origin` is the original topic of the message, and the consumer group.
     """
     if result.status is not _PUT_OK:
         call.fail(ServerError(result.status.name))
@@ -113,8 +114,8 @@ def answer_back(
 def forget_message(call: Call[Any]) -> None:
     """Drop the parts of a request that the answer to its send does not need.
 
-    The answer may wait for the disk or other copies, and the message is already staged, so the
-    request would hold it a second time. After its connection has closed, no limit would bound that.
+    The answer may wait for the disk or other copies. Meanwhile the request would keep a second copy
+    of the staged message in memory, which no limit would bound after its connection has closed.
     """
     call.body = b""
     if len(call.head) > HEAD_BYTES_KEPT:
@@ -130,8 +131,8 @@ def copy_bytes(call: Call[Any], message: NewMessage | None) -> int:
 def group_refusal(broker: Broker) -> str | None:
     """Return why the broker's state in its group forbids writes; None if it allows them.
 
-    RocketMQ has a single code for all states in which a store accepts no messages, so only the
-    remark distinguishes an election from a full disk.
+    This is for the remark: RocketMQ has one code for all states in which a store accepts no
+    messages, so only the remark distinguishes an election from a full disk.
     """
     reasons = broker.store.stats().refusals
     if Refusal.TOO_FEW_COPIES in reasons:

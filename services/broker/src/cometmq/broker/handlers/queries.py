@@ -74,8 +74,8 @@ def query_consume_queue(broker: Broker, call: Call[QueryConsumeQueue]) -> None:
     """Answer with the entries of a queue and the group's subscription to its topic.
 
     Compatibility: an index outside the queue is not an error; the answer has a remark and no body.
-    The same applies to a queue of the topic that has never had a message. `eval` is never set,
-    because it concerns extended entries, which this store does not write.
+    The same applies to a queue of the topic that has never had a message. The field `eval` is never
+    set, because it is about extended queue entries, which this store does not write.
     """
     header = call.header
     may_read = reader(broker, call)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RECALL_MESSAGE (370): a delayed message that still waits is never delivered.
+"""RECALL_MESSAGE (370): makes sure that a waiting delayed message is never delivered.
 
-Compatibility: RocketMQ 5 has the request for its timer messages; 4.9 does not know it. The time in
-the handle is not used, because this broker knows when the message is due. All messages with the
-unique key are recalled: a producer that sends again repeats the key.
+All messages with the unique key are recalled, because a producer that sends a
+message again uses the same key.
+
+Compatibility: RocketMQ 5 has this request for its timed messages; 4.9 does not. The time in the
+handle is not used, because this broker knows when the message is due.
 """
 
 import asyncio
@@ -24,11 +26,15 @@ KEY_CHARS_MAX: Final = 255
 MOVE_S: Final = 0.02
 """The pause before the next search for a message that moves to another level."""
 SEARCH_MS_MAX: Final = 3_000
-"""How long the messages with an id are searched; a recall is refused if not all were examined."""
+"""How long the messages with the unique key are searched; if this is too short to examine all of
+them, the recall is refused.
+"""
 
 
 async def recall_message(broker: Broker, call: Call[RecallMessage]) -> RecallMessageReply:
-    """Recall a message; answer once the journal, and in a group the other copies, have it."""
+    """Recall a message; answer once the recall is in the journal and, in a broker
+    group, in the copies.
+    """
     refuse_on_slave(broker)
     topic, key = call.header.topic, _key_of(broker, call.header)
     name, end_ms = broker.settings.broker_name, broker.clock.monotonic_ms() + SEARCH_MS_MAX
@@ -91,7 +97,9 @@ def _check_journal(broker: Broker, outcome: str) -> None:
 
 
 def _key_of(broker: Broker, header: RecallMessage) -> str:
-    """Return the unique key in a handle; raise CommandError if it names nothing of this broker."""
+    """Return the unique key in a handle; raise CommandError if it is not a handle of this
+    broker.
+    """
     name, topic = broker.settings.broker_name, header.topic
     try:
         handle = parse_recall_handle(header.recall_handle)

@@ -60,10 +60,10 @@ async def _push_and_store(broker: Broker, call: Call[SendHeader]) -> Reply:
 
 
 def _check_topic(broker: Broker, topic: str) -> None:
-    """Raise TopicNotExist if a reply, which needs no right, would create its topic.
+    """Raise TopicNotExist if access control is on and a reply would create its topic: a reply needs
+    no right, and the cluster's reply topic always exists.
 
-    A cluster's reply topic exists at every start. Without access control, replies create topics as
-    in RocketMQ.
+    Without access control, replies create topics as in RocketMQ.
     """
     is_free = broker.admission.acl is not None and topic.endswith(REPLY_SUFFIX)
     if is_free and topic not in broker.tables.topics.table:

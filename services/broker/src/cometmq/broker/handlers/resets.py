@@ -44,7 +44,7 @@ BEHIND: Final = (1 << 63) - 1  # as a corrected offset: the group lags behind al
 
 
 def invoke_broker_to_reset_offset(broker: Broker, call: Call[InvokeBrokerToResetOffset]) -> None:
-    """Make all members of a group continue from a point in time; answer with the offsets."""
+    """Make all members of a group continue from a point in time; answer with the new offsets."""
     header = call.header
     config = broker.tables.topics.get(header.topic)
     if config is None:
@@ -118,10 +118,11 @@ def _target(broker: Broker, header: InvokeBrokerToResetOffset, queue_id: int) ->
 def _reset(
     broker: Broker, call: Call[InvokeBrokerToResetOffset], targets: dict[MessageQueue, int]
 ) -> Reply:
-    """Send the new offsets to the members; C++ clients get them in their own form.
+    """Send the new offsets to the members, to C++ clients in their own format.
 
-    Compatibility: RocketMQ sends isForce=false regardless of the request. It chooses the form by
-    the language of the tool, so members written in other languages cannot read the offsets.
+    Compatibility: RocketMQ sends isForce=false regardless of the request. It chooses the format by
+    the language of the tool that sent the request, so members in other languages cannot read the
+    offsets.
     """
     header = call.header
     group = _members(broker, header)
@@ -154,11 +155,11 @@ def _row(queue: MessageQueue, offset: int) -> QueueOffset:
 async def query_correction_offset(broker: Broker, call: Call[QueryCorrectionOffset]) -> Reply:
     """Return the lowest offset of any group in each queue of a topic.
 
-    As in RocketMQ, the offset is Java's Long.MAX_VALUE if the compared group lags behind all
-    others.
+    As in RocketMQ, the offset is Java's Long.MAX_VALUE if the group in the request
+    is behind all other groups.
 
-    Compatibility: RocketMQ deletes the offsets of the filtered groups. Here they are only left out
-    of the answer.
+    Compatibility: RocketMQ deletes the offsets of the groups that the request excludes. Here they
+    are only left out of the comparison.
     """
     return await broker.pending.incremental.run(_correction_offsets(broker, call.header), call.peer)
 

@@ -55,7 +55,9 @@ them.
 """
 
 ELECTOR_MISSING: Final = "electorMissing"
-"""Only CometMQ has this key, and only while no elector looks after a member of a group."""
+"""Only CometMQ has this key, and only while no elector is connected to this member
+of a broker group.
+"""
 
 ACCOUNTS_BROKEN: Final = "accountsBroken"
 """Only CometMQ has this key, and only while a changed account file cannot be used; the value is its
@@ -68,12 +70,12 @@ ACCOUNTS_MISSPELT: Final = "accountsMisspelt"
 GROUP_MEMBERS: Final = "groupMembers"
 GROUP_IN_SYNC: Final = "groupInSync"
 GROUP_MIN_IN_SYNC: Final = "groupMinInSync"
-"""Only CometMQ has these keys, and only while a broker leads a group; the first two list ids."""
+"""Only CometMQ has these keys, and only while the broker leads a broker group."""
 
 GROUP_BROKER_ID: Final = "groupBrokerId"
 GROUP_EPOCH: Final = "groupEpoch"
-"""Only CometMQ has these keys, and only members of a broker group: the id in the group, which the
-id at the name servers differs from, and the epoch of the role, once it has one.
+"""Only CometMQ has these keys, and only members of a broker group: the id in the group, which is
+not the id at the name servers, and the epoch of the role, if it has one.
 """
 
 CERTIFICATES: Final = "certificates"
@@ -82,10 +84,11 @@ as `SETTING=MS` in milliseconds since 1970, separated by commas.
 """
 
 MEMORY: Final = "memory"
-"""Only CometMQ has this key: the memory of its process as `PART=BYTES`, separated by commas:
-`resident` (in RAM), of which `program` are its files, `pullCache` records kept for pulls and
-`unread` answers that peers have not read; the rest are tables and Python's objects. `peak` is the
-most there was, `limit` the most there may be.
+"""Only CometMQ has this key: the memory of its process as `PART=BYTES`, separated by commas.
+
+`resident` is all memory in RAM. Parts of it are `program` (the program's files), `pullCache`
+(records cached for pulls) and `unread` (answers that peers have not read); what remains is tables
+and other objects. `peak` is the largest `resident` so far, `limit` the largest that is allowed.
 """
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -223,7 +226,9 @@ def _missing_slave(broker: Broker, end: int) -> str:
 
 
 def _copies(broker: Broker) -> dict[str, str]:
-    """Return what a member tells of its broker group; the copies only while it leads the group."""
+    """Return the figures about the broker group: the id and epoch of a member; the
+    copies in sync only from the master.
+    """
     settings, epoch = broker.settings, broker.role.state.epoch
     if not settings.group_record:
         return {}
@@ -244,10 +249,10 @@ def _copies(broker: Broker) -> dict[str, str]:
 
 
 def expected_members(possible: Iterable[int], in_sync: Sequence[int], copy_count: int) -> list[int]:
-    """Estimate the ids of the brokers that the group should consist of.
+    """Estimate which brokers are the members of the group: those in sync and, if these are fewer
+    than `copy_count`, further ones with the lowest ids.
 
-    `possible` may list more brokers than the group has, so that it can grow without restarts. If
-    fewer than `copy_count` copies are in sync, the brokers with the lowest ids are added.
+    The result is an estimate because `possible` may list more brokers than the group has yet.
     """
     others = [one for one in sorted(possible) if one not in in_sync]
     return sorted([*in_sync, *others[: max(0, copy_count - len(in_sync))]])
@@ -297,7 +302,9 @@ def _queues(broker: Broker) -> dict[str, str]:
 
 
 def _delays(broker: Broker) -> dict[str, str]:
-    """Return the counts of delivered and stored messages for each level that has ever been used."""
+    """Return, for each level that was ever used, the offset up to which it is
+    delivered and the offset of its end.
+    """
     return {
         f"scheduleMessageOffset_{level}": (
             f"{offset},{broker.store.reader.max_offset(SCHEDULE_TOPIC, level - 1)}"

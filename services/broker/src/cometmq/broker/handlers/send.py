@@ -2,7 +2,7 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320).
 
 Hot path: `send_message` runs once per message (budget 2 us on top of the store's put). The checks
-are in RocketMQ's order; a single test skips all checks that only unusual requests need.
+are in RocketMQ's order; for a usual request, one test replaces those that only unusual ones need.
 
 Compatibility: as in RocketMQ, a send does not check the topic's write permission (routes hide the
 queues of topics without it), and every answer carries MSG_REGION and TRACE_ON.
@@ -67,7 +67,9 @@ MULTI_TAG: Final = "MULTI_TAG"
 BATCH_STEP_WEIGHT: Final = 2_000
 """Weight of the messages of a batch that are decoded in one step: 2 to 5 ms."""
 PROPERTIES_READ_MAX: Final = 65_536
-"""Characters of the properties that are read; at most half as many can be stored."""
+"""Maximum number of characters of properties; more are refused unread. At most half can be
+stored.
+"""
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _WRITE: Final = int(Perm.WRITE)
 
@@ -85,8 +87,8 @@ def send_message(broker: Broker, call: Call[SendHeader]) -> Reply | InOrder | No
 def send_batch_message(broker: Broker, call: Call[SendHeader]) -> Reply | InOrder | None:
     """Store all messages of a batch contiguously, or none.
 
-    A large batch is decoded, encoded and placed in steps, one batch at a time, while its connection
-    waits.
+    A large batch is decoded, encoded and placed in steps, one batch at a time; its
+    connection's next requests wait.
     """
     try:
         return _send_batch(broker, call)
@@ -153,7 +155,7 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> InOrder | None:
 def _due_ms(broker: Broker, message: NewMessage, sent: SentProperties) -> int | None:
     """Return when a message is to be delivered; None if it has a delay level, or is due now.
 
-    A half message is checked only: its delay begins when it is committed.
+    For a half message, only check the time: its delay begins when it is committed.
     """
     rules = broker.timer_rules
     if sent.delay_level > 0:
@@ -165,7 +167,7 @@ def _due_ms(broker: Broker, message: NewMessage, sent: SentProperties) -> int | 
 
 
 def read_properties(broker: Broker, header: SendHeader, cluster: str) -> SentProperties:
-    """Read the properties of a request, or refuse those that are far too long to be stored."""
+    """Read the properties of a request; raise MessageIllegal above PROPERTIES_READ_MAX."""
     text = header.properties
     if text and len(text) > PROPERTIES_READ_MAX:
         raise MessageIllegal(remarks.message_illegal(broker.settings.max_message_size))
@@ -173,9 +175,9 @@ def read_properties(broker: Broker, header: SendHeader, cluster: str) -> SentPro
 
 
 def check_storable_again(broker: Broker, message: NewMessage) -> None:
-    """Refuse a message that would wait in the broker, and could not be stored afterwards.
+    """Raise an error if a message that waits in the broker would be too large to be stored again.
 
-    `message` has its real topic.
+    `message` must have its real topic.
     """
     settings = broker.settings
     if not is_storable_again(message, file_bytes=settings.mapped_file_size_commit_log):
@@ -189,8 +191,8 @@ def _prepare_half(
     wait: str | None,
     queue_id: int,
 ) -> PutDone:
-    """Make a message a half message, which consumers receive when its transaction commits; return
-    what is to be called when it is stored.
+    """Make a message a half message, which consumers receive when its transaction is committed;
+    return the callback for its put.
     """
     if broker.settings.reject_transaction_message:
         raise NoPermission(refusals.transaction_forbidden(broker.process.host))
@@ -282,7 +284,9 @@ def batch_parts(items: Iterator[NewMessage], room: Room) -> BatchParts:
 async def _send_large(
     broker: Broker, call: Call[SendHeader], size: int, work: Steps[None]
 ) -> Reply | None:
-    """Store messages in steps; `size` is what they count for in BATCH_BYTES until then."""
+    """Store messages in steps; until they are stored, `size` counts against the limit
+    BATCH_BYTES.
+    """
     pending = broker.pending
     try:
         with pending.large_batches.counting(size, broker.admission.room(call)):
@@ -447,7 +451,9 @@ def choose_queue(broker: Broker, config: TopicConfig, queue_id: int, call: Call[
 
 
 def _redirect(broker: Broker, call: Call[SendHeader], topic: str, queue_id: int) -> tuple[str, int]:
-    """Return where a consumer's own retry goes: to its retry topic or its dead-letter topic."""
+    """Return the topic and queue of a message that a consumer sends to its retry topic: the
+    dead-letter topic after the last retry, otherwise unchanged.
+    """
     header = call.header
     group_name = topic.removeprefix(RETRY_PREFIX)
     room = broker.admission.room(call)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The right to messages that a request does not name by their topic: by a position in the log (33,
-36, 37), in a queue (321), or by the client that gets them (324, 325).
+"""Checks the right to messages whose topic a request does not name. It names a position in the log
+(33, 36, 37), a position in a queue (321), or the client that gets the message (324, 325).
 
 With `aclCheckStoredTopic`, handlers answer a refused request as if there were no message at the
 position, so that an account cannot find out where messages of other topics are.
@@ -27,10 +27,12 @@ def reader(broker: Broker, call: Call[Any]) -> Callable[[str], bool] | None:
 
 
 def readable(broker: Broker, call: Call[Any], offset: int) -> Lookup[MessageRecord | None]:
-    """Find the record at a position that the sender of a call has chosen, if it may read it.
+    """Find the record at an offset of the log that the sender of a call has chosen; None if there
+    is none, or the sender may not read it.
 
-    Its queue must refer to this position. Otherwise a message could contain the beginning of a
-    record of a permitted topic, and a later message its end, and all between them could be read.
+    The record's queue entry must refer to this offset. Otherwise a sender could store a message
+    whose body looks like the beginning of a long record of a permitted topic, and read what follows
+    it.
     """
     may_read = reader(broker, call)
     lookup = broker.store.reader.read_record(offset)

@@ -78,7 +78,9 @@ async def delete_topic_in_broker(broker: Broker, call: Call[DeleteTopicInBroker]
 
 
 def check_deleted(broker: Broker, mark: PutStatus) -> None:
-    """Raise an error if a master elected now might still have the queues."""
+    """Raise an error unless all in-sync copies have a deletion; `mark` is the status of its
+    record.
+    """
     is_alone = broker.role.is_master and not broker.store.writer.needs_replicas
     if not is_alone and mark not in {PutStatus.PUT_OK, PutStatus.SLAVE_NOT_AVAILABLE}:
         raise ServerError(f"the deletion has not reached all copies ({mark.name}): repeat it")

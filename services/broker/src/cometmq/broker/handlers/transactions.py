@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """END_TRANSACTION (37), RESUME_CHECK_HALF_MESSAGE (323), and the txn-checker's requests.
 
-The txn-checker decides when to ask a producer about a half message (ASK_TRANSACTION_STATE) and when
-to give up on it (SET_TRANSACTION_ASIDE); the broker has the messages and the connections.
+The txn-checker decides when a producer is asked about a half message (ASK_TRANSACTION_STATE) and
+when it is set aside without an outcome (SET_TRANSACTION_ASIDE). The broker has the messages and the
+connections to producers, so it carries both out.
 
-Invariants: a committed message, or its parked copy, and the op message that ends its half message
-are contiguous in the log, written by one append. A request's fields are compared with the half
-message's record, and the record's position with its queue entry, because clients may forge offsets.
+Invariant: a committed message, or its parked copy, and the op message that ends its half message
+are contiguous in the log, written by one append.
+
+Clients may forge offsets. So a request's fields are compared with the half message's record, and
+the record's offset with its queue entry.
 """
 
 import random
@@ -147,7 +150,9 @@ def _end(
 
 
 def _delay_timed(broker: Broker, message: NewMessage) -> None:
-    """Redirect a committed message with a delivery time to a delay level; its text was checked."""
+    """Redirect a committed message with a delivery time to a delay level. The time
+    was checked when the half message was sent.
+    """
     now_ms, rules = broker.clock.now_ms(), broker.timer_rules
     try:
         due_ms = timed.requested_ms(message.properties, rules, now_ms)
@@ -167,10 +172,11 @@ def _store_end(
     *,
     reason: Reason | None = None,
 ) -> Reply | None:
-    """Store the op message that ends a half message and, in the same unit, the copy `message`.
+    """Store the op message that ends a half message and, with the same append, the copy `message`.
 
-    Concurrent requests share one result. With a `reason`, or if the store will never accept the
-    copy, park it: otherwise the half message would be checked and committed again and again.
+    Concurrent requests for one half message share the result. With a `reason`, or if the store can
+    never accept the copy, the copy is parked; otherwise the half message would be checked and
+    committed again and again.
     """
     transactions, copies = broker.deferred.transactions, broker.pending.copies
 
@@ -335,10 +341,8 @@ def _store_again(broker: Broker, call: Call[Any], message: NewMessage) -> None:
 
 
 def recall_transactions(broker: Broker) -> None:
-    """Create the transaction topics found in the store, and search for half messages that an
-    earlier run ended.
-
-    The search runs in the background.
+    """Create the transaction topics that the store has, and search in the background for half
+    messages that ended before the start.
 
     Compatibility: RocketMQ's broker reads op messages directly, without a topic configuration. Here
     the txn-checker pulls them, so the topics must exist.
@@ -356,7 +360,7 @@ def recall_transactions(broker: Broker) -> None:
 
 
 def forget_ended(broker: Broker) -> None:
-    """Forget which half messages ended, once the txn-checker has examined them."""
+    """Forget the ended half messages below the offset that the txn-checker has committed."""
     examined = broker.tables.offsets.committed(CHECK_GROUP, HALF_TOPIC, HALF_QUEUE_ID)
     if examined is not None:
         broker.deferred.transactions.ended.forget_below(examined)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Access control on the native path: gives the lanes the accounts in native form.
 
-The native code takes only requests that are signed by a known account with the necessary rights;
-`AccessControl.check` decides all others and is the reference (`libs/accel/rust/access.rs`). The
-accounts are part of a lane: after any change of accounts, the lanes are built anew, and forget all
-that they have learned. `services/broker/tests/lanes/test_access.py` tests that the native code
-takes no request that `check` refuses.
+The native code (`libs/accel/rust/access.rs`) takes only requests that are signed by a known account
+with the necessary rights. `AccessControl.check` decides about all other requests; a test
+(`services/broker/tests/lanes/test_access.py`) shows that the native code takes no request that
+`check` refuses. After any change of accounts, the lanes are built anew, and have learned nothing.
 """
 
 from typing import TYPE_CHECKING
@@ -38,7 +37,7 @@ class LaneAccess:
 
     @property
     def accounts(self) -> Accounts | None:
-        """The current accounts, another object after each change; None without access control."""
+        """The current accounts, a new object after each change; None without access control."""
         return None if self.control is None else self.control.accounts
 
     def native(self) -> "LaneAccounts | None":

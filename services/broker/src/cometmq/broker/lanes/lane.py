@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connections' end of the native lane: stages their requests in `cometmq.accel`.
+"""The part of the native lane that connections call: it stages their requests in `cometmq.accel`.
 
-Plain pulls and renewals of queue locks are answered at once (`pull_lane.py`). Plain sends,
-including half messages and messages that consumers send back, are accepted for the next commit
-(`send_runs.py`); so are the ends of transactions (`transaction_lane.py`).
+To stage a request is to parse it and keep it for a following call. Plain pulls and renewals of
+queue locks are then answered at once (`pull_lane.py`). Plain sends, including half messages and
+messages that consumers send back, are accepted for the next commit (`send_runs.py`), and so are
+requests that end transactions (`transaction_lane.py`).
 
-The native code serves sends to a topic once `admit` has admitted one, and builds the records, queue
-entries, index keys and answers of a whole commit. Once per chunk, this module checks whether
-anything has changed that a send depends on. After any change of topics, settings or accounts, the
-lane relearns its topics; after any change of groups, too, those that send messages back. While the
-broker has a reason to inspect every send, the lane serves none.
+The native code serves sends to a topic once the handler has admitted one (`learn`), and builds the
+records, queue entries, index keys and answers of a whole commit. Once per chunk, this module checks
+whether anything has changed that a send depends on. After any change of topics, settings or
+accounts, the lane forgets the topics that it has learned; after a change of consumer groups, it
+forgets those that send messages back. While the broker has a reason to inspect every send, the lane
+serves none.
 
 `services/broker/tests/lanes` tests that the lane and the handlers give the same results.
 """
@@ -48,7 +50,9 @@ DELAY_MS_MAX: Final = 1 << 53  # of any level; Python refuses the sends of longe
 
 
 def open_lane(broker: Broker) -> "BrokerLane | None":
-    """Give the broker a lane, and return it; if it may not have one, record why (`send_path`)."""
+    """Set the broker's lane, and return it; None if there is none, for the reason in
+    `Process.send_path`.
+    """
     reason = _reason_against(broker)
     lane = BrokerLane(broker) if reason is None else None
     broker.lane = lane
@@ -70,7 +74,7 @@ def _reason_against(broker: Broker) -> str | None:
 
 
 class BrokerLane:
-    """Takes requests from connections; see `cometmq.remoting.transport.lane`."""
+    """The lane that connections use; implements `cometmq.remoting.transport.lane`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -115,7 +119,7 @@ class BrokerLane:
         return self._pulls.learn(call, group, accept)
 
     def learn_back(self, group: SubscriptionGroupConfig, topic: TopicConfig) -> bool:
-        """From now on, take the messages that a group sends back; `topic` is its retry topic."""
+        """From now on, serve the messages that a group sends back; `topic` is its retry topic."""
         broker = self._broker
         queue_nums = broker.tables.topics.known_queue_nums(topic)
         if queue_nums != topic.write_queue_nums:
@@ -137,7 +141,7 @@ class BrokerLane:
         return self._pulls.learn_renewal(call, locks, answer)
 
     def stage(self, peer: Staging, data: bytes, count_max: int) -> list[Part] | None:
-        """Stage the plain requests of a chunk; leave out its sends if the broker must inspect each
+        """Stage the plain requests of a chunk, but no sends if the broker must inspect each
         send.
         """
         takes_sends = self._follow() and not self._is_busy()
@@ -209,7 +213,7 @@ class BrokerLane:
         self._native.drop_from(self._runs.count)
 
     def _follow(self) -> bool:
-        """Adopt changes of topics, settings and accounts; return whether staging is possible."""
+        """Forget what depends on changed topics, settings or accounts; return whether to stage."""
         if self._native.staged_count > self._runs.count:
             self.drop()  # an error in the transport has left them
         if self._groups_version is not self._broker.tables.groups.version:

@@ -58,14 +58,15 @@ if TYPE_CHECKING:
     from cometmq.accel._native import PullEffects
 
 TURN_STEPS_MAX: Final = 1 << 20
-"""Steps that the filters of all pulls may take in one turn of the loop, about 1 ms: 256 for each
-entry, and those of its SQL condition (`pull/sql.rs`). A pull above this limit is answered with what
-it has found so far. If it has found nothing, the handler serves it, and spreads the search over
-several turns.
+"""Steps that the filters of all pulls may take in one turn of the loop, about 1 ms. Each queue
+entry takes 256 steps, and further ones for an SQL condition (`pull/sql.rs`).
+
+At the limit, a pull is answered with what it has found so far. If it has found nothing, the handler
+serves it, and spreads the search over several turns.
 """
 
 TIMED_MASK: Final = 7
-"""The time of one call in eight is counted and stands for all calls since the last counted one."""
+"""Only one call in eight is timed; its time counts for all calls since the last timed one."""
 
 
 class BrokerPulls:
@@ -93,7 +94,9 @@ class BrokerPulls:
         return self._native.cached_bytes
 
     def staging(self) -> "PullLane | None":
-        """Adopt changes; return the native lane, or None if handlers must serve all pulls."""
+        """Forget what depends on changes; return the native lane, None if handlers
+        must serve all pulls.
+        """
         # One function without calls, if nothing has changed that the native lane depends on: it
         # runs twice in each turn (bench/micro/bench_pull_lane.py).
         broker, control = self._broker, self._access.control
@@ -121,7 +124,7 @@ class BrokerPulls:
         accept: TagFilter | RecordFilter | None,
     ) -> bool:
         """From now on, serve pulls like this one, which the handler has just admitted; return
-        whether they are new.
+        whether the lane did not serve them before.
         """
         broker, header = self._broker, call.header
         topic = broker.tables.topics.get(header.topic)
@@ -151,8 +154,8 @@ class BrokerPulls:
         )
 
     def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> bool:
-        """Serve later requests with the same bytes, because this one has renewed or taken locks;
-        return whether they are new.
+        """From now on, serve requests equal to this one, which has locked all its queues; return
+        whether the lane did not serve them before.
         """
         if self._breaker.is_open or self._settings.group_record:
             return False

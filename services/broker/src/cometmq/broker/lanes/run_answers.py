@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answers to the sends of the native lane."""
+"""The answers to sends of the native lane. A run is the sends of one commit that
+are answered together.
+
+With a sync flush, the loop may lend the encoded answers to the thread that syncs the log: the
+thread writes them to the sockets as soon as the sync has ended.
+"""
 
 from typing import TYPE_CHECKING, Final
 
@@ -18,8 +23,8 @@ if TYPE_CHECKING:
 
 _PUT_OK: Final = PutStatus.PUT_OK
 LENT_PEERS_MAX: Final = 4
-"""The sync thread answers runs with at most this number of connections. The loop answers larger
-ones while the next sync runs: a write to a socket takes 5 us, and the disk would wait for 64.
+"""Maximum number of connections in a run that the sync thread answers. The loop answers larger runs
+while the next sync runs: a write to a socket takes 5 us, and a sync must not wait for many of them.
 """
 
 
@@ -36,8 +41,8 @@ class SendAnswers:
         self._breaker = breaker
 
     def lend_run(self, answers: "LaneAnswers") -> "LentAnswers | None":
-        """Return the encoded answers to a run, for another thread to write; None if only
-        `answer_run` may answer.
+        """Return the encoded answers to a run, for the sync thread to write; None if the loop must
+        answer, with `answer_run`.
         """
         is_current = self._settings is self._broker.settings
         is_plain = not (answers.half_count or answers.end_count) and is_current
@@ -51,10 +56,10 @@ class SendAnswers:
         return None
 
     def settle_run(self, answers: "LaneAnswers", lent: "LentAnswers", result: PutResult) -> None:
-        """Answer the sends of a run that another thread has not answered."""
+        """Answer those sends of a lent run that the sync thread has not answered; count all."""
         peer: Staging = answers.peer  # type: ignore[assignment]
         count, _, rest = settled = lent.settle()
-        # A written answer proves that the run is on the disk, even if the store has given up since.
+        # The thread answers after the sync, so a written answer proves that the run is stored.
         is_proven = count > 0 or any(is_written for *_, is_written in rest)
         if is_proven or result.status is _PUT_OK:
             self._broker.stats.count_sends(*answers.counts())
@@ -125,7 +130,7 @@ class SendAnswers:
 
 
 class RunAnswers(LendableAnswers):
-    """Answers a run once; the thread that syncs the log may already have answered."""
+    """Answers a run, of which the sync thread may already have answered sends."""
 
     __slots__ = ("_answers", "_lent", "_sends")
 
@@ -135,7 +140,7 @@ class RunAnswers(LendableAnswers):
         self._lent: LentAnswers | None = None
 
     def __call__(self, result: PutResult) -> None:
-        """Answer what the thread has not answered."""
+        """Answer the sends that the sync thread has not answered."""
         if self._lent is None:
             self._sends.answer_run(self._answers, result)
         else:

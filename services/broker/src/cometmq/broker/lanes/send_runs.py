@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store's end of the native lane: supplies each commit with the sends that `lane.py` has
-accepted.
+"""The part of the native lane that the store calls: it supplies each commit with the sends that
+`lane.py` has accepted.
 """
 
 from functools import partial
@@ -29,7 +29,7 @@ class SendRuns:
         self._breaker = breaker
         self._answers = SendAnswers(broker, native, transactions, breaker)
         self.count = 0
-        """Number of staged sends that are accepted for the next commit; the others follow them."""
+        """Number of sends accepted for the next commit: the first ones of all staged sends."""
 
     def place(  # see RunSource
         self,

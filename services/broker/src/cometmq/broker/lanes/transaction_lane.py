@@ -19,24 +19,28 @@ if TYPE_CHECKING:
 
 
 class LaneTransactions:
-    """Decides which transaction requests the native code may serve, and registers them."""
+    """Decides which transaction requests the native code may serve, and reports them to
+    `Transactions`. An end is a request that commits or rolls back a half message.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._transactions = broker.deferred.transactions
         self.takes_ends = False
-        """Whether topics for half messages and their ends exist."""
+        """Whether the topics of half messages and op messages exist, so that ends are served."""
         self._clear_count = 0
 
     def adopt(self, native: "SendLane") -> None:
-        """Follow a change of topics or settings; the handlers create the topics."""
+        """Decide again what the native code serves, after a change of topics or settings."""
         topics = self._broker.tables.topics.table
         has_halves = HALF_TOPIC in topics
         native.take_halves(has_halves and not self._broker.settings.reject_transaction_message)
         self.takes_ends = has_halves and OP_HALF_TOPIC in topics
 
     def now_ms(self, native: "SendLane") -> int | None:
-        """Return the current time, for staging ends; None if the handlers must serve the ends."""
+        """Return the current time, which the staging of ends needs; None if
+        handlers must serve them.
+        """
         if not self.takes_ends or not self._broker.role.is_master:
             return None
         clear_count = self._transactions.recent.clear_count
@@ -54,7 +58,7 @@ class LaneTransactions:
         return len(half_offsets) if self._transactions.begin_ends(half_offsets) else None
 
     def finish(self, answers: "LaneAnswers", result: PutResult) -> None:
-        """Account for the half messages and ends of a commit once its result is known."""
+        """Count the half messages of a commit, and complete its ends, once its result is known."""
         is_stored = result.status.is_stored
         if is_stored:
             self._transactions.prepared_count += answers.half_count
@@ -71,7 +75,9 @@ class LaneTransactions:
                 answer_end(self._broker, waiting, result)
 
     def fail(self, answers: "LaneAnswers", reply: Reply) -> None:
-        """Reopen the half messages whose ends were not stored."""
+        """Reopen the half messages whose ends were not stored; answer waiting
+        requests with `reply`.
+        """
         for half_offsets in answers.ended():
             for waiting in self._transactions.finish_ends(half_offsets, None):
                 waiting.answer(reply)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker's addresses, its identity, and its registrations with name servers."""
+"""The broker's addresses and identity, and its registrations with name servers."""

@@ -29,7 +29,7 @@ _ADVERTISED: Final = re.compile(
 
 
 class Address(NamedTuple):
-    """An advertised address, and the setting that determines its host."""
+    """An advertised address, and the name of the setting that determines its host."""
 
     host: str
     port: int
@@ -161,9 +161,9 @@ def with_ha_port(loaded: Loaded[BrokerSettings], ports: Ports) -> Loaded[BrokerS
 
 
 def with_derived_port(loaded: Loaded[BrokerSettings]) -> Loaded[BrokerSettings]:
-    """Return the settings to print, with the port for slaves that a broker would listen on.
+    """Return the settings with the port for slaves that a broker would listen on, for printing.
 
-    0 means that the port is chosen at startup.
+    The port is 0 if it is chosen at startup.
     """
     if explicit_ha_port(loaded) is not None:
         return loaded

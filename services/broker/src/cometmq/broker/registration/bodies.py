@@ -79,11 +79,13 @@ class Bodies:
         return body
 
     def _permitted(self, topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
-        """Replace each topic's permission if the broker lacks read or write permission; remove
-        INHERIT from TBW102 if sends do not create topics.
+        """Return the topics with the permissions to register: each topic's is replaced by the
+        broker's if the broker lacks read or write permission, and TBW102 loses INHERIT if sends do
+        not create topics.
 
-        A broker that used to create topics keeps TBW102 in its file. RocketMQ's brokers remove
-        INHERIT when they refuse the first send; without it, clients know before they send.
+        TBW102 stays in the file of a broker that used to create topics. Without INHERIT, clients
+        know before they send that they cannot create a topic; RocketMQ's brokers remove it only
+        when they refuse the first send.
         """
         settings = self._settings()
         replace, perm = msgspec.structs.replace, settings.broker_permission
@@ -98,7 +100,9 @@ class Bodies:
 
 
 def part_version(version: DataVersion, number: int) -> DataVersion:
-    """Return the version of a part other than the last; no table and no other part has the same."""
+    """Return a data version for a part other than the last; it differs from those of all tables and
+    parts.
+    """
     return msgspec.structs.replace(version, timestamp=number)
 
 

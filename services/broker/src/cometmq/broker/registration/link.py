@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registration state at one name server."""
+"""The state of the broker's registration with one name server."""
 
 import asyncio
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from cometmq.remoting.bodies.topic_config import DataVersion
 
 
 class Link:
-    """The registration state at one name server."""
+    """What was registered with one name server, and what went wrong."""
 
     __slots__ = (
         "acknowledged",
@@ -37,34 +37,38 @@ class Link:
         self.address = address
         self.acknowledged: DataVersion | None = None
         self.asked_s: float | None = None
-        """When the pending registration or question was sent, by the loop's clock."""
+        """When the pending request was sent, by the loop's clock; None if none is pending."""
         self.compared_s = 0.0
         """When the listed address was last compared with the broker's, by the loop's clock."""
         self.is_up = False
         self.is_tried = False
         self.is_name_checked = False
         self.holder: str | None = None
-        """The running broker with the same name and id, which keeps this one from registering."""
+        """The address of another running broker with this name and id, because of which this broker
+        does not register; None if there is none.
+        """
         self.is_refused = False
-        """The last registration was refused for its epoch."""
+        """Whether the last registration was refused because of its epoch."""
         self.is_role_new = False  # it needs the new role, even if its topics are current
         self.failed_count = 0
         self.fault = ""
-        """Why the name server does not list this broker; empty if it does, or before the first
-        attempt.
-        """
+        """Why the last attempt to register failed; empty if it did not, or there was none yet."""
         self.part_bytes = PART_BYTES
-        """Maximum size of a registration's body; halved while the name server accepts none."""
+        """Maximum size of a registration's body; halved each time the name server
+        refuses one as too large.
+        """
         self.listed: Identity | None = None
         """The identity of the last registration that succeeded."""
         self.watch_ms = 0
-        """The current interval of `Listing.is_lost`; grows while registrations are lost."""
+        """The current interval of `Listing.is_lost`; it grows while registrations are lost
+        again.
+        """
         self.wake = asyncio.Event()
         self.waiters: list[asyncio.Future[bool]] = []
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Note when a registration or question was sent, until it is answered."""
+        """Set `asked_s` while a request to the name server is pending."""
         self.asked_s = asyncio.get_running_loop().time()
         try:
             yield

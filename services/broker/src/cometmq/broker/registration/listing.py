@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares what a name server lists with what a broker registered there.
 
-Anybody who reaches a name server without accounts can take a broker's place, remove the broker or
-a topic from the routes, or register other topics in its name. The broker therefore asks every
-WATCH_MS whether the name server still has the version of the topics that it acknowledged, and every
-COMPARE_MS under which address it lists the broker. RocketMQ's name servers answer the first
-question only after a broker was removed; CometMQ's also if the topics may have changed.
+Any program that reaches a name server without access control can replace or remove a broker, or
+change its topics in the routes. The broker therefore asks every WATCH_MS whether the name server
+still has the data version that it has acknowledged, and every COMPARE_MS under which address it
+lists the broker. A RocketMQ name server reports a lost version only if the broker was removed,
+CometMQ's also if topics may have changed.
 
 Compatibility: QUERY_DATA_VERSION (322) and GET_BROKER_CLUSTER_INFO (106).
 """
@@ -54,8 +54,8 @@ class Listing:
         """Return whether no other running broker is registered under this broker's name and id.
 
         This is checked until the first registration. If no broker of this name answers at the
-        listed address, the address belonged to a dead process, often this broker's own before it
-        moved; the registration then replaces it.
+        listed address, the address is out of date, often this broker's own of an earlier run; the
+        registration then replaces it.
         """
         if link.is_name_checked or self._settings().group_record:
             return True  # in a group with failover, epochs decide which broker has an id
@@ -83,8 +83,8 @@ class Listing:
         """Return whether the broker has to register again, because the name server lists another
         broker in its place, does not list it, or lacks the topics that it acknowledged.
 
-        In a broker group, slaves do not defend their ids: they may exchange them in a
-        switchover, and a successor refuses a deposed master by its epoch.
+        Slaves in a broker group do not check whether another broker has their id: they may exchange
+        ids in a switchover.
         """
         with link.asking():  # a new role does not wait for the answer
             return await self._has_lost(link)
@@ -114,7 +114,9 @@ class Listing:
         return True
 
     async def _is_changed(self, link: Link) -> bool:
-        """Return whether the name server says that it lacks the version it acknowledged."""
+        """Return whether the name server no longer has the data version that it has
+        acknowledged.
+        """
         if link.acknowledged is None:
             return False
         me, version = self._identity(), link.acknowledged
@@ -142,7 +144,9 @@ class Listing:
 async def asked_if_changed(
     client: Connections, namesrv: str, me: Identity, version: DataVersion, timeout_ms: int
 ) -> str | None:
-    """Ask whether a name server lacks a version of this broker's topics; return its answer."""
+    """Ask a name server whether it lacks this data version of this broker; return "true" or
+    "false", None if the answer has neither.
+    """
     response = await client.invoke(
         namesrv,
         RequestCode.QUERY_DATA_VERSION,

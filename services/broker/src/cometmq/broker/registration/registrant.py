@@ -31,8 +31,9 @@ from cometmq.remoting.errors import CometError, CommandError, ConnectionLost, Re
 from cometmq.remoting.log import NO_LOG, Log
 
 STUCK_MS: Final = 500
-"""A new role does not wait longer than this for an earlier registration. After a network failure,
-the packets of its connection are retransmitted ever more rarely; a new connection is faster.
+"""How long the registration of a new role waits for an earlier one; then the connection is closed.
+After a network failure, packets are retransmitted at growing intervals, so a new connection is
+faster.
 """
 REFUSED_COUNT_MAX: Final = 5
 """Number of successive refusals of an earlier epoch, over 3 s, that cause a warning."""
@@ -40,7 +41,9 @@ UNREGISTER_TIMEOUT_MS: Final = 3_000
 
 
 class Registrant:
-    """This broker as name servers know it: its identity, its topics, and its master."""
+    """Sends the registrations of this broker: its identity and its topics; learns
+    its master's address.
+    """
 
     def __init__(
         self,
@@ -54,8 +57,8 @@ class Registrant:
         log: Log = NO_LOG,
     ) -> None:
         """`settings` and `keys` return the current settings and the current keys of the broker
-        group, which may change at run time. `shared_address` is the address of the broker group's
-        master, whichever broker that is; `identity` has the broker's own.
+        group, which may change at run time. `shared_address` is the one address at which the broker
+        group's master is reached (`groupAddress`); `identity` has the broker's own address.
         """
         self.identity = identity
         self.master_address = ""  # of this broker's master, as the name servers report it
@@ -90,7 +93,7 @@ class Registrant:
         return link.acknowledged == self._topics.version
 
     def end_stuck(self, link: Link) -> None:
-        """Close the connection to a name server that does not answer the pending request."""
+        """Close the connection to a name server whose answer is pending for more than STUCK_MS."""
         now_s = asyncio.get_running_loop().time()
         if link.asked_s is not None and now_s - link.asked_s > STUCK_MS / 1000:
             self._client.disconnect(link.address, "a registration got no answer")
@@ -150,22 +153,19 @@ class Registrant:
             self._log.warning("namesrv.unregister_failed", namesrv=link.address, error=str(error))
 
     async def _end_former(self, link: Link, now: Identity) -> None:
-        """Unregister this broker's own address, if it is now listed under the broker group's
-        address.
+        """Unregister the broker's own address after it was registered as master
+        under `shared_address`.
 
-        The broker group's address is never unregistered here: the next master may have it already.
-        Its own address stays listed until the new registration has succeeded, so that clients
-        always find a broker of the broker group.
+        The own address stays listed until then, so that clients always find a broker of the group.
+        The shared address is never unregistered here, because the next master may have it already.
         """
         former, link.listed = link.listed, now
         if former is not None and former.broker_addr not in {now.broker_addr, self._shared_address}:
             await self.leave(link, former)
 
     def _note_failed(self, link: Link, error: CometError) -> None:
-        """Warn about the first failure; warn about refusals of an earlier epoch only if they
-        persist.
-
-        During a switchover, a registration from the old master may already be in progress.
+        """Warn about the first failure. Warn about refusals of an earlier epoch only after
+        REFUSED_COUNT_MAX: in a switchover, a registration of the old master may be on its way.
         """
         is_refused = isinstance(error, CommandError) and error.remark.startswith(
             remarks.STALE_EPOCH
@@ -179,8 +179,8 @@ class Registrant:
     async def _send_registration(self, link: Link) -> None:
         """Send the topics that the name server lacks, or all topics, in one or more parts.
 
-        A periodic registration of a table with several parts sends none of them again, unless the
-        name server has another version.
+        A periodic registration sends a table with several parts only if the name server has another
+        data version.
         """
         version = self._topics.version
         is_periodic = self.is_current(link)
@@ -242,7 +242,7 @@ class Registrant:
         return False
 
     def _take_answer(self, response: Response) -> None:
-        """Adopt the master's address and the list of ordered topics."""
+        """Adopt the master's address and the list of ordered topics from an answer."""
         self.master_address = response.ext.get("masterAddr", self.master_address)
         self.master_ha_address = response.ext.get("haServerAddr", self.master_ha_address)
         if response.body:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registration with all name servers: at startup, after each change, and periodically.
 
-The list of name servers may change at run time. Each has its own link, so that an unreachable one
-does not delay the others. A link remembers which version of the topic table its name server has
-acknowledged, so that only later changes are sent. After a lost connection the whole table is sent,
-because the name server may have restarted or may have dropped the broker together with the
-connection.
+The list of name servers may change at run time. Each name server has a task and a `Link`, so that
+an unreachable one does not delay the others. The link has the version of the topic table that the
+name server has acknowledged, so that only later changes are sent. After a lost connection the whole
+table is sent, because the name server may have restarted or may have dropped the broker.
 
 Before its first registration with a name server, the broker checks whether another running broker
 uses its name and id. If so, it does not register, unless takeOverName is set. Later it asks every
@@ -29,8 +28,8 @@ RETRY_FIRST_MS: Final = 500
 RETRY_MAX_MS: Final = 2_000
 """Maximum time until a broker registers with a name server that has become reachable again."""
 RETRY_REFUSED_MS: Final = 750
-"""Time until a broker that was refused for its epoch registers again; a master that was refused
-because of a stranger's claim is thus back within a second after the claim ends.
+"""Pause after a refusal because of the epoch. If a stranger's claim of an epoch has excluded the
+real master, the master is thus registered within a second after the claim ends.
 """
 
 
@@ -70,7 +69,9 @@ class Registration:
 
     @property
     def name_fault(self) -> str | None:
-        """Return why this broker is not registered even though a name server answers."""
+        """Why this broker does not register although a name server answers: another running broker
+        has its name and id. None if there is none.
+        """
         for link in self.links.values():
             if link.holder is not None:
                 me = self.registrant.identity
@@ -84,12 +85,14 @@ class Registration:
 
     @property
     def route_fault(self) -> str | None:
-        """Return why no name server lists this broker, so that clients cannot find it."""
+        """Why no name server lists this broker, so that clients cannot find it; None if one
+        does.
+        """
         return None if self.up_count else _faults(self.links)
 
     @property
     def route_gap(self) -> str | None:
-        """Return which name servers do not list this broker, if others do."""
+        """Which name servers do not list this broker, and why; None if all or none list it."""
         return _faults(self.links) if self.up_count else None
 
     async def run(self) -> None:
@@ -136,9 +139,7 @@ class Registration:
         return known_count + sum([await waiter for waiter in waiters])
 
     def use_role(self, broker_id: int, epoch: int) -> None:
-        """Register under a new id, see `Registrant.use_role`; a name server drops the old id of the
-        same address.
-        """
+        """Register under a new id (`Registrant.use_role`); name servers then drop the old id."""
         self.registrant.use_role(broker_id, epoch)
         for link in self.links.values():
             link.is_role_new = True
@@ -196,7 +197,7 @@ class Registration:
                 self._tasks[address] = group.create_task(self._keep(link))
 
     async def _keep(self, link: Link) -> None:
-        """Register with one name server for as long as it is in the list."""
+        """Keep the registration with one name server current, until cancelled."""
         while True:
             link.wake.clear()
             waiting, link.waiters = link.waiters, []
@@ -240,7 +241,7 @@ class Registration:
                 return
 
     def _note_listed(self) -> None:
-        """Report once that no name server lists this broker, and that one does again."""
+        """Log when no name server lists this broker any more, and when one does again."""
         is_listed = bool(self.up_count)
         if not is_listed and not all(link.fault for link in self.links.values()):
             return  # some were not tried yet
@@ -258,7 +259,7 @@ def _faults(links: Mapping[str, Link]) -> str | None:
 
 
 def _release(link: Link) -> None:
-    """Wake the callers that wait for a link, because no registration will follow."""
+    """Wake the callers that wait for a link's registration, because there will be none."""
     for waiter in link.waiters:
         if not waiter.done():
             waiter.set_result(False)

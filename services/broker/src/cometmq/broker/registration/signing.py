@@ -15,13 +15,17 @@ SIGNED: Final = frozenset(
     for code, command in COMMANDS.items()
     if Service.NAMESRV in command.services and command.access is not PUBLIC
 )
-"""Only these: other brokers need no account of this one, and must not learn its signature."""
+"""The requests that are signed. Requests to other brokers are not: they need no
+account, and could reuse a signature.
+"""
 
 Hook = Callable[[int, dict[str, str], Buffer], None]
 
 
 def registration_signing(settings: BrokerSettings) -> tuple[Hook, ...]:
-    """Return the hooks of the broker's client; raise SettingsError for half an account."""
+    """Return the hooks that sign the requests of the broker's client; raise SettingsError if only
+    one of access key and secret key is set.
+    """
     credentials = credentials_of(settings.access_key, settings.secret_key)
     if credentials is None:
         return ()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts the requests that handlers serve although the broker has a native path, and why.
 
-The handlers of codes that a lane takes note the reason themselves, once per request, because they
-find out what the lane did not know. Other codes have no native form. Without a lane, nothing is
-counted: then every request goes this way, for the reason in `Process.send_path`.
+Handlers of codes that a lane takes note the reason themselves, once per request. All other codes
+have the reason NO_NATIVE_FORM. Without a lane, nothing is counted, because handlers serve every
+request, for the reason in `Process.send_path`.
 """
 
 from collections import Counter
@@ -16,8 +16,8 @@ class SlowReason(StrEnum):
     NO_NATIVE_FORM = "no_native_form"
     """No lane takes this code, or this form of it."""
     FIRST = "first"
-    """The first request of its kind since the start, or since topics, groups, subscriptions,
-    settings or accounts changed; the lane takes those that follow.
+    """The first request of its kind since the start, or since a change of topics, groups,
+    subscriptions, settings or accounts; the lane takes the following ones.
     """
     EMPTY = "empty"
     """A pull that found nothing; most of these are held until a message arrives."""

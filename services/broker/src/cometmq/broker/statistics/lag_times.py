@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How old each group's oldest unread message is, measured in the background for metrics.
 
-Finding a store time requires a read of the log, possibly from the disk, so a scrape cannot look it
-up. A round visits all groups, in steps that visit a bounded number of groups and search a bounded
-number of queues. While neither offsets nor queues change, no round begins. A group's next message
-in a queue is searched for only once, so the log is read only for queues whose offset has moved.
+A store time must be read from the log, possibly from the disk, so a scrape cannot look it up. A
+round visits all groups, in steps with a bounded number of groups and reads. While neither offsets
+nor queues change, no round begins. The store time of a group's next message in a queue is kept, so
+the log is read again only for queues in which the offset has changed.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,8 +36,8 @@ class LagTimes:
     def __init__(self) -> None:
         self.oldest_ms: dict[Key, int] = {}
         self._known: dict[tuple[str, int], tuple[ConsumeQueue, int, int]] = {}
-        """By key and queue id: the queue, and offset and store time of its next message. A topic
-        that is created again has a new queue with the same offsets, so the queue is compared, too.
+        """The queue, offset and store time of a group's next message, by key and queue id. The
+        queue is compared, too: a topic that is created again has new queues with the same offsets.
         """
         self._round: Iterator[str] = iter(())
         self._measured: tuple[int, tuple[int, int]] | None = None  # when the round began
@@ -55,7 +55,9 @@ class LagTimes:
         self._is_running = False
 
     def _failed(self, _: Exception) -> None:
-        """Leave the rest of the round to the next step; the store reports its own errors."""
+        """Continue the round in the next step after a failed read, which the store itself
+        reports.
+        """
         self._is_running = False
         self._measured = None  # this round lacks a group: another one must follow
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Latency of puts, measured per commit rather than per message (pure).
 
-All messages of a commit, or of the sync that they waited for, are counted with the latency of the
-oldest one. This needs no stored time per message, and never understates a latency. Latencies below
-one millisecond are not counted; their number is the difference between the stored and the counted
-messages.
+All messages that a commit or a sync completes are counted with the latency of the oldest one. This
+needs no time stamp per message, and never understates a latency. Latencies below one millisecond
+are not counted; their number is the difference between the stored and the counted messages.
 
-Compatibility: the classes are the same as in RocketMQ's putMessageDistributeTime. The classes and
-the percentiles describe the last whole minute or, during the first minute, the time since startup.
+The classes and the percentiles describe the last whole minute or, during the first minute, the time
+since startup. Compatibility: the classes are those of RocketMQ's putMessageDistributeTime.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rates over the windows of GET_BROKER_RUNTIME_INFO, from a copy of the totals per second."""
+"""The rates in GET_BROKER_RUNTIME_INFO, computed from copies of the totals, one per second."""
 
 from collections import deque
 from typing import Final

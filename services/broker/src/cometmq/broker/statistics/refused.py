@@ -18,7 +18,7 @@ from cometmq.remoting.signature import ACCESS_KEY
 
 ENTRIES_MAX: Final = 200
 PAUSE_MS: Final = 600_000
-"""A refusal after a pause of this length starts a new count, because the old fault had ended."""
+"""After a pause of this length, the count of an entry begins again: the earlier fault has ended."""
 SUBJECT_CHARS_MAX: Final = 255
 REMARK_CHARS_MAX: Final = 500
 ACCOUNT_CHARS_MAX: Final = 100
@@ -46,7 +46,7 @@ class RecentRefusals:
     def note(
         self, call: Call[Any], response: int, remark: str | None, now_ms: int, topic: str = ""
     ) -> None:
-        """Count a refusal, about 2 us; `topic` is that of a call whose header was not decoded."""
+        """Count a refusal, in about 2 us; `topic` is given if the call's header was not decoded."""
         if response in _ANSWERS or call.code in _ASKED_BY_TOOLS:
             return
         self.counts[call.code, response] += 1
@@ -70,8 +70,8 @@ class RecentRefusals:
 
 
 def _access_refused(call: Call[Any], remark: str) -> str:
-    """Return the remark of access control, with the account unless it names that; empty if
-    something else refused the request.
+    """Return the remark if access control has refused the request, with the account's name added if
+    it is not in the remark; empty if another check refused it.
     """
     if not is_access_refusal(remark):
         return ""

@@ -70,7 +70,9 @@ class StatSampler:
 
 
 class Statistic(NamedTuple):
-    """A statistic for code 315: a figure of a source, and the figure that counts its calls."""
+    """A statistic for code 315: how to find its source, its figure, and the figure
+    with the number of calls.
+    """
 
     find: Callable[[BrokerStats, str, str], Source | None]  # by the key, in a cluster
     figures: tuple[str, ...]

@@ -5,8 +5,8 @@ The figures of a source are copied here every ten seconds, every ten minutes and
 statistic is the difference between the newest and the oldest copy.
 
 Compatibility: the intervals and the numbers of copies are RocketMQ's, so the figures of code 315
-mean the same as RocketMQ's. The first copy counts growth from one interval before it, and a period
-without a copy is all zeros.
+have the same meaning. As in RocketMQ, the first copy counts as growth from zero over one interval,
+and a period without copies has zeros.
 """
 
 from array import array
@@ -51,11 +51,13 @@ class Window:
             del rows[:width]
 
     def is_last(self, figures: Sequence[int]) -> bool:
-        """Return whether the newest copy has these figures."""
+        """Return whether the newest copy equals these figures."""
         return self._rows[-len(figures) :].tolist() == list(figures)
 
     def item(self, width: int, value_at: int, times_at: int | None) -> StatsItem:
-        """Return the growth of one figure; `times_at` is the index of the call counter."""
+        """Return the growth of the figure at index `value_at`; `times_at` is the index of the
+        figure with the number of calls, None if there is none.
+        """
         rows = self._rows
         if not rows:
             return StatsItem()
@@ -100,7 +102,7 @@ class Windows:
             self._windows[period].add(period, at_ms, figures)
 
     def is_flat(self, figures: Sequence[int]) -> bool:
-        """Return whether the figures equal the last copy."""
+        """Return whether the figures equal the last copy of every period."""
         return self._windows[MINUTE].is_last(figures)
 
     def catch_up(self, rounds: Rounds, figures: Sequence[int]) -> None:

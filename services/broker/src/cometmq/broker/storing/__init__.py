@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store on the loop: commits, reads on threads, syncs, figures of the disk."""
+"""The store as the loop uses it: puts and commits, reads and syncs on threads, figures of the
+disk.
+"""

@@ -60,14 +60,16 @@ class DiskJobs:
             self._start(scrub, self.workers.scrub)
 
     def write_back(self) -> None:
-        """Start to write the log to the disk, if enough of it is only in memory."""
+        """Start to write the log from the page cache to the disk, if enough of it is unwritten."""
         job = self._store.upkeep.flusher.writeback_job()
         if job is not None:
             self._start(job, self.workers.writeback)
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count work of several turns of the loop as a running job."""
+        """Count the work in this context as a running job, which may take several
+        turns of the loop.
+        """
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self.running.add(future)
         try:

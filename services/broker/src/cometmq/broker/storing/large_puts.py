@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts that would hold the loop for long are stored in steps; only one of them runs at a time."""
+"""Stores puts that would block the loop for long in steps, one put at a time."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from cometmq.runtime.incremental import IncrementalRunner, Steps
 from cometmq.store.results import PutDone
 
 KEYS_AT_ONCE: Final = 256
-"""A message with more keys is stored in steps: each key takes 3 us, so hundreds of such messages
-would hold the loop for seconds.
+"""A message with more keys is stored in steps. Each key takes 3 us, so hundreds of such messages
+would block the loop for seconds.
 """
 
 
@@ -42,12 +42,12 @@ class LargePuts:
             self.driver.put_batch(messages, done)
 
     def begin(self, work: Steps[None], key: object) -> None:
-        """Run the first step at once, and queue the others behind the work of other peers."""
+        """Run the first step at once; `key` takes turns with other peers for the further steps."""
         if next(work, work) is not work:
             self.start(work, key)
 
     def start(self, work: Steps[None], key: object) -> None:
-        """Queue all steps behind the work of other peers."""
+        """Queue all steps; `key` takes turns with other peers."""
         self._tasks.spawn(self.runner.run(work, key), name="large-put")
 
     async def drain(self) -> None:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Group commit: syncs the log again as soon as the last sync has ended.
 
-While a sync runs, messages arrive and are written. The next sync covers all of them; it is planned
-again with each commit and begins as soon as the running one ends, so that the disk never waits for
-the loop. The syncs run on a native thread (`NativeSyncs`) or, without native code, on a worker
+While a sync runs, messages arrive and are written. The next sync covers all of them. Each commit
+extends it, and it begins as soon as the running one ends, so that the disk never waits for the
+loop. The syncs run on a native thread (`NativeSyncs`) or, without native code, on a worker thread
 (`WorkerSyncs`, the reference). Both report the ends of syncs on the loop, in order.
 
-A few senders would wait for the loop to wake up after the sync. The native thread therefore writes
-their answers, which the loop encodes during the sync, to their sockets (`LendableAnswers`).
+With few senders, much of a send's latency would be the time until the loop wakes up after the sync.
+The loop therefore encodes the answers during the sync and lends them to the native thread, which
+writes them to the sockets (`LendableAnswers`).
 """
 
 import asyncio
@@ -35,37 +36,39 @@ REPEAT_MS: Final = 60_000
 
 @dataclass(slots=True, eq=False)
 class Sync:
-    """A sync of the log, and the time since when the oldest put that it completes has waited."""
+    """A sync of the log, and when the oldest put that it completes began to wait."""
 
     job: FlushJob
     since_ms: int | None
     seconds: float = 0.0
     late_s: float = 0.0
-    """The time from its end to the report."""
+    """The time from the end of the sync to its report on the loop."""
 
 
 SyncEnded: TypeAlias = Callable[[Sync, Exception | None], None]
-"""Receives a sync that has ended, and its error."""
+"""Receives a sync that has ended, and its error or None."""
 
 
 class LendableAnswers:
-    """The answers to puts that wait for a sync; a callback of the store."""
+    """A callback of puts that wait for a sync: it sends their answers, or lends
+    them to the sync thread.
+    """
 
     # Not an ABC, because `isinstance` would then cost 1 us before each sync.
 
     __slots__ = ()
 
     def __call__(self, result: PutResult) -> None:
-        """Answer what the thread has not answered."""
+        """Send the answers that the sync thread has not sent."""
         raise NotImplementedError
 
     def lend(self) -> "LentAnswers | None":
-        """Encode the answers for the thread that syncs; return None if the loop must send them."""
+        """Encode the answers for the sync thread; return None if the loop must send them."""
         raise NotImplementedError
 
 
 class LogSyncs(Protocol):
-    """Runs one sync at a time, and has room for the next one."""
+    """Runs one sync at a time, and holds the next one until then."""
 
     @property
     def can_answer(self) -> bool:
