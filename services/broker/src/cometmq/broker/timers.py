@@ -119,7 +119,7 @@ def sweep_pulls(broker: Broker) -> None:
 
 
 def disable_slow_groups(broker: Broker) -> None:
-    """Disable groups that read too far behind, if the settings enable this."""
+    """Disable the groups that `slow_groups` finds, if the settings enable this."""
     settings = broker.settings
     if not settings.disable_consume_if_consumer_read_slowly:
         return

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals of changes of the store and the tables; other parts react in the same turn of the loop.
+"""Signals about changes of the store and the tables; other parts react in the same
+turn of the loop.
 
-The store and the journal are opened before the parts that react to them, such as the server. They
-fire the signals, and each later part connects its functions when it is built (search for
+A signal calls the functions that are connected to it. The store and the journal, which call the
+signals, are opened first; each later part connects its functions when it is built (search for
 `.connect(`). After a commit, for example, `wake` calls `Arrivals` (`handlers/arrivals.py`).
 """
 
@@ -43,7 +44,7 @@ class Turn:
     grew: Signal[[]] = field(default_factory=Signal)
     """The log has new bytes: send them to other copies."""
     cut: Signal[[]] = field(default_factory=Signal)
-    """The end of the log was removed: forget what is known of its messages."""
+    """The end of the log was cut off: forget all state about the messages in it."""
     took_long: Signal[[float]] = field(default_factory=Signal)
     """A commit took this processor time, in seconds."""
     job_ended: Signal[[]] = field(default_factory=Signal)
@@ -57,8 +58,8 @@ class Turn:
 
 
 class OncePerTurn:
-    """Runs an action once at the end of the loop's turn, however often it is called in
-    that turn.
+    """Runs an action once at the end of a turn of the loop, however often it is
+    called in that turn.
     """
 
     def __init__(self, action: Callable[[], None]) -> None:

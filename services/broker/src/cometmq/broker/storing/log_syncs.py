@@ -83,17 +83,16 @@ class LogSyncs(Protocol):
         """The oldest sync whose end has not been reported."""
 
     def start(self, job: FlushJob, since_ms: int | None) -> None:
-        """Sync as soon as the running sync has ended; replace a sync that has not begun.
+        """Run this sync next, when the running one has ended.
 
-        The job must cover what the replaced one covers.
+        It replaces a sync that has not begun, and must cover what that would have covered.
         """
 
     def lend(self, answers: "LentAnswers", *, is_all: bool) -> None:
-        """Send answers when the sync that was started last, or the one that replaces it, has
-        succeeded.
+        """Send answers when the last started sync, or the one that replaces it, has succeeded.
 
-        `is_all` says that the loop has no other answers to send after this sync. Its end may then
-        be reported a millisecond late.
+        `is_all` says that the loop has no other answers to send after this sync, so its end may be
+        reported a millisecond late.
         """
 
     def collect(self) -> None:
@@ -104,7 +103,9 @@ class LogSyncs(Protocol):
 
 
 class WorkerSyncs:
-    """Syncs on a worker, which is given the next sync before the last one is reported."""
+    """Runs syncs on a worker thread; the thread gets the next sync before the loop
+    has noticed the end of the last one.
+    """
 
     can_answer = False
 
@@ -126,7 +127,7 @@ class WorkerSyncs:
         return self._running
 
     def start(self, job: FlushJob, since_ms: int | None) -> None:
-        """Start a sync, or make it the next one."""
+        """Start a sync, or make it the next one if another is running."""
         sync = Sync(job, since_ms)
         if self._running is None:
             self._submit(sync)
@@ -140,7 +141,7 @@ class WorkerSyncs:
         raise NotImplementedError
 
     def collect(self) -> None:
-        """Do nothing: the loop reports each end."""
+        """Do nothing: callbacks on the loop report each end."""
 
     async def wait(self) -> None:
         """Wait until no sync is running."""
@@ -178,7 +179,7 @@ class NativeSyncer(Protocol):
         """Return the descriptor that is readable when a sync has ended."""
 
     def start(self, number: int, files: Sequence[int], folder: int | None) -> bool:
-        """Sync next; return whether this replaces a sync that had not begun."""
+        """Run this sync next; return whether it replaces one that had not begun."""
 
     def lend(self, number: int, answers: "LentAnswers", is_all: bool) -> None:
         """Write answers after a sync."""
@@ -190,7 +191,7 @@ class NativeSyncer(Protocol):
 
 
 class NativeSyncs:
-    """Syncs on a native thread, which begins the next sync without waiting for the loop."""
+    """Runs syncs on a native thread, which begins the next sync without waiting for the loop."""
 
     can_answer = True
 
@@ -243,7 +244,7 @@ class NativeSyncs:
         self._syncer.lend(self._number, answers, is_all)
 
     def _report_unopened(self, sync: Sync, error: DiskError) -> None:
-        """Report, in a later turn, a file that could not be opened."""
+        """Report in a later turn that a sync has failed, because its file could not be opened."""
         number = self._number = self._number + 1
         self._open[number] = sync, []
         self._loop.call_soon(self._note_ended, number, 0.0, 0.0, error)

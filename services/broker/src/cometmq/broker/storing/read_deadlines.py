@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pending reads and searches, and the time limit of those that serve a peer."""
+"""Pending reads and searches of the store, and the time limit of those that a peer has
+requested.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -60,7 +62,7 @@ class Search(Request):
 
 
 class Deadlines:
-    """Refuses requests of peers that have waited too long."""
+    """Refuses peers' reads and searches that wait for too long."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, count: Callable[[], int]) -> None:
         """`count` returns the number of waiting requests, for the text of a refusal."""
@@ -74,7 +76,7 @@ class Deadlines:
         self._expiry: asyncio.TimerHandle | None = None
 
     def begin(self, request: Request) -> None:
-        """Start the time limit of a peer's request."""
+        """Start the time limit of a request, if a peer has made it."""
         if request.peer is None or request in self._open:
             return
         request.since_s = self._loop.time()

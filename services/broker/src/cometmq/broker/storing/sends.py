@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sends that wait for the disk or a slave: syncs that are due for them, and their latencies."""
+"""The sends that wait for the disk or a slave: starts the syncs that they need, and
+measures latencies.
+"""
 
 from cometmq.broker.statistics.latencies import latency_buckets
 from cometmq.broker.statistics.put_times import PutTimes
@@ -45,7 +47,7 @@ class Sends:
         )
         self._slow_syncs = SlowSyncs(log)
         self.is_stopped = False
-        """No sync starts while the log is truncated."""
+        """Whether no sync may start, because the log is being truncated."""
         self.waiting_count = 0
         """Number of sends that wait for the disk or a slave, as of the last commit, flush or
         acknowledgement.
@@ -67,8 +69,8 @@ class Sends:
     def note_written(self, batch: Batch) -> None:
         """Start the sync for which the sends of a commit wait.
 
-        The sync starts before the messages are visible and before the end of the last sync is
-        noted, so that the disk is never idle. The tick would start it up to 100 ms later.
+        This is called as soon as the commit is written, before its messages are visible and before
+        the end of the last sync is noted, so that the disk is never idle.
         """
         self._begun = batch
         self.waiting_count = self._pending.count
@@ -105,8 +107,8 @@ class Sends:
         self._wake.fire()
 
     def _count_waited(self, count: int, since_ms: int, late_ms: int = 0) -> None:
-        """Count messages that were answered after a wait for the disk or a slave; `late_ms` is the
-        time since their answers.
+        """Count messages whose answers have waited for the disk or a slave; `late_ms` is the time
+        that has passed since the answers were sent.
         """
         if count:
             elapsed_ms = max(0, self._clock.monotonic_ms() - since_ms - late_ms)
@@ -140,8 +142,8 @@ class Sends:
         self._start(is_forced=is_forced)
 
     def _start(self, *, is_forced: bool) -> bool:
-        """Start a sync if one is due; while one runs, plan the next for the sends that it does not
-        cover. Return whether there is one.
+        """Start a sync if one is due; while one is running, plan the next one for the sends that it
+        does not cover. Return whether a sync was started or planned.
         """
         if self.is_stopped:
             return False
@@ -159,7 +161,7 @@ class Sends:
         return True
 
     def _lend_answers(self, offset: int) -> None:
-        """Let the sync thread send the answers to the commit that ends at `offset`."""
+        """Lend the answers of the commit that ends at `offset` to the sync thread, if possible."""
         dones, is_all = self._pending.flushing(offset)
         lent = []
         for done in dones:

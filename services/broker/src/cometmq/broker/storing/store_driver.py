@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drives the pure store: one commit per turn of the loop, and slow disk work on named threads.
 
-Invariants: only the loop calls the store. Threads run only closures that the store provides (flush,
-retention, cold reads), and their results are handled on the loop. The only exception is `truncate`,
-during which the loop leaves the store alone: the broker is not the master, the gate refuses reads,
-searches are refused, and no sync or other job runs.
+Invariant: only the loop calls the store. Threads run only closures that the store provides (flush,
+retention, cold reads), and their results are handled on the loop. The only exception is `truncate`.
+While it runs on a thread, the loop does not use the store: the broker is not the master, the gate
+refuses reads, searches are refused, and no sync or other job runs.
 
 Hot path: `put` is one call and one test per message; everything else is done per batch.
 """
@@ -35,21 +35,24 @@ LONG_COMMIT_S: Final = 0.004
 """A commit that takes more processor time is charged to the connections: most take less than 1 ms.
 """
 WATCHED_COUNT: Final = 16
-"""Number of commits whose processor time is measured after a long one. Measuring all would cost a
-lone send 1 %; the mere time of a commit is also long if other programs interrupt it.
+"""Number of commits whose processor time is measured after one that took long. To measure all would
+cost a lone send 1 %. Elapsed time alone does not show the cost, because other programs may
+interrupt a commit.
 """
 STAGED_BYTES_MAX: Final = 1 << 20  # a larger batch is written before the loop's turn ends
 COMMIT_BYTES_MAX: Final = 2 << 20
-"""Size of the puts of one commit, at most one more; the others, which have waited for a large
-batch, are written in later turns.
+"""Maximum size of the puts of one commit; the last put may exceed it. After a large batch, more
+puts may be waiting; they are written in later turns.
 """
 PLACING_BYTES_MAX: Final = 32 << 20
-"""Size of the puts that wait while a large batch is being placed; above it, senders wait with their
-connections, and above twice this size, the batch is placed at once.
+"""Maximum size of the puts that wait while a large batch is being placed. Above it, connections
+with sends are not read; above twice this size, the batch is placed at once.
 """
 TICK_INTERVAL_MS: Final = 100
 IDLE_INTERVAL_MS: Final = 500
-"""At most `flushIntervalCommitLog`, so that the first message after a pause is synced in time."""
+"""Longest pause between ticks. It is at most `flushIntervalCommitLog`, so that the first message
+after a pause is synced in time.
+"""
 
 
 class StoreDriver:
@@ -65,7 +68,9 @@ class StoreDriver:
         turn: Turn | None = None,
         syncer: NativeSyncer | None = None,
     ) -> None:
-        """`syncer` syncs the log instead of a worker; the store must be on an `OsDisk`."""
+        """`syncer` syncs the log in place of a worker thread; it requires a store on an
+        `OsDisk`.
+        """
         self.turn = turn or Turn()
         self.store = store
         self._writer = store.writer
@@ -76,7 +81,7 @@ class StoreDriver:
         self._is_in_turn = False
         self._is_committing = False
         self.is_full = False
-        """Whether too many puts wait for a large batch: connections must hold further ones back."""
+        """Whether so many puts wait for a large batch that connections must not be read."""
         self._is_indexing = False
         self._ticked_end = -1  # of the log, at the last tick
         self.reads = StoreReads(workers.read, log=log)
@@ -103,10 +108,11 @@ class StoreDriver:
         *,
         at_once: bool = False,
     ) -> None:
-        """Store requests of a source, from number `first` on; see `cometmq.store.writing.runs`.
+        """Stage `count` requests of a source, from number `first` on
+        (`cometmq.store.writing.runs`).
 
-        With `at_once`, these are all its requests, and they are stored before this call returns,
-        unless something else is staged.
+        `at_once` says that these are all requests of the source; they are then stored before this
+        call returns, unless other puts are staged.
         """
         if at_once and not (first or self._is_scheduled or self._writer.placing is not None):
             self._staged_s = time.perf_counter()
@@ -122,8 +128,8 @@ class StoreDriver:
         self._schedule()
 
     def delete_topic(self, topic: str) -> asyncio.Future[PutResult]:
-        """Drop the queues of a topic; return the outcome of the mark that deletes them on all
-        copies.
+        """Delete the queues of a topic, here and, by a record in the log (mark), in all copies;
+        return the outcome of the mark.
         """
         self.commit()
         stored: asyncio.Future[PutResult] = self._loop.create_future()
@@ -132,8 +138,8 @@ class StoreDriver:
         return stored
 
     def trim_queue(self, topic: str, queue_id: int, queue_offset: int) -> asyncio.Future[PutResult]:
-        """Delete the messages of a queue before an offset; return the outcome of the mark that
-        deletes them on all copies.
+        """Delete the messages of a queue before an offset, here and, by a record in the log (mark),
+        in all copies; return the outcome of the mark.
         """
         self.commit()
         stored: asyncio.Future[PutResult] = self._loop.create_future()
@@ -142,9 +148,9 @@ class StoreDriver:
         return stored
 
     def put_large(self, messages: Sequence[NewMessage], done: PutDone) -> Steps[None]:
-        """Store a unit as `put_batch` does, in steps; other puts wait for the last step.
+        """Store messages as `put_batch` does, but in steps; other puts wait for the last step.
 
-        If the caller gives up, the remaining steps are run at once.
+        If the caller closes the generator, the remaining steps are run at once.
         """
         self.commit()
         placing, began_s = self._writer.put_large(messages, done), time.perf_counter()
@@ -169,7 +175,7 @@ class StoreDriver:
                 yield
 
     def _commit_some(self) -> None:
-        """Commit the oldest puts; schedule the commit of the others."""
+        """Commit the oldest puts, up to COMMIT_BYTES_MAX; schedule the commit of further ones."""
         self.commit(bytes_max=COMMIT_BYTES_MAX)
         if self._writer.appender.staged_count and not self._is_scheduled:
             self._schedule()
@@ -177,10 +183,10 @@ class StoreDriver:
     def commit(
         self, source: RunSource | None = None, count: int = 0, *, bytes_max: int | None = None
     ) -> None:
-        """Write the staged messages, or the oldest with `bytes_max` bytes; wake held pulls, and
-        send the answers.
+        """Write the staged messages, or the oldest ones up to `bytes_max`; wake
+        held pulls, and send the answers.
 
-        With a `source`, nothing is staged, and all its requests are stored.
+        With a `source`, write its `count` requests; no messages may be staged then.
         """
         writer = self._writer
         self._is_scheduled = self._is_in_turn = False
@@ -226,14 +232,15 @@ class StoreDriver:
             self._loop.call_soon(self._index_more)
 
     def _watch(self, spent_s: float) -> None:
-        """Report the processor time of a commit that follows a long one."""
+        """Report the processor time of a commit while commits are measured (WATCHED_COUNT)."""
         self._watched_count -= 1
         if spent_s > LONG_COMMIT_S:
             self._watched_count = WATCHED_COUNT
             self.turn.took_long(spent_s)
 
     def append(self, offset: int, data: Buffer) -> None:
-        """Append a piece of the master's log to our own, and wake held pulls and our own slaves.
+        """Append a piece of the master's log to this log, and wake held pulls and
+        this broker's slaves.
 
         Raise StoreError if the bytes do not fit, DiskError if the write fails.
         """
@@ -285,7 +292,7 @@ class StoreDriver:
         return TICK_INTERVAL_MS if is_busy else IDLE_INTERVAL_MS
 
     def tick(self) -> None:
-        """Start any flush and housekeeping that are due."""
+        """Start the flush and the disk jobs that are due."""
         if not self.sends.is_stopped:
             self.sends.tick()
             self.jobs.start_due(self._clock.now_ms())
@@ -308,7 +315,7 @@ class StoreDriver:
                 self.commit()
 
     async def settle(self) -> None:
-        """Flush everything, unless the disk has failed."""
+        """Write and flush everything, unless the disk has failed."""
         await self.drain()
         self.sends.sync(is_forced=True)
         await self.drain()

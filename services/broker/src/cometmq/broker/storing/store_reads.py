@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads of the store that may block, and searches that read several times.
 
-Searches read data in memory on the loop, everything else is read on a thread. The number of reads,
-their bytes and the time per turn of the loop are bounded for all searches together; searches above
-a bound continue in later turns, one at a time.
+A search reads data that is in memory on the loop, and all other data on a thread. For all searches
+together, the number of reads, their bytes and the time per turn of the loop are bounded. When a
+bound is reached, searches continue in later turns, one at a time.
 
 The peers take turns, on the loop and on the thread, so that one peer's searches do not delay
-another's. A request that waits too long is refused. The reads of a closed connection are dropped.
+another's. A read or search that waits too long is refused. Those of a closed connection are
+dropped.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ T = TypeVar("T")
 TURN_READS_MAX: Final = 32  # for all searches together: about 1 ms with testing the records
 TURN_BYTES_MAX: Final = 1 << 20
 TURN_S_MAX: Final = 0.003
-"""CPU time of unusually slow searches. One step, which takes up to 3 ms, may exceed it."""
+"""CPU time of all searches per turn of the loop; the last step, of up to 3 ms, may exceed it."""
 SEARCH_S_MAX: Final = 0.2
 """CPU time that a search with `may_end_early` may use in total."""
 RUNNING_MAX: Final = 2  # on the thread: one that runs, and the next
@@ -39,7 +40,7 @@ WAITING_MAX: Final = 10_000
 
 
 class StoreReads:
-    """The reads of one store that are under way."""
+    """The pending reads and searches of one store."""
 
     def __init__(self, worker: Worker, *, log: Log, turn_s_max: float | None = None) -> None:
         """Reads that may block run on `worker`, which has no other jobs."""
@@ -115,11 +116,14 @@ class StoreReads:
     ) -> None:
         """Run a search; `done` is called on the loop, immediately if all its reads are in memory.
 
-        A search for a `peer` ends silently if its connection closes. `failed` receives the error of
-        a read, or SystemBusy if too many reads are pending or the search takes too long. A search
-        that is part of a put reads a single message and is limited like a put, so it does not count
-        towards the turn's bounds. With `may_end_early`, a search that has used SEARCH_S_MAX gets
-        `Exhausted`.
+        `failed` receives the error of a read, or SystemBusy if too many reads are
+        pending or the search takes too long.
+
+        - `peer`: if its connection closes, the search ends without a call.
+        - `is_part_of_put`: the search reads a single message, and its put is limited, so the search
+          does not count towards the bounds of a turn.
+        - `may_end_early`: a search that has used SEARCH_S_MAX gets `Exhausted` instead of a read,
+          and can return a partial result.
         """
         search = Search(
             lookup,
@@ -132,7 +136,7 @@ class StoreReads:
         self._advance(search, lambda: next(lookup))
 
     def drop(self, peer: Peer) -> None:
-        """Drop what waits for a closed connection."""
+        """Drop the reads and searches of a closed connection."""
         for request, _, future in self._jobs.take(peer):
             self._abandon(request, future)
         for search, _, future in self._waiting.take(peer):
@@ -184,7 +188,8 @@ class StoreReads:
             read = lookup.send(cached)
 
     def _charge(self, search: Search) -> None:
-        """Count the time of a step: CPU time, so that a busy machine does not end searches early.
+        """Count the CPU time of a step; elapsed time would end searches early on a busy machine.
+
         Reading the clock takes 0.4 us, a step about 20 us.
         """
         if search.is_part_of_put:
@@ -213,7 +218,7 @@ class StoreReads:
         return True
 
     def _submit(self, request: Request, job: Callable[[], T]) -> asyncio.Future[T]:
-        """Run a job on the thread, after those of other peers that came earlier."""
+        """Run a job on the thread when it is the peer's turn."""
         self._check_readable()
         future: asyncio.Future[T] = self._loop.create_future()
         if not self._jobs.put(request.key, (request, job, future)):
@@ -226,7 +231,9 @@ class StoreReads:
         return future
 
     def _start(self) -> None:
-        """Keep the thread busy; one job more than it can run waits in its own queue."""
+        """Pass jobs to the thread, at most RUNNING_MAX: with one in its own queue,
+        it is never idle.
+        """
         while self._running_count < RUNNING_MAX and self._jobs:
             request, job, future = self._jobs.pop()
             if request.is_over or self._is_abandoned(request):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sizes of large requests that take their time, bounded in total for all connections.
+"""Bounds the total size of large requests in progress, for all connections together.
 
-A client may close its connection and send the next one on another, so what a connection has in
-flight does not bound them.
+The bounds per connection are not enough: a client may close a connection and send the next large
+request on another, while the first one is still being served.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,9 @@ from cometmq.store.results import PutDone, PutResult
 
 
 class UnderWay:
-    """The requests of one kind that wait or are being served, in the unit of their limit."""
+    """The total size of the requests of one kind that wait or are being served, in
+    the limit's unit.
+    """
 
     def __init__(self, limit: Limit) -> None:
         self._limit = limit
@@ -31,8 +33,8 @@ class UnderWay:
             self.size -= size
 
     def counted(self, size: int, room: Room, done: PutDone) -> PutDone:
-        """Count a request until its put is answered by the function that this returns; raise
-        LimitReached if there is no room for it.
+        """Count a request until the returned callback, which calls `done`, is called with the
+        outcome of its put; raise LimitReached if there is no room for the request.
         """
         self.check(size, room)
         self.size += size

@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics, subscription groups and committed offsets: the tables that are saved in their
-own files.
+"""Topics, subscription groups and committed offsets, their files, and the journal of their
+changes.
 """

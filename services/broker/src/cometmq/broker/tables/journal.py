@@ -8,22 +8,19 @@ sent. A write reaches the page cache, which survives the process. With SYNC_FLUS
 synced twice a second; no answer waits for that, because a lost offset causes a redelivery, never a
 lost message.
 
-At startup the entries are applied to the tables' files (`cometmq.store.journal` defines which
-entries). A follower of another broker copies its tables in the same way. It takes a snapshot of the
-tables together with `number`, in one turn. From then on it applies the changes of each entry with
-the next number, in the turn in which the entry arrives (`Journaled.apply_changes`). If a number
-does not follow the last one, or the other broker restarts, the follower takes a new snapshot. Marks
-belong to the files of one broker and are not sent.
+Entries are numbered. Before a table's file is saved, a mark in the journal records the content and
+the number of the last entry that it includes. At startup, the entries that a file lacks are applied
+to it (`journal_replay.py`).
 
 In a broker group, entries and marks also record how recent the tables are (`position`). Entry and
-position are one record, so a kill or a full disk leaves both or neither. The position is therefore
-recorded nowhere else, and a clean stop leaves one journal file. The position is unknown if the
-journal is damaged or missing, or if a table's file was written by another program or by a run
-without a broker group.
+position are one record, so a kill or a full disk leaves both or neither. The position is in no
+other file, so even a clean stop leaves one journal file. The position is unknown if the journal is
+damaged or missing, or if a table's file was written by another program or by a run without a broker
+group.
 
 Failures: answers do not depend on the journal. If it cannot be written, requests are answered as
-before and the tables are saved at intervals, which is what RocketMQ guarantees; `/readyz` fails,
-and the tables keep noting changes until a retry has written them.
+before and the tables are saved at intervals, as in RocketMQ; `/readyz` fails, and the tables keep
+noting changes until a retry has written them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,10 +92,11 @@ class Journal:
         """Read the journal of the last run. The caller must then `attach` each table and call
         `begin`.
 
-        `keeps_position` is for members of a broker group. After a run that `was_killed` while it
-        wrote a journal, a journal without any record counts as damaged: it is lost, or the copy of
-        a running broker's store is incomplete. `log_end` returns the end
-        of a log whose messages all have their topics in the tables.
+        - `keeps_position`: this broker is a member of a broker group.
+        - `was_killed`: the last run was killed while it wrote a journal. A journal without any
+          record then counts as damaged: it is lost, or the copy of a running broker's store is
+          incomplete.
+        - `log_end` returns the end of the log; every message before it has its topic in the tables.
         """
         self.turn = turn or Turn()
         self._log_end = log_end
@@ -116,7 +114,7 @@ class Journal:
         """The number of the last entry."""
         self.position = self.replay.position
         """The position in the last entry or in the marks; None if it is unknown."""
-        # All changes that messages before this offset depend on are in the journal.
+        # The journal has all changes on which messages before this offset depend.
         self.known_log_end = found.log_end
         self._due: Position | None = None  # for the next entry that is not counted
         self._tables: dict[str, Journaled] = {}
@@ -135,7 +133,7 @@ class Journal:
     def attach(self, table: Journaled) -> bool:
         """Apply the journal's entries to a loaded table, and note its changes from now on.
 
-        Return whether the table is then complete: as the last run left it.
+        Return whether the table is now as the last run left it, without missing changes.
         """
         name = table.file.path.name
         base, last, is_complete = self.replay.apply(table, name)
@@ -200,7 +198,9 @@ class Journal:
         self.write(position)
 
     def count(self, counter: Counter | None) -> None:
-        """Write positions with this broker's own changes from now on; with None, write none."""
+        """From now on, let `counter` number this broker's own changes and give them positions; with
+        None, write no positions.
+        """
         self._counter = counter
 
     def retry(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of the journal: appended to on the loop, synced and deleted on a worker."""
+"""The files of the journal. The loop appends to them; a worker thread syncs and deletes them."""
 
 import asyncio
 import errno
@@ -43,7 +43,7 @@ class JournalFiles:
         self.redo = RedoLog(disk, folder, file_bytes=file_bytes)
         self.found = collect(self.redo, self.redo.replay())
         self._ends = dict.fromkeys(self.redo.starts[:-1], self.found.number)
-        """Start of each full file -> number of its last entry or of a later entry."""
+        """Start of each full file -> number of its last entry, or a higher number."""
         self._doomed: list[str] = []  # files that are no longer used
         self._is_deleting, self._is_synced = False, True
         self._unsynced: list[DiskFile] = []  # full ones
@@ -131,10 +131,10 @@ class JournalFiles:
         await self.worker.submit(lambda: None)
 
     def condense(self) -> None:
-        """Replace the files with one that holds only the marks and the position; blocks.
+        """Replace the files with one that has only the marks and the position; blocks.
 
-        It is synced before the store counts as closed, so that after a clean stop, a crash of the
-        host does not make the store a new copy.
+        The file is synced, so that a crash of the host after a clean stop does not
+        make the store a new copy.
         """
         redo = self.redo
         try:

@@ -78,7 +78,7 @@ class Replay:
         return True
 
     def end(self, folder: str) -> bool:
-        """Report what could not be read; return whether writing can go on behind it."""
+        """Log what could not be read; return whether new entries can be appended after it."""
         cut, fault = self._found.cut, self._found.fault
         self._found.entries.clear()
         if cut is not None:

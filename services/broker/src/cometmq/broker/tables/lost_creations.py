@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the topics of messages that wait in the broker, whose creation a crash may have lost.
+"""Finds topics whose creation a crash of the host may have lost, by their waiting messages.
 
-A crash of the host loses what the journal got last. A topic of stored messages is found by its
-queues; one whose messages all wait, in a delay level or as half messages, has no queues yet.
+Such a crash loses the newest changes in the journal. A lost topic with stored messages is found by
+its queues. If all its messages wait, in a delay level or as half messages, it has no queues yet, so
+the properties of waiting messages are read.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,11 +23,12 @@ from cometmq.store.queues.queue_files import FILLER_SIZE
 from cometmq.store.reads import finish
 
 MESSAGES_MAX: Final = 50_000
-"""The newest messages, which are read in half a second. The journal is synced twice a second, so a
-crash loses only the creations of its last moments.
+"""Maximum number of messages that are read, in half a second, the newest first. The journal is
+synced twice a second, so older messages do not matter.
 """
 SPAN_BYTES_MAX: Final = 256 << 10
-"""Messages are read together from this much of the log: a read for each took three times as long.
+"""Maximum number of bytes of the log that one read covers; a read for each message
+took three times as long.
 """
 GAP_BYTES_MAX: Final = 16 << 10  # between two of them, of records that are not needed
 _STEP: Final = 1_024  # entries that are in memory at a time
@@ -59,7 +61,7 @@ def waiting_topics(
 
 
 def _spans(entries: Iterable[QueueEntry], file_size: int) -> Iterator[Sequence[QueueEntry]]:
-    """Split entries, newest first, into those whose records are read together."""
+    """Divide entries, newest first, into groups whose records are read together."""
     span: list[QueueEntry] = []
     for entry in entries:
         if span and not _are_near(entry, span, file_size):

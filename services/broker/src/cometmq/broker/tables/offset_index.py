@@ -11,7 +11,9 @@ NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
 class OffsetIndex:
-    """Counts the entries of the table of offsets."""
+    """Counts the entries of the table of offsets by group and topic; an entry is
+    one queue's offset.
+    """
 
     __slots__ = ("_group_counts", "_groups", "_topics", "count")
 

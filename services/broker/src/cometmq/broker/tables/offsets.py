@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Committed offsets: the position from which each consumer group continues in each queue.
 
-Every offset enters the table through `valid`, whether it comes from a request, a pull, another
-group, the file, the journal or another broker, so answers need no checks of their own.
+`valid` checks every offset before it is added to the table, from whatever source,
+so answers need no checks of their own.
 
-Compatibility: RocketMQ stores any offset without checking the group, topic or queue, and the last
-value wins, even if it is lower than the one before. So an offset outside its queue is stored here,
-too: a program may commit one before the messages arrive. RocketMQ also stores negative offsets, but
-reads them as "never committed"; here they remove the group's offset. The table has a bound, so that
-clients cannot exhaust memory.
+Compatibility: as in RocketMQ, the last committed value counts, even if it is lower than the one
+before or outside its queue: a program may commit an offset before the messages arrive. RocketMQ
+also stores negative offsets, and reads them as "never committed"; here they remove the group's
+offset. Unlike in RocketMQ, the table has a bound, so that clients cannot exhaust memory.
 """
 
 import sys
@@ -40,7 +39,7 @@ OffsetChanges: TypeAlias = dict[str, dict[int, int | None]]
 """`topic@group` -> queue -> next queue offset; None means that it was removed."""
 
 COPIED_MAX: Final = 10_000_000
-"""Maximum number of offsets that a copy takes from its master, whatever its own setting is."""
+"""Maximum number of offsets that a slave copies from its master, whatever its own setting is."""
 OFFSET_MAX: Final = (1 << 63) - 1  # of Java's long
 
 _CHANGES_DECODER: Final = msgspec.json.Decoder(OffsetChanges)
@@ -72,14 +71,14 @@ class Offsets:
         self._noted: OffsetChanges = {}
         self.unknown = unknown
         self.count_max = sys.maxsize
-        """The bound of the table."""
+        """Maximum number of entries."""
         self.index = OffsetIndex()
         for key, queues in self.table.items():
             self.index.add(key, len(queues))
 
     @property
     def is_dirty(self) -> bool:
-        """Whether the file lacks a change."""
+        """Whether the table has changed since its last save."""
         return self._is_dirty
 
     @is_dirty.setter
@@ -124,8 +123,8 @@ class Offsets:
             self._note(key, queue_id, offset)
 
     def commit_pulled(self, commits: Iterable[tuple[str, str, int, int]]) -> None:
-        """Commit the offsets of several pulls, for which `has_room` has found room; each row has
-        the arguments of `commit`.
+        """Commit the offsets of several pulls, each given as the first four arguments of `commit`;
+        the caller has checked `has_room`.
         """
         table, is_changed = self.table, False
         for group, topic, queue_id, offset in commits:
@@ -177,7 +176,7 @@ class Offsets:
         self._noted[key] = {queue_id: offset}
 
     def overwrite(self, table: OffsetTable) -> None:
-        """Copy the offsets from another table; leave the groups and topics that it lacks
+        """Take over all offsets in `table`; leave groups and topics that are not in it
         unchanged.
         """
         for key, queues in _valid_table(table).items():
@@ -286,7 +285,9 @@ class Offsets:
 
 
 def _valid_table(table: OffsetTable) -> OffsetTable:
-    """Remove offsets that mean nothing is committed, as a Java broker's table may contain."""
+    """Remove negative offsets, which a Java broker's table may contain: they mean
+    "never committed".
+    """
     found = {
         key: {queue: offset for queue, offset in queues.items() if valid(offset) is not None}
         for key, queues in table.items()

@@ -104,7 +104,7 @@ class _Dirty(Protocol):
 
 
 def clean_after(table: _Dirty, encoding: Steps[bytes]) -> Steps[bytes]:
-    """Clear `is_dirty` and encode; set `is_dirty` again if the encoding does not complete."""
+    """Clear `is_dirty`, then run the encoding; set `is_dirty` again if it does not complete."""
     table.is_dirty = False
     is_whole = False
     try:

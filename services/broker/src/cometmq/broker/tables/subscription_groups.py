@@ -80,7 +80,9 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         return True
 
     def disable(self, name: str) -> bool:
-        """Stop a group from consuming until an administrator enables it again."""
+        """Disable a group until an administrator enables it again; return whether this changed
+        it.
+        """
         config = self.table.get(name)
         if config is None or not config.consume_enable:
             return False

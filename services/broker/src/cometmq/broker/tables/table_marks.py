@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks: up to which entry of the journal the file of each table is saved."""
+"""Marks: which content of each table's file includes which entries of the journal.
+
+A mark has a digest of the content, and the number of the last entry that it includes.
+"""
 
 from typing import Final
 
@@ -9,12 +12,12 @@ _MARKS_MAX: Final = 8  # of one table: failed saves may still have replaced the 
 
 
 class TableMarks:
-    """The marks of all tables, and the last entry that changes each of them."""
+    """The marks of all tables, and the number of the last entry that changes each table."""
 
     def __init__(self) -> None:
         self.marks: Marks = {}
         self.are_new = False
-        """Whether the journal lacks the newest marks."""
+        """Whether there are marks that have not been written to the journal yet."""
         self.last_changes: dict[str, int] = {}
 
     def begin(self, name: str, digest: str, number: int, last_change: int | None) -> None:
@@ -33,13 +36,15 @@ class TableMarks:
         self.are_new = True
 
     def settle(self, name: str) -> None:
-        """Note that a file has the content that was added last."""
+        """Note that a save has succeeded: the file has the content of the mark added last."""
         digest, number = self.marks[name].popitem()
         self.marks[name] = {digest: number}
         self.are_new = True
 
     def needed(self, number: int) -> int:
-        """Return the number of the first entry that some file lacks, less one; at most `number`."""
+        """Return the highest number up to which every table's file has all entries, at most
+        `number`; entries up to it are no longer needed.
+        """
         for name, last in self.last_changes.items():
             # A kill during a save leaves either the old or the new content: keep the entries that
             # the old content needs.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topics: their configuration, its version and its file.
 
-Invariants: each change gives the table a new version. The table tracks which topics have changed
-since any of its versions in this run, and only these topics are sent to name servers.
+Each change gives the table a new version. For each of its versions in this run, the table knows
+which topics have changed since, and only these are sent to name servers.
 
 Compatibility: topics.json has RocketMQ's format, and a first send creates a topic as in RocketMQ. A
 topic's order flag follows the name server's ORDER_TOPIC_CONFIG, whatever a request contains.
@@ -76,7 +76,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
 
     @property
     def queue_count(self) -> int:
-        """The number of queues of all topics."""
+        """The total number of queues of all topics."""
         if self._queue_count is None:
             self._queue_count = sum(map(queues_of, self.table.values()))
         return self._queue_count
@@ -99,10 +99,10 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
     def adopt(self, queues: Mapping[str, int]) -> None:
         """Recreate topics that have messages but no configuration (topic -> queue count).
 
-        RocketMQ leaves such a topic behind if it is killed after it stores the topic's first
-        message but before it saves the table; without a configuration, the messages cannot be read.
-        A deleted topic looks the same, because recovery builds its queues again from the log, and
-        copies of a group keep them. So call this only if the table may be incomplete.
+        A RocketMQ broker that is killed between storing a topic's first message and saving the
+        table leaves such a topic; without a configuration, its messages cannot be read. But a
+        deleted topic may look the same, because recovery builds its queues again from the log. So
+        call this only if the table may be incomplete.
         """
         for topic, queue_count in queues.items():
             is_known = topic in self.table or is_system_topic(topic)
@@ -112,7 +112,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
             self.put(_config(topic, queue_count))
 
     def adopt_created(self, queues: Mapping[str, int]) -> None:
-        """Recreate topics that sends created (topic -> queue count at least)."""
+        """Recreate topics that sends have created, with at least the given number of queues."""
         template = self.table.get(AUTO_CREATE_TOPIC)
         usual = 1 if template is None else template.write_queue_nums
         self.adopt(
@@ -203,7 +203,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
     def known_queue_nums(self, config: TopicConfig) -> int:
         """Return the number of queues of a retry topic that its consumers certainly know.
 
-        Consumers poll routes every 30 s: until then, a retry in a new queue would wait for them.
+        Consumers poll routes every 30 s. A message in a queue that was added since then would wait.
         """
         grown = self._grown.get(config.topic_name)
         if grown is not None:
@@ -244,10 +244,10 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         return True
 
     def _adopt(self, version: DataVersion) -> None:
-        """Adopt the version of another broker, whose table this one has become.
+        """Adopt the version of another broker, whose table has replaced this one.
 
-        The caller then registers with all name servers again, because changes since one of our own
-        earlier versions are unknown.
+        The caller must register all topics again with all name servers, because the changes since
+        this table's earlier versions are unknown.
         """
         self._changed_at.clear()
         self._all_changed_at = version.counter
@@ -268,7 +268,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         self._ordered_as_of = self.version, frozenset(ordered)
 
     def touch(self) -> None:
-        """Mark all topics as changed, for example after the broker's own permission has changed."""
+        """Mark all topics as changed, because the broker's own permission has changed."""
         self._all_changed_at = self.version.counter + 1
         self._bump()
 
@@ -293,7 +293,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         self._all_changed_at = self.version.counter
 
     def _store(self, config: TopicConfig) -> None:
-        """Set a configuration; the caller then calls `_bump` to assign the version."""
+        """Set a configuration; the caller must call `_bump` afterwards to assign the version."""
         if self._queue_count is not None:
             old = self.table.get(config.topic_name)
             self._queue_count += queues_of(config) - (0 if old is None else queues_of(old))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The offsets of groups, topics and queues that do not exist.
+"""Committed offsets of groups, topics or queues that do not exist.
 
-RocketMQ stores them, too. Here they have a bound of their own, so that a client that invents names
-cannot use up the room of the others.
+Such offsets are stored, as in RocketMQ, but with a bound of their own, so that a client that
+invents names does not use up the bound of all offsets.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,9 @@ from cometmq.remoting.names import is_system_group
 
 
 class UnknownOffsets:
-    """Remembers the offsets whose group or queue did not exist when they were committed."""
+    """The offsets whose group or queue did not exist when they were committed; `check` bounds
+    them.
+    """
 
     def __init__(self, topics: Topics, groups: Groups) -> None:
         self._topics = topics
@@ -38,20 +40,20 @@ class UnknownOffsets:
         return self.is_known(group, topic, queue_id)
 
     def find(self, table: Mapping[str, Mapping[int, int]]) -> None:
-        """Find the unknown offsets of a table that was loaded."""
+        """Find the unknown offsets in a loaded table."""
         for key, queues in table.items():
             self._found.update(
                 (key, queue_id) for queue_id in queues if not self._is_known(key, queue_id)
             )
 
     def check(self, room: Room) -> None:
-        """Raise LimitReached if there is no room for another one."""
+        """Raise LimitReached if there is no room for another unknown offset."""
         if len(self._found) >= room.limits.maximum(UNKNOWN_OFFSETS):
             self._recount()
         room.admit(UNKNOWN_OFFSETS, len(self._found))
 
     def _recount(self) -> None:
-        """Forget the groups, topics and queues that exist by now."""
+        """Remove the offsets whose group, topic and queue exist by now."""
         version = (self._topics.version, self._groups.version)
         if version != self._recounted_as_of:
             self._recounted_as_of = version

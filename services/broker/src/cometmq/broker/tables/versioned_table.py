@@ -73,7 +73,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         """Return the version in its saved form, with an empty table."""
 
     def encode(self) -> Steps[bytes]:
-        """Return the content of the file, which is also the answer that contains the table."""
+        """Return the content of the file, which is also the body of the answer to slaves."""
         return encode_with_table(self.without_entries(), self.table)
 
     def encode_for_file(self) -> Steps[bytes]:
@@ -81,7 +81,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         return clean_after(self, self.encode())
 
     def noted_changes(self) -> list[bytes]:
-        """Return the version and the recorded configurations, in pieces of bounded size."""
+        """Return the version and the noted configurations, in pieces of bounded size."""
         return list(self._pieces(list(self._noted)))
 
     def whole(self) -> Iterator[bytes]:
@@ -122,7 +122,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         finish(self.becoming([table], version))
 
     def becoming(self, parts: Iterable[Mapping[str, ConfigT]], version: DataVersion) -> Steps[None]:
-        """Replace the table with another broker's in steps, and then its version."""
+        """Replace the configurations with another broker's in steps, and last the version."""
         kept: set[str] = set()
         for part in parts:
             changed = [name for name, config in part.items() if self.table.get(name) != config]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for handler tests: peers without sockets, a broker in memory, captured exchanges."""
+"""Helpers for tests: brokers in memory, in one process or in their own, groups of them, name
+servers, captured exchanges, generated input.
+"""
 
 from cometmq.broker.testing.brokers import MemoryStore, memory_broker
 from cometmq.broker.testing.logs import RecordingLog

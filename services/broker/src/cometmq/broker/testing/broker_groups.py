@@ -2,7 +2,7 @@
 """Broker groups in one process, with real brokers, stores, sockets and an elector; the record is in
 memory.
 
-A kill leaves a broker's files as they are in the page cache, and notifies no one.
+A kill leaves a broker's files as they are in the page cache, and tells other brokers nothing.
 """
 
 import asyncio
@@ -45,8 +45,9 @@ FAST: Final = {
     "mappedFileSizeCommitLog": "1048576",
     "mappedFileSizeConsumeQueue": "60000",
 }
-"""Intervals and files for tests. On a busy machine the loop that all brokers share may stall for a
-second, which must cause no election.
+"""Settings with short intervals and small files. The intervals are still longer than a second,
+because the loop that all brokers share may stall so long on a busy machine, which must cause no
+election.
 """
 
 

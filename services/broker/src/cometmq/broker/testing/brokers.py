@@ -66,7 +66,7 @@ def notify_members(group: ConsumerGroup) -> None:
 
 
 class NoNamesrv:
-    """A network without name servers."""
+    """A remoting client that reaches no name server."""
 
     async def invoke(
         self,
@@ -84,14 +84,16 @@ class NoNamesrv:
 
 
 class MemoryStore:
-    """The store as seen by the control plane; it answers from a table."""
+    """Stands for the store in administrative requests: queues as set by a test, without
+    messages.
+    """
 
     def __init__(self) -> None:
         self.reader = self.writer = self.write_state = self.commit_log = self.counters = self
         self.queues: dict[tuple[str, int], tuple[int, int, int]] = {}
         self.deleted: list[str] = []
         self.mark = PutStatus.PUT_OK
-        """The outcome of deletions."""
+        """The outcome of deletions of topics."""
         self.settings: StoreSettings | None = None
 
     def set_queue(
@@ -171,7 +173,7 @@ class MemoryReads:
 
 
 class MemoryDriver:
-    """Never stages a message."""
+    """Stands for the StoreDriver; no message can be stored."""
 
     waiting_count = 0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thread that syncs the log, whose syncs end when a test lets them."""
+"""Stands for the thread that syncs the log; a test decides when each sync ends."""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class HeldSyncer:
-    """The native thread, as `cometmq.accel.LogSyncer` behaves, on the caller's thread."""
+    """Behaves like `cometmq.accel.LogSyncer`, but runs on the caller's thread."""
 
     def __init__(self) -> None:
         self._event = os.eventfd(0, os.EFD_NONBLOCK)
@@ -26,11 +26,11 @@ class HeldSyncer:
         self._has_failed = False
         self._lent: list[tuple[int, LentAnswers]] = []
         self.is_waking = True
-        """Whether the loop is told of the ends of syncs."""
+        """Whether `fileno` becomes readable when a sync ends, so that the loop notices it."""
         self.lent_count = 0
         """How many times answers were lent."""
         self.written_count = 0
-        """How many times this object, as the native thread, has written all of them."""
+        """How many times all lent answers of a sync were written."""
 
     def fileno(self) -> int:
         """See `LogSyncer`."""
@@ -59,7 +59,7 @@ class HeldSyncer:
         return ended
 
     def end(self, number: int = 0) -> None:
-        """End the running sync, or the next one to begin, with an errno."""
+        """End the running sync, or the next one to begin, with this errno; 0 means success."""
         self._ends.append(number)
         self._step()
 
@@ -69,7 +69,7 @@ class HeldSyncer:
         self._step()
 
     def _step(self) -> None:
-        """Go on as far as the test allows: the next sync does not wait for the loop."""
+        """Begin and end syncs as far as the test allows, without the loop, as the thread does."""
         if self._running is None:
             self._running, self._next = self._next, None
         while self._running is not None and (self._ends or not self._is_held):

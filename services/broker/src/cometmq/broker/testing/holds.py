@@ -12,16 +12,17 @@ from typing import Any
 import msgspec
 
 HOLD_S_MAX = 0.02
-"""No request may hold the loop for longer, `adjusted` to the speed of the machine."""
+"""Maximum time for which a request may hold the loop, after `adjusted`."""
 SAMPLE_S = 0.006
-"""CPU time of the sample on the machine on which the bounds of requests were chosen."""
+"""CPU time of `_sample_s` on the reference machine, on which the bounds of requests were chosen."""
 
 
 def adjusted(hold_s: float) -> float:
-    """Return how long a hold would take on the machine of SAMPLE_S, if it is too long on this one.
+    """Convert a time measured here to the reference machine; return it unchanged if
+    it is already below HOLD_S_MAX.
 
-    Shared machines change by a factor of two within seconds in the CPU time of the same work, so
-    call this beside each measurement. A hold that is short enough here is not adjusted.
+    On shared machines, the CPU time of the same work changes by a factor of two within seconds, so
+    call this right after each measurement.
     """
     if hold_s < HOLD_S_MAX:
         return hold_s
@@ -29,9 +30,10 @@ def adjusted(hold_s: float) -> float:
 
 
 def _sample_s() -> float:
-    """Return the CPU time of work like that of requests: dictionaries, texts, JSON, new memory.
+    """Measure the CPU time of work like that of requests: dictionaries, texts, JSON, new memory.
 
-    The first use of a page of memory takes 0.3 us on one machine and 5 us on another.
+    New memory is part of it because the first use of a page takes 0.3 us on one machine, 5 us on
+    another.
     """
     began_s = thread_time()
     msgspec.json.encode({f"group-{number}": number for number in range(20_000)})
@@ -42,7 +44,7 @@ def _sample_s() -> float:
 
 
 class Holds:
-    """The longest CPU time of a callback, because waiting for a CPU is not the callback's fault."""
+    """The longest CPU time of a callback. Elapsed time would include waits for a CPU."""
 
     def __init__(self) -> None:
         self.longest_s = 0.0

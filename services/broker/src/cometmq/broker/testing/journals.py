@@ -42,7 +42,7 @@ class MemoryFiles:
 
 
 class InlineWorker:
-    """Runs jobs at once, or never, as if the process had been killed."""
+    """Runs each job when it is submitted; after a simulated kill, runs none."""
 
     def __init__(self, *, is_dead: bool = False) -> None:
         self.is_dead = is_dead
@@ -105,7 +105,9 @@ class Node:
         return content if isinstance(content, bytes) else finish(content), number
 
     def save(self, table: Journaled, *, steps: int = 3) -> None:
-        """Save a table; fewer than three steps leave the save incomplete, as after a kill."""
+        """Perform the first `steps` of the three steps of a save; fewer than three are like a
+        kill.
+        """
         data, number = self.encode(table)
         name = table.file.path.name
         if steps > 0:

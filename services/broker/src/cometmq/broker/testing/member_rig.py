@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One group member with a record in memory, and duties that only record their calls."""
+"""One member of a broker group with a record in memory, and a broker that only records its
+actions.
+"""
 
 import asyncio
 import re
@@ -59,7 +61,7 @@ def record(epoch: int, holder: Copy = ME, in_sync: tuple[Copy, ...] = (ME, X)) -
 
 
 class Duties(Acting):
-    """Records every call of a member, to its role too, with the promise on disk at that time."""
+    """Records every call of a member, also to its role, with the promise on disk at that time."""
 
     def __init__(self, file: StateFile) -> None:
         self.file = file
@@ -84,7 +86,9 @@ class Duties(Acting):
         return Position(last_log_epoch=2, max_offset=100, tables_epoch=2, tables=5, lag_bytes=7)
 
     async def perform(self, action: rules.Duty) -> None:
-        """Record the first word of the action's name, and what orders it."""
+        """Record the first word of the name of the action's class, and the action's epoch or
+        role.
+        """
         if isinstance(action, rules.StopFollowing):
             await self.waiting.wait()
         given = () if isinstance(action, rules.Lead) else astuple(action)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name servers whose answers a test sets, and a registration that asks them."""
+"""Name servers whose answers a test sets, and a registration that uses them."""
 
 import asyncio
 from collections.abc import AsyncIterator

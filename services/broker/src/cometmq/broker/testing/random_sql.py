@@ -38,7 +38,9 @@ _CLASS_CAST: Final = "java.lang.ClassCastException"  # its text depends on the r
 
 
 class Answer(NamedTuple):
-    """One letter for each set of SETS (see `SqlAnswers.java`), or the error."""
+    """RocketMQ's answer to one expression: a letter for each of SETS (see
+    `SqlAnswers.java`), or the error.
+    """
 
     results: str
     error: str

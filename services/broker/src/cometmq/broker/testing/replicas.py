@@ -44,9 +44,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 class Node:
-    """A store with its driver and both sides of replication; as a context manager, it closes all of
-    them.
-    """
+    """A store with its driver and both sides of replication; the context manager closes them."""
 
     def __init__(
         self, disk: Disk | None = None, *, syncer: NativeSyncer | None = None, **changes: Any
@@ -137,7 +135,7 @@ class Node:
 
 
 class RawSlave:
-    """A connection on which the test itself plays the slave."""
+    """A connection to a master's replication port, on which the test sends and receives frames."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader

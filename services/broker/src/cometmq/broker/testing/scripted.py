@@ -127,8 +127,8 @@ class ScriptedBroker:
         log: Log = NO_LOG,
         **settings: str,
     ) -> None:
-        """`is_direct` passes input through `DirectIO`, although there are no sockets. `accounts`
-        turn access control on.
+        """With `is_direct`, input passes through `DirectIO`, although there are no sockets. With
+        `accounts`, access control is on.
         """
         server = server or ServerSettings()
         self.disk = MemoryDisk()

@@ -31,7 +31,7 @@ def frame(code: int, ext: dict[str, str], body: bytes = b"", **options: Any) -> 
 
 
 class Step(NamedTuple):
-    """One input that both brokers receive."""
+    """One input; a test that compares two brokers passes it to both."""
 
     action: str
     peer: int = 0
@@ -40,7 +40,9 @@ class Step(NamedTuple):
 
 
 class RandomScript:
-    """A sequence of steps generated from a seed; `oddity` scales the share of unusual steps."""
+    """A random sequence of steps, determined by a seed; `oddity` scales the share of unusual
+    steps.
+    """
 
     def __init__(self, seed: int, *, oddity: float) -> None:
         self.rng = random.Random(seed)  # noqa: S311  # repeats a run, hides nothing
@@ -52,7 +54,9 @@ class RandomScript:
         return self.rng.random() < share * self.oddity
 
     def cut(self, peer: int, data: bytes, *, count_max: int) -> None:
-        """Deliver the bytes in up to `count_max` chunks, split at random points."""
+        """Add steps that pass the bytes to a peer in up to `count_max` chunks,
+        split at random points.
+        """
         rng = self.rng
         cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.randrange(count_max)))
         for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker in memory on top of a real store in a folder, for tests of the data plane."""
+"""A broker with a real store in a folder, but without sockets, for tests of sends and pulls."""
 
 import math
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ SMALL_FILES = {
 
 @asynccontextmanager
 async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
-    """Run a broker on a store in a folder; it stores puts when `ask` commits them."""
+    """Run a broker on a store in a folder; `ask` commits its puts."""
     given = {"storePathRootDir": str(folder), **SMALL_FILES, **settings}
     loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli={**SETTINGS, **given})
     broker = memory_broker(**given)

@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions: half messages, what ended them, and those that were stored last."""
+"""Transactions: half messages and op messages, the state of each end, and a cache of half
+messages.
+"""

@@ -16,7 +16,7 @@ BODY_BYTES_MAX: Final = 2_048  # with the properties about 12 MB in all
 
 
 class RecentHalf(msgspec.Struct, gc=False):
-    """A stored half message; the caller of `take` owns it and may change its message."""
+    """A stored half message; the caller of `take` may change its message."""
 
     group: str
     """The producer group."""
@@ -42,7 +42,9 @@ class RecentHalves:
         self._count_max = count_max
         self._halves: OrderedDict[int, RecentHalf] = OrderedDict()
         self.clear_count = 0
-        """How often `clear` was called; the native lane then forgets its own half messages, too."""
+        """How often `clear` was called. The native lane compares it, to forget its
+        own half messages.
+        """
 
     def __len__(self) -> int:
         return len(self._halves)

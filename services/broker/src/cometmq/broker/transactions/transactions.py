@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactional messages: their records while a transaction is open and when it ends (pure).
+"""Transactional messages: the records that they are stored as, and the state of each end (pure).
 
 A half message waits in the half topic. It is ended by an op message that contains its queue offset;
 a commit also stores the message in its real queue, in the same batch. The txn-checker, or a Java
@@ -45,8 +45,8 @@ _ENTRIES_READ: Final = 1_024
 def prepare(message: NewMessage, *, wait: str | None) -> None:
     """Turn a message into a half message; the real topic and queue are kept in its properties.
 
-    Compatibility: WAIT is kept in the properties, as in RocketMQ. A delay is removed; RocketMQ's
-    broker delays the half message and then drops it.
+    Compatibility: WAIT is kept in the properties, as in RocketMQ. A delay is removed; a RocketMQ
+    broker delays such a half message, and then loses it.
     """
     text = without_delay(message.properties)
     if wait is not None:
@@ -158,9 +158,9 @@ def ended_offsets(body: bytes) -> Iterator[int]:
 
 
 class EndedHalves:
-    """Half messages known to have ended: one bit for each, indexed by queue offset.
+    """Half messages that have ended: one bit for each, by queue offset.
 
-    This is only a cache: if an end was dropped from it, a later request stores that end again.
+    This is only a cache. If a bit is dropped, a later request stores the end a second time.
     """
 
     def __init__(self, *, bits_max: int = _ENDED_BITS_MAX) -> None:
@@ -208,9 +208,10 @@ class Outcome(Enum):
 
 
 ENDS_WAITING_MAX: Final = 16
-"""Requests that wait for the end of one half message: a producer and a few repetitions.
+"""Maximum number of requests that wait for the end of one half message; a producer
+repeats a request a few times.
 
-The first request counts in the limit of copies that wait, the others do not.
+Only the first request counts against the limit COPY_BYTES.
 """
 
 
@@ -226,9 +227,10 @@ class EndState(Enum):
 
 
 class Transactions:
-    """The transactions that a broker ends, and their counters.
+    """The ends of transactions at this broker, and counters.
 
-    States of a half message: open -> in flight -> ended; a failed write returns it to open.
+    States of a half message: open -> in flight -> ended; a failed write returns it to open. Only
+    half messages that are in flight or have ended are stored here.
     """
 
     def __init__(self) -> None:
@@ -334,10 +336,10 @@ class Stored(Protocol):
 
 
 def stored_half(store: Stored, physical_offset: int) -> Lookup[MessageRecord | None]:
-    """Find the record at a client-supplied offset, which need not be a half message.
+    """Find the record at an offset that a client has sent; it need not be a half message.
 
-    A half message is returned only if its queue contains it, too, because the body of a message may
-    contain a forged one.
+    A half message is returned only if its queue entry refers to this offset: the body of another
+    message may contain a forged half message.
     """
     record = yield from store.read_record(physical_offset)
     if record is None or real_place(record) is None:
@@ -347,8 +349,8 @@ def stored_half(store: Stored, physical_offset: int) -> Lookup[MessageRecord | N
 
 
 def ended_since(store: Stored, op_offset: int) -> Lookup[list[int]]:
-    """Find the half messages ended by the op messages at or after a queue offset; read only the
-    newest op messages.
+    """Find the half messages ended by the op messages at or after a queue offset. Of these op
+    messages, read only the newest _RECALLED_OPS_MAX.
     """
     queue = store.queue(OP_HALF_TOPIC, HALF_QUEUE_ID)
     if queue is None:
