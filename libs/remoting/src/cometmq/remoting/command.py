@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands in memory: received calls with typed headers, replies, requests and responses.
 
-Invariant: a call is answered at most once, by the return value of its handler, or later by
-`answer` or `fail`. An answer is dropped if the call is oneway, if it has already been answered,
-or if the connection has ended.
+Invariant: a call is answered at most once: by the return value of its handler, or later by `answer`
+or `fail`. A later answer is dropped, and so are answers to oneway calls and to peers whose
+connection has ended.
 
-Hot path: one `Call` is created per request. The garbage collector does not track it, and its JSON
-form is the header itself, so the decoder fills it in one step (see `header.py`).
+Hot path: one `Call` is created per request. The garbage collector does not track it, and its fields
+are those of the JSON header, so the decoder fills it in one step (see `header.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -97,12 +97,14 @@ class Peer(Protocol):
     def has_room(self) -> bool:
         """Whether a large answer may be built now.
 
-        If not, the peer or all peers together have too much unread output.
+        False if this peer, or all peers together, have too much unread output.
         """
 
     @property
     def is_crowded(self) -> bool:
-        """Whether a large answer would have to wait now; any thread may ask."""
+        """Estimate on any thread, without measuring, whether a large answer would have to wait
+        now.
+        """
 
     def when_room(self, work: Callable[[], None]) -> None:
         """Call `work` on the loop once `has_room`, unless the connection ends before."""

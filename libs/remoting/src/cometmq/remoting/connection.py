@@ -81,8 +81,8 @@ class Connection:
     )
 
     def __init__(self, codec: Codec, peer: Peer, *, unasked_max: int = sys.maxsize) -> None:
-        """Accept `unasked_max` answers to no request; those to oneway and abandoned ones do not
-        count.
+        """Accept at most `unasked_max` answers that belong to no request. Answers to oneway and
+        abandoned requests do not count.
         """
         self._codec = codec
         self._peer = peer
@@ -103,12 +103,14 @@ class Connection:
 
     @property
     def missing_bytes(self) -> int:
-        """How much of the incomplete frame has not been received."""
+        """The number of bytes of the incomplete frame that have not been received; 0 without such a
+        frame.
+        """
         return self._reader.missing_bytes
 
     @property
     def begun_frames(self) -> int:
-        """A number that grows when another incomplete frame begins."""
+        """A counter of incomplete frames; it grows when another one begins."""
         return self._reader.begun_count
 
     @property

@@ -65,8 +65,8 @@ class FrameReader:
     def __init__(
         self, frame_bytes_max: int = FRAME_BYTES_MAX, header_bytes_max: int = HEADER_BYTES_MAX
     ) -> None:
-        """A header above `header_bytes_max` is refused before it is received as a whole; one that
-        is received in a single chunk is not.
+        """Refuse headers above `header_bytes_max` before all of it is received; a header that
+        arrives in a single chunk is not refused.
         """
         assert frame_bytes_max > 4
         self._frame_bytes_max = frame_bytes_max
@@ -77,7 +77,7 @@ class FrameReader:
         self.buffered_bytes = 0
         """The number of bytes buffered for an incomplete frame."""
         self.begun_count = 0
-        """Grows when bytes of another incomplete frame are buffered."""
+        """A counter of incomplete frames; it grows when another one begins."""
 
     def join(self, data: bytes) -> bytes:
         """Return the buffered bytes and `data` as one buffer, and clear the reader's buffer.
@@ -110,8 +110,8 @@ class FrameReader:
         self.buffered_bytes = 0
 
     def _append(self, data: Buffer) -> None:
-        """Buffer bytes. One growing buffer for a long frame would move again and again, and leave
-        gaps that take several times its size in memory.
+        """Buffer bytes in blocks: one growing buffer for a long frame would be moved repeatedly,
+        and the gaps would take several times its size in memory.
         """
         if len(self._tail) >= _BLOCK_BYTES:
             self._blocks.append(self._tail)
@@ -121,7 +121,9 @@ class FrameReader:
 
     @property
     def missing_bytes(self) -> int:
-        """How much of the incomplete frame has not been received."""
+        """The number of bytes of the incomplete frame that have not been received; 0 without such a
+        frame.
+        """
         return max(0, self._need - self.buffered_bytes) if self.buffered_bytes else 0
 
     def split(self, data: bytes) -> list[Frame]:

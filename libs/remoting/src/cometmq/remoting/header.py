@@ -137,9 +137,10 @@ def _decode_binary_header(head: bytes, body: bytes) -> RawCommand:
 
 
 def parse_fixed(head: bytes) -> tuple[int, int, int, int, int, str | None, int, bytes]:
-    """Return a binary header's fixed fields, its remark and the position of its ext fields.
+    """Return a binary header's fixed fields, its remark, the position of its ext fields, and the
+    header without trailing bytes.
 
-    The last item is the header without trailing bytes. Raise RemoteProtocolError.
+    Raise RemoteProtocolError if the header is malformed.
     """
     if len(head) < BINARY_FIXED_BYTES:
         raise RemoteProtocolError(f"binary header of {len(head)} bytes")
@@ -165,8 +166,9 @@ def _text(data: bytes) -> str:
 
 
 def parse_ext(head: bytes, position: int) -> dict[str, str]:
-    """Return the ext fields from `position` to the end of a binary header; raise
-    RemoteProtocolError.
+    """Return the ext fields from `position` to the end of a binary header.
+
+    Raise RemoteProtocolError if an entry is malformed.
     """
     end = len(head)
     if end > LARGE_BYTES:

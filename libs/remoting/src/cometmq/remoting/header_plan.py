@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encode typed headers as ext fields: field by field, or with a template built once per type.
 
-Hot path: `json_reply` and `binary_reply` run once per answer, `json_request` once per request
-that a client sends. Budget: 0.35 us and 0.5 us for the answer to a send, 2 us for the send itself
-(bench/micro/bench_header.py). A template is filled in one step. Headers with an unusual set of
-empty fields are encoded through a dictionary.
+A template is filled in one step. Headers with an unusual set of empty fields are encoded through a
+dictionary.
+
+Hot path: `json_reply` and `binary_reply` run once per answer, `json_request` once per request that
+a client sends. Budget: 0.35 us and 0.5 us for the answer to a send, 2 us for the send itself
+(bench/micro/bench_header.py).
 """
 
 import operator
@@ -214,7 +216,7 @@ def field_text(value: object) -> str:
 
 
 class PullReplyPlan(HeaderPlan):
-    """A hand-written plan for the answer to a pull, 3x faster than the general templates."""
+    """A hand-written plan for the answer to a pull, three times as fast as the templates."""
 
     __slots__ = ()
 
@@ -301,9 +303,9 @@ class PlainPieces(NamedTuple):
     """The constant parts of an answer without fields, for an encoder outside Python."""
 
     json: tuple[bytes, bytes]
-    """Around the opaque in decimal."""
+    """The parts before and after the opaque, which is a decimal number."""
     binary: tuple[bytes, bytes]
-    """Around the opaque as four bytes."""
+    """The parts before and after the opaque, which is four bytes."""
 
 
 def plain_pieces(code: int) -> PlainPieces:
@@ -316,7 +318,7 @@ def plain_pieces(code: int) -> PlainPieces:
 
 
 def sent_pieces(constant: ConstantExt, code: int) -> SentPieces:
-    """Return the constant parts of answers with this code."""
+    """Return the constant parts of answers with this code and these shared ext fields."""
     start, before_id, before_queue, before_offset, before_opaque, end = _sent_pieces(constant)
     before_id = b'%b%d%b"' % (start, code, before_id)
     return SentPieces(

@@ -15,9 +15,11 @@ _DIGITS_MAX: Final = len(str(_LONG_MAX))
 
 
 def whole(text: str | bytes) -> int | None:
-    """Return a number that a peer wrote in ASCII digits, at most a Java long; None for any other.
+    """Return the number in a peer's text of ASCII digits; None for other texts, and above a Java
+    long.
 
-    `int` reads the digits of all scripts, and raises ValueError for more than 4,300 of them.
+    `int` is not enough: it reads the digits of all scripts, and raises ValueError above 4,300
+    digits.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
         return None

@@ -18,7 +18,7 @@ RESERVED_TOPIC_PREFIX: Final = "RMQ_SYS_"
 """The prefix of transaction and trace topics; brokers reserve only `rmq_sys_`."""
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 DLQ_REPLAY_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}DLQ_REPLAY"
-"""The group whose offsets in a dead-letter topic are the positions of CometMQ's `dlq replay`."""
+"""The group under which CometMQ's `dlq replay` commits its offsets in dead-letter topics."""
 TRACE_PRODUCER_PREFIX: Final = "_INNER_TRACE_PRODUCER"
 
 # Topics
@@ -54,7 +54,7 @@ SEND_FORBIDDEN_TOPICS: Final = frozenset({
 CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """The group whose offsets mark how far the half and op message queues have been examined."""
 SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
-"""The group under which the statistics and positions of the delay levels are kept."""
+"""The group under which brokers keep statistics and offsets of the delay levels."""
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The group with which admin tools consume; every broker has it."""
 MONITOR_GROUP: Final = "__MONITOR_CONSUMER"

@@ -11,10 +11,10 @@ read any more.
 
 
 def position(committed: int | None, first: int) -> int:
-    """Return the offset of the group's next message.
+    """Return the offset of the next message that the group will read.
 
     `first` is the offset of the oldest message that still exists. A group without a committed
-    offset (None) has read nothing.
+    offset (None) starts there.
     """
     return max(committed or 0, first)
 

@@ -63,7 +63,9 @@ _MEANINGS_OF_REMARKS: Final = (
         "no member of the producer group is connected",
     ),
 )
-"""SYSTEM_ERROR remarks that do not indicate a failure of the server."""
+"""Patterns of SYSTEM_ERROR remarks that do not indicate a failure of the server, with their
+meanings.
+"""
 
 _NO_OPEN_MASTER: Final = re.compile("the new master |the master has changed ")
 _NO_MASTER: Final = "no master of the broker group can be reached now, try again later"

@@ -49,7 +49,9 @@ class SessionCredentials(msgspec.Struct, frozen=True, metaclass=SpelledFields):
 
 
 def credentials_of(access_key: str, secret_key: str) -> SessionCredentials | None:
-    """Return a program's account, None without keys; raise SettingsError for half an account."""
+    """Return the account of a program; None if both keys are empty. Raise SettingsError if only one
+    is.
+    """
     if bool(access_key) != bool(secret_key):
         raise SettingsError("accessKey and secretKey belong together: set both or neither")
     return SessionCredentials(access_key, secret_key) if access_key else None

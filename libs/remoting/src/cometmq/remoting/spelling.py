@@ -9,7 +9,7 @@ import msgspec
 
 _SHOWN_MAX: Final = 3
 _LESS_SIMILAR: Final = 0.6
-"""The similarity of `timeout` and `send_timeout_ms`, or of `group` and `group_name`."""
+"""The lowest similarity of suggested names: that of `timeout` and `send_timeout_ms`."""
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
@@ -21,7 +21,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean ...?`, or the less similar names, or an empty string."""
+    """Return `; did you mean ...?`, or else a list of less similar names, or an empty string."""
     known = list(known)
     if found := did_you_mean(name, known):
         return found

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Escapes the texts of peers, so that none can control the terminal that prints them, or become
-more than a word of the commands that people copy.
+"""Escapes texts that peers choose, so that they cannot control the terminal that prints them, or
+become more than one word of a command that a user copies.
 """
 
 from collections.abc import Sequence
@@ -33,10 +33,10 @@ def visible_json(text: str) -> str:
 
 
 def command(verb: str, *names: str, options: Sequence[str] = ()) -> str:
-    """Return a command to copy: `cometmq group reset billing Orders --to first`.
+    """Return a command line to copy: `cometmq group reset billing Orders --to first`.
 
-    Peers choose names, such as `$(id)` and `--yes`, so each is one word for a shell, and none of
-    them is an option.
+    Peers choose names such as `$(id)` and `--yes`, so each name is quoted as one word for a shell,
+    and never read as an option.
     """
     from shlex import quote  # noqa: PLC0415  # most commands of the CLI copy none
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class BodyCodec(Generic[T]):
-    """Reads and writes one kind of body.
+    """A decoder and an encoder of one kind of body.
 
     `decode` raises RemoteProtocolError for malformed JSON or text, and CorruptRecord for malformed
     messages. `encode` is None for values that cannot be written back, such as stored records.

@@ -2,20 +2,21 @@
 """JSON bodies: read Java's dialect, write strict JSON.
 
 Compatibility: Java writes integer keys without quotes (`{0:"a"}`) and objects as keys
-(`{{"queueId":0}:1}`), neither of which is JSON. Java also accepts strict JSON everywhere, if each
-key object is a string that contains the object's JSON, so this module writes only strict JSON.
-Reading tries strict JSON first, because that is fast, and then the dialect. Null members are
-treated as missing, because Java omits nulls.
+(`{{"queueId":0}:1}`), neither of which is JSON. Java also reads strict JSON in which such a key is
+a string (`{"{\"queueId\":0}":1}`), so this module writes only strict JSON. Null members are treated
+as missing, because Java omits nulls.
+
+A body is read by the first of these readers that accepts it:
+
+- the strict JSON decoder in C;
+- the same decoder, after regular expressions have quoted the keys of the dialect;
+- the parser of this module, which takes 2 us per token, for bodies of up to TOKENS_MAX tokens.
 
 Bounds
-    Python takes 2 us per token of the dialect, which is 2 s for a body of 1 MiB that is all
-    commas. So its keys are quoted by regular expressions, and C reads the rest; the parser here
-    reads what is left, up to TOKENS_MAX.
-
-    A server decodes what its peers send by `decode_bounded`, which takes less than 20 ms for 1 MiB.
-    Clients decode answers by `decode_json`. The largest table that fits into a frame takes 2 s, and
-    no other answer more than twice as long. What this program has stored is decoded by
-    `decode_file`, without these bounds.
+    A server decodes requests by `decode_bounded`, in less than 20 ms for 1 MiB. Clients decode
+    answers by `decode_json`; the largest table that fits into a frame takes 2 s, and every other
+    answer less than 4 s. Files that this program has stored are decoded by `decode_file`, without
+    these bounds.
 """
 
 import json
@@ -41,32 +42,34 @@ characters, surrogates, or braces in names need it; Java does not escape these.
 
 KEY_PARTS: Final = 8
 KEY_TOKENS: Final = 100
-"""What a string key with an object in the dialect counts, besides its length."""
+"""The number of tokens that a string key in the dialect counts as, besides one for each
+character.
+"""
 FREE_OBJECTS: Final = 1_024
 
 
 class Bounds(NamedTuple):
-    """How much of a body is decoded in one step."""
+    """Limits on a body; a body that exceeds one of them is refused."""
 
     object_bytes_min: int
     """The minimum average size of the objects in a body: an object with only defaults costs 0.5 us,
     and 1 MiB could contain 350,000."""
     parts_max: int
     """Maximum number of containers, members and items in a body that is not strict JSON, or whose
-    values have other types than expected. A key that may contain an object counts KEY_PARTS
-    more."""
+    values have other types than expected. A string that begins with a brace may be a key, and
+    counts KEY_PARTS more."""
     tokens_max: int
     """Maximum number of tokens that the Python parser reads."""
     key_tokens_max: int
-    """The same in all string keys together."""
+    """Maximum number of tokens in all string keys of a body together."""
 
 
 REQUEST: Final = Bounds(40, 10_000, 2_500, 0)
 """Clients write at least 40 bytes for a queue, and 100 for a subscription; a heartbeat with nulls
 has 20 parts for each topic."""
 ANSWER: Final = Bounds(10, 2_000_000, TOKENS_MAX, TOKENS_MAX)
-"""In a frame of 16 MiB, the offsets of 110,000 queues have 1.6 million parts, at 14 for each; a
-table of all groups' offsets has 2 for each, and at least 12 bytes for each group."""
+"""In a frame of 16 MiB, the offsets of 110,000 queues have 1.6 million parts, 14 for each queue. A
+table of all groups' offsets has 2 parts, in at least 12 bytes, for each group."""
 FILE: Final = Bounds(1, sys.maxsize, TOKENS_MAX, sys.maxsize)
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
@@ -87,7 +90,7 @@ def decode_json(type_: type[T], data: Buffer) -> T:
 
 
 def decode_file(type_: type[T], data: Buffer) -> T:
-    """Decode what this program or a Java broker has stored, as `decode_json` does."""
+    """Decode a file that this program or a Java broker has stored, as `decode_json` does."""
     return _decode(type_, data, FILE)
 
 
@@ -180,7 +183,9 @@ def _pruned(tree: Any) -> Any:
 
 
 def _with_quoted_keys(text: str) -> Iterator[str]:
-    """Return the text with strings as keys: first as servers write it, then as in their files."""
+    """Yield the text with all keys quoted: first for the form that servers send, then for the form
+    of their files, which has spaces before keys.
+    """
     # Splitting at the numbers is four times as fast as substituting them.
     yield _OBJECT_KEY.sub(_quoted_object, '"'.join(_NUMBER_KEY.split(text)))
     yield _OBJECT_KEY.sub(_quoted_object, _SPACED_KEY.sub(r'\1"\2"', text))
@@ -205,7 +210,7 @@ _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class _KeyObject(dict[Any, Any]):
-    """An object used as a key; hashable by identity, converted to a struct later."""
+    """An object as the key of a map; hashable by identity until it is converted to a struct."""
 
     def __hash__(self) -> int:  # type: ignore[override]  # a dict has none
         return id(self)
@@ -215,14 +220,14 @@ class _KeyObject(dict[Any, Any]):
 
 
 class _Keys:
-    """Replaces string keys that contain an object by that object."""
+    """Replaces string keys that contain an object by this object."""
 
     def __init__(self, tokens_max: int) -> None:
-        """In all keys together, about `tokens_max` tokens of the dialect are read."""
+        """Decode at most about `tokens_max` tokens of the dialect in all keys together."""
         self._left = tokens_max
 
     def expand(self, tree: Any) -> Any:
-        """Return the tree with the objects as keys."""
+        """Return a copy of the tree in which keys are objects where their strings contain one."""
         if isinstance(tree, list):
             return [self.expand(item) for item in tree]
         if not isinstance(tree, dict):

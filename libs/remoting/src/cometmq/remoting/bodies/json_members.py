@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cuts a large JSON object into smaller ones, so that no step decodes all of it.
 
-The object must be valid JSON already. A cut is first guessed: after the first `}` before a comma
-that follows the wanted size. The guess is right if the members before it are an object by
-themselves, which the decoder finds out anyway. If it is wrong, because values contain objects, the
-end of a member is found by counting brackets.
+The object must be valid JSON. A cut is guessed first: after the first `}` before a comma that
+follows the wanted size. The guess is right if the text before it decodes as an object. If values
+contain objects, it may be wrong; then the end of a member is found by counting brackets.
 """
 
 import re
@@ -20,7 +19,7 @@ T = TypeVar("T")
 PART_BYTES: Final = 32 * 1024
 """Size of a part: up to 6 ms for tables in Java's dialect; the last part may have twice as many."""
 TEXT_BYTES_MAX: Final = 4 * PART_BYTES
-"""The maximum length of a text in an object that has to be cut by counting brackets."""
+"""The maximum length of a string in an object that has to be cut by counting brackets."""
 _SPACE: Final = b" \t\r\n"
 _TOKENS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{}"]', re.DOTALL)
 _DEPTHS: Final = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encodes tables and lists of hundreds of thousands of entries as JSON, in steps of a millisecond
-at most, between which a program may do other things (`cometmq.runtime.incremental`), and decodes
-tables in steps of a few milliseconds.
+"""Encodes and decodes tables and lists of hundreds of thousands of entries as JSON, in steps.
+
+A step takes at most 1 ms to encode, and a few milliseconds to decode. Between two steps, a program
+may serve other requests (`cometmq.runtime.incremental`).
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -61,7 +62,9 @@ def encode_table(
 def encode_with_lists(
     around: msgspec.Struct, lists: Mapping[str, Sequence[Any]]
 ) -> Generator[None, None, bytes]:
-    """Return the JSON of a struct, whose named members are empty lists, with these lists."""
+    """Return the JSON of a struct with these lists as its members, by name; in the struct itself,
+    they must be empty.
+    """
     whole = encode_json(around)
     for name, items in lists.items():
         pieces: list[bytes] = []
@@ -76,8 +79,8 @@ def encode_with_lists(
 
 
 def decode_around(around: type[S], member: str, data: bytes) -> tuple[S, memoryview]:
-    """Return a body whose last member is a table, as a struct without that table, and the table's
-    text for `table_parts`.
+    """Split a body whose last member is a table: return the body without the table as a struct, and
+    the text of the table for `table_parts`.
 
     Raise RemoteProtocolError for a body of another shape.
     """
@@ -92,8 +95,9 @@ def decode_around(around: type[S], member: str, data: bytes) -> tuple[S, memoryv
 
 
 def table_parts(text: memoryview, entries: type[T]) -> Generator[None, None, list[T]]:
-    """Decode a table in steps; return its parts, each of the type `entries`; raise
-    RemoteProtocolError.
+    """Decode a table in steps, and return its parts, each of the type `entries`.
+
+    Raise RemoteProtocolError for a malformed table.
     """
 
     def decode(part: bytes) -> T:

@@ -27,8 +27,10 @@ class DelayOffsetTable(msgspec.Struct, gc=False, rename="camel"):
     """Delay level -> queue offset -> unique key of the message that is recalled there."""
 
     def is_recalled(self, level: int, queue_offset: int, unique_key: str) -> bool:
-        """Return whether a message is recalled; another one may be at the place of one that a log
-        has lost.
+        """Return whether this message is recalled.
+
+        The unique key is compared, because another message may have taken the offset of one that
+        the log has lost.
         """
         return self.recalled.get(level, {}).get(queue_offset) == unique_key
 

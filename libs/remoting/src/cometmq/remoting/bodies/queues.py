@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues and lists of names, which many bodies contain."""
+"""Message queues, and lists of topics, groups and client ids; many bodies contain them."""
 
 import msgspec
 

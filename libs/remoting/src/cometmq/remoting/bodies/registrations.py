@@ -61,7 +61,7 @@ _LENGTH_BYTES: Final = 4
 
 
 class RegisteredTopic(msgspec.Struct, gc=False, rename="camel"):
-    """The fields of a topic that routes consist of."""
+    """The fields of a topic that a name server needs for its routes."""
 
     topic_name: str = ""
     read_queue_nums: Int32 = 16
@@ -117,7 +117,7 @@ def decode_registration(data: Buffer, *, compressed: bool) -> Registered:
 
 
 def registration_steps(data: Buffer, *, compressed: bool) -> _Steps[Registered]:
-    """Decode the body of REGISTER_BROKER in steps, see `decode_registration`."""
+    """Decode the body of REGISTER_BROKER in steps; see `decode_registration`."""
     if compressed:
         return (yield from _compressed(data))
     try:
@@ -140,7 +140,7 @@ def decode_registered_topics(data: Buffer) -> Registered:
 
 
 def registered_topics_steps(data: Buffer) -> _Steps[Registered]:
-    """Decode the body of a broker before 3.0.11 in steps, see `decode_registered_topics`."""
+    """Decode the body of a broker before 3.0.11 in steps; see `decode_registered_topics`."""
     try:
         version, topics = yield from _table(data)
         return Registered(version, topics, [])
@@ -307,7 +307,9 @@ class _Parts:
         return self.pieces >= _STEP_PIECES
 
     def take(self, bytes_max: int = _PART_BYTES_MAX) -> bytes:
-        """Read the length of a part, at most `bytes_max`, and return the part."""
+        """Read the length of a part and return the part; raise RemoteProtocolError above
+        `bytes_max`.
+        """
         length = self.count()
         if length > bytes_max:
             raise RemoteProtocolError(f"a registration claims a part of {length} bytes")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RequestCode: a table of every request in the protocol, one row per code, grouped by who answers.
+"""RequestCode: a table of every request in the protocol, one row per code, grouped by the program
+that answers it.
 
 Handler tables, rights, the gate of a broker group, the second port, documentation
-(docs/reference/commands.md, codes.md) and fuzz tests are derived from it. A server answers a code
-without a row with REQUEST_CODE_NOT_SUPPORTED. CometMQ's own codes begin at 30001.
+(docs/reference/commands.md, codes.md) and fuzz tests are derived from this table. A server answers
+a code without a row with REQUEST_CODE_NOT_SUPPORTED. CometMQ's own codes begin at 30001.
 """
 
 from collections.abc import Mapping
@@ -97,12 +98,12 @@ _BOTH: Final = (Service.BROKER, Service.CLIENT)
 
 @unique
 class RequestCode(IntEnum):
-    """The operation that a request asks for; `command` is the rest of its row."""
+    """The operation that a request asks for; `command` is None if no program serves it."""
 
     command: Command | None
 
     def __new__(cls, row: Command | int) -> Self:
-        """Take a row, or the number of a code that nothing serves."""
+        """Make a member from a row, or from the bare number of a code that no program serves."""
         self = int.__new__(cls, row.code if isinstance(row, Command) else row)
         self._value_ = int(self)
         self.command = row if isinstance(row, Command) else None
@@ -353,9 +354,9 @@ COMMANDS: Final[Mapping[int, Command]] = {
 
 
 def handlers_of(service: Service, *modules: ModuleType) -> dict[int, Any]:
-    """Return the function for each code that a service answers; see `Command.handler`.
+    """Return the handler of each code that a service answers; see `Command.handler`.
 
-    Raise LookupError unless exactly one of the modules defines it.
+    Raise LookupError unless exactly one of the modules defines each handler.
     """
     found: dict[int, Any] = {}
     for code in RequestCode:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of a request's row: headers, bodies, rights, and how servers treat the request.
+"""The columns of a request's row in `RequestCode`: headers, bodies, rights, and how servers treat
+the request.
 
-A row names no function: a service serves a request with the function of its handler modules that
-is named after the code, or after `handler` if several codes share one (`handlers_of`).
+A row names no function. A service serves a request with the function of its handler modules that
+has the name of the code in lower case, or the name in `handler` if several codes share a function
+(`handlers_of`).
 """
 
 from enum import Enum
@@ -30,7 +32,10 @@ class Service(Enum):
 
 
 class Kind(Enum):
-    """The condition under which a member of a broker group serves a request."""
+    """The condition under which a member of a broker group serves a request.
+
+    Rules (R6, R7) and decision 8 are those of docs/concepts/replication.md.
+    """
 
     ALWAYS = "always"
     """Served by every member: the request changes no replicated table and reveals no end of a
@@ -39,24 +44,23 @@ class Kind(Enum):
     PUT = "put"
     """The store decides whether the request is accepted and when it is answered."""
     CHANGE = "change"
-    """The request changes tables, and is answered when the copies have the change (rule R7 of
-    docs/concepts/replication.md).
+    """The request changes tables, and is answered when the copies have the change (R7).
 
     Like a message, it is refused while fewer copies than `minInSync` are in sync.
     """
     UNLOGGED = "unlogged"
-    """Answered only by a master that is certain not to have been replaced (decision 8 there)."""
+    """Answered only by a master that is certain not to have been replaced (decision 8)."""
     COMMIT = "commit"
-    """As `UNLOGGED`, and answered when the copies have the change, unless the request is one-way.
+    """As `UNLOGGED`, and answered when the copies have the change, unless the request is oneway.
     The request is accepted even with too few copies in sync: acknowledged messages can still be
     consumed then, and losing a commit with the last copy only causes redelivery.
     """
     READ = "read"
-    """The answer shows the ends of queues, which must never decrease (R6 there)."""
+    """The answer shows the ends of queues, which must never decrease (R6)."""
 
 
 class Need(Enum):
-    """The form of the right that an account needs."""
+    """What an account needs for a request: a right (SUB or PUB) on a name, or only a signature."""
 
     SIGNATURE = "signature"
     """Any account: the request changes nothing."""
@@ -64,24 +68,27 @@ class Need(Enum):
     """No account: every client may have the answer."""
     ADMIN = "admin"
     CONSUME = "consume"
-    """SUB on the topics and groups in some fields of the header."""
+    """SUB on the topics and groups in the header fields that `Access.fields` lists."""
     SEND = "send"
     """PUB on the header's topic; SUB if it is a group's retry topic."""
     REPLY = "reply"
-    """As `SEND`; with the rights of 4.9, none for a reply topic."""
+    """As `SEND`; with the rights of RocketMQ 4.9, no right is needed for a reply topic."""
     HEARTBEAT = "heartbeat"
     """SUB on the groups and topics in the body, and PUB on some topic for a producer group."""
     LOCKS = "locks"
     """SUB on the group and the topics in the body."""
     STORED = "stored"
-    """The handler checks the right to the topic of a message that the header only locates."""
+    """The header has only the position of a message, so the handler checks the right to its
+    topic.
+    """
 
 
 class Access(msgspec.Struct, frozen=True):
     """The right that a request needs; `fields` are the header fields that `CONSUME` examines, in
     order.
 
-    If `is_of_5`, RocketMQ 5 demands the right, and 4.9 only a signature.
+    With `is_of_5`, the right is needed only with RocketMQ 5's rights; with those of 4.9, a
+    signature suffices.
     """
 
     need: Need
@@ -101,12 +108,14 @@ STORED: Final = Access(Need.STORED, is_of_5=True)
 
 
 def consume(*fields: str, is_of_5: bool = False) -> Access:
-    """Demand the right SUB on the topic or group that these fields of the header name."""
+    """Return the access that demands SUB on the topic or group in each of these header fields."""
     return Access(Need.CONSUME, fields, is_of_5)
 
 
 class Command(msgspec.Struct, frozen=True):
-    """One kind of request: everything that servers, clients, documents and tests derive from."""
+    """One row of `RequestCode`: everything that servers, clients, documents and tests derive from
+    it.
+    """
 
     code: int
     access: Access = PUBLIC
@@ -114,7 +123,9 @@ class Command(msgspec.Struct, frozen=True):
     header_type: type[msgspec.Struct] = NO_HEADER
     reply_type: type[msgspec.Struct] = NO_HEADER
     services: tuple[Service, ...] = ()
-    """The programs that answer; the broker passes a request of tools to the client if both do."""
+    """The programs that answer. If broker and client do, tools send the request to the broker,
+    which forwards it to the client.
+    """
     body: BodyCodec[Any] | None = None
     reply_body: BodyCodec[Any] | None = None
     oneway: bool = False
@@ -123,8 +134,8 @@ class Command(msgspec.Struct, frozen=True):
     has_second_port: bool = True
     """Whether the port for urgent requests (`listenPort` - 2) serves it, too."""
     notes_detour: bool = False
-    """Whether its handler notes why no native lane has served a request; `broker.handlers` notes
-    for all others that they have no native form.
+    """Whether the handler itself notes why no native lane has served a request. For all other
+    requests, `broker.handlers` notes that they have no native form.
     """
     is_small: bool = False
     """Whether the answer is no larger than the request, although it has a body."""

@@ -73,7 +73,9 @@ class TooLarge(CorruptRecord):
 
 
 def expanded_bytes_max(body: Buffer, kind: CompressionType) -> int:
-    """Return how many bytes a body can make `decompress` produce, even if it is refused then."""
+    """Return the most memory that `decompress` can use for a body, including a body that it
+    refuses.
+    """
     ratio = _RATIO_MAX.get(kind)
     return (
         DECOMPRESSED_BYTES_MAX if ratio is None else min(ratio * len(body), DECOMPRESSED_BYTES_MAX)

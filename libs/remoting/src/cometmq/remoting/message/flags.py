@@ -43,7 +43,9 @@ LAYOUT_MASK: Final = 0x10 | 0x20 | 0x40 | 0x80
 
 
 class CompressionType(NamedNumber):
-    """Value of the compression bits; 0 with COMPRESSED set means ZLIB (old clients)."""
+    """Value of the compression bits in sysFlag; UNSPECIFIED with COMPRESSED set means ZLIB (old
+    clients).
+    """
 
     UNSPECIFIED = 0
     LZ4 = 1
@@ -91,7 +93,7 @@ _HIGH_DIGIT: Final = bytes(_DIGITS[byte // _BASE] for byte in range(256))
 
 
 def _repeated_first() -> tuple[int, ...]:
-    """Return the hashes of "0", "00" and so on, which `_ONE_DIGIT` subtracts."""
+    """Return the hashes of "0", "00" and so on; these are subtracted from the results of `int`."""
     sums = [0]
     for _ in range(_POLYNOMIAL_LENGTH_MAX):
         sums.append((sums[-1] * _BASE + _FIRST) & 0xFFFFFFFF)

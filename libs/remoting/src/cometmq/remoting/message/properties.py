@@ -118,7 +118,7 @@ def property_value(text: str, key: str) -> str | None:
 
 
 def timed_ms(properties: Mapping[str, str]) -> int | None:
-    """Return the delivery time of a message that waits for a time, or that has waited for one."""
+    """Return when a message is or was due for delivery; None if it has no delivery time."""
     value = properties.get(PropertyKey.TIMER_OUT_MS, "")
     is_number = value.isascii() and value.isdecimal() and len(value) <= TIME_DIGITS_MAX
     return int(value) if is_number else None

@@ -10,9 +10,9 @@ Case = TypeVar("Case")
 def check_each(check: Callable[[Case], object], cases: Mapping[str, Case]) -> None:
     """Call `check` with every case, and raise one ExceptionGroup with all failures.
 
-    Each failure has a note with the name of its case. A test with a parameter per case would say
-    the same, but pytest spends more time on such a test than these checks take. Raises
-    AssertionError if there are no cases: the test would check nothing.
+    Each failure has a note with the name of its case. Tests with a parameter per case would show
+    the same, but take pytest longer than these checks. Raises AssertionError if there are no cases,
+    because the test would check nothing.
     """
     assert cases, "no cases"
     failures: list[Exception] = []

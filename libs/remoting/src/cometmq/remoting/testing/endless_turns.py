@@ -19,9 +19,9 @@ _LIMITS = (
 
 @contextmanager
 def endless_turns() -> Iterator[None]:
-    """Let no turn end by time, no request count as slow, and no handler start later.
+    """Remove the time limits of turns, slow requests and starting handlers.
 
-    Otherwise the requests that a turn or a lane serves depend on the load of the machine.
+    With these limits, the requests that a turn or a lane serves depend on the load of the machine.
     """
     patches = [mock.patch.object(module, name, math.inf) for module, name in _LIMITS]
     for patch in patches:

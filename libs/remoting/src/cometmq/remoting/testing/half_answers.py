@@ -11,13 +11,14 @@ _SHOWN_BYTES_MIN: Final = 9
 
 
 class HalfAnswers:
-    """Relays connections to a server; those that begin while `is_broken` get half of one answer.
+    """Relays connections to a server; a connection that begins while `is_broken` gets half of one
+    answer.
 
-    What their clients send later is relayed, but nothing else is answered.
+    Later bytes of its client are relayed, but no further answer.
     """
 
     def __init__(self, port: int) -> None:
-        """`port` is the server's."""
+        """Relay to `port`, on loopback."""
         self._server_port = port
         self._ends: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()

@@ -18,7 +18,7 @@ from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.testing.peer import FakePeer
 
 NAME: Final = "T"
-"""The value of all texts in the fields of a header, so that a server may know the name."""
+"""The value of all strings in header fields; a test may create a topic or group with this name."""
 _VALUES: Final = ("", "x", "-1", "9223372036854775808", "\0", "{", "é" * 300)
 _RECORD: Final = encode_record(
     NewMessage(NAME, 0, 0, 0, 1, bytes(8), bytes(8), b"body", f"PGROUP\x01{NAME}"), 0, 0, 1
@@ -54,7 +54,8 @@ def malformed(code: int, random: Random) -> Iterator[bytes]:
 async def failures(
     handlers: Mapping[int, Any], context: object, code: int, random: Random
 ) -> list[Exception]:
-    """Serve malformed requests of a code; return what its handler raises and is no refusal.
+    """Serve malformed requests of a code; return the exceptions of its handler that are not
+    refusals.
 
     Raise AssertionError if no request reaches the handler.
     """

@@ -11,8 +11,8 @@ from cometmq.remoting.errors import SettingsError
 
 NO_HOST: Final = bytes(8)
 _HOST: Final = re.compile(r"[^\s/@,;?#\\\x00-\x1f\x7f-\x9f]+")
-"""A host name or IP address; the characters left out belong to URLs and lists, or are
-no text."""
+"""A host name or IP address, without the characters that separate URLs and lists, and without
+control characters."""
 _PORT_DIGITS: Final = 5
 _PART_CHARS: Final = 64
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds the bodies that handlers decode in one step on the event loop, and the requests that wait.
 
-Frames of up to 16 MiB exist for messages and registrations. Decoding other bodies of that size
-would hold the loop for up to 4 s, and requests that wait for messages, the disk or a client would
-take as much memory as their peers like.
+Only messages and registrations need frames of up to 16 MiB. Decoding other bodies of that size
+would hold the loop for up to 4 s. Without bounds, requests that wait for messages, the disk or a
+client would take as much memory as their peers like.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ LONG_HEADERS: Final = frozenset({
 def bounded_bodies(
     handlers: Mapping[int, AnyHandler[ContextT]],
 ) -> dict[int, AnyHandler[ContextT]]:
-    """Let the handlers of a port refuse bodies above the bound."""
+    """Return the handlers, wrapped so that they refuse bodies above the bound of their code."""
     return {code: _bounded(code, handler) for code, handler in handlers.items()}
 
 
@@ -71,7 +71,8 @@ MESSAGES: Final = frozenset(int(code) for code in COMMANDS if bytes_max(code) is
 def weight_of(call: Call[Any]) -> int:
     """Return how many requests in flight this one counts as.
 
-    A request that waits keeps its bytes. Messages count once: the store bounds those that wait.
+    A request that waits keeps its bytes in memory, so it counts once for each UNIT_BYTES. Messages
+    count once, because the store bounds the messages that wait.
     """
     size = len(call.head) + len(call.body)
     return 1 if size < UNIT_BYTES or call.code in MESSAGES else size // UNIT_BYTES
@@ -130,8 +131,9 @@ def decoded_body(type_: type[T], call: Call[Any]) -> T:
 
 
 def check_bytes(call: Call[Any], most: int) -> None:
-    """Raise ServerError if the body of a request is larger than `most`; hooks that decode bodies
-    run before the handlers.
+    """Raise ServerError if the body of a request is larger than `most`.
+
+    For hooks that decode bodies, because hooks run before the handlers that `bounded_bodies` wraps.
     """
     if len(call.body) > most:
         raise ServerError(

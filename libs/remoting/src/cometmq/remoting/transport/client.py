@@ -52,18 +52,20 @@ _NO_TLS = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
 
 _PARTS: Final = Parts(intake=ClientIntake)
 _IS_APART: Final = "is_apart"
-"""Marks a connection for one request."""
+"""The key in a connection's state that marks a connection for a single request (`answers_anew`)."""
 
 BeforeRequest = Callable[[int, dict[str, str], Buffer], None]
 """A hook that gets every request's code, ext fields (which it may change) and body."""
 
 
 LATE_MS: Final = 500
-"""A check that runs later than this shows a blocked or starved event loop."""
+"""A check that runs this much too late shows a blocked or starved event loop."""
 
 
 class _Turns(asyncio.Lock):
-    """Lets the callers that need a connection to one address try one after the other."""
+    """Makes callers that need a connection to the same address try to connect one after the
+    other.
+    """
 
     callers = 0
     """Number of callers that connect or wait; the lock exists until it is 0."""
@@ -116,7 +118,7 @@ class RemotingClient:
         self._check_timer: asyncio.Handle | None = None
         self._check_due_ms = 0
         self.loop_late_ms = 0
-        """How late the checks ran in total; delays below LATE_MS are left out."""
+        """The sum of the delays of the checks; delays below LATE_MS do not count."""
         self._is_closed = False
 
     async def invoke(
@@ -368,7 +370,7 @@ class RemotingClient:
 
 
 def _reason(error: Exception) -> str:
-    """Return the system's text for an error number; event loops word theirs differently."""
+    """Return the system's text for an error number, because event loops use texts of their own."""
     if isinstance(error, socket.gaierror):
         return error.strerror or str(error)
     if isinstance(error, ssl.SSLError):  # its number is not the system's

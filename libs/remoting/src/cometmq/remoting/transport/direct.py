@@ -3,18 +3,19 @@
 
 With one request in flight per connection, each message would take a read, a write and more than
 twenty Python calls around them. Direct input reads from all readable sockets, answers their plain
-pulls and stages their plain sends with one call; direct output (`direct_answers.py`) sends all
+pulls and stages their plain sends with one call. Direct output (`direct_answers.py`) sends all
 answers of a commit, or all answers to these pulls, with one call.
 
 Invariants
-    The transport owns the connection: it accepts it, closes it, and sends the output that the
-    kernel does not take at once. A connection joins when its first plain bytes arrive, and its
-    transport stops reading; one with TLS joins only if native code serves its session, and once
-    the handshake has been sent. Every record is written where it is encrypted, so records keep
-    their order. It leaves for good when its input ends or fails, so that its
-    transport detects this itself. It also leaves before the transport closes the socket, because
-    the next connection may reuse the file descriptor. Nothing is written directly while the
-    transport has unsent output, so no byte overtakes another.
+    - The transport owns the connection: it accepts it, closes it, and sends the output that the
+      kernel does not take at once.
+    - A connection joins when its first plain bytes arrive; its transport then stops reading. One
+      with TLS joins only if native code serves its session, after the end of the handshake is sent.
+    - A TLS record is written where it is encrypted, so records keep their order.
+    - A connection leaves for good when its input ends or fails, so that its transport detects the
+      end itself. It also leaves before the transport closes the socket, because the next connection
+      may reuse the file descriptor.
+    - Nothing is written directly while the transport has unsent output, so bytes keep their order.
 
 Hot path: `_read` runs once per turn of the loop, its loops once per connection.
 """
@@ -55,8 +56,8 @@ SKIPPED_REREADS: Final = 8
 """Number of loop turns with only one read, after a further read that found nothing."""
 
 EXPECTED_READS: Final = 64
-"""After this many reads without pulls, the next ones do not expect any, which saves a lone sender
-1 us; the same applies to sends.
+"""After this many reads without pulls, the next reads do not expect any, which saves 1 us for a
+single sender; the same applies to sends.
 """
 
 
@@ -126,11 +127,11 @@ class DirectIO:
             self._epoll = None
 
     def _read(self, epoll: int) -> None:
-        """Read from the readable sockets, and serve what has arrived.
+        """Read from the readable sockets, and serve the bytes that have arrived.
 
-        After a read of pulls only, more of them have often arrived, and a further turn of the loop
-        would cost more than another read. A lone sender waits for the answer, so its commit and its
-        answer need no further turn.
+        After a read of pulls only, read again: more pulls have often arrived meanwhile, and a
+        further turn of the loop costs more than another read. If all connections are read directly,
+        the sends of this read are committed and answered in the same turn.
         """
         stats = self._hub.stats
         last, is_reread = stats.requests + READ_ON_MAX, False
@@ -190,7 +191,9 @@ class DirectIO:
         self._send_reads = EXPECTED_READS
 
     def _pulling(self) -> Pulling | None:
-        """Return what is needed to answer pulls; None if the connections must serve them."""
+        """Return the arguments with which `Sockets` answers pulls; None if the connections must
+        serve them.
+        """
         self._pull_reads -= 1
         hub, in_flight = self._hub, self._in_flight
         budget = hub.budget
@@ -211,13 +214,16 @@ class DirectIO:
         )
 
     def _sending(self) -> Sending | None:
-        """Return what is needed to stage sends; None if handlers must serve them."""
+        """Return the arguments with which `Sockets` stages sends; None if handlers must serve
+        them.
+        """
         self._send_reads -= 1
         sends = self._lane.sends()
         return None if sends is None else (*sends, self._hub.turns.calls_max * FRAMES_PER_CALL)
 
     def _note_answered(self, answered: AnsweredChunks) -> bool:
-        """Send answers that were kept, and count; return whether more pulls may be read.
+        """Send the answers that native code has kept, and count all answers; return whether more
+        pulls may be read.
 
         The requests were never counted as in flight.
         """

@@ -15,7 +15,7 @@ class Replies(Protocol):
     """Successful answers of a lane that are not encoded yet."""
 
     def send(self, sockets: Any) -> tuple[Settled, Any]:
-        """Encode the answers and write them to the sockets; return the account of the writes, and
+        """Encode the answers and write them to the sockets; return the result of the writes, and
         the figures that the lane has to count.
         """
 
@@ -28,13 +28,15 @@ class DirectAnswers:
         self._hub = hub
         self._in_flight = in_flight
         self.rows: list[AnswerRow] = []
-        """Answers to be sent at the end of this turn of the loop, or before."""
+        """Encoded answers that are not sent yet; they are sent at the end of this turn of the loop
+        or earlier.
+        """
         self.is_in_turn = False
-        """Whether a read is being served, which ends with a commit."""
+        """Whether `DirectIO` serves a read now; a commit follows it."""
 
     def reply_rows(self, rows: Sequence[AnswerRow]) -> None:
-        """Send the encoded answers of a lane: during a read at once, otherwise at the end of this
-        turn of the loop.
+        """Send the encoded answers of a lane: during a read now, otherwise at the end of this turn
+        of the loop.
         """
         direct: list[AnswerRow] = []
         for row in rows:

@@ -50,15 +50,15 @@ CROWD_TASKS: Final = 2_048
 their start.
 """
 CROWD_SHARES: Final = ((8_192, 1), (CROWD_TASKS, 32))
-"""(slow handlers of all connections, how many a connection may have if there are more), the
-largest first: thousands of connections get less each.
+"""Pairs of a number of slow handlers, and of how many a connection may have while more than that
+number are running; the largest number first.
 """
 
 
 class InOrder:
-    """Slow work of a handler; the connection serves nothing else until it has ended.
+    """The slow work of a handler during which the connection serves no other request.
 
-    Without it, later requests of the connection would overtake the request.
+    Otherwise, later requests of the connection would overtake this one.
     """
 
     __slots__ = ("_work",)
@@ -79,7 +79,9 @@ class _NotSupported(CommandError):
 
 
 class NoRoom(Exception):  # not an error: the request is served later
-    """Raised before a handler runs, because the connection must serve nothing more for now."""
+    """Raised before a handler runs if its large answer has no room: the connection must wait with
+    this request and all later ones.
+    """
 
 
 class Hooks(Struct, Generic[ContextT], frozen=True):
@@ -281,7 +283,7 @@ class Dispatcher(Generic[ContextT]):
 
 
 def _close(work: Awaitable[Answer | None]) -> None:
-    """Give up work that has not begun; nothing happens if it has ended."""
+    """Close work that has not begun, without a warning; work that has ended is unaffected."""
     if isinstance(work, (Coroutine, InOrder)):
         work.close()
 

@@ -37,7 +37,7 @@ class Handshake:
         self.waiting = b""
         """Received bytes that wait for a turn."""
         self.is_due = False
-        """Whether the connection has its turn now."""
+        """Whether the bytes that waited are processed now, in the connection's turn."""
 
 
 class Handshakes(NextTurn):
@@ -46,7 +46,7 @@ class Handshakes(NextTurn):
     __slots__ = ("_counts", "_host_max", "_queues", "_spent_s")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connections_max: int) -> None:
-        """A host may have a quarter of the connections in incomplete handshakes."""
+        """Allow each host incomplete handshakes on a quarter of the connections."""
         super().__init__(loop)
         self._host_max = max(connections_max // HOST_SHARE, HOST_MIN)
         self._counts: dict[str, int] = {}
@@ -69,7 +69,9 @@ class Handshakes(NextTurn):
 
     @property
     def may_continue(self) -> bool:
-        """Whether there is time for a handshake in this turn of the loop."""
+        """Whether a handshake may continue now: there is time left in this turn, and no other
+        waits.
+        """
         return self._spent_s < _SLICE_S and not self._queues
 
     def note(self, spent_s: float) -> None:

@@ -27,7 +27,9 @@ PeerT = TypeVar("PeerT", bound=Connected)
 
 
 class Hub(Generic[PeerT]):
-    """State shared by the connections of one server or client."""
+    """The settings, limits, queues and counters that the connections of one server or client
+    share.
+    """
 
     def __init__(  # noqa: PLR0913  # what all connections share, each by name
         self,
@@ -80,10 +82,11 @@ class Hub(Generic[PeerT]):
         self._is_empty = asyncio.Event()
 
     def charge(self, spent_s: float) -> None:
-        """Charge the connections for work that took long after their requests were served.
+        """Charge connections for work that took `spent_s` after their requests were served, such as
+        a commit.
 
-        Each one is charged by the size of the requests served since the last such work, most of
-        which usually caused it.
+        Each connection is charged in proportion to the size of its requests served since the last
+        such work.
         """
         intakes = [peer.intake for peer in self.peers if peer.intake.uncharged_bytes]
         total = sum(intake.uncharged_bytes for intake in intakes)
@@ -124,10 +127,10 @@ class Hub(Generic[PeerT]):
                     await asyncio.wait_for(self._is_empty.wait(), drain_ms / 1000)
 
     def later(self, check: Callable[[], None]) -> tuple[asyncio.Handle, float]:
-        """Schedule a check of the connections after about `check_interval_ms`.
+        """Schedule a check of the connections after about `check_interval_ms`; return its handle,
+        and when it is due, in seconds of the loop's clock.
 
-        Return also when it is due, in seconds of the loop's time: uvloop's handle of a time that
-        has just passed does not know.
+        The time is returned because uvloop's handles do not know it once it has just passed.
         """
         due_s = due_on_grid(self.loop.time(), self.settings.check_interval_ms / 1000)
         return self.loop.call_at(due_s, check), due_s
@@ -138,7 +141,7 @@ class Hub(Generic[PeerT]):
 
 
 def _net_bytes(bytes_max: int | None) -> int | None:
-    """Return how much output may use a limited amount of memory; a quarter is left for free gaps
-    between buffers.
+    """Return the part of a memory limit that output may use: a quarter is left for the gaps between
+    buffers.
     """
     return None if bytes_max is None else bytes_max - bytes_max // 4

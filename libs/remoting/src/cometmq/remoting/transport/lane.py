@@ -15,17 +15,23 @@ from cometmq.remoting.transport.flow.writes import DirectOutput
 from cometmq.remoting.transport.loans import Loan, Settled
 
 Part: TypeAlias = tuple[int, int, int, int]
-"""Consecutive frames of a chunk: the number of staged requests (0 for frames that handlers serve,
-negative for requests that `answer` serves), the number of staged bytes, with a price for each key,
-and where the frames begin and end in the chunk."""
+"""Consecutive frames of a chunk:
+
+- the number of staged requests; 0 for frames that handlers serve, negative for requests that
+  `Lane.answer` serves
+- the number of staged bytes, plus a fixed cost for each key
+- where the frames begin and end in the chunk"""
 
 CHUNK_BYTES_MAX: Final = 1 << 20
 """Number of staged bytes of a chunk after which its other frames must wait."""
 
 Answered: TypeAlias = tuple[bytes, int, int, int, bool]
-"""The frames of the answers, the number of requests answered (in order, from the first), where the
-next request's frame begins and ends in the chunk (0 if all are answered), and whether a handler
-must serve that request (if not, `answer` stopped because the answers exceeded `room` bytes).
+"""The result of `Lane.answer`:
+
+- the frames of the answers
+- the number of requests answered: in order, from the first
+- where the next request's frame begins and ends in the chunk; 0 if all are answered
+- whether a handler must serve that request; if not, the answers exceeded `room` bytes
 """
 
 
@@ -51,13 +57,13 @@ class Staging(Protocol):
         """
 
     def may_lend_answers(self) -> bool:
-        """Prepare for answers that another thread writes to connections of this server; return
-        whether it may.
+        """Prepare the connections of this server for answers that another thread writes; return
+        whether that thread may write.
         """
 
     def settle(self, settled: Settled) -> None:
-        """Count the answers that another thread has written for connections of this server; send
-        the rest.
+        """Count the answers that another thread has written for connections of this server, and
+        send the answers that it has not written.
         """
 
 
@@ -73,8 +79,8 @@ class Lane(Protocol):
         """
 
     def sends(self) -> tuple[Any, int | None] | None:
-        """Return what `Sockets` needs to stage sends of several connections, in the turn in which
-        it is called.
+        """Return the lane's arguments with which `Sockets` stages sends of several connections in
+        this turn.
 
         Return None if handlers must serve them.
         """
@@ -86,8 +92,9 @@ class Lane(Protocol):
         """Accept the next staged requests; return how many of them will be answered.
 
         With `at_once`, these are all staged requests, and they are stored before this call returns,
-        unless others are waiting to be stored, too. Return None, with nothing accepted, if the
-        server has changed or become busy since the requests were staged; handlers then serve them.
+        unless other requests are waiting to be stored, too. Return None, with nothing accepted, if
+        the server has changed or become busy since the requests were staged; handlers then serve
+        them.
         """
 
     def answer(self, first: int, count: int, room: int) -> Answered:
@@ -98,26 +105,29 @@ class Lane(Protocol):
         """
 
     def frame(self, index: int) -> tuple[int, int]:
-        """Return where the frame of a request begins and ends in the chunk, as `answer` does."""
+        """Return where the frame of a request begins and ends in the chunk; `index` counts as in
+        `answer`.
+        """
 
     def pulls(self, count_max: int) -> tuple[Any, Any, int] | None:
-        """Return what `Sockets` needs to answer at most `count_max` requests of several
-        connections, in the turn in which it is called.
+        """Return the lane's arguments with which `Sockets` answers at most `count_max` requests of
+        several connections in this turn.
 
         Return None if handlers must serve them.
         """
 
     def pulled(self, effects: Any, fault: BaseException | None) -> None:
-        """Count and store what `Sockets` has answered, before the answers are sent.
+        """Count the requests that `Sockets` has answered, and store their changes, before the
+        answers are sent.
 
-        After a `fault`, leave all such requests to the handlers.
+        After a `fault`, leave all such requests to the handlers from now on.
         """
 
     def drop(self) -> None:
         """Forget the staged requests that were not accepted."""
 
     def begin_turn(self) -> None:
-        """Let `end_turn` store the requests that are accepted from now on."""
+        """Begin to collect accepted requests, which `end_turn` stores."""
 
     def end_turn(self) -> None:
         """Store the requests accepted since `begin_turn`, now or in a later turn of the loop."""

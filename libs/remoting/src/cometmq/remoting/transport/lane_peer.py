@@ -19,7 +19,7 @@ from cometmq.remoting.transport.tls_contexts import NativeSession
 
 
 class LaneReading(Reading):
-    """Whether a connection is read from, by its transport or directly."""
+    """Pauses and resumes reading, by the transport or directly."""
 
     def __init__(self, peer: "LanePeer", settings: ConnectionSettings) -> None:
         super().__init__(peer, settings)
@@ -31,7 +31,7 @@ class LaneReading(Reading):
         super().pause(reason)
 
     def drop(self) -> None:
-        """Forget the connection, which has ended."""
+        """Stop reading, because the connection has ended."""
         self._peer = ENDED
 
     def _stop(self) -> None:
@@ -77,7 +77,9 @@ class LanePeer(ServerPeer):
         self.may_lend = False
         """Whether other threads may write to the socket."""
         self.loan: Loan | None = None
-        """The newest answers that were lent and are not settled."""
+        """The newest answers that another thread may write and that are not settled; None if there
+        are none.
+        """
         self.is_polled = False
         self.habit = MIXED
         """What the last chunk contained; the next one probably contains the same."""
@@ -128,7 +130,9 @@ class LanePeer(ServerPeer):
             self.reading.resume()
 
     def _seal(self) -> None:
-        """Decrypt received bytes in Python, unless native code reads and decrypts the socket."""
+        """Choose whether received bytes are decrypted in Python: not while native code reads the
+        socket.
+        """
         if self.tls is not None:
             self.tls.is_sealed = self.fd < 0
 
@@ -163,8 +167,8 @@ class LanePeer(ServerPeer):
         """Send the direct output, so that another thread may write to connections of this hub;
         return whether it may.
 
-        With `before_write`, the program must decide at the time of the write whether answers may
-        leave.
+        It may not with `before_write`: this function must decide, at the time of the write, whether
+        answers may be sent.
         """
         before_write = self._hub.writes.before
         if self.direct is None or before_write.check is not None:
@@ -176,8 +180,8 @@ class LanePeer(ServerPeer):
         return True
 
     def settle(self, settled: Settled) -> None:
-        """Count the answers that another thread has written for connections of this hub; send the
-        rest.
+        """Count the answers that another thread has written for connections of this hub, and send
+        the answers that it has not written.
         """
         count, sent_bytes, rest = settled
         stats = self._hub.stats

@@ -11,13 +11,16 @@ from typing import Any, Final, Protocol, TypeAlias
 ON_LOAN: Final = -2
 
 Settled: TypeAlias = tuple[int, int, Sequence[tuple[Any, bytes, int, bool]]]
-"""The number of answers that another thread has written, and that no longer count as in flight, the
-number of bytes that it has written, and the other answers: their connection, what it must send,
-their number, and whether they were written except for these bytes."""
+"""The result of a loan:
+
+- the number of answers that another thread has written, which no longer count as in flight
+- the number of bytes that it has written
+- the other answers: their connection, the bytes that it must send, their number, and whether they
+  were written except for these bytes"""
 
 
 class Loan(Protocol):
-    """The newest answers of a connection that another thread may write."""
+    """The newest answers on loan of a connection."""
 
     def withdraw(self) -> bytes:
         """End the loan, so that only the caller writes to the socket; return the rest of an answer

@@ -5,13 +5,14 @@ Its parts (`peer`) have their own state: input (`Reading`, `Intake`), output (`O
 requests of this end (`OwnRequests`), and TLS (`TlsState`).
 
 Invariants
-    Unsent output above the high-water mark stops reading *and* serving. A request whose answer may
-    be large is not served at all while the connection, or all of them, hold too much output: it
-    waits (`server_peer.py`). The connection is closed above the hard limit, or if the peer reads
-    nothing for a while. Only a limited number of a connection's requests, and only for a limited
-    time, are served in a row. While the others wait for a later turn of the loop (`turns.py`),
-    nothing more is read from that connection. All
-    answers to one chunk, and all answers given in one turn of the loop, are sent in one write.
+    - Unsent output above the high-water mark stops reading *and* serving. The connection is closed
+      above the hard limit, or if the peer reads nothing for a while.
+    - A request whose answer may be large waits while this connection, or all together, hold too
+      much output (`server_peer.py`).
+    - Only a limited number of a connection's requests are served in a row, and only for a limited
+      time. While the others wait for a later turn of the loop (`turns.py`), nothing more is read.
+    - All answers to one chunk, and all answers given in one turn of the loop, are sent in one
+      write.
 """
 
 import asyncio
@@ -188,7 +189,9 @@ class PeerProtocol(asyncio.Protocol):
 
     @property
     def is_crowded(self) -> bool:
-        """Whether a large answer would have to wait now; any thread may ask."""
+        """Estimate on any thread, without measuring, whether a large answer would have to wait
+        now.
+        """
         return not self.is_writable
 
     def when_room(self, work: Callable[[], None]) -> None:
@@ -313,8 +316,8 @@ class PeerProtocol(asyncio.Protocol):
             self.close()
 
     def active_ms(self) -> int:
-        """Return when bytes last arrived, in ms of the hub's clock: the time of the first call
-        after that.
+        """Return when bytes arrived last, in ms of the hub's clock, as precisely as this is called:
+        the time of the first call after they arrived.
         """
         if self.has_received:
             self.has_received = False

@@ -84,12 +84,14 @@ class Server(Generic[ContextT]):
     ) -> None:
         """Prepare the server on the running loop; it does not listen yet.
 
-        `refused` is called for each request that is refused with an error.
+        The functions are called as follows:
 
-        `before_write` is called before each write of answers to a connection. `save` is called
-        once, before the first write after `gather`; it must make the changes durable that the
-        answers acknowledge. `release_memory` is called on a thread some time after much unread
-        output has been freed; it may return the memory to the system.
+        - `refused` for each request that is refused with an error
+        - `before_write` before each write of answers to a connection
+        - `save` once, before the first write after `gather`; it must make the changes durable that
+          the answers acknowledge
+        - `release_memory` on a thread, some time after much unread output has been freed; it may
+          return the memory to the system
         """
         self._handlers = handlers
         self._context = context
@@ -199,11 +201,11 @@ class Server(Generic[ContextT]):
         return name[1]
 
     def use_lane(self, lane: Lane | None, sockets: Sockets | None = None) -> None:
-        """Offer the requests of all connections accepted from now on to a lane, which must leave to
-        the handlers whatever a hook in `before` might refuse.
+        """Offer the requests of all connections accepted from now on to a lane. The lane must leave
+        requests that a hook in `before` might refuse to the handlers.
 
-        With `sockets`, connections accepted from now on are read and written directly, unless the
-        system has no epoll; with TLS, only if native code serves them.
+        With `sockets`, these connections are read and written directly if the system has epoll;
+        those with TLS, only if native code serves their sessions.
         """
         assert lane is None or not self._hooks.after, "hooks see all answers"
         self._lane = lane
@@ -235,7 +237,7 @@ class Server(Generic[ContextT]):
 
     @property
     def unread_bytes(self) -> int:
-        """The answers held for peers that have not read them."""
+        """The number of bytes of answers that peers have not read yet."""
         return self._hub.budget.used_bytes
 
     def stop_listening(self) -> None:

@@ -25,8 +25,8 @@ class ServerPeer(PeerProtocol):
     """A connection to a server."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the connection, which is reset if this process dies; if there are too many,
-        close one of them at once.
+        """Register the connection, which is reset if this process dies. If the server has too many,
+        close this or another one at once.
         """
         set_reset(transport, is_on=True)
         super().connection_made(transport)
@@ -71,7 +71,9 @@ class ServerPeer(PeerProtocol):
 
     @property
     def is_crowded(self) -> bool:
-        """Whether a large answer would have to wait now; any thread may ask."""
+        """Estimate on any thread, without measuring, whether a large answer would have to wait
+        now.
+        """
         if self.reading.pauses & UNSENT_OUTPUT:
             return True
         reads_well = self._reads_well

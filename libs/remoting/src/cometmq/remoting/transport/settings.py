@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of servers and clients; each is explicit and has a default."""
+"""Limits and TLS settings of servers and clients; each is explicit and has a default."""
 
 import sys
 from enum import StrEnum
@@ -75,7 +75,9 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     unsent_total_bytes_max: int | None = None
     """Total unsent output above which the connections with the most are paused, then closed."""
     drain_timeout_ms: int = 5_000
-    """How long the peer of such a connection may read nothing while the total exceeds the limit."""
+    """How long the peer of a connection paused for `unsent_total_bytes_max` may read nothing while
+    the total exceeds the limit.
+    """
     stall_timeout_ms: int = 30_000
     """How long a peer may read nothing while unsent output is above the high-water mark."""
     reads_while_unsent: bool = False
@@ -87,8 +89,8 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     number falls while many connections have a backlog: see `Turns.fell_behind`.
     """
     unasked_max: int = sys.maxsize
-    """Answers to no request that a peer may send, besides those to oneway and abandoned requests.
-    A server decodes them in portions, but a client takes answers at once.
+    """Maximum number of answers that belong to no request, besides answers to oneway and abandoned
+    requests. A server decodes them in portions, but a client takes answers at once.
     """
     idle_timeout_ms: int = 120_000
     """How long a connection may receive nothing before it is closed; RocketMQ's value."""

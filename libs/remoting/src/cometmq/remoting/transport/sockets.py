@@ -11,25 +11,34 @@ AnswerRow: TypeAlias = tuple[LanePeer, bytes, int]
 """A connection, the frames of its answers, and their number."""
 
 Pulling: TypeAlias = tuple[Any, Any, int, int, int, int, bool]
-"""The lane's part, the maximum number of requests in a chunk, the maximum number of requests in
-flight on a connection, the size above which the answers end, and whether answers may be
-sent if their requests have changed nothing."""
+"""Arguments for answering pulls:
+
+- the pull lane
+- the maximum number of requests in a chunk, and in flight on a connection
+- the number of bytes of answers above which no further request is answered
+- whether answers may be sent at once if their requests have changed nothing"""
 
 Sending: TypeAlias = tuple[Any, int | None, int]
-"""The lane's part, its time, and the maximum number of requests in a chunk."""
+"""Arguments for staging sends: the send lane, its time, and the maximum number of requests in a
+chunk.
+"""
 
 Staged: TypeAlias = tuple[list[Chunk], int, int, Sequence[int], BaseException | None]
 """The staged chunks, the number of their requests and of the staged bytes, the number of answers to
-each chunk, and what went wrong in native code."""
+each chunk, and the error of the native code, if any."""
 
 Rest: TypeAlias = tuple[LanePeer, bytes, bool | None]
-"""A connection, the bytes that the kernel has not taken, and whether they are encrypted already;
-None, if they have to be sent after its other output."""
+"""A connection, the bytes that the kernel has not taken, and whether they are encrypted already.
+None means that they must be sent after the connection's other output."""
 
 AnsweredChunks: TypeAlias = tuple[int, int, int, list[Rest], bool, Any, BaseException | None]
-"""The number of answered requests, the size of the chunks, or of their beginnings, that contain
-them, the number of bytes sent, the bytes not sent, whether more answers are kept, what the lane has
-to count and to store, and what went wrong in native code."""
+"""The result of answering pulls:
+
+- the number of answered requests, and the size of their frames
+- the number of bytes sent, and the bytes not sent
+- whether more answers are kept for `Sockets.send_answers`
+- what the lane has to count and to store
+- the error of the native code, if any"""
 
 
 class Sockets(Protocol):
@@ -43,14 +52,17 @@ class Sockets(Protocol):
         pulling: Pulling | None,
         sending: Sending | None,
     ) -> tuple[list[Chunk], list[LanePeer], AnsweredChunks | None, Staged | None]:
-        """Read once from each socket that an epoll object reports as readable, at most `count_max`.
+        """Read once from each socket that the epoll object with the descriptor `epoll` reports as
+        readable, at most `count_max` of them.
 
-        `epoll` is its descriptor. Return what has arrived, and the connections whose sockets have
-        ended or failed. With `pulling`, answer the chunks of connections with the habit PULLS, and
-        read again while nothing else arrives, but answer only so many that other work of the loop
-        is not delayed. Unanswered chunks are returned like the others. After an unfinished chunk,
-        the remaining sockets are not read. With `sending`, stage the chunks of connections with the
-        habit SENDS if they contain only plain sends; the others have arrived.
+        Return the chunks that have arrived and are neither answered nor staged, and the connections
+        whose sockets have ended or failed. After an unfinished chunk, the remaining sockets are not
+        read.
+
+        - With `pulling`, answer the chunks of connections with the habit PULLS, and read again
+          while nothing else arrives, but only so often that other work of the loop is not delayed.
+        - With `sending`, stage the chunks of connections with the habit SENDS if they contain only
+          plain sends.
         """
 
     def take_rows(
@@ -63,7 +75,7 @@ class Sockets(Protocol):
 
     def send_answers(self) -> tuple[int, list[Rest]]:
         """Write the answers that were kept; return the number of bytes that the kernel has taken,
-        and the bytes not sent.
+        and the bytes that it has not taken.
         """
 
     def send(self, fd: int, data: bytes) -> int:
@@ -87,7 +99,7 @@ class Sockets(Protocol):
         """
 
     def release(self, fd: int) -> None:
-        """Stop encrypting and decrypting on this socket; the caller does it again."""
+        """Stop encrypting and decrypting on this socket, because the caller does it from now on."""
 
     def take_overhead(self) -> int:
         """Return how many bytes TLS has added to the data received since the last call."""

@@ -25,11 +25,11 @@ _LEFT: Final[set[asyncio.Task[None]]] = set()
 
 
 def due_on_grid(now_s: float, pause_s: float) -> float:
-    """Return when periodic work is due again: after `pause_s`, moved by at most half a step of the
-    grid.
+    """Return when periodic work is due again: after `pause_s`, moved by at most half a step to a
+    multiple of the grid.
 
-    All times are those of the loop's clock. Work of different kinds then falls due in the same turn
-    of the loop. For an idle process, waking up takes longer than most of that work.
+    All times are those of the loop's clock. Different kinds of work thus fall due in the same turn
+    of the loop, because waking up an idle process takes longer than most of this work.
     """
     step_s = min(pause_s, GRID_S)
     return round((now_s + pause_s) / step_s) * step_s if step_s else now_s

@@ -32,8 +32,8 @@ IDLE_RECORDS_MAX: Final = 32
 """How many records without data a peer may send after the handshake; as many as rustls allows in a
 row. A new key, which such a record may ask for, takes as long as 50 KB of data."""
 IDLE_RECORD_BYTES: Final = 1 << 20
-"""Number of bytes of data for which a peer may send one such record more; peers change their keys
-after gigabytes.
+"""A peer may send one more record without data for each such number of data bytes. Peers change
+their keys only after gigabytes.
 """
 
 
@@ -66,7 +66,7 @@ class Pipe(Protocol):
 
 
 class UnsupportedPeerError(Exception):
-    """Native code offers nothing that the peer supports: another pipe must serve it."""
+    """Native code supports nothing that the peer offers, so OpenSSL must serve the connection."""
 
     def __init__(self, pipe: "TlsPipe", received: bytes) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class NativePipe:
     __slots__ = ("_context", "_seen", "session")
 
     def __init__(self, session: NativeSession, context: ssl.SSLContext) -> None:
-        """`context` serves the peer if the native session supports nothing that it offers."""
+        """Use `context` if native code supports nothing that the peer offers."""
         self.session = session
         self._context: ssl.SSLContext | None = context
         self._seen = b""  # what was received before anything was sent
@@ -158,8 +158,10 @@ class Records:
 
 
 class TlsPipe:
-    """Encrypts and decrypts one connection with OpenSSL, which serves any number of records without
-    data in one call. They are therefore counted here.
+    """Encrypts and decrypts one connection with OpenSSL.
+
+    OpenSSL processes any number of records without data in one call, so they are counted and
+    limited here.
     """
 
     __slots__ = (
@@ -289,7 +291,7 @@ class TlsGate:
 
     @property
     def watched(self) -> WatchedContext[ServerTls] | None:
-        """The context whose files may change, or None if no context exists yet."""
+        """The context whose files may change; None until the first one is built."""
         return self._watched
 
     def open(self, *, is_tls: bool) -> Pipe | None:

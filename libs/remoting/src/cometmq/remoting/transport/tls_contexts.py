@@ -44,7 +44,9 @@ class NativeSession(Protocol):
 
     @property
     def is_incompatible(self) -> bool:
-        """Whether `decrypt` has failed because the peer offers nothing that is supported."""
+        """Whether `decrypt` has failed because the session supports nothing that the peer
+        offers.
+        """
 
     def decrypt(self, data: bytes) -> tuple[bytes, bytes]:
         """Return the decrypted bytes, and the bytes that TLS itself has to send; raise ValueError
@@ -55,7 +57,7 @@ class NativeSession(Protocol):
         """Return plain bytes as TLS records; raise ValueError before the handshake."""
 
     def alert(self) -> bytes:
-        """Return what TLS itself has to send."""
+        """Return the bytes that TLS itself has to send."""
 
     def close(self) -> bytes:
         """Return the alert that announces the end of the connection."""
@@ -82,9 +84,9 @@ class ServerTls(NamedTuple):
 
     context: ssl.SSLContext
     native: NativeContext | None
-    """Serves connections instead, if possible."""
+    """The native context that serves connections; None if OpenSSL serves them."""
     fault: str
-    """Why native code does not serve them, although there is some; otherwise empty."""
+    """Why native code cannot serve connections although it is installed; otherwise empty."""
 
 
 ContextT = TypeVar("ContextT")
@@ -179,7 +181,9 @@ class WatchedContext(Generic[ContextT]):
 
 
 def _text(path: Path | None) -> str:
-    """Return the text of a file; "" if there is none, as of a trust file that nothing verifies."""
+    """Return the text of a file; "" if it is not set or unreadable, as an unused trust file may
+    be.
+    """
     try:
         return "" if path is None else path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -255,8 +259,8 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def renewing(watched: WatchedContext[ssl.SSLContext]) -> ssl.SSLContext:
-    """Return a server's context that serves new connections with the newest one of `watched`, for a
-    server that takes only one context.
+    """Return a context for a server that takes only one: it serves each new connection with the
+    newest context of `watched`.
     """
 
     def renew(tls: ssl.SSLObject, _name: str | None, _first: ssl.SSLContext) -> None:

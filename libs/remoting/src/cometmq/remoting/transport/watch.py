@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells a connection that hangs from one that is slow."""
+"""Distinguishes a connection that hangs from a slow one."""
 
 import array
 import fcntl
@@ -9,10 +9,11 @@ from cometmq.remoting.transport.protocol import PeerProtocol
 
 
 class Watch:
-    """Notes whether anything moves on a connection from now on.
+    """Detects whether any byte moves on a connection from now on.
 
-    Bytes that arrive count, and so does output that was waiting and has reached the other host.
-    Later output does not: a host whose processes stand still accepts it, too.
+    Bytes that arrive count, and so does output that was unsent at the start and has reached the
+    other host. Later output does not count, because a host accepts it even if its processes are
+    stopped.
     """
 
     def __init__(self, peer: PeerProtocol) -> None:

@@ -5,12 +5,16 @@ from collections.abc import Callable
 
 
 class BeforeWrite:
-    """Called before each write of answers."""
+    """Two functions to call before a server writes answers: one before each write, one once per
+    turn.
+    """
 
     def __init__(
         self, check: Callable[[], None] | None = None, save: Callable[[], None] | None = None
     ) -> None:
-        """`check` is called before each write, `save` once before the first one after `gather`."""
+        """Call `check` before each write, and `save` once, before the first write after
+        `gather`.
+        """
         self.check = check
         self._save = save
         self.is_gathering = False
@@ -19,7 +23,7 @@ class BeforeWrite:
         """Whether answers must not be written without a call to `run`."""
 
     def gather(self) -> None:
-        """Let answers wait until the end of this turn of the loop."""
+        """Hold all answers until the end of this turn of the loop, when `save` is called."""
         self.is_gathering = self.is_needed = True
 
     def run(self) -> None:

@@ -71,7 +71,9 @@ class UnsentBudget:
     ) -> None:
         """A `bytes_max` of None means no limit."""
         self.holders: set[Connected] = set()
-        """The connections that may hold output or requests; each adds itself before it does."""
+        """The connections that may hold output or waiting requests; each adds itself before it
+        does.
+        """
         self._bytes_max = _UNLIMITED if bytes_max is None else bytes_max
         self.reserved_bytes = self._bytes_max // _RESERVE_SHARE
         """The part of the budget for connections that have read all their answers."""
@@ -83,7 +85,7 @@ class UnsentBudget:
         self._measuring = Measuring(loop, self.holders, self._judge)
         self._began = (0, 0)  # the time and `left` when the last measurement began
         self.freed_bytes = 0
-        """How much the total has fallen, in all its falls so far; the owner may reset it."""
+        """The sum of all decreases of the total, in bytes; the owner may reset it."""
         self.left = self._bytes_max
         self.floor = 0
         """The value of `left` below which the connections are measured again."""
@@ -92,7 +94,8 @@ class UnsentBudget:
         self.turn_left = TURN_BYTES
         """The number of bytes that may still be built in this turn of the loop."""
         self.is_tight = False
-        """Whether more than a quarter of the budget is used; connections then write small portions.
+        """Whether more than a quarter of the budget is used; connections then write small
+        portions.
         """
         self.is_wanted = False
         """Whether requests wait for room."""

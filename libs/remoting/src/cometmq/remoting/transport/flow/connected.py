@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of a connection for its parts, and for the objects that all connections share."""
+"""The interfaces of a connection (`Connected`) and of its parts: input, output, TLS.
+
+The parts use each other, and the objects that all connections share use them, through these
+protocols.
+"""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -23,16 +27,20 @@ class Input(Protocol):
         """Serve requests that have waited for their turn."""
 
     def resume_from(self, reason: int) -> None:
-        """End a reason for waiting; serve what waits as bytes if there is no other."""
+        """Remove a reason for waiting; if no other is left, serve the requests that wait as
+        bytes.
+        """
 
     def wait_for_work(self) -> None:
-        """Serve nothing more until WORKING has gone."""
+        """Serve no further request until `resume_from(WORKING)`."""
 
     def task_begun(self, share: int) -> bool:
-        """Count a slow handler; return whether the connection has its share and must wait."""
+        """Count a slow handler that starts; return whether the connection now has its share of them
+        and must wait.
+        """
 
     def task_ended(self) -> None:
-        """Count a slow handler no longer."""
+        """Count a slow handler that has ended."""
 
     def charge(self, spent_s: float) -> None:
         """Note time that the program has spent on requests after they were served."""
@@ -43,7 +51,7 @@ class Output(Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Output that the kernel has not accepted yet."""
+        """The number of bytes that the kernel has not accepted yet."""
 
     @property
     def held_bytes(self) -> int:
@@ -60,7 +68,7 @@ class Output(Protocol):
         """Write the pending output at the end of this turn of the loop."""
 
     def note_large(self) -> None:
-        """Count pending output, and write it if it is large enough."""
+        """Count the pending output against the budget, and write it if it is large enough."""
 
     def deliver(self, call: Call[Any], answer: Any) -> bool:
         """Encode an answer; return False if the peer must catch up before it is served further."""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The object to which the parts of a connection refer once the connection has ended.
 
-A connection and its parts refer to each other. If that remained so, each ended connection would
-wait for a full garbage collection, which visits everything that a program keeps and holds its loop
-meanwhile. Without the references, a connection is freed as soon as no other object uses it.
+A connection and its parts refer to each other, so only a full garbage collection would free an
+ended connection; such a collection visits all objects of a program and holds the loop meanwhile.
+Without these references, a connection is freed as soon as no other object uses it.
 
-Late calls to a part find a closed connection: those of a queue in which the connection waited, of a
-thread that had its output on loan, or of a handler that answers late.
+Some objects call a part after the end: a queue in which the connection waited, a thread that writes
+its answers, or a handler that answers late. They then find a closed connection.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 
 class _Ended:
-    """A closed connection, whichever it was; see `Connected` and `LaneConnected`."""
+    """A closed connection that stands for all of them; see `Connected` and `LaneConnected`."""
 
     __slots__ = ()
     address = ""
@@ -39,16 +39,16 @@ class _Ended:
         """Do nothing: the connection has ended."""
 
     def note_long_frame(self) -> None:
-        """Do nothing: there is no frame."""
+        """Do nothing: the connection has ended."""
 
     def refuse(self, error: Exception) -> None:
-        """Do nothing, because the connection has ended."""
+        """Do nothing: the connection has ended."""
 
     def close(self) -> None:
-        """Do nothing, because the connection has ended."""
+        """Do nothing: the connection has ended."""
 
     def abort(self) -> None:
-        """Do nothing, because the connection has ended."""
+        """Do nothing: the connection has ended."""
 
 
 ENDED: Final[Any] = _Ended()

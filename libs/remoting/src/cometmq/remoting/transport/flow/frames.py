@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds the bytes of unfinished frames of all connections; does no I/O itself.
 
-A frame may have 16 MB, so peers that send most of one, and no more, would take as much memory as
-they have connections. Short frames do not count.
+Peers may send most of a frame, which may have 16 MB, and then stop; without a bound, the memory
+would grow with their number. Short frames do not count.
 
 Rules
-    Above a quarter of the limit, a connection that leaves a long frame unfinished is not read
-    further until the total has fallen, or until its turn comes. Hosts take turns. The connections
-    whose turn it is together lack at most another quarter, so all of them can finish. One that
-    takes too long in its turn, or that sends nothing for so long, is closed.
+    Above a quarter of the limit, a connection with a long unfinished frame is not read further
+    until the total has fallen, or until it gets a turn. Hosts get turns one after the other. The
+    frames of the connections that have a turn together lack at most another quarter of the limit,
+    so all of them can be completed. A connection is closed if it takes longer than
+    FRAME_PATIENCE_MS in its turn, or sends nothing for that time.
 
-    Above the limit, the connections with the longest unfinished frames are closed: each connection
-    may have sent one chunk before it had to wait.
+    Above the limit, the connections with the longest unfinished frames are closed. The total can
+    exceed a quarter of the limit because each connection may send one chunk before it has to wait.
 """
 
 from collections import deque
@@ -32,7 +33,7 @@ _TURN_SHARE: Final = 4
 class _Frame(NamedTuple):
     size: int
     since_ms: int
-    """When bytes arrived last or, in a turn, when it began."""
+    """When bytes arrived last or, for a connection that has a turn, when the turn began."""
 
 
 class UnfinishedFrames:
@@ -96,8 +97,8 @@ class UnfinishedFrames:
             self._waiting.setdefault(_host(peer), deque()).append(peer)
 
     def _go_on(self, now_ms: int) -> None:
-        """Resume reading from waiting connections, one of each host in turn, while the limit
-        allows.
+        """Give turns to waiting connections, one of each host in turn, while the limit allows:
+        resume reading from them.
         """
         left = self._turn_bytes - sum(self._turns.values())
         while self._waiting:

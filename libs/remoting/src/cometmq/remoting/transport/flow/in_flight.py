@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The account of requests in flight: how many may be unanswered, by connection and in total.
+"""Counts the requests in flight, that is unanswered ones, by connection and in total.
 
-Handlers and lanes answer some requests at once; these never count. Requests of a closed connection
-are not in flight either. A large request counts as several (`weight_of`).
+Requests that handlers or lanes answer at once never count, nor do those of closed connections. A
+large request counts as several (`weight_of`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,14 +12,16 @@ from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.stats import TransportStats
 
 Rows: TypeAlias = Sequence[tuple[Any, bytes]]
-"""Connections, each with a chunk that it has received."""
+"""Pairs of a connection and a chunk that it has received."""
 
 
 class InFlight:
     """The requests in flight of all connections of a server or client."""
 
     def __init__(self, one_max: int, total_max: int, stats: TransportStats) -> None:
-        """A connection may have `one_max`, all together `total_max`."""
+        """Allow `one_max` requests in flight for each connection, and `total_max` for all
+        together.
+        """
         self.one_max = one_max
         self.total_max = total_max
         self._stats = stats
@@ -44,8 +46,10 @@ class InFlight:
         self.answered(peer, peer.in_flight)
 
     def add_rows(self, rows: Rows, counts: Sequence[int], total: int) -> bool:
-        """Count `total` requests of several different connections, `counts` of which, by row, will
-        be answered; return False and count nothing if that exceeds a limit.
+        """Count the requests of several connections that will be answered: `counts` of each row.
+
+        `total` is the number of all requests of the rows. Return False and count nothing if a limit
+        would be exceeded.
         """
         stats, most = self._stats, self.one_max
         if stats.in_flight + total > self.total_max:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the output that connections hold, and then visits the largest; a limited number in each
-turn of the loop.
+"""Measures the output that connections hold, and then visits the connections with the most, a
+limited number in each turn of the loop.
 """
 
 import asyncio
@@ -26,9 +26,10 @@ class Measuring(NextTurn):
         holders: set[Connected],
         judge: Callable[[Sizes, int], Iterator[int]],
     ) -> None:
-        """Remove the `holders` that hold nothing. `judge` receives the sizes of the output that the
-        others hold, and the total size of their waiting requests; it yields the cost of each of its
-        visits.
+        """Measure `holders`, and remove those that hold nothing.
+
+        `judge` gets pairs of the bytes held and the connection, and the total size of waiting
+        requests; it yields the cost of each visit that it makes.
         """
         super().__init__(loop)
         self._holders = holders
@@ -40,7 +41,9 @@ class Measuring(NextTurn):
         self.is_running = False
 
     def begin(self) -> None:
-        """Measure them now; thousands in several turns of the loop."""
+        """Begin a measurement; if there are thousands of connections, it takes several turns of the
+        loop.
+        """
         self.is_running = True
         self._walk.begin()
 

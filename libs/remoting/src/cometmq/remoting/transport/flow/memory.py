@@ -15,7 +15,7 @@ _MEASUREMENTS: Final = 16  # at most, while the limit arrives in incomplete fram
 
 
 class MemoryLimit(NextTurn):
-    """The memory of all connections."""
+    """Closes the connections that use the most memory while all together exceed a limit."""
 
     def __init__(  # each by name
         self,
@@ -42,19 +42,23 @@ class MemoryLimit(NextTurn):
         self._received_bytes = 0
 
     def note_incomplete(self, size: int) -> None:
-        """Count received bytes of a long incomplete frame; measure now and then."""
+        """Count received bytes of a long incomplete frame, and measure whenever a sixteenth of the
+        limit has arrived.
+        """
         self._received_bytes += size
         if self._bytes_max is not None and self._received_bytes > self._bytes_max // _MEASUREMENTS:
             self._received_bytes = 0
             self._walk.begin()
 
     def check(self) -> None:
-        """Keep the limit, if there is one; called by a timer."""
+        """Measure all connections, and close some if they exceed the limit; called by a timer."""
         if self._bytes_max is not None:
             self._walk.begin()
 
     def total_bytes(self) -> int:
-        """Return how much memory the connections use; if they are many, when measured last."""
+        """Return how much memory the connections use; with thousands of connections, as last
+        measured.
+        """
         if self._bytes_max is not None and len(self._peers) > VISITS_PER_TURN:
             return self._last_bytes
         return sum(peer.buffered_bytes for peer in self._peers)

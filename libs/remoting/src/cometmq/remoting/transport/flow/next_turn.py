@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Abortable(Protocol):
-    """A connection that ends if it cannot be served."""
+    """A connection that `NextTurn` ends if serving it fails."""
 
     def abort(self) -> None:
         """Close immediately; unsent output is lost."""

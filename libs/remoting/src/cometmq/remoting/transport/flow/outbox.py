@@ -10,9 +10,9 @@ _NONE: Final = (-1, 0)
 
 
 class Outbox:
-    """Counts the bytes written to a transport, which keeps each write until it is sent completely.
+    """Measures the memory that a transport uses for writes that are not sent completely.
 
-    Every method takes the number of bytes that the transport has not sent yet.
+    `unsent_bytes` is the number of bytes that the transport has not sent yet.
     """
 
     __slots__ = ("_progress", "_writes", "sent_bytes")
@@ -24,7 +24,9 @@ class Outbox:
         self._progress = _NONE
 
     def note(self, whole_bytes: int) -> None:
-        """Note a write, already counted in `sent_bytes`, that keeps `whole_bytes` of memory."""
+        """Note a write that `sent_bytes` already includes. Until it is sent completely, it keeps
+        `whole_bytes` of memory.
+        """
         if whole_bytes > LARGE_BYTES:
             self._writes.append((self.sent_bytes, whole_bytes))
 

@@ -2,20 +2,22 @@
 """Chooses the connection that a server closes for a new one when it has its maximum.
 
 Connecting needs no account, and a silent connection costs its peer nothing. If new connections were
-refused, a host that opens enough of them would exclude all others. A new one therefore replaces a
-*stranger*, a connection of which no request has been served: the oldest one of the host that has
-the most strangers. If there are none, it replaces a connection of another host that has more than
-half of all. Otherwise the new connection is refused.
+refused, a host that opens enough of them would exclude all other hosts. So a new one replaces
+another: the oldest *stranger* of the host that has the most strangers, where a stranger is a
+connection of which no request has been served. If there are none, it replaces a connection of
+another host that has more than half of all connections. Otherwise the new connection is refused.
 
 All steps take constant time, because a flood triggers them for each of its connections. Whether a
 connection is still a stranger is therefore checked only when it is about to be replaced.
+
+In names, a *guest* is a connection, and a *house* has all guests of one host.
 """
 
 from typing import Generic, Protocol, TypeVar
 
 
 class Guest(Protocol):
-    """A connection that may be closed for a new one."""
+    """A connection of the server, as this module sees it."""
 
     host: bytes
     is_served: bool
@@ -26,7 +28,7 @@ GuestT = TypeVar("GuestT", bound=Guest)
 
 
 class _House(Generic[GuestT]):
-    """The connections of one host, the oldest ones first."""
+    """The connections of one host: strangers and others (`known`), each with the oldest first."""
 
     __slots__ = ("known", "strangers")
 
@@ -62,7 +64,9 @@ class Places(Generic[GuestT]):
             self._fullest = house
 
     def leave(self, guest: GuestT) -> None:
-        """Forget a connection that has ended; nothing happens if `yielder` has returned it."""
+        """Remove a connection that has ended; nothing happens if `yielder` has removed it
+        before.
+        """
         host = host_of(guest)
         house = self._houses.get(host)
         if house is None:
@@ -79,8 +83,8 @@ class Places(Generic[GuestT]):
             del self._houses[host]
 
     def yielder(self, guest: GuestT) -> GuestT | None:
-        """Return and forget the connection to close for `guest`, which is not counted yet; None if
-        there is none.
+        """Remove and return the connection to close for `guest`, which is not counted yet; None if
+        the server must refuse `guest`.
         """
         found = self._stranger() or self._of_majority(guest)
         if found is not None:
@@ -108,7 +112,9 @@ class Places(Generic[GuestT]):
         return None if house is self._houses.get(host_of(guest)) else next(iter(house.known))
 
     def _rank(self, house: _House[GuestT], step: int) -> None:
-        """Note that a host has one stranger more or less."""
+        """Update the ranking after the number of a host's strangers has changed by `step`, 1 or
+        -1.
+        """
         count = len(house.strangers)
         before = self._ranks.get(count - step)
         if before is not None:

@@ -28,7 +28,7 @@ class Reading:
         self.pauses = 0
 
     def begin(self, transport: asyncio.Transport) -> None:
-        """Read from a transport, which reads already."""
+        """Control this transport, which is already reading."""
         self._transport = transport
 
     def pause(self, reason: int) -> None:
@@ -43,7 +43,7 @@ class Reading:
             self._start()
 
     def drop(self) -> None:
-        """Forget the connection, which has ended."""
+        """Drop the transport, whose connection has ended."""
 
     def _stop(self) -> None:
         self._transport.pause_reading()

@@ -2,9 +2,9 @@
 """Requests with large answers that wait until the budget of unread output has room for them.
 
 The connections take turns, one request each, so a connection with many waiting requests delays the
-others by one answer. A turn of the loop serves a bounded number of bytes and takes a bounded time,
-so sends do not wait for all answers that have become possible. Each connection may have a few
-requests here; its further requests wait as received bytes, which take less memory
+others by one answer. A turn of the loop builds a bounded number of bytes in a bounded time, so
+sends do not wait for all answers for which there is room again. Each connection may have up to
+WAITING_MAX requests here; its further requests wait as received bytes, which take less memory
 (`Intake`).
 """
 
@@ -55,7 +55,9 @@ class Room:
         return peer in self._waiting
 
     def precedes(self, peer: Connected) -> bool:
-        """Return whether requests of a connection wait here while none of them is being served."""
+        """Return whether a new request of the connection must wait behind earlier ones: some wait
+        here, and none of them is being served.
+        """
         return peer in self._waiting and peer is not self._served
 
     def count_of(self, peer: Connected) -> int:
@@ -101,7 +103,9 @@ class Room:
                 self._timer = self._loop.call_later(pause_s, self._serve)
 
     def _serve_some(self, passed: list[Connected]) -> int:
-        """Return how many requests were served; append the connections without room to `passed`."""
+        """Serve requests; return how many were served, and append connections that have no room to
+        `passed`.
+        """
         budget, end_s = self._budget, monotonic() + _TURN_S
         count, last = 0, budget.turn_left - _TURN_BYTES
         for peer in islice(tuple(self._waiting), VISITS_PER_TURN):
@@ -119,8 +123,8 @@ class Room:
         return count
 
     def _let_others_pass(self, passed: list[Connected]) -> bool:
-        """Move connections without room to the end of the queue; return whether some connections
-        were not visited yet because there are too many.
+        """Move the connections without room to the end of the queue; return whether others were not
+        visited yet, because there are too many.
         """
         if len(self._waiting) > VISITS_PER_TURN:
             for peer in passed:

@@ -3,8 +3,8 @@
 
 Creating a task takes little time, but its first step may take milliseconds. Without a limit, a
 thousand tasks would take their steps in the same turn. So the number of handlers that may start in
-a turn doubles while turns are short, and halves when they are long. At least one handler starts now
-and then, whatever the turns take.
+a turn doubles while turns are short, and halves when they are long. However long the turns take, at
+least one handler starts after each pause of 50 ms.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class Starts:
         self._started_s = 0.0
 
     async def admitted(self) -> None:
-        """Return when the handler may start."""
+        """Wait until the handler may start."""
         self._schedule()
         if self._free > 0 and not self._waiting:
             self._free -= 1

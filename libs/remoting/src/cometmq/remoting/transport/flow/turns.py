@@ -3,13 +3,13 @@
 
 A limit on the number of requests served in a row does not protect other connections from requests
 that take long: twenty connections with one request of 100 ms each would occupy the loop for two
-seconds. Serving is therefore measured. A connection whose requests repeatedly take long is served
-only from a queue, and each turn of the loop spends a limited time on that queue. When a turn has
-taken long, all bytes that arrive in the same turn wait in the queues.
+seconds. Serving is therefore timed. A connection whose requests repeatedly take long is served only
+from a queue, and each turn of the loop spends a limited time on that queue. When a turn has taken
+long, all bytes that arrive in the same turn wait in the queues.
 
-Each queue serves at least one connection per turn, so that none of them starves. Connections known
-to be fast come first, new ones second, slow ones last. While a slow connection takes long, the
-number of its requests that are served in a row is halved.
+There are three queues, by the rank of their connections: KNOWN (fast ones) first, then NEW, then
+SLOW. A turn serves at least one connection of each queue, so that none starves. While a slow
+connection takes long, the number of its requests that are served in a row is reduced.
 
 Work that requests stage for later, above all a commit, is charged to the connections afterwards
 (`Hub.charge`), because it runs after their requests have returned.
@@ -33,9 +33,9 @@ SLOW: Final = 2
 SLICE_S: Final = 0.002
 """How long the requests of one connection are served in a row; the last one may end later."""
 SLOW_S: Final = 0.001
-"""A connection that was served for a longer time counts as slower than before."""
+"""A connection that is served for longer than this in a row counts as slower than before."""
 _SLOW_FROM: Final = 3
-"""The slowness from which on a connection waits in the queue of slow ones."""
+"""The slowness (see `Pace`) from which on a connection waits in the queue of slow ones."""
 _SLOWNESS_MAX: Final = 8
 _LONG_TURNS: Final = 8  # connections that may use full turns at the same time
 _CALLS_MIN: Final = 16  # smaller portions cost more than they gain
@@ -47,7 +47,10 @@ _LONG_S: Final = 0.02
 
 
 class Pace:
-    """Tracks whether serving a connection takes long."""
+    """Tracks whether serving a connection takes long.
+
+    `_slowness` grows with each long time and falls with each short one; it determines the rank.
+    """
 
     __slots__ = ("_slowness", "divisor", "is_steady", "rank")
 
@@ -55,15 +58,18 @@ class Pace:
         self._slowness = 0
         self.rank = NEW
         self.is_steady = False
-        """Whether a short time would change nothing, so that it need not be noted."""
+        """Whether noting a further short time would change nothing, so that callers need not call
+        `note`.
+        """
         self.divisor = 1
-        """Divides the number of requests that are served in a row."""
+        """The number of requests that are served in a row is divided by this."""
 
     def note(self, spent_s: float, count: int) -> bool:
-        """Note how long `count` requests took, or frames of this size; return whether that is long.
+        """Note how long it took to serve `count` requests, or frames of this size; return whether
+        that is long.
 
-        One long time proves little, because the system may have interrupted the program; that
-        takes less than `_LONG_S`.
+        One long time of less than `_LONG_S` does not make a connection SLOW, because the system may
+        have interrupted the program.
         """
         if spent_s > SLOW_S:
             self.is_steady = False

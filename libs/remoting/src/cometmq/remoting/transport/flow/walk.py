@@ -32,7 +32,7 @@ class Walk(NextTurn, Generic[PeerT]):
         visit: Callable[[PeerT], None],
         done: Callable[[], None] = lambda: None,
     ) -> None:
-        """`peers` are the connections at any time; `done` is called after the last visit."""
+        """Visit `peers`, the collection of live connections; call `done` after the last visit."""
         super().__init__(loop)
         self._peers = peers
         self._visit = visit
@@ -40,7 +40,7 @@ class Walk(NextTurn, Generic[PeerT]):
         self._left: Iterator[PeerT] | None = None
 
     def begin(self) -> None:
-        """Begin to visit them now, unless the last walk has not ended."""
+        """Begin a walk, unless one is running."""
         if self._left is None:
             self._left = iter(tuple(self._peers))
             self._run()

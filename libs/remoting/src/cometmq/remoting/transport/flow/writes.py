@@ -31,7 +31,7 @@ class Writes:
     def __init__(self, loop: asyncio.AbstractEventLoop, before: BeforeWrite) -> None:
         self._loop = loop
         self.before = before
-        """To be called before each write of answers."""
+        """Called before each write of answers."""
         self._outlets: list[Output] = []
         self._is_scheduled = False
         self.direct: DirectOutput | None = None

@@ -16,7 +16,7 @@ from cometmq.remoting.frame import frame_prefix
 
 
 class Backlog:
-    """Requests in the order in which they came."""
+    """A queue of received requests, kept as frames."""
 
     __slots__ = ("_data", "_ends", "_taken", "_times_ms")
 
@@ -37,7 +37,7 @@ class Backlog:
         return len(self._data) - self._begin
 
     def put(self, calls: Sequence[Call[Any]]) -> None:
-        """Let requests wait behind the others."""
+        """Append requests."""
         parts, end = [self._data], len(self._data)
         for call in calls:
             prefix = frame_prefix(call.serialization, len(call.head), len(call.body))
@@ -57,7 +57,9 @@ class Backlog:
         return calls
 
     def put_back(self, count: int) -> None:
-        """Let the last `count` of the requests taken last wait again, before the others."""
+        """Undo the end of the last `take`: let its last `count` requests wait again, before all
+        others.
+        """
         if self._ends:  # the connection has not ended meanwhile
             self._taken -= count
             if not len(self):

@@ -23,7 +23,9 @@ SHARE: Final = 0.3
 requester of request and reply spends 0.24 of its time on replies, which are requests of brokers.
 """
 ALLOWANCE_S: Final = 0.1
-"""How long requests may take at once, as after a failover."""
+"""How much processor time a burst of requests may take before reading pauses, as after a
+failover.
+"""
 PAUSE_S_MAX: Final = 1.0
 """The longest pause: the answer to a heartbeat may come behind the requests."""
 ANSWERED_S: Final = 20e-6
@@ -31,7 +33,9 @@ ANSWERED_S: Final = 20e-6
 FRAMES_PER_TURN: Final = 256
 """How many frames are decoded in a row; a chunk may have thousands."""
 WATCHED_FRAMES_PER_TURN: Final = 16
-"""The same if the server has asked too much a short while ago: malformed requests take long."""
+"""FRAMES_PER_TURN for a server that has asked too much shortly before, because malformed requests
+take long.
+"""
 WATCH_S: Final = 60.0
 
 
@@ -41,7 +45,7 @@ class ClientIntake(Intake):
     def __init__(self, peer: Connected, hub: Hub[Any], dispatcher: Dispatcher[Any]) -> None:
         super().__init__(peer, hub, dispatcher)
         self._asked_count = 0
-        """The requests in the chunk that is being served."""
+        """The number of requests in the chunk that is being served."""
         self._taken_s = 0.0
         self._owed_s = 0.0
         self._owed_at_s = monotonic()

@@ -52,8 +52,8 @@ class DirectOutlet(Outlet):
             self._write(data, len(data))
 
     def end_loan(self) -> None:
-        """End a loan, so that this object writes to the socket again; first write the rest of the
-        loan.
+        """End the loan of this connection, if there is one, and write the rest of an answer that it
+        has written in part. From then on, this object writes to the socket again.
         """
         peer = self._peer
         if peer.direct_fd != ON_LOAN or peer.loan is None:

@@ -2,9 +2,9 @@
 """The input of one connection: serves requests in their order, a limited number of them and for a
 limited time in each turn of the loop.
 
-While requests wait for a later turn (`turns.py`), for room for their answers (`room.py`), or
-for the work of an earlier one, nothing more is read from the connection, and they wait as bytes
-(`backlog.py`).
+Requests may have to wait for a later turn (`turns.py`), for room for their answers (`room.py`), or
+for the end of an earlier request. Until then, nothing more is read from the connection, and they
+wait as bytes (`backlog.py`).
 """
 
 import functools
@@ -35,7 +35,7 @@ SMALL_BYTES: Final = 4_096  # no more than 140 frames, with the shortest headers
 
 
 class Intake:
-    """Serves what a connection receives."""
+    """Serves the requests that a connection receives."""
 
     def __init__(self, peer: Connected, hub: Hub[Any], dispatcher: Dispatcher[Any]) -> None:
         self._peer = peer
@@ -62,7 +62,9 @@ class Intake:
         self._take(data)
 
     def _defer(self, data: bytes) -> bool:
-        """Let received bytes wait for a turn."""
+        """Hold received bytes for a later turn; return False if the connection is waiting
+        anyway.
+        """
         is_waiting = self._held or self._backlog or self._reading.pauses & BACKLOG
         if is_waiting or not self._may_serve:
             return False  # they wait in any case
@@ -133,7 +135,7 @@ class Intake:
             self._stopped(is_turn_over=served == len(chunk))
 
     def _stopped(self, *, is_turn_over: bool) -> None:
-        """Let the backlog wait for its turn, for room, or for the work of an earlier request."""
+        """Make the backlog wait for a turn, for room, or for the end of an earlier request."""
         if is_turn_over or self._may_serve:
             self._fall_behind()
         elif self._reading.pauses & WAITS:
@@ -186,7 +188,9 @@ class Intake:
 
     @property
     def _may_serve(self) -> bool:
-        """Whether requests may be served now, in the order in which they came."""
+        """Whether neither room nor an earlier request keeps the connection from serving its next
+        request.
+        """
         return self._peer.is_open and not self._reading.pauses & (WAITS | UNSENT_OUTPUT)
 
     # Waiting for room, or for the work of an earlier request
@@ -207,7 +211,8 @@ class Intake:
         self._reading.pause(WORKING)
 
     def task_begun(self, share: int) -> bool:
-        """Count a slow handler; return whether the connection has its share and must wait.
+        """Count a slow handler that starts; return whether the connection now has its share of them
+        and must wait.
 
         A client never waits: its handlers may need answers from the same connection.
         """
@@ -219,13 +224,15 @@ class Intake:
         return True
 
     def task_ended(self) -> None:
-        """Count a slow handler no longer; go on when half of the share has ended."""
+        """Count a slow handler that has ended; serve on when half of the share has ended."""
         self._tasks -= 1
         if self._tasks <= self._share // 2:
             self.resume_from(CROWD)
 
     def resume_from(self, reason: int) -> None:
-        """End a reason for waiting; serve what waits as bytes if there is no other."""
+        """Remove a reason for waiting; if no other is left, serve the requests that wait as
+        bytes.
+        """
         reading = self._reading
         if reading.pauses & reason and self._peer.is_open:
             reading.pauses &= ~reason
@@ -249,7 +256,7 @@ class Intake:
 
     @property
     def buffered_bytes(self) -> int:
-        """The approximate memory used by what is received and not yet served."""
+        """The approximate memory used by received bytes that are not served yet."""
         return self._connection.buffered_bytes + self._backlog.size_bytes + len(self._held)
 
     def charge(self, spent_s: float) -> None:

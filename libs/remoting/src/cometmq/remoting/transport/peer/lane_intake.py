@@ -27,8 +27,8 @@ from cometmq.remoting.transport.peer.intake import Intake
 
 FRAMES_PER_CALL: Final = 2
 """Number of frames that a lane may take for each frame that handlers may serve. A lane needs an
-eighth of the time per frame, but a larger number would hide a flood: chunks of 256 KB, with up to
-600 sends, must count as long turns.
+eighth of the time per frame. Still, a larger number would hide a flood: turns with chunks of 256
+KB, which have up to 600 sends, must count as long.
 """
 
 MIXED: Final = 0
@@ -39,7 +39,7 @@ PULLS: Final = 2
 
 
 class LaneIntake(Intake):
-    """Offers what a connection receives to a lane first."""
+    """Offers received requests to a lane first, and to handlers if the lane does not take them."""
 
     _peer: LaneConnected
 
@@ -97,7 +97,9 @@ class LaneIntake(Intake):
 
     @property
     def _must_save_memory(self) -> bool:
-        """Whether requests that wait are kept as bytes."""
+        """Whether requests that wait must be kept as bytes, which take less memory than decoded
+        ones.
+        """
         return bool(self._reading.pauses & WAITS) or self._hub.budget.is_tight
 
     def _put(self, lane: Lane, part: Part) -> bool:

@@ -18,7 +18,7 @@ from cometmq.remoting.types import Buffer
 
 
 class Outlet:
-    """Writes what a connection sends."""
+    """Encodes, gathers and writes the answers of a connection."""
 
     def __init__(self, peer: Connected, hub: Hub[Any], dispatcher: Dispatcher[Any]) -> None:
         self._peer = peer
@@ -64,7 +64,7 @@ class Outlet:
         return self._peer.is_open and not self._reading.pauses & UNSENT_OUTPUT
 
     def note_large(self) -> None:
-        """Count pending output, and write it if it is large enough."""
+        """Count the pending output against the budget, and write it if it is large enough."""
         budget, out_bytes = self._hub.budget, self._connection.out_bytes
         more_bytes = out_bytes - self._noted_bytes
         budget.left -= more_bytes
@@ -101,7 +101,9 @@ class Outlet:
         self._box.sent_bytes += size
 
     def _write(self, data: Buffer, whole_bytes: int) -> None:
-        """Write output, which keeps `whole_bytes` of memory until the kernel has taken all."""
+        """Write output; the buffer of `whole_bytes` to which it belongs is kept until the kernel
+        has taken it.
+        """
         hub = self._hub
         self._transport.write(data)
         hub.budget.left -= whole_bytes
@@ -159,7 +161,7 @@ class Outlet:
 
     @property
     def unsent_bytes(self) -> int:
-        """Output that the kernel has not accepted yet."""
+        """The number of bytes that the kernel has not accepted yet."""
         return self._transport.get_write_buffer_size() if self._peer.is_open else 0
 
     @property

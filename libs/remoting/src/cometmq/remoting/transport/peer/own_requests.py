@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests that this end sends on a connection, their deadlines, and the error that they get
-when it ends.
+"""The requests that this end sends on a connection, with their deadlines, and their error when the
+connection ends.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from cometmq.remoting.transport.tasks import settle
 from cometmq.remoting.transport.tls import tls_advice
 
 PACE_MS: Final = 1_500
-"""The least time over which the pace of an incomplete answer is measured."""
+"""The shortest time over which the speed of an incomplete answer is measured."""
 ANSWER_MS: Final = 120_000
-"""An answer that would need longer than this for its missing bytes does not arrive: as long as an
-idle connection is kept.
+"""An answer that needs longer than this for its missing bytes counts as lost. The value is the time
+for which an idle connection is kept.
 """
 
 
@@ -33,8 +33,8 @@ class _Incomplete(msgspec.Struct):
     abandoned_count: int
     """The number of requests that had been abandoned before the answer began."""
     was_slow: bool = False
-    """Whether it was too slow in the last measurement: after a delay of the loop, a single one
-    shows only what was read before."""
+    """Whether the answer was too slow in the last measurement. Two slow measurements in a row are
+    needed, because after a delay of the loop, one shows only the bytes that were read before."""
 
 
 class OwnRequests:
@@ -76,11 +76,12 @@ class OwnRequests:
             self._arm(next_ms)
 
     def are_blocked(self, now_ms: int) -> bool:
-        """Return whether no answer can arrive, because an incomplete one before it does not.
+        """Return whether pending requests cannot get an answer because an incomplete answer blocks
+        them; called by a timer.
 
-        That is so if a request was abandoned meanwhile, and if the incomplete answer would need
-        longer than ANSWER_MS at its present pace. Every later answer, or an honest answer of a
-        broken server, would count as a part of it. Called by a timer.
+        That is so if the incomplete answer would need longer than ANSWER_MS at its present speed,
+        and if a request was abandoned since it began. All later bytes of the server would count as
+        a part of the incomplete answer.
         """
         connection, before = self._connection, self._incomplete
         number, missing = connection.begun_frames, connection.missing_bytes

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first bytes of a connection: whether it uses TLS, whether its server accepts that, and the
-TLS handshake.
+"""Detects TLS in the first bytes of a connection, refuses what the settings forbid, and performs
+the TLS handshake.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class TlsState:
         """Whether received bytes are still encrypted."""
 
     def admit(self, data: bytes) -> bytes:
-        """Return the plain bytes of received ones; none, if the connection is refused."""
+        """Return received bytes decrypted; none if the connection is refused."""
         if self._gate is not None and not self._open(self._gate, data):
             return b""
         if not self.is_sealed:
