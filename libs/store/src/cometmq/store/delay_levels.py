@@ -9,7 +9,7 @@ _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class DelayLevels(NamedTuple):
-    """The delays of levels 1, 2, ... in milliseconds."""
+    """The delays of levels 1, 2 and so on, in milliseconds."""
 
     delays_ms: tuple[int, ...]
 
@@ -33,8 +33,9 @@ class DelayLevels(NamedTuple):
         return min(level, self.level_max)
 
     def hop(self, left_ms: int) -> int | None:
-        """Return the level with the longest delay up to `left_ms`, or else the shortest one; None
-        if no level has a delay.
+        """Return the level for the next wait of a message that must wait `left_ms` in all: the one
+        with the longest delay up to `left_ms`, or else the shortest delay. None if no level has a
+        delay.
         """
         found: int | None = None
         for level, delay_ms in enumerate(self.delays_ms, 1):

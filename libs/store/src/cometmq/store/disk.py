@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store's interface to the disk.
+"""The store's interface to the disk: files (`DiskFile`), the file system (`Disk`), and locks.
 
-All file access goes through `Disk` and `DiskFile`, so tests can simulate crashes, full disks and
-I/O errors in memory. `os_disk.py` is the implementation on the operating system.
+All file access goes through it, so tests can simulate crashes, full disks and I/O errors in memory.
+`os_disk.py` is the implementation on the operating system.
 """
 
 import os
@@ -99,8 +99,8 @@ class Disk(Protocol):
         """Return the file at this path; it is opened on first use."""
 
     def open_apart(self, path: str) -> DiskFile:
-        """Open the file now, with an open file description of its own, which lasts as long as the
-        file object.
+        """Open the file now, with a descriptor of its own that is not closed before the file object
+        is dropped.
         """
 
     def create(self, path: str, size: int, *, temporary: str) -> DiskFile:

@@ -24,7 +24,7 @@ class DiskError(StoreError):
 
     @property
     def is_space_missing(self) -> bool:
-        """Whether the operation may succeed after files have been deleted."""
+        """Whether the disk is full, so the operation may succeed after files have been deleted."""
         return self.errno in {numbers.ENOSPC, numbers.EDQUOT}
 
     @property

@@ -2,22 +2,21 @@
 """The entries of a broker's journal: changes to its tables since their files were last saved.
 
 Entries are numbered without gaps. An entry sets or removes values and never depends on earlier
-values, so applying an entry that a table's file already includes changes nothing. To restore the
-state after the last entry, take a copy of the files from any moment and apply all entries written
-after that moment.
+values, so it may be applied twice. To restore the state after the last entry, take a copy of the
+files from any moment and apply all entries written after that moment.
 
 A mark holds the digest of a file's content and the number of the last entry that this content is
 known to include. The mark is written before the file. A file without a mark was written by another
 program, restored from a backup, or saved while the journal could not be written. Such a file is
 newer than the journal or unrelated to it, so the entries of its table are not applied.
 
-A record may also hold an end of the log: when it was written, every change that messages before
-this offset depend on was in the journal. A topic of later messages may therefore be one whose
-creation was lost, and cannot be one that was deleted.
+A record may also hold the end of the log at the time when it was written. All changes that messages
+before this offset depend on, such as the creation of their topics, are in the journal then. Changes
+that later messages depend on may be missing from it.
 
-In a group of brokers, an entry also holds the position of the tables: their epoch and the number of
+In a broker group, an entry also holds the position of the tables: their epoch and the number of
 changes that they contain (`TablesPosition` of the broker). Marks repeat the last position. A broker
-outside a group writes marks without a position: its changes make the position unknown.
+outside a group writes marks without a position, because its changes make the position unknown.
 
 The format is in docs/protocol/store.md#journal.
 """

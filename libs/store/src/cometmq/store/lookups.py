@@ -34,7 +34,7 @@ CANDIDATES_COUNT_MAX: Final = 10_000  # per query, because many messages may sha
 
 SAMPLE_COUNT: Final = 16
 Run: TypeAlias = tuple[int, int]
-"""The first offset of a part of a queue in which store times do not decrease, and its end."""
+"""A run: the first and the end offset of a part of a queue in which store times do not decrease."""
 
 
 class Lookups:
@@ -59,8 +59,8 @@ class Lookups:
         return None if data is None else _decoded(data, physical_offset)
 
     def record_bytes(self, physical_offset: int) -> Lookup[bytes | None]:
-        """Find the bytes of the record that begins at this offset; if none begins there, other
-        bytes or None.
+        """Find the bytes of the record that begins at this offset. If none begins there, the result
+        is None or other bytes: the caller must check the record.
         """
         data = yield from self._stored_bytes(physical_offset)
         if data is None or not self._queues.floors:
@@ -121,10 +121,10 @@ class Lookups:
         return (yield from self._time_of(queue, offset))
 
     def _time_of(self, queue: ConsumeQueue, offset: int) -> Lookup[int]:
-        """Find a message's store time, or -1.
+        """Find a message's store time; -1 if the message does not exist.
 
-        Searches by time rely on the order of the times. The time of a damaged message is therefore
-        that of an intact one before it, so that no message after the damage is skipped.
+        A search by time needs times in order. A damaged message therefore has the time of an intact
+        one before it, so that the search skips no message after the damage.
         """
         first = max(queue.min_offset, offset - DAMAGED_COUNT_MAX)
         for nearest in range(offset, first - 1, -1):
@@ -172,11 +172,13 @@ class Lookups:
         return (yield from self._nearest(queue, timestamp))
 
     def _runs(self, queue: ConsumeQueue) -> Lookup[list[Run]]:
-        """Divide a queue where store times decrease, because the clock was set back.
+        """Divide a queue into runs: at the offsets where store times decrease, because the clock
+        was set back.
 
-        A binary search needs times in order. Samples show where they are not: evenly spaced ones,
-        and closer ones near the end. A period that lies between two samples, as after a clock that
-        was wrong for a moment, is not found; the search may then return an earlier offset.
+        A binary search needs times in order, so each run is searched by itself. To find the runs,
+        samples are compared: evenly spaced ones, and closer ones near the end. A decrease between
+        two samples, as after a clock that was wrong for a moment, is not found; the search may then
+        return an earlier offset.
         """
         first, end = queue.min_offset, queue.max_offset
         last = end - 1
@@ -194,7 +196,9 @@ class Lookups:
         return list(pairwise([*begins, end]))
 
     def _begin_of_run(self, queue: ConsumeQueue, low: int, low_ms: int, high: int) -> Lookup[int]:
-        """Find an offset at which times decrease, between two offsets whose times do."""
+        """Find an offset at which times decrease, between `low` and `high`, whose times are in the
+        wrong order.
+        """
         while high - low > 1:
             middle = (low + high) // 2
             stored_ms = yield from self._time_of(queue, middle)
@@ -207,9 +211,9 @@ class Lookups:
     def _nearest_of_runs(self, queue: ConsumeQueue, timestamp: int, runs: list[Run]) -> Lookup[int]:
         """Search each run; on a tie, the older message wins, as in `_nearest`.
 
-        A time before all store times finds the first message of the queue, a time after all of them
-        the last, even if others have the earliest and latest store times. Otherwise a group that is
-        moved to the beginning of time would skip the messages from before the clock was set back.
+        For a time before all store times, return the first message of the queue; for a time after
+        all of them, the last. Otherwise a reset of a group to the earliest time would skip the
+        messages that were stored before the clock was set back.
         """
         found = []
         earliest: list[int] = []

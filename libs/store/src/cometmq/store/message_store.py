@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store: open, close. `writer` stores messages, `reader` reads them, `upkeep` has the jobs.
+"""The store: open, close, delete and trim. `writer` stores messages, `reader` reads them, `upkeep`
+supplies jobs.
 
 All methods run on one thread. Apart from `open`, `close` and methods documented as blocking, none
 of them waits for the disk. Slow work is returned as jobs; the caller runs them in order on one
@@ -75,10 +76,12 @@ class MessageStore:
     ) -> Self:
         """Lock, load and recover a store; blocks. Raise LockHeld, CorruptStore or DiskError.
 
-        `boot_id` changes with every boot of the host. Without it, every kill is treated as a crash
-        of the host, after which the last files are compared with their checksums. A log that has
-        lost synced messages at its end is refused, unless other brokers have them (`has_copies`).
-        By `monotonic_ms`, a clock that never jumps, pending puts time out and jumps are noticed.
+        - `boot_id` changes with every boot of the host. Without it, every kill is treated as a
+          crash of the host, after which the last files are compared with their checksums.
+        - `has_copies` means that other brokers have the messages. Without them, a log that has lost
+          synced messages at its end is refused.
+        - `monotonic_ms` is a clock that never jumps, for the timeouts of puts and to notice jumps
+          of the other clock.
         """
         parts = build_parts(
             settings,
@@ -108,15 +111,17 @@ class MessageStore:
         return [*self.upkeep.housekeeping.jobs(now_ms), *([] if repair is None else [repair])]
 
     def deletion_ends(self) -> Mapping[str, int]:
-        """Return the log's end at the deletion of each topic that no checkpoint covers yet."""
+        """Return, for each topic that was deleted since the last checkpoint, the end of the log at
+        that time.
+        """
         return self._parts.deletions.ends()
 
     def delete_topic(self, topic: str, done: PutDone = _ignore) -> Batch | None:
         """Drop the queues of a topic; the log keeps its messages until they expire.
 
-        A mark in the log drops the queues on all copies; `done` receives the result of storing it.
-        If it cannot be stored and puts wait for other copies, the queues are kept. Return the
-        commit of the mark, or None.
+        A mark in the log drops the queues on all copies; `done` receives the result of storing the
+        mark. If the mark cannot be stored and puts wait for other copies, the queues are kept.
+        Return the commit of the mark, or None if no mark was stored.
         """
         # Messages that are still staged would create the queues again.
         self.writer.commit()
@@ -137,8 +142,9 @@ class MessageStore:
         """Delete the messages of a queue before an offset; the log keeps them until they expire.
 
         A mark in the log deletes them on all copies, on each as soon as its readers may see the
-        mark; `done` receives the result of storing it. A repeated trim leaves another mark, because
-        the first may not have reached all copies. Return the commit of the mark, or None.
+        mark; `done` receives the result of storing the mark. Repeating a trim stores another mark,
+        because the first may not have reached all copies. Return the commit of the mark, or None if
+        no mark was stored.
         """
         self.writer.commit()
         queue = self._parts.queues.get(topic, queue_id)

@@ -11,7 +11,7 @@ class NativeCode(NamedTuple):
     """Native functions; wherever one is None, Python code is used instead."""
 
     read_range: ReadRange | None = None
-    """Dispatches records that are already in the log."""
+    """Reads records of the log, for their dispatch."""
     file_crcs: FileCrcs | None = None
     """Computes the checksums of the log without the interpreter lock."""
 

@@ -89,11 +89,10 @@ def start(
 def _without_damage(parts: Parts, running: Upkeep) -> Upkeep:
     """Truncate the log at the first damaged record after the last checkpoint.
 
-    These records have no checksums with which bytes of another copy could be verified. But the
-    other copies have all acknowledged records: a member of a broker group that knows of its loss
-    joins again as a new copy, and receives them. If the process dies before it has recorded the
-    loss, the next start detects it: the saved state of the scrubber names records after the end of
-    the log.
+    Such records have no checksum, so a block of another copy could not be verified. Instead, the
+    broker joins its group again as a new copy and gets them from the other copies, which have all
+    acknowledged records. If the process dies before it has recorded this loss, the next start
+    detects it: the saved state of the scrubber names records after the end of the log.
     """
     recovered = running.recovered
     if recovered.damaged:

@@ -73,9 +73,8 @@ _syncfs: Final = _whole_sync()
 class NativeWrites(NamedTuple):
     """Native functions that write and sync many files without the interpreter lock.
 
-    A thread that takes the lock for each of thousands of writes slows the loop down: the loop waits
-    for the lock just as often. Both functions return None, or the index of the first file that
-    failed and its errno.
+    If a thread takes the lock for each of thousands of writes, the loop has to wait for the lock as
+    often. Both functions return None, or the index of the first file that failed and its errno.
     """
 
     write_files: Callable[[Sequence[tuple[int, int, bytes]]], tuple[int, int] | None]
@@ -108,7 +107,9 @@ class OsFile:
         return descriptor
 
     def open_now(self) -> Descriptor:
-        """Open the file without counting it: it is not closed when too many others are open."""
+        """Open the file and keep it open: it does not count as one of the open files of which the
+        oldest are closed.
+        """
         with _translated("open", self.path):
             descriptor = Descriptor(os.open(self.path, self._disk.open_flags))
         self._descriptor = descriptor
@@ -253,9 +254,9 @@ def _held_text(path: str, process: int | None) -> str:
 class OsDisk:
     """The file system of the operating system.
 
-    At most `open_files_max` files are kept open. Beyond that, the file that was opened first is
-    closed. A file that its owner drops is closed at once: only then is the space of a deleted one
-    free.
+    At most `open_files_max` files are kept open; above that, the file that was opened first is
+    closed. A file is also closed as soon as its last user drops it, because the space of a deleted
+    file is free only then.
     """
 
     def __init__(
@@ -293,7 +294,7 @@ class OsDisk:
         return OsFile(self, path)
 
     def open_apart(self, path: str) -> OsFile:
-        """Open the file now, with a description of its own that stays open."""
+        """Open the file now, with a descriptor of its own that stays open."""
         file = self.open(path)
         file.open_now()
         return file
@@ -336,10 +337,11 @@ class OsDisk:
         files: Sequence[DiskFile],
         call: Callable[[int, list[int]], tuple[int, int] | None],
     ) -> None:
-        """Call a native function for as many files at a time as may be open; raise DiskError if it
-        fails.
+        """Call a native function with the descriptors of the files, as many at a time as may be
+        open; raise DiskError if it fails.
 
-        It takes the index of the first file and the descriptors, which stay open during the call.
+        Its arguments are the index of the first file and the descriptors, which stay open during
+        the call.
         """
         for start in range(0, len(files), self._open_files_max):
             part = files[start : start + self._open_files_max]

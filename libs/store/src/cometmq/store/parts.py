@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The components of one store, for modules that work on several of them."""
+"""The components of one store (log, queues, index and others), for modules that work on several of
+them.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from cometmq.store.writing.write_state import WriteState
 
 @dataclass(slots=True)
 class Parts:
-    """The components of one store; only `settings` is ever replaced."""
+    """The components of one store; only `settings` is replaced while it runs."""
 
     settings: StoreSettings
     disk: Disk

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of the log that readers see: messages become visible up to a bound.
+"""Makes messages visible to readers, up to a bound in the log.
 
 Without a broker group there is no bound. In a group, the master moves the bound as its replicas
-acknowledge (docs/concepts/replication.md). A master keeps the commits above the bound in memory; a
-replica leaves the records above the bound in the log and dispatches them later.
+acknowledge (docs/concepts/replication.md). A master keeps the queue entries of commits above the
+bound in memory; a replica dispatches the records above the bound later, from the log.
 """
 
 from collections import deque
@@ -22,8 +22,8 @@ from cometmq.store.writing.unconfirmed import Unconfirmed
 from cometmq.store.writing.write_state import Refusal
 
 ArrivalListener = Callable[[Collection[ConsumeQueue], int | None], None]
-"""Arguments: the queues that got messages, and the log offset from which records are new (None:
-unknown). `ConsumeQueue.newest_tag_code` accepts that offset.
+"""Called with the queues that got messages, and the log offset from which their new records begin
+(None: unknown). `ConsumeQueue.newest_tag_code` takes that offset.
 """
 
 UNCONFIRMED_BYTES_MAX: Final = 256 << 20
@@ -57,7 +57,9 @@ class Publisher:
         self._unconfirmed = Unconfirmed()
         self._limit: int | None = None
         self.trimming: tuple[str, int, int] | None = None
-        """The queue and offset of the mark in the next commit, which has no other message."""
+        """The topic, queue id and queue offset of the trim whose mark is the only message of the
+        next commit.
+        """
         self._trims: deque[tuple[int, TrimmedQueue]] = deque()
         self.listeners: list[ArrivalListener] = []
 
@@ -140,7 +142,9 @@ class Publisher:
         return touched
 
     def drop(self) -> None:
-        """Forget the invisible commits, whose records are later dispatched or truncated."""
+        """Drop the commits that are not visible yet; their records are later dispatched or
+        truncated.
+        """
         self._unconfirmed.drop()
         self._trims.clear()
         self._check_backlog()

@@ -63,8 +63,8 @@ PAUSE: Final = Read(_no_file, 0, 0)
 class Exhausted(Exception):  # not an error: it ends a search early
     """Thrown into a search that has used up its time.
 
-    The search ends with what it has found so far. It may go on instead until it has a result from
-    which its caller can continue.
+    The search then ends with the result so far, or goes on until it has a result from which its
+    caller can continue.
     """
 
 

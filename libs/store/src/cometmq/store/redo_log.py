@@ -3,8 +3,7 @@
 
 Each file begins with a checkpoint: a record with the state to which the later records apply. A file
 is deleted once the tables on disk include all its changes, so recovery begins with the oldest file.
-A record's checksum covers its position, so the remains of a torn write are never mistaken for a
-record.
+A record's checksum covers its position, so what is left of a torn write is never read as a record.
 """
 
 from collections.abc import Iterator
@@ -35,7 +34,7 @@ class Cut(NamedTuple):
     byte_count: int
     """Number of bytes from `position` to the last written byte of this file."""
     is_damage: bool
-    """Whether records follow, or the file is too short; neither is left by an interrupted write."""
+    """Whether records follow, or the file is too short; an interrupted write leaves neither."""
 
 
 class RedoLog:

@@ -40,9 +40,9 @@ class PutStatus(IntEnum):
 class PutResult(msgspec.Struct, gc=False):
     """The position of a stored message, or the reason why it was not stored.
 
-    For a unit of messages, it holds the position of the first message, the total size, and all ids
-    separated by commas. For a run, it holds the values common to all its requests; the run's
-    answers contain their own positions.
+    For a unit of messages (`Appender.put_batch`), it holds the position of the first message, the
+    total size, and all ids separated by commas. For a run (`writing/runs.py`), it holds the values
+    common to all its requests; the run's own answers contain their positions.
     """
 
     status: PutStatus

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writing half of a store.
+"""Stores messages: `Writer`, the writing half of a store.
 
 The path of a message: `put` stages it (`writing/append.py`). `commit` writes all staged messages
 with one write, answers the puts, lets the caller begin a sync, makes the messages visible in their
-queues, adds their keys to the index and calls the listeners. Puts whose conditions are not met are
-answered later: after the next sync (SYNC_FLUSH), and when the replicas have the messages
+queues, adds their keys to the index and calls the listeners. Other puts are answered later: with
+SYNC_FLUSH after the next sync, and with replication when the replicas have the messages
 (`note_replicated`).
 """
 
@@ -44,14 +44,15 @@ class Writer:
         self.put_batch = parts.appender.put_batch
         self.put_run = parts.appender.put_run
         self.placing: Placing | None = None
-        """The large unit that is being placed."""
+        """The large unit that is being placed in steps; None if there is none."""
         # Replication sets both: whether puts wait for `note_replicated`, and whether a slave is
         # close enough to a commit's end for its puts to wait.
         self.needs_replicas = False
         self.may_replicate: Callable[[int], bool] = lambda _end: True
 
     def put_large(self, messages: Sequence[NewMessage], done: PutDone) -> Placing:
-        """Begin to store a unit in steps, which the caller runs; other puts are staged meanwhile.
+        """Begin to store a unit (messages that are stored contiguously, or not at all) in steps,
+        which the caller runs; other puts are staged meanwhile.
 
         `commit` first runs the steps that remain. Afterwards, the caller adds the keys
         (`indexing`).
@@ -83,8 +84,8 @@ class Writer:
         """Store all staged messages, or the oldest with at least `bytes_max` bytes, and answer
         their puts; return None if nothing was stored.
 
-        `written` is called before the messages become visible, if puts are waiting, so that a sync
-        need not wait for that. Neither it nor an answer may call this method, because their
+        If puts are waiting, `written` is called before the messages become visible, so that a sync
+        can begin earlier. Neither `written` nor an answer may call this method, because their
         messages are not visible yet; they may stage messages for the next commit.
         """
         if self.placing is not None:
@@ -187,7 +188,9 @@ class Writer:
 
 
 def _mark_unreplicated(batch: Batch) -> None:
-    """Mark the puts that need replication as SLAVE_NOT_AVAILABLE: no slave is close enough."""
+    """Give the puts that need replication the status SLAVE_NOT_AVAILABLE, because no slave is close
+    enough.
+    """
     for _, is_waiting, result in batch.results:
         if is_waiting and result.status is PutStatus.PUT_OK:
             result.status = PutStatus.SLAVE_NOT_AVAILABLE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store's hash index: a sequence of files; only the newest is being filled.
+"""A store's hash index: a sequence of files; new keys are added to the newest.
 
 Compatibility: as in RocketMQ, a new file takes the previous file's end as its own begin and end
 until it gets its first entry; files are named after their local creation time.
@@ -25,7 +25,7 @@ from cometmq.store.settings import StoreSettings
 ROWS_MAX: Final = 2_048
 """Number of keys that are added at once on the event loop: 5 ms."""
 NATIVE_PER_ROW: Final = 8
-"""Number of keys that native code adds in the time of one."""
+"""Number of keys that native code adds in the time in which Python adds one."""
 BACKLOG_COUNT_MAX: Final = 65_536
 """Above this number of queued keys, each batch adds as many keys as it queues, however long that
 takes. Four messages with properties full of keys have that many.
@@ -35,7 +35,8 @@ UNWRITTEN_BYTES_MAX: Final = 16 << 20
 
 Usually spills write them earlier, unless a checkpoint or another job runs for long. A message of 32
 KiB may have 16,000 keys, whose entries have 320 KB; one client sends 100 MB of entries in a second.
-The time is charged to the senders, as that of a long commit is. Releasing 16 MiB takes 2 ms.
+The time for the writes is charged to the senders, like that of a long commit. Releasing 16 MiB
+takes 2 ms.
 """
 
 
@@ -117,10 +118,10 @@ class Index:
         return self._backlog_count >= MERGED_COUNT
 
     def catch_up(self, rows_max: int = sys.maxsize) -> bool:
-        """Add the queued keys to the files; after a DiskError the rest remains queued.
+        """Add the queued keys to the files; return whether all have been added.
 
-        Stop after `rows_max` keys, or NATIVE_PER_ROW times as many that are hashed natively; return
-        whether all have been added.
+        Stop after `rows_max` keys of Python's, or NATIVE_PER_ROW times as many keys that are hashed
+        natively. After a DiskError, the remaining keys stay queued.
         """
         backlog = self._backlog
         while backlog:

@@ -84,8 +84,8 @@ class IndexFile:
 
     @classmethod
     def load(cls, name: str, file: DiskFile, shape: IndexShape) -> "IndexFile":
-        """Read the header of a file, and return a read-only index file; raise CorruptStore for a
-        wrong size.
+        """Return a read-only index file, whose header is read from the disk; raise CorruptStore for
+        a wrong size.
         """
         if file.size() != shape.file_size:
             raise CorruptStore(
@@ -177,7 +177,9 @@ class IndexFile:
         return self._flush(slots, header)
 
     def plan_spill(self) -> IndexFlush:
-        """Plan the write of the entries alone; a later flush syncs and counts them."""
+        """Plan to write the entries without syncing them; a later flush syncs them and updates the
+        header.
+        """
         return self._flush([], None)
 
     def _flush(self, slots: list[SlotPages], header: IndexHeader | None) -> IndexFlush:
@@ -187,7 +189,7 @@ class IndexFile:
 
     def write_oldest(self, size_bytes: int) -> int:
         """Write at least `size_bytes` of the oldest unwritten entries, or all; return the number of
-        bytes released from memory. A later flush syncs and counts them.
+        bytes released from memory. A later flush syncs them and updates the header.
 
         A running flush may write the same entries once more.
         """
@@ -210,7 +212,7 @@ class IndexFile:
             self._slots.give_back(flush.slots)
 
     def rest(self) -> None:
-        """Stop growing and free the slots, which the file now contains."""
+        """Stop growing, and free the slots in memory; the file on the disk has them, too."""
         assert not self._unwritten.size_bytes
         self._slots = None
 
@@ -234,8 +236,8 @@ class IndexFile:
     def all_entries(self, known: int = 0) -> Iterator[tuple[int, Entry]]:
         """Yield the number and fields of every entry of a file that does not grow.
 
-        `known` is the next entry number according to the checkpoint, which may be ahead of the
-        header.
+        `known` is the number of the next entry according to the checkpoint; it may exceed the
+        header's.
         """
         end = max(self.header.next_number, min(known, self.shape.entry_count))
         return self.shape.entries(self.file, 1, end)

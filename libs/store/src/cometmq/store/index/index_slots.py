@@ -19,8 +19,8 @@ SLOT_BYTES: Final = 4
 PAGE_SLOTS: Final = 1024
 PAGE_BYTES: Final = PAGE_SLOTS * SLOT_BYTES
 WRITE_BYTES: Final = 256 << 10
-"""Bytes converted and written together. The loop has to wait while a thread converts them, which
-takes 0.05 ms; converting all 2 MiB of a step at once took 0.3 to 3 ms.
+"""Number of bytes that a thread converts at a time before it writes them. The loop waits while the
+thread converts, which takes 0.05 ms; for all 2 MiB of a step at once, it took 0.3 to 3 ms.
 """
 STEP_PAGES: Final = 512  # 2 MiB: copied in 0.3 ms; a sweep of 20 MB takes ten checkpoints
 
@@ -28,7 +28,7 @@ Mark = TypeVar("Mark")
 
 
 class SlotPages:
-    """Adjacent pages, with values that no longer change."""
+    """A copy of adjacent pages, to be written by another thread."""
 
     __slots__ = ("_first_page", "_values")
 
@@ -54,7 +54,11 @@ class SlotPages:
 
 
 class SlotTable(Generic[Mark]):
-    """The number of each slot's newest entry; a finished sweep returns its `Mark`."""
+    """The number of the newest entry of each slot.
+
+    A sweep is started with a `Mark`, usually the header to write after it; its last step returns
+    the mark.
+    """
 
     __slots__ = ("_mark", "_sweep", "dirty", "values")
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Message keys that are waiting to be indexed, in log order.
 
-Index files accept any `Keys`. `KeyedRows` holds the keys of messages that Python has placed; a
-native message path supplies its own keys, already hashed.
+Index files accept any `Keys`. `KeyedRows` holds the keys of messages that Python has placed in the
+log; a native message path supplies its own keys, already hashed.
 """
 
 import struct

@@ -13,14 +13,15 @@ from cometmq.store.upkeep.withheld import described, messages_in
 
 
 class DamagedPart(NamedTuple):
-    """The path of a damaged file of the log, and a description of the damage."""
+    """The path of a damaged log file, and a description of the damage in it."""
 
     path: str
     text: str
 
 
 def damaged_parts(view: StoreView, end: int) -> list[DamagedPart]:
-    """Return the ranges before `end` that fail their checksums or that a broker found damaged.
+    """Return the damage before `end` in the log: blocks that fail their checksums, and ranges that
+    a broker has found damaged.
 
     `measure_queues` must have been called.
     """
@@ -41,8 +42,8 @@ def damaged_parts(view: StoreView, end: int) -> list[DamagedPart]:
 
 
 def lost_head(view: StoreView) -> DamagedPart | None:
-    """Return the first of the log's oldest files that are missing although no retention deleted
-    them, if the broker has not reported it at a start.
+    """Return the loss of the log's oldest files: they are missing although no retention deleted
+    them, and the broker has not reported it at a start. None if there is no such loss.
     """
     files = view.files
     if not files.files or view.progress is None or not view.progress.is_newest(view.checkpoint):

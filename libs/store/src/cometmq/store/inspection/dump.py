@@ -22,7 +22,7 @@ class DamagedEntry(NamedTuple):
     physical_offset: int | None
     """None if the entry itself cannot be read."""
     is_printable: bool = False
-    """Only the body does not match its CRC; the record is yielded."""
+    """Whether only the body does not match its CRC; then the record is yielded nevertheless."""
 
 
 def dump_log(  # noqa: PLR0913  # what to yield, what to report, and the store
@@ -74,7 +74,9 @@ def dump_log(  # noqa: PLR0913  # what to yield, what to report, and the store
 
 
 class _TopicQueues:
-    """Recognises records of a deleted topic by the queues of the topic with the same name."""
+    """Recognises records of a deleted topic: the queues of the topic that has the name now lack
+    them.
+    """
 
     def __init__(self, view: StoreView, topic: str) -> None:
         self._view = view

@@ -95,12 +95,12 @@ class Inspection(NamedTuple):
     damages: list[Damage]
     journal: list[JournalSummary]
     journal_number: int
-    """The number of the journal's last entry."""
+    """The number of the journal's last entry, of any table."""
     journal_damage: str
 
 
 class StoreView:
-    """The files of a store, opened for reading. Use `open_view`."""
+    """The files of a store, opened for reading by `open_view`."""
 
     def __init__(self, root: str, *, disk: Disk, settings: StoreSettings) -> None:
         """Load the files; file sizes come from the folder, not from the settings."""
@@ -131,7 +131,7 @@ class StoreView:
         find_floors(self.parts, max(self.files.first, self.safe_end), self.files.end)
 
     def deletion_ends(self) -> Mapping[str, int]:
-        """Return, per recently deleted topic, the log offset before which its records may have no
+        """Return, for each recently deleted topic, the log offset before which its records need no
         queue.
         """
         if self.progress is None or not self.progress.is_newest(self.checkpoint):

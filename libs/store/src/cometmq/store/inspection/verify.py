@@ -44,13 +44,15 @@ from cometmq.store.writing.deletion_mark import is_deletion
 from cometmq.store.writing.dispatcher import tag_and_keys
 
 FINDINGS_PER_KIND_MAX: Final = 100
-"""A missing folder of queues has a finding for each message, which must not hide other damage."""
+"""Maximum number of findings of one kind that are kept. A missing folder of queues has a finding
+for each message, which must not hide other damage.
+"""
 _READ_COUNT: Final = 1024
 _EVERYTHING: Final = 1 << 62  # includes entries that point past the log
 
 
 class StoreState(StrEnum):
-    """The overall verdict on a store."""
+    """The overall result of a verification."""
 
     HEALTHY = "healthy"
     IN_USE = "in use"
@@ -84,7 +86,7 @@ class Finding(NamedTuple):
 
 
 class Verification(msgspec.Struct, kw_only=True):
-    """The checked parts, and the inconsistencies found."""
+    """The result of a verification: how much was checked, and the inconsistencies found."""
 
     state: StoreState = StoreState.HEALTHY
     in_use_by: int | None = None
@@ -122,7 +124,7 @@ class Verification(msgspec.Struct, kw_only=True):
             self.findings.append(finding)
 
     def add_all(self, found: "Verification") -> None:
-        """Add the findings of another check."""
+        """Add the findings of another check, and count those beyond its limit."""
         for finding in found.findings:
             self.add(finding)
         for kind, count in found.counts.items():
@@ -130,9 +132,7 @@ class Verification(msgspec.Struct, kw_only=True):
             self.counts[kind] += count - kept_count
 
     def add_repairable(self, found: "Verification") -> None:
-        """Add the findings of a check that preceded a start; the start repaired those that are new
-        here.
-        """
+        """Add findings from before a start; the start has repaired those that are new here."""
         known = {(finding.kind, finding.place) for finding in self.findings}
         self.findings += [it for it in found.findings if (it.kind, it.place) not in known]
         for kind, count in found.counts.items():
@@ -198,7 +198,7 @@ def _confirmed(found: Verification, look: Callable[[], Verification]) -> Verific
 def _rehearsed(
     view: StoreView, found: Verification | None, look: Callable[..., Verification]
 ) -> Verification:
-    """Start and stop a store on an overlay, and verify the result."""
+    """Start and stop the store on an overlay, and verify the result; `found` is added to it."""
     overlay = OverlayDisk(view.disk)
     try:
         store = MessageStore.open(view.parts.settings, disk=overlay, clock_ms=lambda: 0)
@@ -272,7 +272,7 @@ def _configured_topics(view: StoreView) -> set[str] | None:
 
 
 class _Verifier:
-    """One pass over a store; after an unclean stop, it checks only the safe part.
+    """One pass over a store; after an unclean stop, it ends at the safe end of the log.
 
     `is_complete` means that no queue lacks entries, so a queue that is missing was deleted.
     """
@@ -294,7 +294,7 @@ class _Verifier:
         self._topics = _configured_topics(view)
         self._deletion_ends = view.deletion_ends()
         self._unqueued: dict[str, Verification] = {}
-        """The records of each topic that have no queue, unless the topic is deleted later."""
+        """By topic: findings about records without a queue, unless the topic is deleted later."""
         self._cursors: dict[tuple[str, int], _QueueCursor] = {}
         self._record_keys = RecordKeys(view)
         self._key_count = 0

@@ -98,7 +98,7 @@ class Checksums:
     def __init__(
         self, disk: Disk, layout: Layout, file_size: int, *, file_crcs: FileCrcs | None = None
     ) -> None:
-        """`file_crcs` replaces the Python code where a file has a descriptor."""
+        """Use `file_crcs` instead of Python code for files that have a descriptor."""
         self._file_crcs = file_crcs
         self._disk = disk
         self._layout = layout
@@ -119,7 +119,9 @@ class Checksums:
                     self._files[int(name)] = file
 
     def without_log_file(self, first: int) -> list[int]:
-        """Return the starts of the files of checksums that precede the log, in order."""
+        """Return the starts of log files that are missing before `first`, the log's first offset,
+        although their checksums still exist; in order.
+        """
         return [start for start in self._starts() if start < first]
 
     def _starts(self) -> list[int]:
@@ -137,7 +139,9 @@ class Checksums:
         return len(doomed)
 
     def take_paths(self, starts: Sequence[int]) -> list[str]:
-        """Forget the checksums of expired log files; return their paths for deletion."""
+        """Drop the checksums of expired log files; return the paths of their files, which the
+        caller deletes.
+        """
         with self._lock:
             self.generation += 1  # the scrubber must not create them again
             for start in starts:
@@ -221,12 +225,14 @@ class Checksums:
         return not any(check.damaged or check.unknown for check in checks)
 
     def restore(self, span: Span, data: Buffer, generation: int) -> int:
-        """Write intact bytes of a damaged block, if they fit its checksum; may block.
+        """Replace the content of a damaged block by intact bytes, if they fit its checksum; may
+        block.
 
         `span` begins at the start of the block, and `data` has at least one byte of it. If the
-        checksum covers more bytes than `data` has, those of the file follow. Return the number of
-        bytes that the checksum covers; 0 if nothing was written, because the bytes do not fit, the
-        checksum is unknown, or entries have been removed since `generation`.
+        checksum covers more bytes than `data` has, the missing ones are taken from the file.
+
+        Return the number of bytes that the checksum covers. Return 0 and write nothing if the bytes
+        do not fit, if the checksum is unknown, or if entries have been removed since `generation`.
         """
         length, crc = self.entry(span.start, span.begin // BLOCK_BYTES, may_block=True) or _UNKNOWN
         fresh = memoryview(data)[:length]

@@ -26,8 +26,8 @@ CHUNK_BYTES_MAX: Final = 4 << 20
 _MAGIC_BYTES: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 Take: TypeAlias = Callable[[bytes, int, int], int]
-"""Arguments: data, position in the data, offset of the data in the log. Consumes whole records from
-the position on; returns their total size.
+"""A function that consumes whole records from a position in `data` on; it returns their total size.
+Its arguments: the data, the position, and the offset of the data in the log.
 """
 
 

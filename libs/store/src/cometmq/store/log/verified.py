@@ -23,12 +23,14 @@ from cometmq.store.log.checksums import BLOCK_BYTES, Checksums, crc_of
 from cometmq.store.log.damage import DamagedRange, merged, overlaps
 
 ChecksumPlace: TypeAlias = tuple[Descriptor, int, int, int, int]
-"""The descriptor of an open checksum file, its number, the log offset of the first block to
-compare, the number of that block's entry, and the number after that of the last one.
+"""Where the checksums of some blocks are: the descriptor of the open checksum file, its number, the
+log offset of the first block, the number of its entry, and the number after that of the last entry.
 """
 
 KEPT_COUNT_MAX: Final = 64
-"""4 MiB: readers of the Python path that are close to each other share their blocks."""
+"""Maximum number of kept blocks: 4 MiB. Readers of the Python path that are close to each other use
+the same blocks.
+"""
 
 _NO_BYTES: Final = b""
 
@@ -77,7 +79,8 @@ class VerifiedReads:
     def read(
         self, file: DiskFile, start: int, position: int, count: int, *, may_block: bool
     ) -> Buffer | None:
-        """Return bytes of the log file that begins at `start`; none of them if a block is damaged.
+        """Return bytes of the log file that begins at `start`; empty if one of their blocks is
+        damaged.
 
         Return None if reading would block and `may_block` is false.
         """

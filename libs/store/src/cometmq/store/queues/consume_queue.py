@@ -103,7 +103,9 @@ class ConsumeQueue:
         self.files = files
         self.delay_ms = delay_ms
         self.floors: tuple[Floor, ...] = ()
-        """The offsets below which messages were deleted; entries of their records may remain."""
+        """The offsets below which messages were deleted by trims; entries of these messages may
+        remain.
+        """
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0
@@ -128,8 +130,8 @@ class ConsumeQueue:
     def stage(self, physical_offset: int, size: int, tag_code: int, store_timestamp: int) -> bool:
         """Assign the next offset to a record that is about to be written.
 
-        Return whether this is the first entry staged since the last publish; `entry_code` says
-        what it holds.
+        Return whether this is the first entry staged since the last publish. See `entry_code` for
+        the tag code that the entry gets.
         """
         staged = self._staged
         is_first = not staged
@@ -142,10 +144,10 @@ class ConsumeQueue:
         return is_first
 
     def entry_code(self, tag_code: int, store_timestamp: int) -> int:
-        """Return what an entry holds as its tag code.
+        """Return the value of an entry's tag code field.
 
-        Entries of delayed messages hold the delivery time, as in RocketMQ: the end of the queue's
-        delay, or the tag code, if that is a time and earlier.
+        In the queues of delay levels, that is the delivery time, as in RocketMQ: `store_timestamp`
+        plus the delay of the level, or `tag_code`, if that is a time and earlier.
         """
         if self.delay_ms is None:
             return tag_code
@@ -166,7 +168,7 @@ class ConsumeQueue:
         return is_first
 
     def publish(self) -> None:
-        """Make the staged entries visible; nothing is held."""
+        """Make the staged entries visible; must not be called while entries are held."""
         assert not self._held
         self._tail += self._staged
         self._staged = b""
@@ -247,7 +249,7 @@ class ConsumeQueue:
             self._tail = bytearray()
 
     def skip_to(self, queue_offset: int) -> None:
-        """Continue an empty queue at this offset after the start of the log was lost."""
+        """Let an empty queue begin at this offset, because the start of the log was lost."""
         assert self.max_offset == self.next_offset == self.min_offset
         self.life += 1
         if self.files.files:
@@ -300,8 +302,8 @@ class ConsumeQueue:
             self.raise_to(floor)
 
     def raise_to(self, floor: Floor) -> None:
-        """Raise `min_offset` to a floor, but keep entries of records after the floor's mark: they
-        belong to a later topic of the same name.
+        """Raise `min_offset` to a floor. Entries of records after the floor's mark are kept,
+        because they belong to a later topic of the same name.
         """
         first, end = self.min_offset, min(floor.queue_offset, self.max_offset)
         if first < end:

@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notes of the topics that were deleted since the last checkpoint.
 
-A deletion takes effect in memory at once, but the queues' files are deleted later, and the progress
-counts their entries until the next checkpoint. Without a note, the recovery of a killed broker
-would continue the old queues: it would take a message of a new topic of the same name, whose queue
-offsets restart at 0, for a damaged one. The deletion is also marked in the log
-(`writing/deletion_mark.py`); followers make the same note when they reach the mark.
+A deletion takes effect in memory at once, but the queues' files are deleted later, and the
+checkpoint's progress counts their entries until the next checkpoint. After a kill, recovery would
+therefore continue the old queues. If a new topic has the same name, its queue offsets restart at 0,
+and recovery would take its messages for damaged ones. The notes prevent that. The deletion is also
+marked in the log (`writing/deletion_mark.py`); followers make the same note when they reach the
+mark.
 
 Layout of the file (docs/protocol/store.md#deletions): for each note a CRC-32 of the rest of it
 (uint32), the end of the log at the deletion (int64), the length of the topic (int16) and the topic
 in UTF-8. The notes follow each other from the beginning of the file to the first one that is
 invalid.
 
-Invariants: recovery ignores the records of a noted topic before the noted offset. A note is in the
-file before the topic's next message is in the log, and on the disk before that message is. A note
-is outdated once a checkpoint that was planned after the deletion is complete. An outdated note may
-stay in the file: its offset is at or before the progress, and the queues have an entry for every
-earlier record of a live topic of that name.
+Invariants:
+
+- Recovery ignores the records of a noted topic before the noted offset.
+- A note is in the file before the topic's next message is in the log, and on the disk before that
+  message is.
+- A note is outdated once a checkpoint that was planned after the deletion is complete. It may stay
+  in the file, because it does no harm: its offset is at or before the progress, and the queues have
+  an entry for every earlier record of a live topic of that name.
 """
 
 import struct
@@ -28,7 +32,7 @@ from cometmq.store.disk import Disk, DiskFile
 from cometmq.store.layout import Layout
 
 FILE_BYTES: Final = 64 * 1024
-"""The file grows by this size; one step holds the notes of thousands of deletions."""
+"""The file grows in steps of this size; one step has room for thousands of notes."""
 
 _CRC: Final = struct.Struct(">I")
 _HEAD: Final = struct.Struct(">qh")
@@ -92,7 +96,9 @@ class Deletions:
         self._position = 0
         self._notes: list[Deletion] = []
         self.version = 0
-        """Changes with every note; a sync of the file covers all notes up to a version."""
+        """A counter that changes with every note; a sync of the file covers all notes up to a
+        version.
+        """
 
     @property
     def count(self) -> int:
@@ -108,8 +114,8 @@ class Deletions:
     def load(self, progress_offset: int | None) -> None:
         """Read the notes of the last run, creating the file if it is missing.
 
-        `progress_offset` is where its progress ends. None means that another program has used the
-        store since: the notes do not apply to the queues that it left.
+        `progress_offset` is the offset of the last checkpoint's progress. None means that another
+        program has used the store since; the notes do not apply to the queues that it left.
         """
         path = self._layout.deletions
         if not self._disk.exists(path):
@@ -140,8 +146,8 @@ class Deletions:
             self._rewrite([note for note in self._notes if note.log_end <= log_end])
 
     def add(self, topic: str, log_end: int) -> None:
-        """Note a deletion; a kill of the process does not lose it, and the next sync of the log
-        brings it to the disk first.
+        """Write a note of a deletion to the file. It survives a kill of the process; the next sync
+        of the log syncs the file first.
         """
         note = Deletion(topic, log_end)
         if not self._notes:
@@ -152,7 +158,7 @@ class Deletions:
         self._notes.append(note)
 
     def forget(self, count: int, progress_offset: int) -> None:
-        """Drop the notes that a checkpoint has made outdated: of the oldest `count`, which existed
+        """Drop the notes that a checkpoint has made outdated: of the `count` notes that existed
         when it was planned, those up to `progress_offset`.
         """
         if count:

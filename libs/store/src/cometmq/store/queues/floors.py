@@ -2,8 +2,8 @@
 """The floors of queues: the offsets before which an administrator has deleted all messages.
 
 Every copy sets the floor once its readers may see the mark of the trim in the log
-(`writing/trim_mark.py`). The records stay in the log until they expire, so a floor is needed until
-the log no longer has its mark: then it has no record below the floor either.
+(`writing/trim_mark.py`). The deleted records stay in the log until they expire. They precede the
+mark, so the floor is needed only as long as the log has its mark.
 
 Layout of the file (docs/protocol/store.md#deletions): a CRC-32 of the rest (uint32), then for each
 floor its queue offset, the position of its mark (int64 each), the queue id (int32), the length of
@@ -11,7 +11,7 @@ the topic (int16) and the topic in UTF-8.
 
 Invariants: a checkpoint saves the floors whose marks lie before it; recovery finds the others in
 the log. A floor hides only records before its mark: a topic of the same name that was created later
-begins at offset 0 again. So a floor that is known twice, or too long, does no harm.
+begins at offset 0 again. So it does no harm to keep a floor for too long, or to add it twice.
 """
 
 import struct
@@ -108,7 +108,9 @@ class Floors:
         return self._floors.get((topic, queue_id), ())
 
     def add(self, topic: str, queue_id: int, floor: Floor) -> None:
-        """Add a floor, and drop those that hide no record that it does not hide."""
+        """Add a floor, and drop those that hide only records that it hides, too; do nothing if
+        another floor hides all these records already.
+        """
         known = self.of(topic, queue_id)
         if any(it.queue_offset >= floor.queue_offset and it.place >= floor.place for it in known):
             return
@@ -119,7 +121,9 @@ class Floors:
         self._version += 1
 
     def hides(self, topic: str, queue_id: int, queue_offset: int, place: int) -> bool:
-        """Return whether a record of a queue, at a place in the log, is below a floor."""
+        """Return whether the record with this queue offset, at `place` in the log, is below a
+        floor.
+        """
         return any(
             queue_offset < floor.queue_offset and place < floor.place
             for floor in self.of(topic, queue_id)
@@ -186,6 +190,6 @@ class Floors:
         return FloorsFile(disk, layout, encode(entries), self._version)
 
     def note_saved(self, saved: FloorsFile | None) -> None:
-        """Record that a checkpoint is complete."""
+        """Record that a checkpoint has saved this file."""
         if saved is not None:
             self._saved_version = saved.version

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the messages of a queue whose records pass a test (SQL filters).
+"""Read the messages of a queue whose records pass a test, such as an SQL filter.
 
 Such a search skips most of the records it examines, so it is a `Lookup`. It requests a few adjacent
 records at a time; its caller decides how many reads to perform per turn of the loop, and which
-reads wait for the disk. Limits and results follow the rules of `read_queue`. An `Exhausted` search
-ends after at least one record; the result says where the next one continues.
+reads wait for the disk. Limits and results follow the rules of `read_queue`. If the caller throws
+`Exhausted` into it, it ends after at least one record; the result says where the next search
+continues.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,8 +32,8 @@ BLOCK_BYTES_MAX: Final = 64 << 10
 
 
 class BlockSize(NamedTuple):
-    """Limits of the records that one read covers, at least one; testing them should take about 20
-    us.
+    """The maximum count and size of the adjacent records that one read covers; it covers at least
+    one. Testing them should take about 20 us.
     """
 
     count_max: int = BLOCK_COUNT_MAX
@@ -107,10 +108,10 @@ def read_matching(
     limits: ReadLimits,
     block: BlockSize = WHOLE_BLOCK,
 ) -> Lookup[GetResult]:
-    """Find the records from this offset onwards that pass a test.
+    """Find the records from this offset on that pass a test; if none does, return a status with the
+    next offset.
 
-    If none does, return a status with the next offset. Slow tests need a smaller
-    `block`.
+    Tests that are slow need a smaller `block`.
     """
     status, next_offset = locate(queue, queue_offset)
     if status is not GetStatus.FOUND:
@@ -253,7 +254,7 @@ def _block(rows: Sequence[QueueRow], start: int, place: _Place) -> int:
 
 
 def _is_sized(row: QueueRow, found: _Found, place: _Place) -> Lookup[bool]:
-    """Compare the size of an entry, if it is large, with the record's."""
+    """Return whether an entry may have the right size; a large one is compared with the record."""
     offset, size, _ = row
     wanted = (size, place.queue.queue_id, place.queue_offset + found.scanned_count, offset)
     while True:
@@ -263,7 +264,9 @@ def _is_sized(row: QueueRow, found: _Found, place: _Place) -> Lookup[bool]:
 
 
 def _is_in(offset: int, size: int, log: LogView) -> bool:
-    """Return whether a record may have this place: it never crosses the end of a file."""
+    """Return whether a record of this size may begin here: it must lie in the log, and within one
+    file.
+    """
     return (
         RECORD_BYTES_MIN <= size <= log.file_size - (offset - log.first) % log.file_size
         and log.first <= offset <= log.end - size
@@ -271,7 +274,7 @@ def _is_in(offset: int, size: int, log: LogView) -> bool:
 
 
 def _is_damaged(offset: int, size: int, found: _Found, log: LogView) -> bool:
-    """Return whether an entry that readers skip is damaged: it is no filler and has not expired."""
+    """Return whether an entry that readers skip is damaged, and neither a filler nor expired."""
     is_expired = 0 <= offset < log.first and size >= RECORD_BYTES_MIN and not found.records
     return size != FILLER_SIZE and not is_expired
 

@@ -22,11 +22,11 @@ from cometmq.store.settings import StoreSettings
 from cometmq.store.stats import Counters
 
 TOLD_COUNT_MAX: Final = 10_000
-"""Number of damaged places that are remembered, so that each is logged once."""
+"""Maximum number of damaged positions that are remembered, so that each is logged once."""
 
 LogPlace: TypeAlias = tuple[DiskFile, Descriptor, int, int, ChecksumPlace | None]
-"""A file, its open descriptor, the descriptor's number, a position, and where the checksums of the
-block are.
+"""Where native code can read bytes of the log: a file, its open descriptor, the descriptor's
+number, a position in the file, and where the checksums of the block are.
 """
 
 
@@ -54,9 +54,13 @@ class Pulls:
         self._limits = ReadLimits.of(settings, memory_bytes)
         self._limits_by_count: dict[int, ReadLimits] = {}
         self.suspects: dict[ConsumeQueue, range] = {}
-        """Entries among which readers have found damage, for a repair."""
+        """The entries among which readers have found damage, by queue; `EntryRepair` examines
+        them.
+        """
         self.version = 0
-        """Changes whenever bytes read earlier may be outdated or damaged."""
+        """A counter that changes whenever bytes that were read earlier may be outdated or
+        damaged.
+        """
 
     @property
     def limits(self) -> ReadLimits:
@@ -172,12 +176,11 @@ class Pulls:
 
 
 def read_log(view: LogView, start: int, known: int, count: int) -> LogPlace | Buffer | None:
-    """Return the log's bytes from `start` + `known` to `start` + `count`, all from one file; None
+    """Return the log's bytes from `start` + `known` to `start` + `count`, all from one file. None
     if they are not in memory or are damaged.
 
-    `start` begins a block that has a checksum. If native code can read the bytes, return the file,
-    its descriptor, the descriptor's number, the position, and where the checksums are that native
-    code has to compare; None if there are none.
+    `start` begins a block that has a checksum. If native code can read the bytes, return their
+    place instead of the bytes themselves.
     """
     file, position = view.locate(start)
     descriptor = file.descriptor()

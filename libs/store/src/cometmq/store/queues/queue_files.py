@@ -25,7 +25,8 @@ class QueueFiles(FileSequence):
     ) -> None:
         super().__init__(disk, folder, file_size, temporary)
         self.behind_gap: list[DiskFile] = []
-        """The files after a lost one; recovery removes them, and rebuilds the queue from the log.
+        """The files after a missing one; recovery removes them, and rebuilds the queue from the
+        log.
         """
 
     def _found_gap(self, start: int) -> None:
@@ -39,7 +40,7 @@ class QueueFiles(FileSequence):
         self.files, self.behind_gap = files[:count], files[count:]
 
     def remove_behind_gap(self) -> None:
-        """Remove the files after a lost one."""
+        """Delete the files in `behind_gap`."""
         files, self.behind_gap = self.behind_gap, []
         self._remove(files)
 

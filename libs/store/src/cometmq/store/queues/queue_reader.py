@@ -181,7 +181,9 @@ def _select(entries: Buffer, plan: ReadPlan) -> _Selection:
 
 @lru_cache(maxsize=64)
 def _places(count: int) -> struct.Struct:
-    """Return a struct that unpacks `count` offsets and sizes at once, which is twice as fast."""
+    """Return a struct that unpacks `count` offsets and sizes at once, twice as fast as one by
+    one.
+    """
     return struct.Struct(">" + "qi8x" * count)
 
 
@@ -309,9 +311,9 @@ def _may_read(place: Place, log: LogView, *, may_block: bool) -> bool:
 
 
 def _dense_end(rest: list[Place], selection: _Selection, log: LogView) -> int:
-    """Return the end of a single read that fetches all records; 0 if several are better.
+    """Return the end of one read that fetches all records; 0 if several reads are better.
 
-    A single read must stay within one file and copy few unneeded bytes.
+    One read must stay within one file, and copy few bytes between the records.
     """
     if not selection.is_ordered:
         return 0

@@ -2,7 +2,8 @@
 """Check that the record at an entry's offset is the message that the entry stands for.
 
 An entry that changed on the disk may point into the middle of a record, or at a record of another
-queue. A record names its own size, queue id, queue offset, physical offset and topic.
+queue. A record holds its own size, queue id, queue offset, physical offset and topic, which are
+compared.
 
 Hot path: `matching` runs once per pull, its loop once per message (budget 0.5 us,
 bench/micro/bench_consume_queue.py).
@@ -60,9 +61,9 @@ def matching(data: Buffer, start: int, places: Iterable[Place], topic: bytes) ->
 
 
 def matching_places(data: Buffer, start: int, places: Iterable[Place]) -> list[memoryview]:
-    """Do the same for entries that this process has made: their records have the right topic.
+    """Do as `matching`, for entries that this process has made: their records have the right topic.
 
-    The comparison of the topic would make a pull of 32 messages 3 us slower.
+    Comparing the topic would make a pull of 32 messages 3 us slower.
     """
     view = memoryview(data)
     return [
@@ -78,7 +79,9 @@ def is_at(head: memoryview, place: Place) -> bool:
 
 
 def has_topic(record: memoryview, topic: bytes) -> bool:
-    """Return whether a record has the topic of a queue's `topic_field`, in any encoding."""
+    """Return whether a record has the topic in this `topic_field`, with a length of one or two
+    bytes.
+    """
     try:
         start = FIXED[record[39] & HOST_MASK].size
         at = start + _int(record, start - 4)[0]

@@ -54,8 +54,8 @@ class Checkpoint(NamedTuple):
 class Progress(NamedTuple):
     """The offset up to which log, queues and index are on the disk.
 
-    `verify_offset` is an earlier record boundary; recovery checks all headers from there onwards.
-    `entry_count` is the sum of all queues' maximum offsets, which reveals deleted queues.
+    `verify_offset` is an earlier record boundary, from which on recovery checks all headers.
+    `entry_count` is the sum of all queues' maximum offsets; another sum reveals deleted queues.
     """
 
     offset: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides where the log ends, or whether messages are missing or damaged there."""
+"""Decides where the log ends, and whether messages are missing or damaged there."""
 
 from enum import StrEnum
 
@@ -22,14 +22,14 @@ class StopVerdict(StrEnum):
 def judge_stop(
     *, stop: int, safe_offset: int, safe_timestamp: int, follows: Scan | None
 ) -> StopVerdict:
-    """Decide whether the records that follow may be dropped.
+    """Decide whether the log ends at `stop`, where no valid record begins.
 
-    | a whole record follows | it was certainly on the disk | verdict |
-    |---|---|---|
-    | no | no | END |
-    | no | yes | MISSING |
-    | yes | no: it is past the safe offset, and was not stored before the safe time | TRUNCATE |
-    | yes | yes | REFUSE |
+     a whole record follows | it was certainly on the disk | verdict |
+    ---|---|---|
+     no | no | END |
+     no | yes | MISSING |
+     yes | no: it is past the safe offset, and was not stored before the safe time | TRUNCATE |
+     yes | yes | REFUSE |
     """
     if follows is None:
         return StopVerdict.MISSING if stop < safe_offset else StopVerdict.END
@@ -51,10 +51,14 @@ class LogEnd:
         self._checkpoint, self._progress, self._was_clean = last_run
         self._has_copies = has_copies
         self.has_cut_records = False
-        """Whole records are missing from the end; an incomplete last record does not count."""
+        """Whether whole records are missing from the end; an incomplete last record does not
+        count.
+        """
 
     def refuse_damage(self, start: int) -> None:
-        """Refuse damage before anything is truncated: manual repairs need the queue entries."""
+        """Raise CorruptStore for damage from `start` on that was synced, before anything is
+        truncated: manual repairs need the queue entries.
+        """
         scanner = LogScanner(self._files, start, check_crc=self._check_crc)
         for _ in scanner:
             pass

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds consume queues that have lost files before the last one; the log proves their entries.
+"""Finds consume queues that have lost a file other than the last one, by comparing them with the
+log.
 
-A lost last file shows in the number of entries (`start.py`).
+The loss of a last file is found by the number of entries (`start.py`).
 """
 
 from typing import Final
@@ -15,8 +16,9 @@ from cometmq.store.settings import CQ_ENTRY_BYTES
 from cometmq.store.writing.append import UNQUEUED
 
 HEAD_BYTES_MAX: Final = 64 << 20
-"""How much of the head of the log is searched, for all queues together: 0.3 s. A queue whose first
-file begins late in the log usually has not lost one, because those before it have expired.
+"""Number of bytes at the head of the log that are searched, for all queues together; this takes 0.3
+s. A queue whose first file begins late in the log usually has not lost one, because its earlier
+files have expired.
 """
 
 
@@ -43,8 +45,9 @@ def cut_at_lost_files(parts: Parts) -> list[ConsumeQueue]:
 def _headless(parts: Parts) -> list[ConsumeQueue]:
     """Return the queues that have a message in the log that precedes their first file.
 
-    Files whose messages have all expired are deleted, so the log usually begins after the first
-    entry of the first file that is left. For other queues, the head of the log is read once.
+    Files are deleted when all their messages have expired, so the log usually begins after the
+    first entry of a queue's first file. The other queues are compared with the head of the log,
+    which is read once.
     """
     log = parts.commit_log.files
     doubtful: dict[tuple[str, int], tuple[ConsumeQueue, int]] = {}

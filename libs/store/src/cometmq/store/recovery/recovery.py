@@ -30,7 +30,7 @@ class Recovered(NamedTuple):
     last_timestamp: int
     was_clean: bool
     has_cut_records: bool = False
-    """Whole records are missing from the end; an incomplete last record does not count."""
+    """Whether whole records are missing from the end; an incomplete last record does not count."""
 
     damaged: tuple[DamagedRange, ...] = ()
     """Damaged records after the last checkpoint, which readers must not get."""

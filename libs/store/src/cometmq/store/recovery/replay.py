@@ -21,8 +21,8 @@ class Replay:
     """Dispatches the records from the start offset of a recovery on."""
 
     def __init__(self, parts: Parts, deleted: Mapping[str, int], timestamp: int) -> None:
-        """`deleted` maps topics to the log offsets before which their records get no entries. The
-        checkpoint covers the records up to the store time `timestamp`.
+        """Skip the records of `deleted` topics before the given log offsets. The checkpoint covers
+        the records up to the store time `timestamp`.
         """
         self._commit_log = parts.commit_log
         self._files = parts.commit_log.files
@@ -105,7 +105,7 @@ class Replay:
             self._publish()
 
     def _publish(self) -> None:
-        """Publish the dispatched entries; keys remain queued if the disk is full."""
+        """Publish the dispatched entries; if the disk is full, their keys remain queued."""
         self._published_count = self.dispatcher.record_count
         self.dispatcher.publish()
         keyed, self.dispatcher.keyed = self.dispatcher.keyed, []

@@ -3,10 +3,10 @@
 
 The scanner has compared their sizes, physical offsets and body CRCs. The rest of a record can be
 wrong nevertheless: its properties are checked for their syntax, and its queue offset must be the
-next one of its queue. A damaged record keeps its place in the queue, but readers do not get it.
+next one of its queue. A damaged record keeps its queue offset, but readers do not get it.
 
-Only a recovery that starts at the progress, or that of a store without any checkpoint, uses this
-module: the queues are then complete up to the first record, so every deviation has one of the
+This module is used only by a recovery that starts at the progress, or that of a store without any
+checkpoint. The queues are then complete up to the first record, so every deviation has one of the
 reasons that `TailCheck.dispatch` lists.
 """
 
@@ -32,7 +32,7 @@ _Name: TypeAlias = tuple[str, int]
 
 
 def is_sound(properties: bytes) -> bool:
-    """Return whether a property text is UTF-8, and each pair has a name.
+    """Return whether a property text is valid UTF-8, and each pair in it has a name.
 
     Brokers store no other texts, whatever clients send; values may contain NUL.
     """
@@ -58,7 +58,7 @@ class TailCheck:
         begins_at_zero: bool,
         deleted: Mapping[str, int],
     ) -> None:
-        """The checks begin at offset `start` of the log.
+        """Begin to check at offset `start` of the log.
 
         `begins_at_zero` means that the log still has the first message of every queue. The records
         of `deleted` topics before the given offsets are in no queue.
@@ -96,13 +96,14 @@ class TailCheck:
         return 0 if queue is None else queue.next_offset
 
     def dispatch(self, scan: Scan) -> None:
-        """Dispatch one record, or hold it until the next one of its queue explains its offset.
+        """Dispatch one record. If its queue offset is not the next one of its queue, hold it until
+        the next record of its queue shows what is wrong:
 
-        | queue offset of the held record | of the next record | the held record |
-        |---|---|---|
-        | any | the one after the missing offset | has a damaged queue offset |
-        | any | the missing offset | has a damaged topic, queue id or queue offset |
-        | any | the one after its own | is right: the queue began again, or records are missing |
+         queue offset of the next record | conclusion about the held record |
+        ---|---|
+         the missing offset plus one | its queue offset is damaged |
+         the missing offset | its topic, queue id or queue offset is damaged |
+         another | it is right: the queue began again, or records are missing |
         """
         if is_deletion(scan):
             self._held = {name: held for name, held in self._held.items() if name[0] != scan.topic}
@@ -154,7 +155,7 @@ class TailCheck:
         self._held.clear()
 
     def _is_repeated(self, scan: Scan) -> bool:
-        """Return whether a record claims the place of the last one of its queue."""
+        """Return whether a record has the queue offset of the last one of its queue."""
         return scan.queue_offset == self._next((scan.topic, scan.queue_id)) - 1
 
     def _accept(self, scan: Scan) -> None:
@@ -167,7 +168,7 @@ class TailCheck:
     def _misplace(self, scan: Scan) -> None:
         """Leave a record out of the queue that it names.
 
-        If it claims the place of the record before it, either of the two may be misplaced.
+        If the record before it has the same queue offset, either of the two may be misplaced.
         """
         self._note(scan)
         self._misplaced_count += 1

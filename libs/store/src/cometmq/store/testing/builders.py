@@ -129,7 +129,9 @@ class StoreRig:
         )
 
     def put(self, message: NewMessage) -> PutResult:
-        """Store one message and return its result, which may still be pending until a sync."""
+        """Store one message and return its result; with SYNC_FLUSH, it is complete only after a
+        sync.
+        """
         results: list[PutResult] = []
         self.store.writer.put(message, results.append)
         self.store.writer.commit()

@@ -109,7 +109,7 @@ class MemoryDisk:
         self.sync_count = 0
         self.writebacks: list[tuple[str, int, int]] = []
         self.lost_writebacks: dict[str, tuple[int, bool]] = {}
-        """How often a writeback of each file has failed, and whether a sync has reported that."""
+        """For each file, how often a writeback has failed, and whether a sync has reported that."""
         self.used_percent = 10
         self.fault: Fault | None = None
         self._locks: set[str] = set()
@@ -136,7 +136,9 @@ class MemoryDisk:
             data[:] = durable[: len(data)].ljust(len(data), b"\0")
 
     def lose_writeback(self, path: str) -> None:
-        """Let a writeback fail as on Linux: each file object that is open now reports it once."""
+        """Let a writeback fail as on Linux: the next sync through each file object that is open now
+        fails.
+        """
         count, _ = self.lost_writebacks.get(path, (0, True))
         self.lost_writebacks[path] = count + 1, False
 

@@ -3,10 +3,10 @@
 
 The owner of the store requests the block that `next_block` returns from the other copy, and passes
 its bytes to `offer`. They are written only if they fit the block's checksum, so a wrong answer
-changes nothing. The damage stays recorded until the bytes are synced; a kill in between leaves a
-block that is still damaged, or one that the next start finds intact.
+changes nothing. The range stays recorded as damaged until the bytes are synced. After a kill, the
+next start finds the block damaged or intact.
 
-Damage that recovery found without checksums is left alone, because no checksum could prove the
+Damage that recovery found without checksums is not repaired, because no checksum could verify the
 bytes of another copy.
 """
 
@@ -33,7 +33,7 @@ Done: TypeAlias = Callable[[bool], None]
 
 
 class Offer(NamedTuple):
-    """Bytes of another copy, and where they came from."""
+    """Bytes of another copy of the log, and the copy they came from."""
 
     block: DamagedRange
     data: bytes
@@ -55,8 +55,8 @@ class BlockRepairs:
         return self._scrubber.found_count
 
     def next_block(self, after: int, end: int) -> DamagedRange | None:
-        """Return the first damaged block at or after `after`, cut to its part before `end` that has
-        a checksum and that readers may see; None if there is none.
+        """Return the first damaged block at or after `after`, without the part that has no
+        checksum, is at or after `end`, or is not visible to readers; None if there is none.
         """
         commit_log, state = self._parts.commit_log, self._scrubber.state
         files = commit_log.files
@@ -78,7 +78,9 @@ class BlockRepairs:
         return None
 
     def offer(self, offer: Offer) -> bool:
-        """Replace a block at the next opportunity; return False if another one is waiting."""
+        """Accept bytes for a block, which a job replaces later; return False if another offer is
+        waiting.
+        """
         if self._scrubber.offer is not None:
             return False
         self._scrubber.offer = offer
@@ -126,7 +128,7 @@ class BlockRepairJob:
             self._parts.log.warning("scrub.unsaved", error=str(error))
 
     def done(self, error: Exception | None) -> None:
-        """Let readers have the block; after an error, it stays damaged."""
+        """Make the block readable again; after an error, it stays damaged."""
         is_stale = self._generation != self._parts.checksums.generation
         block = None if error is not None or is_stale else self._block
         self._scrubber.note_offered(block, self._counted, self._left)

@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pace of a follower that catches up with its master."""
+"""Decides how often a follower that catches up with its master saves checkpoints, and when it
+pauses.
+"""
 
 from typing import Final
 
 FAR_BEHIND_BYTES: Final = 16 << 20
-"""A follower that is further than this behind its master is catching up. A copy that is in sync is
-never as far behind.
+"""A follower whose log is this much shorter than its master's is catching up. A copy that is in
+sync is never as far behind.
 """
 
 UNSAVED_BYTES_MAX: Final = 64 << 20
 """If the log of a follower that is catching up has grown by more than this since the last
-checkpoint, the next one does not wait.
+checkpoint, the next checkpoint begins at once.
 """
 
 UNSAVED_COUNT_MAX: Final = 100_000
 """A follower that is catching up pauses while more replicated records than this are waiting for a
-checkpoint; above half this number, the next checkpoint does not wait. A follower dispatches 500,000
-records a second. Their entries take 40 bytes each, and twice that while a checkpoint writes them:
-8 MB in all.
+checkpoint; above half this number, the next checkpoint begins at once.
+
+A follower dispatches 500,000 records a second. Their entries take 40 bytes each, and twice that
+while a checkpoint writes them: 8 MB in all.
 """
 
 
@@ -29,7 +32,7 @@ class CatchUp:
     def __init__(self) -> None:
         self.is_active = False
         self.is_pressed = False
-        """Whether the next checkpoint does not wait."""
+        """Whether the next checkpoint begins at once."""
         self.unsaved_count = 0
         """The number of replicated records that no checkpoint has saved."""
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints, which keep the queues and the index on disk from falling far behind the log.
+"""Checkpoints and spills: they write the entries of queues and index from memory to the files.
 
-A checkpoint writes the entries that queues and index hold only in memory, syncs them, and then
-records the offset up to which everything is on the disk. Recovery starts there.
+A checkpoint writes the entries, syncs them, and then records the offset up to which everything is
+on the disk, where recovery starts. A spill writes entries without a sync, to free memory.
 
-If thousands of queues have changed, several jobs write them, so that the event loop is not held
-while it copies their entries: spills, and the checkpoint after the last one. It records the offset
-at which it was begun. The later entries that these jobs write, too, do no harm: recovery does not
-trust entries beyond a checkpoint.
+If thousands of queues have changed, a checkpoint is divided into several jobs, so that the event
+loop is not held while it copies their entries: all but the last are spills. The checkpoint records
+the offset at which its first job began. The jobs also write later entries, which recovery ignores.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,7 +30,7 @@ PAUSE_FACTOR: Final = 4
 checkpoints for at most one fifth of the time."""
 
 SPILL_BYTES: Final = 8 << 20
-"""Number of log bytes whose entries may be in memory before a spill is due. A spill waits until
+"""A spill is due when the log has grown by more than this since the last one. It waits until
 checkpoints, deletions and other jobs have ended. Checkpoints of a busy broker are seconds apart on
 a slow disk; 400,000 records a second have 16 MB of entries.
 """
@@ -42,13 +41,13 @@ writing hundreds.
 """
 
 SPILL_INDEX_BYTES: Final = 4 << 20
-"""Above this size of the index entries in memory, a spill is due: the entries of messages with
+"""A spill is also due above this size of the index entries in memory: the entries of messages with
 thousands of keys are ten times as large as the messages.
 """
 
 STOP_QUEUES_MAX: Final = 1_000
-"""With more queues without a file, or more deleted topics, a stop leaves their files to the next
-start, as after a kill.
+"""If more queues than this have no file, or more paths wait for their deletion, a stop syncs only
+the log. The next start then recovers the queues, as after a kill.
 """
 
 VERIFY_BYTES_MAX: Final = 64 << 20
@@ -59,7 +58,7 @@ _max_offset: Final = attrgetter("max_offset")
 
 
 class _Draft(NamedTuple):
-    """A checkpoint that was begun; the position in the index follows when it is completed."""
+    """A checkpoint that was begun; its position in the index is added when it is completed."""
 
     round: Round
     progress: Progress
@@ -116,7 +115,7 @@ class Checkpointer:
         self.dispatched_offset = offset
 
     def forget(self, queue: ConsumeQueue) -> None:
-        """Drop a deleted queue, so that the next checkpoint no longer counts it."""
+        """Drop a deleted queue; the next checkpoint no longer counts it."""
         self.unsaved.forget(queue)
         self.offset = -1  # makes a checkpoint due even if no message was stored
 
@@ -142,7 +141,9 @@ class Checkpointer:
 
     @property
     def is_begun(self) -> bool:
-        """Whether jobs have written a part of a checkpoint, which further jobs complete."""
+        """Whether some jobs of a checkpoint have run, and further ones are needed to complete
+        it.
+        """
         return self._draft is not None
 
     def plan(
@@ -151,8 +152,9 @@ class Checkpointer:
         on_done: Callable[[CheckpointJob, Exception | None], None],
         on_spilled: Callable[[SpillJob, Exception | None], None],
     ) -> CheckpointJob | SpillJob:
-        """Return the next job of the checkpoint that was begun, or of a new one. Call this when the
-        index has all keys.
+        """Return the next job of the checkpoint that was begun, or of a new one.
+
+        Call this only when no keys are queued for the index.
         """
         draft = self._begun(now_ms) if self._draft is None else self._draft
         writes = draft.round.writes()
@@ -206,7 +208,7 @@ class Checkpointer:
         )
 
     def abandon(self) -> None:
-        """Forget the checkpoint that was begun, because it could not be written or its plan is
+        """Drop the checkpoint that was begun, because it could not be written or its plan is
         outdated.
         """
         self._draft = None
@@ -221,8 +223,8 @@ class Checkpointer:
         return is_log_ahead or self._index.unwritten_bytes > SPILL_INDEX_BYTES
 
     def plan_spill(self, on_done: Callable[[SpillJob, Exception | None], None]) -> SpillJob:
-        """Plan to write the entries of the next queues that had any in memory when the spill began,
-        to their files.
+        """Return the next job of a spill: it writes the entries of some of the queues that had
+        entries in memory when the spill began.
         """
         if self._spilling is None or self._spilling.is_done:
             self._spilling, self._spill_offset = Round(self.unsaved), self.dispatched_offset

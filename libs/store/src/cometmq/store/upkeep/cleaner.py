@@ -2,9 +2,9 @@
 """Retention: measure the disk, delete old files, and trim queues and index.
 
 Three jobs run one after the other: look (disk usage and file ages), trim (each queue's new
-minimum), remove. After the first, the loop decides which files of the log to delete. After the
-second, it forgets them and moves the minimums in the same turn: no new reader can open such a file,
-and consumers learn that its messages have expired. Readers that have a file open may finish.
+minimum), remove. After `look`, the loop decides which log files to delete. After `trim`, it drops
+these files and raises the minimums in the same turn: no new reader can open such a file, and
+consumers learn that its messages have expired. Readers that have a file open may finish.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ ROUNDS_ASKED_FOR: Final = 20  # rounds that a delete request remains active, as 
 
 
 class _Plan(NamedTuple):
-    """The files of the log that are about to be forgotten."""
+    """The log files that will be deleted."""
 
     file_count: int
     expired_count: int
     first: int
-    """The first offset of the log after that."""
+    """The first offset of the log after the deletion."""
     now_ms: int
 
 
@@ -62,7 +62,9 @@ class Cleaner:
         self._last_ms = -self._parts.settings.clean_resource_interval
 
     def ask_trim(self) -> None:
-        """Request that queues and index drop their entries before the start of the log."""
+        """Make the next round drop the entries of queues and index that point before the start of
+        the log.
+        """
         self._must_trim = True
 
     @property

@@ -31,10 +31,10 @@ SKIPPED_BYTES: Final = 1 << 20
 
 BLOCK_BYTES: Final = 200 * ENTRY.size
 BLOCKS_MAX: Final = 1_000
-"""Blocks of entries that a step keeps in memory, one for each queue."""
+"""Maximum number of blocks of entries that a step keeps in memory, one for each queue."""
 
 SUSPECTS_MAX: Final = 1_000
-"""Suspects of one step; more than that are found in the next round."""
+"""Maximum number of suspects that a step returns; the next round finds the others."""
 
 _EXTENDED_TAG_END: Final = -(1 << 31)
 """Smaller tag codes are addresses of extended entries, which no filter skips."""
@@ -45,7 +45,8 @@ Suspects: TypeAlias = dict[ConsumeQueue, list[int]]
 def fits_tags(queue: ConsumeQueue, code: int, properties: bytes) -> bool:
     """Return whether an entry's tag code belongs to a record with these properties.
 
-    A delayed message has the time of its delivery there, which depends on earlier settings.
+    Always true in the queues of delay levels: their entries hold delivery times, which depend on
+    earlier settings.
     """
     if queue.delay_ms is not None or code < _EXTENDED_TAG_END:
         return True
@@ -64,9 +65,10 @@ class EntryWalk:
         self, files: FileSequence, queues: QueueTable, begin: int, end: int, count_max: int
     ) -> Suspects:
         """Compare up to `count_max` entries of records before `end`; return those that differ.
+        Blocks.
 
-        `begin` is where the scrubber reads now: at the first byte of the log, a walk that has
-        ended begins again. Blocks.
+        `begin` is the position of the scrubber: when it is at the first byte of the log, a walk
+        that has ended begins again.
         """
         if self._offset < 0 or (self._has_ended and begin <= files.first):
             self._offset, self._is_record = begin, False
@@ -116,8 +118,8 @@ class EntryWalk:
 class _Entries:
     """Reads queue entries from files that the loop may delete at the same time.
 
-    They are read in blocks: after every read, the thread waits for the interpreter, and so does the
-    loop after its next system call.
+    Entries are read in blocks, because after each read the thread has to wait for the interpreter
+    lock, and then the loop for the thread.
     """
 
     def __init__(self) -> None:

@@ -3,9 +3,9 @@
 
 Readers leave out a message whose entry does not fit its record, and report the entries that they
 have read. A job then compares these entries with the log, searches for the missing records between
-the neighbours, and writes their entries again. It does not sync them: an entry that a power loss
-damages again is found again, and a sync here would take the report of a failed writeback from the
-next checkpoint (upkeep/flush.py).
+the neighbours, and writes their entries again. It does not sync them, because the sync would
+consume the kernel's report of a failed writeback, which the next checkpoint needs (`flush.py`). An
+entry that a power loss damages again is repaired again.
 """
 
 from typing import Final, NamedTuple
@@ -28,7 +28,9 @@ SEARCHED_BYTES_MAX: Final = 16 << 20
 """The part of the log that is searched for one message; the search takes 20 ms."""
 
 SPAN_COUNT_MAX: Final = 4_096
-"""The entries of a queue that one repair examines for the scrubber; the next round finds others."""
+"""Maximum number of entries of a queue that one repair examines for the scrubber; the next round
+finds the others.
+"""
 
 RECORD_BYTES_MAX: Final = 16 << 20
 
@@ -61,7 +63,7 @@ class EntryRepair:
         return _RepairJob(self, queue, self._parts.commit_log.view(), range(first, stop))
 
     def suspect(self, found: Suspects) -> None:
-        """Examine entries that the scrubber has found, beside those that readers report."""
+        """Also examine entries that the scrubber has found."""
         for queue, offsets in found.items():
             known = self._pulls.suspects.get(queue)
             ends = [offsets[0], offsets[-1] + 1] + ([known.start, known.stop] if known else [])

@@ -2,26 +2,28 @@
 """Flush policy: decides when the log is synced, and which puts a sync completes.
 
 The sync itself is a job. Group commit: one sync covers every put that was written before the sync
-began. While it runs, the next one is planned again with each commit, so that it can begin as soon
-as the running one has ended. A failed sync is fatal for the store: the kernel may have dropped the
-dirty pages, so a later successful sync would prove nothing. A file that could not be opened,
-because too many are open, was not synced at all: that sync is repeated.
+began. While it runs, the next sync is planned again with each commit, so that it can begin as soon
+as the running one has ended.
 
-The kernel reports a failed writeback once to each description of the file that was open then, or to
-the first that is opened later. Two threads that sync one description would share that report, and
-the one that does not get it would vouch for lost pages. The rule: code that reports bytes as
+A failed sync is fatal for the store: the kernel may have dropped the dirty pages, so a later
+successful sync would prove nothing. A file that could not be opened, because too many are open, was
+not synced at all; that sync is repeated.
+
+The kernel reports a failed writeback once to each open file description of the file, or to the
+first that is opened later. If two threads synced one description, only one of them would get the
+report, and the other would treat lost pages as durable. Hence the rule: code that reports bytes as
 durable syncs them through a description that only this code syncs, and that was open before the
 first sync of the bytes.
 
 - Log files and notes of deletions have two syncers, the flusher (a worker, or the native thread)
-  and the checkpoint. `plan` opens both descriptions together; they stay open, whatever the limit of
+  and the checkpoint. `plan` opens a description for each; both stay open, whatever the limit of
   open files, until a sync covers the end of the file.
 - Probes and truncations sync these files through the description that writes use. If such a sync
-  fails, the store fails, as does the next sync of both others.
+  fails, the store fails, as does the next sync of the flusher and of the checkpoint.
 - A block of the log that is repaired is synced through a file object of its own.
-- The files of queues, index and progress are synced by checkpoints only, and a checkpoint whose
-  sync fails fails the store. Checksums and repaired entries are derived: lost ones are unknown or
-  are found again.
+- The files of queues, index and progress are synced by checkpoints only; if such a sync fails, the
+  store fails. Checksums and repaired entries need no such care: if they are lost, they are computed
+  or found again.
 - The entries of a folder are written through the file system's journal, whose errors are permanent.
 
 Between syncs, writeback of the log is started early. While a sync writes many pages, a file system
@@ -77,7 +79,7 @@ class FlushJob:
         `deletions` is the version of the notes of deleted topics that the job brings to the disk.
         """
         self.refused: DiskError | None = None
-        """Why a file could not be opened; the job fails then."""
+        """Why a file could not be opened; if set, `run` fails with this error."""
         self._disk = disk
         self._files = files
         self._folder = folder
@@ -151,7 +153,7 @@ class Flusher:
         self._commit_log = parts.commit_log
         self._pending = pending
         self._apart: dict[DiskFile, tuple[DiskFile, DiskFile]] = {}
-        """The descriptions of the flusher and of the checkpoint for each file to sync."""
+        """For each file to sync, the file objects of the flusher and of the checkpoint."""
         self._wanted: Sequence[DiskFile] = ()  # the keys of `_apart`, unless a file is missing
         self._outstanding: deque[FlushJob] = deque()  # the running sync and the next one
         self._last_flush_ms = 0
@@ -174,8 +176,8 @@ class Flusher:
 
     @property
     def has_pages(self) -> bool:
-        """Whether the unsynced bytes fill the number of pages for which a sync does not wait for
-        the thorough interval.
+        """Whether the unsynced bytes fill so many pages that a sync is due before the thorough
+        interval.
         """
         pages = self._parts.settings.flush_commit_log_least_pages
         return self._commit_log.end - self.flushed_offset >= max(1, pages * PAGE_BYTES)
@@ -183,8 +185,8 @@ class Flusher:
     def job(self, now_ms: int | None = None, *, is_forced: bool = False) -> FlushJob | None:
         """Return the sync that is due, or None; run it on a worker, then call `done`.
 
-        While one runs, return the next one, which replaces any job returned since, if puts wait for
-        messages that no job covers.
+        While a sync runs and puts wait for messages that no job covers, return the next sync. It
+        replaces a next sync that was returned before.
         """
         if now_ms is None:
             now_ms = self._parts.monotonic_ms()
@@ -321,7 +323,9 @@ class Flusher:
         self._pending.advance(Condition.FLUSHED, job.offset)
 
     def _note_refused(self, error: DiskError) -> None:
-        """Repeat the sync later; the puts keep waiting, and are answered at their timeout."""
+        """Note that the sync must be repeated; the puts keep waiting, and are answered at their
+        timeout.
+        """
         if self._refused_ms is None:
             self._parts.log.warning(
                 "sync.postponed",

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Background duties of a store: checkpoints, new and expired files, recovery from disk errors.
+"""Schedules the background work of a store: checkpoints, new and expired files, recovery from disk
+errors.
 
-Each duty supplies a job when it is due. `jobs` checks the duties in order of urgency; only one job
+Each kind of work returns a job when it is due. `jobs` asks them in order of urgency; only one job
 runs at a time.
 """
 
@@ -26,7 +27,7 @@ RETRY_INTERVAL_MS: Final = 1_000
 
 
 class Housekeeping:
-    """Schedules the background duties of one store."""
+    """Schedules the jobs of one store."""
 
     def __init__(self, parts: Parts, *, flusher: Flusher, checkpointer: Checkpointer) -> None:
         self._parts = parts

@@ -20,9 +20,10 @@ from cometmq.store.upkeep.sealer import SealStep
 
 PROBE_BYTES: Final = 64 * 1024
 NEW_FOLDERS_MAX: Final = 64
-"""With more new files than this, one sync of the whole file system replaces two syncs for each.
+"""If there are more new files than this, one sync of the whole file system replaces two syncs for
+each.
 
-A new file needs two commits of the file system's journal. 12,000 of them took 42 s on a busy disk.
+A new file needs two commits of the file system's journal; 12,000 of them took 42 s on a busy disk.
 """
 
 
@@ -83,8 +84,8 @@ class Written(NamedTuple):
 
 
 class Spilled(NamedTuple):
-    """The writes of spills since the last checkpoint: the offset of the first entry of each queue,
-    and the folders that have a new file.
+    """What spills have written since the last checkpoint: for each queue, the offset of the first
+    such entry, and the folders that have a new file.
     """
 
     queues: dict[ConsumeQueue, int]
@@ -156,9 +157,10 @@ class CheckpointJob:
     ) -> None:
         """Take copies of the data that is missing from the files.
 
-        The job also syncs what was `spilled`. `deletion_count` is the number of notes of deleted
-        topics that the job makes outdated; `floors` have changed since the last job.
-        `dispatched_count` is the number of replicated records that it saves.
+        - `spilled` was written before, and is synced by this job
+        - `deletion_count` is the number of notes of deleted topics that this job makes outdated
+        - `floors` have changed since the last job
+        - `dispatched_count` is the number of replicated records that this job saves
         """
         self._disk = disk
         self._files = files
@@ -192,7 +194,8 @@ class CheckpointJob:
 
 
 def probe(files: FileSequence, segments: Sequence[tuple[int, int]]) -> None:
-    """Test whether the log is writable: overwrite the ranges of a failed write with zeros; sync.
+    """Test whether the log is writable: overwrite the ranges of a failed write with zeros, and
+    sync.
 
     A segment is the offset and the length of a range.
     """
@@ -209,7 +212,8 @@ def probe(files: FileSequence, segments: Sequence[tuple[int, int]]) -> None:
 def remove(disk: Disk, paths: Iterable[str], checksums: Sequence[str], folder: str) -> None:
     """Delete files and folders one after the other.
 
-    Even if the host crashes, the files of checksums, all in `folder`, are gone before the others.
+    The files of `checksums`, all in `folder`, are deleted durably before the others, so a crash of
+    the host cannot leave them without their log files.
     """
     for path in checksums:
         disk.remove(path)

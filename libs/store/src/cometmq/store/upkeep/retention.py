@@ -34,15 +34,17 @@ class Decision(NamedTuple):
     is_full: bool
     is_above_clean_ratio: bool
     expired_count: int
-    """The number of expired files among those to delete; the others are deleted to free space."""
+    """The number of files to delete that have expired; the others are deleted to free space."""
 
 
 class FileAges:
-    """Keeps a jump of the wall clock from expiring files, or from keeping them for ever.
+    """Computes the ages of files so that a jump of the wall clock neither expires them all nor
+    keeps them for ever.
 
     After a jump forward, ages are computed as if the clock had not jumped, until `fileReservedTime`
     has passed since the jump: by then, all files from before the jump have expired by any clock. A
-    file from the future, written before the clock was set back, is as old as its discovery.
+    file with a time in the future, written before the clock was set back, gets the age since it was
+    first seen.
     """
 
     def __init__(self) -> None:
@@ -53,7 +55,7 @@ class FileAges:
         self._discovered_ms: dict[int, int] = {}
 
     def note(self, now_ms: int, monotonic_ms: int) -> None:
-        """Note both clocks."""
+        """Record both clocks, to notice a jump of the wall clock."""
         offset_ms, before_ms = now_ms - monotonic_ms, self._offset_ms
         self._offset_ms, self._monotonic_ms = offset_ms, monotonic_ms
         if before_ms is not None and abs(offset_ms - before_ms) > JUMP_MS:
@@ -69,8 +71,8 @@ class FileAges:
         return now_ms - self._lag_ms
 
     def known(self, end_timestamps: list[int], now_ms: int) -> list[int]:
-        """Return the end times of files; replace those in the future by the time of their
-        discovery.
+        """Return the end times of files; a time in the future is replaced by the time when it was
+        first seen.
         """
         self._discovered_ms = {
             timestamp: self._discovered_ms.get(timestamp, now_ms)

@@ -21,8 +21,8 @@ class ScrubState(msgspec.Struct, frozen=True, rename="camel"):
     round_began_ms: int = 0
     damage: tuple[DamagedRange, ...] = ()
     records: tuple[DamagedRange, ...] = ()
-    """The part of the damage that was found without checksums; checksums computed later match it,
-    and so cannot detect it again.
+    """The part of the damage that was found without checksums. Checksums that are computed later
+    match the damaged bytes, so they cannot detect it again.
     """
 
 

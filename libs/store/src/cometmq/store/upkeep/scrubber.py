@@ -3,7 +3,7 @@
 
 A round reads the log from its first byte up to the offset that checksums had reached when the round
 began. The rate is the size of the log divided by `logScrubHours`, within bounds, and the position
-survives a restart. Missing checksums are computed. Beside it, entries of queues are compared with
+survives a restart. Missing checksums are computed. Each step also compares some queue entries with
 the log (`entry_check.py`).
 
 Readers get no record that shares a byte with a damaged block. The affected messages are identified
@@ -223,7 +223,7 @@ class Scrubber:
         return first
 
     def note_scrubbed(self, begin: int, end: int, found: Findings) -> None:
-        """Adopt a job's findings."""
+        """Record the findings of the job that compared this range, and move the position on."""
         self._is_running = False
         self.scrubbed_bytes += end - begin
         self._state = msgspec.structs.replace(self._state, offset=end)
@@ -231,7 +231,7 @@ class Scrubber:
             self._take(found)
 
     def note_reported(self, found: Findings, intact: tuple[DamagedRange, ...]) -> None:
-        """Adopt the damage that readers have found, except blocks that were repaired since."""
+        """Record the damage that readers have found, except blocks that were repaired since."""
         self._is_running = False
         if self._parts.commit_log.verified is not None:
             self._parts.commit_log.verified.settle(intact)
@@ -244,7 +244,9 @@ class Scrubber:
     def note_offered(
         self, repaired: DamagedRange | None, counted: list[DamagedRange], left: Findings
     ) -> None:
-        """Adopt a repair, if the block is intact now; `left` is what remains of `counted`."""
+        """Record a repair, if the block is intact now; `left` is what remains of the ranges in
+        `counted`.
+        """
         self._is_running = False
         if repaired is None:
             return
@@ -275,7 +277,7 @@ class Scrubber:
     def _take(self, found: Findings) -> None:
         """Report damage, and withhold the damaged records from readers.
 
-        A read on a thread may find again what has been reported since the read began.
+        A thread that began to read before a report may find the same damage again.
         """
         for damage, messages in found:
             if covers(self._state.damage, damage):

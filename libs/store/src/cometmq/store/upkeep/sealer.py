@@ -13,7 +13,7 @@ from cometmq.store.log.checksums import spans
 from cometmq.store.parts import Parts
 
 LAG_BYTES_MAX: Final = 64 << 20
-"""Maximum part of a log that the first checkpoint covers after an unclean stop."""
+"""After an unclean stop, the first checkpoint computes checksums for at most this many bytes."""
 
 
 class Sealer:

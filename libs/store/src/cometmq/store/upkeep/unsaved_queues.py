@@ -22,7 +22,9 @@ NEW_QUEUES_MAX: Final = 500
 
 
 class UnsavedQueues:
-    """Tracks which entries are only in memory, and which a spill has written without a sync."""
+    """Tracks the queues that have entries only in memory, and the entries that a spill has written
+    without a sync.
+    """
 
     __slots__ = ("_spilled", "_spilled_folders", "queues")
 
@@ -49,7 +51,7 @@ class UnsavedQueues:
         return sum(not queue.files.files for queue in self.queues)
 
     def writes(self, queues: Iterable[ConsumeQueue] | None = None) -> list[QueueWrite]:
-        """Copy the entries, of some queues or of all, that exist only in memory."""
+        """Copy the entries that exist only in memory: those of `queues`, or of all queues."""
         return [
             QueueWrite(queue, *unwritten)
             for queue in (self.queues if queues is None else queues)
@@ -98,10 +100,10 @@ class Round:
         return not self._left
 
     def writes(self) -> list[QueueWrite]:
-        """Copy the entries of the next portion, at most NEW_QUEUES_MAX of whose queues have no file
-        yet.
+        """Copy the entries of the next portion of queues, at most NEW_QUEUES_MAX of which have no
+        file yet.
 
-        This includes the entries that came after the round began, and leaves out deleted queues.
+        The copies include entries that came after the round began; deleted queues are left out.
         """
         unsaved, left = self._unsaved, self._left
         portion: list[ConsumeQueue] = []

@@ -2,9 +2,12 @@
 """Place messages and encode them: one batch per commit, which the store writes at once.
 
 `put` only stages a message. `take` admits or refuses each message, assigns its physical and queue
-offset, encodes its record there, and rolls over to the next file. A run (`runs.py`) is placed and
-encoded in one step by its source. The store writes the batch and then either publishes it or
-reverts it with `Batch.undo`, so messages that the disk refused never become visible.
+offset, encodes its record there, and rolls over to the next file. The store writes the batch and
+then either publishes it or reverts it with `Batch.undo`, so messages that the disk refused never
+become visible.
+
+A *unit* is a number of messages that are stored contiguously in one file, or not at all: those of a
+batch request. A *run* (`runs.py`) is placed and encoded in one step by a source outside the store.
 
 Hot path: `_place` runs once per commit, its loop once per message (budget 1.5 us with the record,
 bench/micro/bench_append.py).
@@ -39,7 +42,9 @@ store time.
 """
 
 UNIT_STEP_WEIGHT: Final = 2_000
-"""Weight of the messages of a unit that are checked, encoded or placed in one step: 2 to 5 ms."""
+"""Total weight (`weight_of`) of the messages of a unit that are checked, encoded or placed in one
+step of 2 to 5 ms.
+"""
 
 KEY_BYTES: Final = 256
 """Placing and indexing a key takes at least as long as writing this number of bytes."""
@@ -51,7 +56,9 @@ _NEW: Final = NewMessage  # not StoredAgain, whose body an earlier limit has adm
 
 _Put: TypeAlias = tuple[NewMessage | tuple[NewMessage, ...] | Run, PutDone]
 _Place: TypeAlias = tuple[int, int, list[bytes], list[KeyedRecord]]
-"""The offset of the next record, the end of its file, and the lists for the record and its keys."""
+"""Where the next record is placed: its offset, the end of its file, and the lists to which the
+record and its keys are appended.
+"""
 
 
 class Batch:
@@ -101,7 +108,7 @@ class Appender:
         table: QueueTable,
         clock_ms: Callable[[], int],
     ) -> None:
-        """Start with nothing staged; while `refusal` is set, it is the answer to every put."""
+        """Start with nothing staged. While `refusal` is set, every put is answered with it."""
         self._commit_log = log
         self._table = table
         self._queues = table.queues
@@ -292,7 +299,7 @@ class Appender:
         batch.end, batch.message_count = end, batch.message_count + len(results)
 
     def _open(self, batch: Batch) -> _Place:
-        """Return the position of the next record."""
+        """Return where the next record is placed."""
         keys = batch.keys[-1] if batch.keys else None
         if not isinstance(keys, KeyedRows):
             keys = KeyedRows()
@@ -427,7 +434,7 @@ class Appender:
         return self._table.create(message.topic, message.queue_id)
 
     def _roll_for(self, batch: Batch, size: int) -> _Place:
-        """Continue in the next file; return the position of the next record.
+        """Continue in the next file; return where the next record is placed.
 
         If the size exceeds a file's capacity, raise ValueError and change nothing.
         """
@@ -453,7 +460,7 @@ def _sources_of(pending: list[_Put]) -> list[RunSource]:
 
 
 def _parts(messages: tuple[NewMessage, ...]) -> Iterator[tuple[NewMessage, ...]]:
-    """Yield the messages of each step."""
+    """Divide the messages of a unit into those of each step."""
     start = weight = 0
     for end, message in enumerate(messages, 1):
         weight += weight_of(message)

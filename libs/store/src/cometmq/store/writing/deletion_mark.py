@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mark of a deleted topic: a record that tells every copy of the log where the topic ended.
 
-All records of the topic before the mark belong to the deleted topic, so dispatch drops its queues
-there: on followers, in a recovery, and whenever queues are rebuilt. The copies need not agree on
-when they learn of the deletion.
+All records of the topic before the mark belong to the deleted topic, so dispatch drops the topic's
+queues at the mark: on followers, in a recovery, and whenever queues are rebuilt. Copies may reach
+the mark at different times.
 
 Compatibility: the mark is a rolled-back message of the topic, which RocketMQ neither queues nor
 indexes. Its queue id is -1; a put with that id is refused, so no client can store a mark. Its
@@ -22,7 +22,7 @@ NO_HOST: Final = bytes(8)
 
 
 class Mark(NewMessage, gc=False):
-    """A mark that is about to be stored, here or in `trim_mark.py`."""
+    """A mark that is about to be stored; also for trims (`trim_mark.py`)."""
 
 
 def deletion_mark(topic: str, now_ms: int) -> Mark:

@@ -46,8 +46,8 @@ def tag_and_keys(properties: bytes) -> tuple[int, tuple[str, ...]]:
 
 
 def queue_code(queue: ConsumeQueue, scan: Scan, tag: int) -> int:
-    """Return the code with which a record was put, which `ConsumeQueue.entry_code` expects: the tag
-    code, or the delivery time of a timed message in a delay level.
+    """Return the argument that `ConsumeQueue.entry_code` needs for a record: its tag code or, for a
+    timed message in a delay level, its delivery time.
     """
     if queue.delay_ms is None:
         return tag
@@ -68,12 +68,15 @@ class Dispatcher:
         on_deletion: Callable[[str, int], None],
         read_range: ReadRange | None = None,
     ) -> None:
-        """Set the rules for queues that lag behind the log.
+        """Choose the records to dispatch, and the rules for queues that lag behind the log.
 
-        `behind` restricts dispatch to these queues, and to records at or after the given log
-        offsets; `only` restricts it to topics. The records of `deleted` topics before the given
-        offsets get no queue entries. `on_deletion` gets the topic of a mark and the mark's end, and
-        drops the topic's queues. `read_range` reads plain records many at a time.
+        - `behind` restricts dispatch to these queues, and to records at or after the given log
+          offsets
+        - `only` restricts dispatch to these topics
+        - `deleted` maps topics to log offsets before which their records get no queue entries
+        - `on_deletion` is called with the topic and the end of each deletion mark; it drops the
+          queues
+        - `read_range` reads plain records many at a time
         """
         self._table = table
         self._is_indexing = is_indexing
@@ -174,7 +177,9 @@ class Dispatcher:
 
     @property
     def taker(self) -> Take | None:
-        """A `Take` that dispatches plain records from the log's head on, without CRC checks."""
+        """A `Take` that dispatches plain records from the log's head on, without CRC checks; None
+        without `read_range`.
+        """
         return None if self._read_range is None else self._take
 
     def _take(self, data: bytes, position: int, base: int) -> int:

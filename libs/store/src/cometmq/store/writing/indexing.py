@@ -14,7 +14,7 @@ class Indexing:
     __slots__ = ("_index", "_on_failure", "has_failed")
 
     def __init__(self, index: Index, on_failure: Callable[[Exception], None]) -> None:
-        """`on_failure` makes the store refuse further puts."""
+        """Call `on_failure` when the disk refuses keys; it makes the store refuse further puts."""
         self._index = index
         self._on_failure = on_failure
         self.has_failed = False

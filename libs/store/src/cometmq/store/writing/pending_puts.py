@@ -34,8 +34,8 @@ TIMEOUTS: Final[Mapping[Condition, PutStatus]] = {
     Condition.FLUSHED: PutStatus.FLUSH_DISK_TIMEOUT,
     Condition.REPLICATED: PutStatus.FLUSH_SLAVE_TIMEOUT,
 }
-"""Condition -> status of a put that timed out waiting for it. As in RocketMQ, the last unmet
-condition determines the status.
+"""The status of a put that timed out, by the condition for which it waited. As in RocketMQ, the
+last unmet condition determines the status.
 """
 
 
@@ -86,10 +86,9 @@ class PendingPuts:
         return bool(self._puts) and needed > beyond and needed > self._reached[condition]
 
     def flushing(self, offset: int) -> tuple[list[PutDone], bool]:
-        """Return the callbacks of the newest commit, which ends at `offset`, that only a sync
-        delays, in log order; their status is PUT_OK then.
-
-        Also return whether no other put of this commit is waiting.
+        """Return the callbacks of the puts of the newest commit, which ends at `offset`, that wait
+        only for a sync and then succeed, in log order. Also return whether no other put of this
+        commit is waiting.
         """
         dones: list[PutDone] = []
         is_all = True
@@ -106,9 +105,10 @@ class PendingPuts:
     def add(
         self, offset: int, needs: Conditions, now_ms: int, done: PutDone, result: PutResult
     ) -> None:
-        """Answer a put once the log fulfils its conditions up to `offset`, or on timeout.
+        """Register a put, to be answered once the log fulfils its conditions up to `offset`, or on
+        timeout.
 
-        A status other than PUT_OK is kept, unless the put fails.
+        If `result` has a status other than PUT_OK, the answer keeps it, unless the put fails.
         """
         for condition in needs:
             self._last_needed[condition] = offset

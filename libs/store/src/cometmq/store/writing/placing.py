@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A large unit of messages that is placed in steps; its caller can do other work in between.
+"""A large unit of messages that is placed in steps; between two steps, its caller can do other
+work.
 
-Until it is stored, nothing else is placed, because its records must be contiguous. Other puts are
-staged meanwhile.
+Until the unit is stored, nothing else is placed, because its records must be contiguous. Other puts
+are staged meanwhile.
 """
 
 from collections.abc import Generator, Iterator
@@ -11,7 +12,7 @@ from typing import Final, TypeAlias
 from cometmq.store.writing.append import Batch
 
 WRITE_BYTES: Final = 1 << 20
-"""Size from which on collected records are written in one step: 2 to 4 ms."""
+"""As soon as the collected records have this size, a step writes them, which takes 2 to 4 ms."""
 
 StoreSteps: TypeAlias = Generator[None, None, Batch | None]
 

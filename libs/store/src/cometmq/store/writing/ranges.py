@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges of the log from which a reader outside the store derives all entries and keys at once.
+"""Ranges of the log whose entries and keys a reader outside the store computes all at once.
 
 A native message path is such a reader. It reads the plain records at the beginning of a range and
 stops where no plain record begins: at the end of the data, a blank, damage, or a record that only
-Python can interpret. The store examines that position itself, so all decisions are made here.
+Python can interpret. The store examines that position itself, so all decisions are made in Python.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol, TypeAlias
 from cometmq.store.index.keys import Keys
 
 Delayed: TypeAlias = tuple[str, Sequence[int], int]
-"""The topic whose entries hold delivery times, the delays of its queues, and the delay
-of all others."""
+"""The topic of delayed messages, the delays of its queues in ms, and the delay of unknown
+queues."""
 
 QueueRun: TypeAlias = tuple[str, int, int, int, bytes]
 """Records of one queue with consecutive queue offsets: topic, queue id, first queue offset, number

@@ -30,8 +30,13 @@ PlacedRun: TypeAlias = tuple[
     Keys,
     Sequence[tuple[bool, PutDone, int]],
 ]
-"""Number of requests, number of messages, the records, the entries of each queue with their number,
-the keys, and the answers: whether they wait for the disk, their callback, and their number.
+"""A placed part of a run:
+
+- the number of requests, and of messages
+- the records
+- the entries of each queue, with their number
+- the keys
+- groups of answers: whether they wait for the disk, their callback, and their number
 """
 
 
@@ -74,8 +79,8 @@ class Run:
         self.staged_bytes = staged_bytes
 
     def is_continued_by(self, source: RunSource, first: int) -> bool:
-        """Return whether the source's requests from number `first` on continue this run, unless it
-        is long: a commit takes whole runs.
+        """Return whether requests of this source from number `first` on can be added to this run. A
+        long run is not continued, because a commit takes whole runs.
         """
         is_next = self.source is source and self.first + self.count == first
         return is_next and self.staged_bytes < RUN_BYTES

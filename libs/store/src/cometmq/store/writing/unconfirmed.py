@@ -36,7 +36,9 @@ class Unconfirmed:
         self._held.append(_Held(batch, counts))
 
     def take(self, offset: int | None) -> Iterator[Batch]:
-        """Publish the entries of the commits that end at or below an offset, and yield each."""
+        """Yield the commits that end at or below an offset, after publishing the entries of
+        each.
+        """
         held = self._held
         while held and (offset is None or held[0].batch.end <= offset):
             batch, counts = held.popleft()
