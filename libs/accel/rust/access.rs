@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Signatures and rights of plain requests, by the rules of `cometmq.broker.acl.check`.
 //!
-//! This code finds out whether a request is plainly allowed: signed by a known account that has
-//! the rights. It refuses nothing: any other request is left to Python, which is the reference.
+//! A request is plainly allowed if a known account that has the rights has signed it. Any other
+//! request is left to Python, which is the reference, so this code refuses nothing.
 
 use std::collections::HashMap;
 
@@ -56,7 +56,7 @@ pub struct Signed<'a, const N: usize> {
 }
 
 impl<const N: usize> Signed<'_, N> {
-    /// Sets the message that the client has signed.
+    /// Sets `message` to the content that the client should have signed.
     fn write(&self, message: &mut Message) {
         let Proof { access_key, security_token, .. } = self.proof;
         let first = [access_key.unwrap_or_default(), security_token.unwrap_or_default()];
@@ -67,7 +67,7 @@ impl<const N: usize> Signed<'_, N> {
 /// The keys and rights of one account.
 pub struct Account {
     key: Key,
-    /// Whether it is an administrator whom no explicit right binds.
+    /// Whether the account is an administrator without explicit rights, who may do everything.
     has_all: bool,
     topic_right: u8,
     group_right: u8,
@@ -75,7 +75,7 @@ pub struct Account {
     groups: Rows<u8>,
 }
 
-/// Values by name, in the order of the names: a search takes less time than hashing a name that a
+/// Values by name, sorted by the names: a binary search takes less time than hashing a name that a
 /// client chose.
 type Rows<T> = Vec<(Vec<u8>, T)>;
 
@@ -160,7 +160,7 @@ fn is_equal(text: &[u8; SIGNATURE_BYTES], other: &[u8; SIGNATURE_BYTES]) -> bool
     difference.ct_eq(&0).into()
 }
 
-/// The accounts of a broker with access control. Changed accounts are a new object.
+/// The accounts of a broker with access control. It is replaced as a whole when accounts change.
 #[derive(Default)]
 pub struct Access {
     accounts: Rows<Account>,
@@ -181,7 +181,7 @@ impl Access {
     }
 
     /// Returns the account that has signed a request, or `None` if the signature is not valid. Sets
-    /// the message that the client should have signed.
+    /// `message` to the content that the client should have signed.
     #[must_use]
     pub fn signer<const N: usize>(
         &self,

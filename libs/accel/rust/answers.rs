@@ -11,7 +11,7 @@ use crate::transactions::{End, Half};
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 const PREFIX_BYTES: usize = 8;
-/// The values and names in an answer, and the bytes around them.
+/// Rough size of the values and names in an answer, and of the bytes around them.
 const VALUES_BYTES: usize = 80;
 
 /// The positions of one request's messages, and the destination of its answer.
@@ -35,7 +35,7 @@ pub struct Answer {
     pub size: usize,
     /// Range of the request's messages in `Answers::places`.
     pub places: Range<usize>,
-    /// For a request that sent a message back, whose answer has no fields.
+    /// For a request that sent a message back: its answer has no fields.
     pub back: Option<Arc<Back>>,
 }
 
@@ -51,7 +51,7 @@ pub struct Ended {
 /// The answers of one commit, in the order of the requests.
 #[derive(Default)]
 pub struct Answers {
-    /// Requests without an answer.
+    /// Requests that ended a half message; they get no answer.
     pub ends: Vec<Ended>,
     /// Number of half messages.
     pub half_count: usize,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bodies of batches: their messages, and the properties that all of them get.
+//! Bodies of batches: their messages, and the properties that are added to each.
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Due delayed messages: from the entries of a delay level and the records in the log to staged
-//! messages for their real queues.
+//! Due delayed messages: selects entries of a delay level, and stages their messages for the real
+//! queues.
 //!
 //! This is the native version of `cometmq.broker.messages.delivered`, for plain records. Any other
 //! record ends the batch, and Python examines it.
@@ -15,7 +15,7 @@ use crate::stage::{Record, Request, Stage};
 
 const ENTRY_BYTES: usize = 20;
 const RECORD_BYTES_MIN: usize = 91;
-/// The size in filler entries, which do not refer to a record.
+/// The size in filler entries, which stand for no record.
 const FILLER_SIZE: usize = i32::MAX as usize;
 /// Two records farther apart than this are not read together.
 const GAP_BYTES_MAX: i64 = 8192;
@@ -25,7 +25,7 @@ const ODD_SYS_FLAGS: u32 = 0x4 | 0x8;
 const BORN_HOST_AT: usize = 48;
 /// Position of the count of failed deliveries, before the body.
 const RECONSUME_TIMES_BEFORE: usize = 16;
-/// Bound on queue ids, because the queues of a topic are kept in an array.
+/// Bound on queue ids, because a topic has an array with one element per queue.
 const QUEUE_COUNT_MAX: i32 = 1024;
 
 /// The times that determine which entries are due.
@@ -33,7 +33,7 @@ const QUEUE_COUNT_MAX: i32 = 1024;
 pub struct Times {
     /// The current time in milliseconds.
     pub now_ms: i64,
-    /// Entries with a later time are due immediately, because the clock must have been set back.
+    /// Entries with a later time are due immediately: the clock must have been set back.
     pub due_at_most: i64,
     /// Messages due by this time may have been delivered before a crash.
     pub copied_until: i64,
@@ -118,9 +118,10 @@ struct Target<'a> {
 
 impl Stage {
     /// Stages the records of selected entries, each as one request, and stops at the first record
-    /// that is not plain. `spans` holds the bytes of the selection's spans. Messages for a topic in
-    /// `others` are not plain, and neither are messages with a time later than `now_ms`, which go
-    /// to another level. Returns the number of staged records.
+    /// that is not plain. Returns the number of staged records.
+    ///
+    /// `spans` holds the bytes of the selection's spans. Messages for a topic in `others` are not
+    /// plain, nor are messages with a time later than `now_ms`, which go to another level.
     pub fn stage_due(
         &mut self,
         entries: &[u8],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The parts that the headers of all plain requests share: they have an expected flag and no
-//! remark; for anything else, these functions return `None`, and Python takes over.
+//! The parts that the headers of all plain requests share: an expected flag, and no remark. For any
+//! other header, these functions return `None`, and Python takes over.
 
 use crate::scan::{Scan, be32};
 
@@ -11,7 +11,7 @@ pub const ONEWAY: u32 = 2;
 
 const BINARY_FIXED_BYTES: usize = 21;
 
-/// The parts of an envelope that requests need.
+/// The parts of a header, besides its fields, that requests need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Envelope {
     /// Number that the answer repeats.

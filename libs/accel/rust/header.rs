@@ -2,9 +2,9 @@
 //! Headers of plain sends in both encodings. For an unusual header, these functions return `None`,
 //! and Python takes over.
 //!
-//! A plain send has code 310 or 320 and expects an answer. Each field has one value, numbers
-//! are plain decimals, texts are printable ASCII, and properties are any UTF-8. A client may have
-//! signed it.
+//! A plain send has code 310 or 320 and expects an answer. Each field has one value, numbers are
+//! plain decimals, texts are printable ASCII, and properties are any UTF-8. The header may have a
+//! signature.
 
 use crate::access::Proof;
 use crate::envelope::{self, ANSWERED};
@@ -146,7 +146,7 @@ impl Header {
         }
     }
 
-    /// Returns what the client signed, if it did. `properties` are decoded.
+    /// Returns the content that the client should have signed. `properties` are decoded.
     #[inline]
     pub(crate) fn signed<'a>(
         &self,
@@ -178,8 +178,8 @@ fn truth(value: &[u8]) -> Option<bool> {
     }
 }
 
-/// Reads a header into a new one, because copies of it would take a tenth of the time; stores the
-/// properties in `text`, which is cleared first.
+/// Reads a header into `header`, because returning a copy would take a tenth of the time. Stores
+/// the properties in `text`, which is cleared first.
 #[inline]
 pub fn read_header(
     header: &mut Header,

@@ -20,8 +20,10 @@ pub struct Slots<'a> {
 
 impl Keys {
     /// Links entries, numbered from `number`, into their slots, and writes them to `out`, 20 bytes
-    /// each. Their times are relative to `begin_ms`. Returns the number of slots that were empty,
-    /// or `None` if the numbers or the pages do not suffice.
+    /// each. Their times are relative to `begin_ms`.
+    ///
+    /// Returns the number of slots that were empty, or `None` if an entry number is too large or
+    /// the pages do not cover a slot.
     #[must_use]
     pub fn link(
         &self,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The native message path of `CometMQ`: it does for a whole commit at once what Python does for
-//! one send at a time.
+//! one send at a time, and answers pulls from memory.
 //!
-//! The core uses neither Python nor I/O. `python` is the module `cometmq.accel`.
+//! The core uses neither Python nor I/O. `python` has the classes and functions of `cometmq.accel`.
 
 pub mod access;
 pub mod answers;

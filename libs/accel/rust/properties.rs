@@ -10,7 +10,7 @@ use crate::scan::{decimal32, find};
 pub const PAIR_SEPARATOR: u8 = 2;
 pub(crate) const VALUE_SEPARATOR: u8 = 1;
 
-/// The facts in the property text of a send, apart from the pairs to store.
+/// What the broker reads from the properties of a send, apart from the pairs to store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent<'a> {
     /// Tag code for the consume queue; 0 if the message has no tags.
@@ -23,7 +23,8 @@ pub struct Sent<'a> {
     pub is_half: bool,
 }
 
-/// The start of the index hashes of a message, depending on where it is stored.
+/// The hash with which the index hashes of a message begin: that of `topic#`, for the topic in
+/// which it is stored.
 #[derive(Clone, Copy)]
 pub struct TopicHashes {
     /// For a plain message.
@@ -34,7 +35,7 @@ pub struct TopicHashes {
     pub half: Option<u32>,
 }
 
-/// The properties of a half message that its end needs.
+/// The properties of a half message that a commit needs.
 pub struct HalfTarget<'a> {
     /// Real topic.
     pub topic: &'a [u8],
@@ -103,8 +104,8 @@ fn read_pairs<'a>(raw: &'a [u8], mut keep: impl FnMut(&'a [u8])) -> Found<'a> {
 /// Reads the properties of a request; appends the text to store to `out`, and the hashes of the
 /// keys to `hashes`.
 ///
-/// Returns `None` for delays and half messages in an unusual form, for delivery times, and for tags and keys outside
-/// ASCII. Both vectors may have grown in that case.
+/// Returns `None` for delays and half messages in an unusual form, for delivery times, and for tags
+/// and keys outside ASCII. Both vectors may have grown in that case.
 pub fn read_sent<'a>(
     raw: &'a [u8],
     cluster: &[u8],
@@ -146,7 +147,7 @@ pub fn read_half(text: &[u8]) -> Option<HalfTarget<'_>> {
     })
 }
 
-/// Returns the last value of a name in a property text, and nothing if there is none.
+/// Returns the last value of a name in a property text; empty if there is none.
 ///
 /// `name` ends with the separator of names and values.
 #[must_use]

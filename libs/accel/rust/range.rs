@@ -29,7 +29,7 @@ const CRC_MASK: u32 = 0x7FFF_FFFF;
 /// The flag of half messages and rollbacks, which get no queue entry.
 const UNQUEUED: u32 = 0x4;
 const ROLLBACK: u32 = 0xC;
-/// Larger codes are times.
+/// Larger tag codes are delivery times.
 const TAG_CODE_MAX: i64 = i32::MAX as i64;
 
 /// The settings for reading a range.
@@ -88,7 +88,7 @@ pub struct Record<'a> {
     pub(crate) properties: &'a [u8],
 }
 
-/// The values that all records of one queue share.
+/// The values that the records of one queue share.
 struct Queue<'a> {
     topic: &'a str,
     /// The hash of `topic#`.

@@ -201,8 +201,8 @@ pub(crate) fn find(text: &[u8], byte: u8) -> Option<usize> {
     Some(at + found)
 }
 
-/// Copies a text to one of the same size. Most texts have a few bytes, for which a call of `memcpy`
-/// takes longer.
+/// Copies a text to a buffer of the same size. Most texts have a few bytes, for which a call of
+/// `memcpy` takes longer.
 #[inline]
 pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
     match from.len() {

@@ -25,12 +25,12 @@ use crate::transactions::TRANSACTION_MASK;
 const FIRST_LEVEL: i32 = 3;
 /// Larger records are left to Python.
 const RECORD_BYTES_MAX: usize = 64 << 10;
-/// Size of the texts of a commit above which Python serves further requests: a short request may
+/// If the texts of a commit exceed this size, Python serves further requests: a short request may
 /// name a long message.
 const TEXTS_BYTES_MAX: usize = 4 << 20;
 /// Position of the sender's address in a record.
 const BORN_HOST_AT: usize = 48;
-/// Number of pairs that are compared with one another.
+/// Maximum number of properties, which are compared with one another.
 const PAIRS_MAX: usize = 32;
 
 /// A consumer group that may send messages back.
@@ -39,9 +39,9 @@ pub struct BackGroup {
     pub topic: Vec<u8>,
     /// Number of queues to which retries are distributed.
     pub queue_count: u64,
-    /// How often a message may be retried, unless the client says so.
+    /// Number of retries, unless the client's request has another number.
     pub count_max: i32,
-    /// The oldest version of clients that may say so.
+    /// The oldest version of clients whose requests may have another number.
     pub version_min: i32,
 }
 
@@ -54,7 +54,7 @@ pub struct Back {
     pub group: Vec<u8>,
 }
 
-/// What requests that send messages back need from the broker.
+/// What the broker supplies for requests that send messages back.
 pub struct Backs<'a> {
     /// Number of messages sent back before, which selects the queue.
     pub count: u64,
@@ -130,7 +130,8 @@ impl Stage {
         Some(bytes)
     }
 
-    /// Appends the copy of a message, and returns where the message comes from.
+    /// Appends the copy of a message; returns the topic in which it was stored first, and the
+    /// group.
     fn push_copy(
         &mut self,
         header: &BackHeader,
@@ -259,7 +260,8 @@ impl<'a> Found<'a> {
         Some(value_of(b"RETRY_TOPIC").unwrap_or(self.topic))
     }
 
-    /// Returns the properties; of several with the same name, the last value is that of the first.
+    /// Returns the properties. If a name occurs several times, its last value has the place of the
+    /// first; `None` if there are too many.
     fn pairs(&self) -> Option<Vec<(&'a [u8], &'a [u8])>> {
         let mut pairs: Vec<(&[u8], &[u8])> = vec![];
         for pair in self.properties.as_bytes().split(|&byte| byte == PAIR_SEPARATOR) {

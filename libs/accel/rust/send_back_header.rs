@@ -38,7 +38,8 @@ pub struct BackHeader<'a> {
 }
 
 impl<'a> BackHeader<'a> {
-    /// `may_repeat`: in signed binary requests of Java's client, most fields occur twice.
+    /// Stores a field. With `may_repeat`, it may occur again with the same value, as most fields do
+    /// in signed binary requests of Java's client.
     fn set(&mut self, name: &[u8], value: &'a [u8], may_repeat: bool) -> Option<()> {
         let index = match name {
             b"delayLevel" => DELAY_LEVEL,
@@ -65,7 +66,7 @@ impl<'a> BackHeader<'a> {
         Some(())
     }
 
-    /// Returns what the client signed, if it did.
+    /// Returns the content that the client should have signed.
     #[must_use]
     pub fn signed(&self) -> Signed<'a, FIELDS> {
         Signed { proof: self.proof, values: self.values.map(Option::unwrap_or_default), body: b"" }

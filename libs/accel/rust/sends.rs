@@ -13,7 +13,8 @@ use crate::transactions::TRANSACTION_MASK;
 const PROPERTIES_BYTES_MAX: usize = 32767;
 /// Maximum size of the stored properties of a batch; Python stores larger ones in steps.
 const BATCH_TEXT_BYTES_MAX: usize = 1 << 20;
-/// Left free in a file by delayed and half messages; see `cometmq.broker.delays.parking`.
+/// Number of bytes by which delayed and half messages must be smaller than a request may be,
+/// because their later copies are larger; see `cometmq.broker.delays.parking`.
 pub(crate) const RESERVED_BYTES: usize = 768;
 /// The flags that do not change the layout of a record: compressed, several tags, kind of
 /// compression.
@@ -24,7 +25,8 @@ const PLAIN_SYS_FLAGS: i32 = 0x1 | 0x2 | 0x700;
 pub(crate) struct Room {
     pub(crate) sends: [ReadSend; 2],
     shapes: Shapes,
-    /// The last account that was found to have the right to send, by its address, and the topic.
+    /// The last account that was found to have the right to send: its address in memory, and the
+    /// topic.
     allowed: (usize, Vec<u8>),
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Headers of plain sends that resemble an earlier one.
+//! Reads headers of plain sends that resemble an earlier one.
 //!
-//! A client writes its headers alike: only the values of a few fields differ, and mostly not their
-//! sizes. Such a header is compared with an earlier one, in a loop without branches, instead of
-//! being read. The result is the same.
+//! The headers of one client usually differ only in the values of a few fields, which mostly have
+//! the same size. Such a header is compared with an earlier one (a shape), in a loop without
+//! branches, instead of being parsed. The result is the same.
 
 use crate::frames::Frame;
 use crate::header::{
@@ -16,15 +16,15 @@ use crate::signatures::Message;
 const SHAPES: usize = 32;
 /// Larger headers are always read.
 const HEAD_BYTES_MAX: usize = 4096;
-/// Number of headers in a row that do not have the shape until it is replaced.
+/// Number of headers in a row that do not fit a shape before it is replaced.
 const MISSES: u32 = 2;
 const JSON: u8 = 0;
-/// In `Shape::masks`: the byte is that of the example.
+/// A value in `Shape::masks`: the byte must equal that of the example.
 const FIXED: u8 = 0;
-/// The byte is any character that a text contains without an escape.
+/// A value in `Shape::masks`: the byte may be any character that needs no escape.
 const ANY: u8 = 0xFF;
 
-/// A header, and which of its bytes may differ.
+/// An example of a header, and which of its bytes may differ.
 #[derive(Default)]
 struct Shape {
     example: Vec<u8>,
@@ -34,7 +34,7 @@ struct Shape {
     text: Vec<u8>,
     /// Parts of the header that contain properties without escapes, and where these are in `text`.
     pieces: Vec<(Span, u32)>,
-    /// What the client has signed, except the body.
+    /// The content that the client has signed, without the body.
     content: Vec<u8>,
     /// Parts of the header that are signed and may differ, and where these are in `content`.
     signed_pieces: Vec<(Span, u32)>,
@@ -78,7 +78,7 @@ impl Shape {
         copy_pieces(&self.signed_pieces, head, content);
     }
 
-    /// Takes the shape of a header.
+    /// Replaces the shape by that of this header.
     fn learn(&mut self, header: &Header, head: &[u8], text: &[u8]) {
         self.example.clear();
         if head.len() > HEAD_BYTES_MAX || header.opaque_at == (0, 0) || !text.is_ascii() {
@@ -149,7 +149,7 @@ pub struct ReadSend {
     pub header: Header,
     /// The properties.
     pub text: Vec<u8>,
-    /// What the client should have signed, if that was asked for.
+    /// The content that the client should have signed, if requested.
     pub message: Message,
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! HMAC-SHA1 (RFC 2104) of two messages at a time.
 //!
-//! Within a message, each of a processor's SHA instructions waits for the one before. With those of
-//! a second message in between, a signature takes 0.55 of the time.
+//! Within a message, each of a processor's SHA instructions has to wait for the one before. If the
+//! instructions of a second message come in between, a signature takes 0.55 of the time.
 
 use sha1::block_api::compress;
 use sha1::{Digest, Sha1};
@@ -54,7 +54,8 @@ pub struct Message {
 }
 
 impl Message {
-    /// Sets the content, which consists of lists of parts; returns it for changes.
+    /// Sets the content, which consists of lists of parts; returns it, so that the caller may
+    /// change it.
     pub fn set(&mut self, lists: &[&[&[u8]]]) -> &mut [u8] {
         let parts = lists.iter().copied().flatten();
         let size: usize = parts.clone().map(|part| part.len()).sum();
@@ -171,7 +172,7 @@ mod x86 {
         words: [__m128i; 4],
     }
 
-    /// Four rounds of both hashes; the words of the group after the next three follow from these.
+    /// Four rounds of both hashes; computes the message words of the group after the next three.
     macro_rules! group {
         ($lanes:ident, $number:literal) => {
             for lane in &mut $lanes {

@@ -2,8 +2,7 @@
 //! Plain sends of one commit, from the received bytes until their records are built.
 //!
 //! Only the properties are copied: a staged message points into its chunk, which the caller keeps.
-//! Staging never decides differently from Python: a frame that is unusual in any way is left to
-//! Python.
+//! Every staged request gets the same result as in Python; an unusual frame is left to Python.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -20,10 +19,10 @@ use crate::shapes::ReadSend;
 use crate::transactions::{End, Transactions};
 
 const TOPIC_BYTES_MAX: usize = 127;
-/// Staging, placing and indexing a key takes at least as long as writing this number of bytes, and
-/// 32 KiB of text can hold 16,000 keys.
+/// Added to the size of a send for each key: staging, placing and indexing a key takes at least as
+/// long as writing this number of bytes, and 32 KiB of text can hold 16,000 keys.
 const KEY_BYTES: usize = 128;
-/// Size of the sends of a chunk, with `KEY_BYTES` for each key, after which the others must wait.
+/// Once the sends of a chunk, with `KEY_BYTES` for each key, have this size, the others must wait.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// A topic that Python has admitted.
@@ -48,7 +47,7 @@ impl Topic {
     }
 }
 
-/// In place of the number of a chunk: the body is in `Stage::texts`, after the properties.
+/// Stands for the number of a chunk if the body is in `Stage::texts`, after the properties.
 pub(crate) const IN_TEXTS: u32 = u32::MAX;
 
 /// One message.
@@ -144,7 +143,7 @@ pub struct Origin {
     pub now_ms: Option<i64>,
 }
 
-/// What takes the frames of one chunk.
+/// The destinations of the frames of one chunk.
 struct Takers<'a, 'b> {
     origin: Option<Origin>,
     pulls: Option<&'a mut Pulls>,
@@ -167,7 +166,7 @@ pub struct Stage {
     pub(crate) host: Host,
     pub(crate) cluster: Vec<u8>,
     pub(crate) delay_topic: Option<DelayTopic>,
-    /// Who may send, with access control; the ends of transactions are then left to Python.
+    /// The accounts, with access control; the ends of transactions are then left to Python.
     pub(crate) access: Option<Arc<Access>>,
     /// Transactions, if this stage may accept them.
     pub transactions: Option<Transactions>,
@@ -213,9 +212,11 @@ impl Stage {
         self.room = Room::default(); // it remembers accounts
     }
 
-    /// Accepts delayed sends from now on and stores them in this topic. `delays_ms` holds the
-    /// delays of the topic's queues. No topic may be known yet; this one becomes the first when
-    /// another is learned.
+    /// Accepts delayed sends from now on, and stores them in this topic. `delays_ms` holds the
+    /// delays of the topic's queues.
+    ///
+    /// Must be called before any topic is known: this topic becomes the first one when another is
+    /// learned.
     pub fn delay_in(&mut self, name: &[u8], delays_ms: Vec<i64>) {
         let is_plain = name.is_ascii() && name.len() <= TOPIC_BYTES_MAX;
         if self.topics.is_empty() && is_plain && !delays_ms.is_empty() {
@@ -341,7 +342,7 @@ impl Stage {
         parts
     }
 
-    /// Stages a frame, which was read if it is a plain send.
+    /// Stages a frame; its header was read before if it is a plain send.
     fn take_frame(
         &mut self,
         data: &[u8],

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The server's end of TLS connections, over memory: rustls decides, this module passes bytes.
+//! The server's end of TLS connections, without sockets: rustls implements TLS, and this module
+//! passes bytes to and from it.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -65,12 +66,12 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
         .map_err(|error| format!("a certificate cannot be read: {error}"))
 }
 
-/// Why a connection must end.
+/// The error that ends a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The reason.
     pub reason: String,
-    /// Whether the peer offers nothing that rustls supports, as other libraries might.
+    /// Whether rustls supports nothing that the peer offers; another library might.
     pub is_incompatible: bool,
 }
 
@@ -111,15 +112,16 @@ impl Session {
         self.fault.as_ref()
     }
 
-    /// Lets every further call fail.
+    /// Ends the session: every further call fails with this error.
     pub fn fail(&mut self, fault: Fault) {
         self.fault = Some(fault);
     }
 
-    /// Appends the plain bytes of received ones to `plain`.
+    /// Decrypts received bytes, and appends the plain bytes to `plain`.
     ///
     /// # Errors
-    /// Returns why the connection must end; `take_output` then returns the alert for the peer.
+    /// Returns why the connection must end; `take_output` then returns the alert for the
+    /// peer.
     pub fn decrypt(&mut self, mut data: &[u8], plain: &mut Vec<u8>) -> Result<(), Fault> {
         if let Some(fault) = &self.fault {
             return Err(fault.clone());
@@ -142,8 +144,8 @@ impl Session {
         Ok(())
     }
 
-    /// Appends plain bytes as TLS records to `out`, after what TLS itself has to send. Returns
-    /// false, with nothing taken, before the end of the handshake.
+    /// Appends plain bytes as TLS records to `out`, after the bytes that TLS itself has to send.
+    /// Before the end of the handshake, does nothing and returns false.
     pub fn encrypt(&mut self, data: &[u8], out: &mut Vec<u8>) -> bool {
         if !self.is_ready() || self.tls.writer().write_all(data).is_err() {
             return false;
@@ -152,7 +154,7 @@ impl Session {
         true
     }
 
-    /// Appends what TLS itself has to send.
+    /// Appends the bytes that TLS itself has to send.
     pub fn take_output(&mut self, out: &mut Vec<u8>) {
         while self.tls.wants_write() && self.tls.write_tls(out).is_ok_and(|count| count > 0) {}
     }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which client certificates a server accepts.
+//! Decides which client certificates a server accepts.
 //!
 //! webpki verifies certificates of version 3. `OpenSSL` and Java accept two more kinds, which are
-//! common where certificates are made by hand: version 1, which `openssl x509 -req` creates, and
-//! certificates that are themselves in the file of trusted ones. Such a certificate must be issued
-//! directly by a trusted one, or be one; it cannot contain rules that would have to be followed.
+//! common where certificates are made by hand: certificates of version 1, which `openssl x509 -req`
+//! creates, and certificates that are themselves in the file of trusted ones. A certificate of
+//! version 1 must be trusted itself, or be issued directly by a trusted one; it cannot contain
+//! rules that would have to be followed.
 
 use std::sync::Arc;
 
@@ -37,7 +38,7 @@ pub struct ClientVerifier {
 }
 
 impl ClientVerifier {
-    /// Trusts the owners of these certificates.
+    /// Creates a verifier that trusts these certificates.
     ///
     /// # Errors
     /// Returns why none of them can be used.
@@ -159,7 +160,7 @@ impl ClientCertVerifier for ClientVerifier {
 /// The parts of a certificate (RFC 5280, 4.1) that matter if it has no extensions.
 struct Certificate<'a> {
     whole: &'a [u8],
-    /// What is signed.
+    /// The signed part.
     body: &'a [u8],
     signature_algorithm: &'a [u8],
     signature: &'a [u8],

@@ -15,7 +15,7 @@ use crate::properties::{read_half, read_item};
 use crate::stage::{IN_TEXTS, Origin, Record, Request, Stage};
 use crate::transaction_header::{COMMIT, read_end};
 
-/// Number of half messages in memory; above it, the oldest is dropped.
+/// Maximum number of half messages in memory; above it, the oldest one is dropped.
 const HALVES_MAX: usize = 4096;
 /// Maximum size of body and properties of a half message in memory: 16 MB for all.
 const HALF_BYTES_MAX: usize = 4096;
@@ -101,9 +101,8 @@ impl Transactions {
 }
 
 impl Stage {
-    /// Returns the half message to keep in memory, or `None` if it is too large or
-    /// with access control. `place` is its
-    /// physical offset and its queue offset.
+    /// Returns the half message to keep in memory; `None` if it is too large, or with access
+    /// control. `place` is its physical offset and its queue offset.
     pub(crate) fn half_of(
         &self,
         record: &Record,

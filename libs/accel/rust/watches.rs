@@ -1,40 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When a thread watches for its next work instead of sleeping.
+//! Decides when a thread watches (polls) for its next work instead of sleeping.
 
-/// So many watches in a row may be in vain before chances are left out: a sender that usually comes
-/// in time is late now and then.
+/// Number of watches in a row that may miss before chances are skipped. It is not 0, because even a
+/// sender that usually comes in time is sometimes late.
 const MISSES_FREE: u32 = 4;
-/// After each further one, twice as many chances are left out, up to this power of two.
+/// After each further miss, twice as many chances are skipped, up to this power of two.
 const DOUBLINGS_MAX: u32 = 10;
 
 /// How a watch ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Watched {
-    /// The work came.
+    /// The work came in time.
     Hit,
-    /// It did not come in time.
+    /// The work did not come in time.
     Miss,
-    /// Another program wants the processor: who sleeps gets it back sooner than who watches.
+    /// Another program wants the processor. A sleeping thread gets it back sooner than a watching
+    /// one.
     Displaced,
 }
 
 /// Decides at which chances to watch.
 #[derive(Default)]
 pub struct Watches {
-    /// In a row, up to `MISSES_FREE + DOUBLINGS_MAX`.
+    /// Number of misses in a row, up to `MISSES_FREE + DOUBLINGS_MAX`.
     miss_count: u32,
     skip_count: u32,
 }
 
 impl Watches {
-    /// Returns whether this chance is to be used; `note` has to follow then.
+    /// Returns whether the thread should watch now; if so, it must call `note` afterwards.
     pub fn is_worthwhile(&mut self) -> bool {
         let is_skipped = self.skip_count > 0;
         self.skip_count = self.skip_count.saturating_sub(1);
         !is_skipped
     }
 
-    /// Notes how a watch ended. One that was displaced counts as the last of many in vain.
+    /// Records how a watch ended. `Displaced` counts as the maximum number of misses.
     pub fn note(&mut self, watched: Watched) {
         let most = MISSES_FREE + DOUBLINGS_MAX;
         self.miss_count = match watched {

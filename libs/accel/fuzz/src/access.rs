@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fuzz test of access control: every request that is taken must have a valid signature, which a
-//! plain reader checks, by an account that has the rights. The same seed produces the same inputs.
+//! Fuzz test of access control. Every request that the lane takes must be signed by an account that
+//! has the rights; a second, plain implementation checks the signature. The same seed produces the
+//! same inputs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -37,7 +38,7 @@ fn access() -> Arc<Access> {
     Arc::new(Access::new(accounts.collect::<HashMap<_, _>>()))
 }
 
-/// Returns the signature of fields and a body, computed plainly.
+/// Returns the signature of fields and a body, computed by the plain implementation.
 fn signature(secret: &str, fields: &BTreeMap<String, String>, body: &[u8]) -> String {
     let mut content: Vec<u8> = fields
         .iter()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fuzz test of staging and answering pulls and renewals of locks: nothing may panic, every answer
+//! Fuzz test of staging and answering pulls and renewals of locks. Nothing may panic, every answer
 //! to a pull must contain the records that a plain search finds, and every staged renewal must have
-//! the body of a known one. The same seed produces the same inputs.
+//! the body of a known renewal. The same seed produces the same inputs.
 
 use cometmq_accel::frames::{Frame, Next, frame_at};
 use cometmq_accel::pull::answer::Template;

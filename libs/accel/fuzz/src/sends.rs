@@ -88,7 +88,7 @@ pub fn run(seed: u64, frames: u64) -> Seen {
     so_far
 }
 
-/// Checks that headers are read by their shapes as they are without, and what their clients sign.
+/// Checks that a header is read equally with and without shapes, and so is its signed content.
 fn check_shapes(shapes: &mut Shapes, chunk: &[u8]) {
     let (mut send, mut at) = (ReadSend::default(), 0);
     while let Next::Whole(frame) = frame_at(chunk, at, 1 << 16) {
@@ -101,9 +101,11 @@ fn check_shapes(shapes: &mut Shapes, chunk: &[u8]) {
     }
 }
 
-/// Returns the number of staged requests, and how many of them end a half message or send one back. `halves` receives
-/// the physical offset and the queue offset of the half messages that are stored, and `log` the
-/// records, which requests may send back.
+/// Stages, builds and answers a chunk. Returns the number of staged requests, and how many of them
+/// end a half message or send a message back.
+///
+/// `halves` receives the physical offset and the queue offset of the half messages that are stored,
+/// and `log` the records, which later requests may send back.
 fn check(
     stage: &mut Stage,
     chunk: &[u8],

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fuzz test of TLS input: whatever a peer sends, nothing may panic, and plain bytes are always the
-//! beginning of what a client has encrypted. The same seed produces the same mutations.
+//! Fuzz test of TLS input. Whatever a peer sends, nothing may panic, and the decrypted bytes are
+//! always a beginning of the bytes that the client has encrypted. The same seed produces the same
+//! mutations.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -70,7 +71,8 @@ fn client_config(versions: &[&'static rustls::SupportedProtocolVersion]) -> Arc<
     Arc::new(config)
 }
 
-/// One connection: what its client has encrypted, and what the server has decrypted.
+/// One connection: the bytes that its client has encrypted, and those that the server has
+/// decrypted.
 struct Connection {
     client: ClientConnection,
     session: Session,
@@ -122,8 +124,8 @@ impl Connection {
     }
 }
 
-/// Runs a series of inputs and returns the counters: pieces of connections and certificates, and
-/// how many records arrived whole.
+/// Runs a series of inputs; the counters of the result are the pieces of connections and
+/// certificates, and the records that arrived whole.
 ///
 /// # Panics
 ///

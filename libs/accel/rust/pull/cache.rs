@@ -18,12 +18,12 @@ struct Block {
     used: u64,
 }
 
-/// A cache of blocks, which drops those first that readers need last.
+/// A cache of blocks; when it is full, `eviction` chooses the blocks to drop.
 pub struct Cache {
     blocks: HashMap<Key, Block>,
     bytes: usize,
     bytes_max: usize,
-    /// What the numbers of adjacent blocks differ by.
+    /// The difference between the numbers of adjacent blocks.
     step: i64,
     tick: u64,
     /// The blocks to drop next, the last one first, unless they are used again.
@@ -54,9 +54,10 @@ impl Cache {
         self.bytes = 0;
     }
 
-    /// Returns a block with at least this many bytes, or `None` if they cannot be read. `read`
-    /// replaces everything from a given position on by the bytes of the block from there on, and
-    /// returns whether it could.
+    /// Returns a block with at least this many bytes, or `None` if they cannot be read.
+    ///
+    /// `read` gets a position and a buffer; from the position on, it replaces the buffer's content
+    /// by the bytes of the block, and returns whether it could.
     pub fn get(
         &mut self,
         key: Key,
@@ -121,8 +122,8 @@ pub const CHECKSUM_BYTES: usize = 12;
 /// Begin and end of a part of a block, and the CRC-32 of its bytes.
 pub type Part = (usize, usize, u32);
 
-/// Reads the entries of consecutive parts of a log file, as `cometmq.store.log.checksums` does:
-/// those that are missing or damaged are left out. `offset` is where the first part begins in the
+/// Reads the checksums of consecutive parts of a log file, as `cometmq.store.log.checksums` does.
+/// Entries that are missing or damaged are left out. `offset` is where the first part begins in the
 /// log.
 #[must_use]
 pub fn parts(entries: &[u8], offset: i64) -> Vec<Part> {
@@ -147,8 +148,8 @@ pub fn cover(parts: &[Part], bytes: usize) -> bool {
     end == Some(bytes)
 }
 
-/// Returns whether the bytes of a block match the checksums of its parts. Parts before `known` were
-/// compared when they were read.
+/// Returns whether the bytes of a block match the checksums of its parts. Parts before `known` are
+/// skipped, because they were compared when they were read.
 #[must_use]
 pub fn fits(block: &[u8], known: usize, parts: &[Part]) -> bool {
     parts.iter().all(|&(begin, end, crc)| {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chooses the cached blocks that readers need last.
+//! Chooses the cached blocks that readers will need last.
 //!
-//! Readers move forward, so a block is next read by the nearest reader behind it. To drop the least
-//! recently used block is wrong for several readers of a log that is larger than the cache: it is
-//! the block to which such a reader comes next. Simulated with 2 to 16 readers of a log of 1.8 times
-//! the cache, this choice loads half as many blocks.
+//! Readers move forward, so a block is next read by the nearest reader behind it. If the log is
+//! larger than the cache and has several readers, dropping the least recently used block would be
+//! wrong: it is often the next block of a reader. In simulations with 2 to 16 readers of a log of
+//! 1.8 times the cache, this choice loads half as many blocks.
 
 use std::cmp::Reverse;
 
@@ -18,12 +18,12 @@ const CHOSEN_SHARE: usize = 16;
 /// A block, and the time of its last use, which is different for each block.
 pub type Use = (Key, u64);
 
-/// Returns the blocks to drop, the one to drop first at the end; none, if there is only one.
+/// Returns the blocks to drop, the first one to drop at the end; none if there is only one block.
 /// Adjacent blocks of an owner are `step` apart.
 ///
-/// A reader is where a block was used after the next one, or where the next one is missing. Blocks
-/// without a reader behind them go first, the least recently used one before the others; then those
-/// that are farthest from theirs.
+/// The position of a reader is a block that was used after the next block, or whose next block is
+/// missing. Blocks without a reader behind them are dropped first, the least recently used one
+/// before the others. Then come the blocks that are farthest from the reader behind them.
 #[must_use]
 pub fn choose(mut uses: Vec<Use>, step: i64) -> Vec<Use> {
     let count = uses.len();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plain pulls and renewals of queue locks: from the received bytes to the bytes of the answers, in
-//! one call per chunk.
+//! Answers plain pulls and renewals of queue locks, with one call for all of a received chunk.
 //!
 //! A pull is plain if Python has already answered a pull with the same group, topic and
 //! subscription, and if everything that it reads is in memory, undamaged and recent. All other

@@ -3,7 +3,7 @@
 
 /// Size of a cache line of the usual processors.
 const LINE_BYTES: usize = 64;
-/// Longer slices are read in order, which the processor detects by itself.
+/// Maximum number of lines to prefetch; the processor itself prefetches the rest of longer slices.
 const LINES_MAX: usize = 8;
 
 /// Begins to bring the first bytes of a slice into the cache; does not wait for them.

@@ -2,9 +2,9 @@
 //! Recent reads of queues that several groups consume at about the same time: the native version of
 //! `cometmq.store.queues.recent_reads`.
 //!
-//! A read is remembered; its records are kept once it is repeated. Only reads that returned as many
-//! messages as they asked for are kept, because the answer to others changes when the queue grows.
-//! The owner clears everything when records might change.
+//! The first read of an offset is only remembered; the records of the second one are kept. Only
+//! reads that returned as many messages as they asked for are kept, because the results of other
+//! reads change when the queue grows. The owner clears everything when records might change.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -29,7 +29,7 @@ pub struct Recent {
 }
 
 impl Recent {
-    /// Remembers nothing yet, and keeps at most this many bytes of records.
+    /// Creates an empty cache, which keeps at most this many bytes of records.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Self { places: HashMap::new(), order: VecDeque::new(), bytes: 0, bytes_max }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Requests that renew queue locks: they ask for queues that their client already holds.
 //!
-//! Apart from its opaque, such a request repeats one that Python has answered. The body names the
-//! client, the group and the queues, so it determines the answer until a lock is taken or released;
-//! Python then forgets all renewals.
+//! Apart from its opaque, such a request repeats one that Python has answered. Its body names the
+//! client, the group and the queues. The answer to the same body is the same until a lock is taken
+//! or released; Python then makes this module forget all renewals.
 
 use std::collections::HashMap;
 
@@ -39,7 +39,7 @@ impl Renewals {
         true
     }
 
-    /// Returns whether the requests use as much memory as they may.
+    /// Returns whether the requests and answers have reached `BYTES_MAX`.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.answers.len() >= COUNT_MAX || self.bytes >= BYTES_MAX

@@ -2,10 +2,9 @@
 //! Headers of plain pulls in both encodings. For an unusual header, these functions return `None`,
 //! and Python takes over.
 //!
-//! A plain pull has code 11 or 361 and expects an answer. Each field has one value, and
-//! numbers are plain decimals. The texts are not decoded: they only have to match the texts of a
-//! pull that Python has already decoded, so their bytes are compared. With access control, they must
-//! need no decoding.
+//! A plain pull has code 11 or 361 and expects an answer. Each field has one value, and numbers are
+//! plain decimals. Texts are not decoded: their bytes are compared with the texts of a pull that
+//! Python has already decoded. With access control, a text with escapes is unusual.
 
 use crate::access::{Access, Proof, SUB, Signed, allows};
 use crate::envelope::{self, ANSWERED};
@@ -59,8 +58,8 @@ pub struct Fields<'a> {
     pub asked: Asked,
     values: [Option<&'a [u8]>; FIELDS],
     proof: Proof<'a>,
-    /// Whether a field may occur again with the same value: in signed binary requests of Java's
-    /// client, most fields do.
+    /// Whether a field may occur again with the same value, as most fields do in signed binary
+    /// requests of Java's client.
     may_repeat: bool,
     has_escapes: bool,
     flags: i32,

@@ -14,14 +14,14 @@ use crate::scan::{be32, be64};
 
 /// Size of a consume queue entry.
 pub const ENTRY_BYTES: usize = 20;
-/// A filtered pull may examine at least so many entries, however few messages are wanted.
+/// A filtered pull examines up to this number of entries, even if fewer messages are wanted.
 const SCAN_COUNT_MIN: i64 = 800;
 /// Steps of a filter for an entry without its record.
 pub const ENTRY_STEPS: i64 = 256;
 /// Bytes of a record that a filter copies in one step.
 const COPIED_BYTES: usize = 16;
-/// Number of records that are brought into the processor's cache ahead of their use: the records of a
-/// queue are scattered, and to wait for each of them took half of the time.
+/// Number of records that are prefetched: the records of a queue are scattered, and waiting for
+/// each of them took half of the time.
 const AHEAD_COUNT: i64 = 8;
 const LOG_BLOCK_BYTES: i64 = 128 << 10;
 const ENTRY_BLOCK_COUNT: i64 = 512;
@@ -32,7 +32,7 @@ const RECORD_BYTES_MIN: usize = 91;
 const FIXED_BYTES: usize = 88;
 /// Bits of sysFlag for hosts with IPv6 addresses.
 const HOSTS_V6: u8 = (BORN_HOST_V6 | STORE_HOST_V6) as u8;
-/// What an IPv6 address adds to the size of a record.
+/// Number of bytes that an IPv6 address adds to a record.
 const V6_BYTES_MORE: usize = HOST_V6_BYTES - HOST_V4_BYTES;
 
 /// Reads blocks that are not cached. Each function fills a buffer, whose old content is arbitrary,
@@ -131,7 +131,7 @@ impl Caches {
         self.recent.clear();
     }
 
-    /// Returns the total size of what is cached.
+    /// Returns the total size of all cached bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.log.bytes() + self.entries.bytes() + self.recent.bytes()
@@ -168,8 +168,9 @@ pub struct LastBlocks {
 impl<S: Source> Selection<'_, S> {
     /// Appends records to `body`, starting at a queue offset. Returns `None`, possibly after
     /// appending, if Python must answer because nothing was found or not everything is plain.
+    ///
     /// `budget` is the number of steps that filters may still take (`sql.rs`). A pull that exceeds
-    /// it ends with what it has found, or leaves its answer to Python.
+    /// it ends with the messages found so far; if there are none, Python must answer.
     pub fn run(&mut self, from: i64, body: &mut Vec<u8>, budget: &mut i64) -> Option<Found> {
         let Queue { min_offset, max_offset, .. } = self.queue;
         if from < min_offset || from >= max_offset {

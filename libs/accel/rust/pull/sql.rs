@@ -3,10 +3,10 @@
 //! `cometmq.broker.filters.sql`.
 //!
 //! Conditions have three values: true, false, unknown. Python compiles the expression and passes
-//! the kinds of conditions that this module supports (`filters/sql/program.py`). Doubtful values
-//! are `Unsure` and left to Python.
+//! the kinds of conditions that this module supports (`filters/sql/program.py`). If only Python can
+//! evaluate a value, the result is `Unsure`.
 //!
-//! Work is counted in steps of about 1 ns, because it depends on the sender and the reader: a
+//! The evaluation counts its work in steps of about 1 ns, because peers choose how much there is: a
 //! record may have thousands of properties, or numbers of thousands of digits.
 
 use std::cmp::Ordering;
@@ -89,7 +89,7 @@ type Values<'a> = [Option<&'a str>];
 
 /// Steps of one condition without its operands.
 const CONDITION_STEPS: usize = 4;
-/// Steps of one property without its names and its value.
+/// Steps of one property, not counting its comparisons with names and its value.
 const PROPERTY_STEPS: usize = 6;
 /// Steps of one name that is compared with a property.
 const NAME_STEPS: usize = 2;

@@ -84,7 +84,7 @@ impl Staged {
 /// The readers and known renewals, and the requests of the last staged chunk.
 #[derive(Default)]
 pub struct Pulls {
-    /// Who may pull, with access control; renewals are then left to Python.
+    /// The accounts, with access control; renewals are then left to Python.
     pub access: Option<Arc<Access>>,
     /// The readers, by number.
     pub readers: Vec<Reader>,
@@ -117,7 +117,7 @@ impl Pulls {
         true
     }
 
-    /// Returns whether the readers use as much memory as they may.
+    /// Returns whether the readers have reached their memory limit.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.readers.len() >= READERS_MAX || self.keys_bytes >= KEYS_BYTES_MAX
@@ -204,7 +204,7 @@ impl Pulls {
     }
 }
 
-/// The sources from which a pull is answered.
+/// What a pull is answered from: its queue, the log, the limits, and a source of blocks.
 pub struct Context<'a, S> {
     /// The queue to read.
     pub queue: Queue,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Answers the pulls that sockets receive, without an object of Python for a request or an answer.
+//! Answers the pulls that sockets receive, without a Python object for each request and answer.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -16,32 +16,38 @@ use super::tls::TlsSession;
 
 /// The value of a connection's attribute `habit` if its last chunk contained only pulls.
 pub(crate) const PULLS: i64 = 2;
-/// Once the answers exceed this size, they are sent before more are made. Smaller ones are sent
-/// together: if each were sent at once, every client would ask again at another time, and the loop
-/// would take 1.3 times the processor time for pulls with an SQL filter.
+/// Once the answers exceed this size, they are sent before more are made. Smaller answers are sent
+/// together: if each were sent at once, its client would ask again at once, in a read of its own,
+/// and the loop would take 1.3 times the processor time for pulls with an SQL filter.
 const ANSWERS_BYTES_MAX: usize = 128 << 10;
 /// The attribute `direct_bytes` of a connection stops growing beyond this size.
 const COUNTED_BYTES_MAX: usize = 1 << 26;
-/// After this number of answers, other work of the loop comes before further reads.
+/// After this number of answers, sockets are not read again before the loop has done other work.
 const ANSWERS_MAX: usize = 16;
-/// Once the answers that are kept exceed this size, they are sent before more are made. Larger
-/// buffers are freed then.
+/// If Python must store changes before the answers are sent, and they exceed this size, no further
+/// socket is read. Larger buffers are freed after use.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
-/// What a call needs to answer pulls: the lane, the log's view, the budget of filters, the largest
-/// number of requests in a chunk, the largest number of requests in flight on a connection, the size
-/// above which the answers to one chunk end, and whether answers may be sent if their requests have
-/// changed nothing.
+/// The arguments for answering pulls:
+///
+/// - the lane, the log's view, and the budget of filters
+/// - the maximum number of requests in a chunk, and in flight on a connection
+/// - the size above which the answers to one chunk end
+/// - whether answers may be sent at once if their requests have changed nothing
 pub(crate) type Pulling<'py> =
     (PyRefMut<'py, PullLane>, Bound<'py, PyAny>, i64, usize, i64, isize, bool);
 
-/// The number of requests, the size of their chunks, what is sent, what the connections must send,
-/// whether other answers are kept, the effects, and what went wrong.
+/// The result of answering pulls:
+///
+/// - the number of requests, and the size of their frames
+/// - the number of bytes sent, and the bytes that the connections must send
+/// - whether other answers are kept
+/// - the effects, and the error, if any
 pub(crate) type Answered<'py> =
     (usize, usize, usize, Vec<Rest<'py>>, bool, Option<Effects<'py>>, Option<PyErr>);
 
-/// A connection, the bytes that are still to be sent to it, and whether they are encrypted already;
-/// `None` if its other output has to be sent before.
+/// A connection, the bytes that it must send, and whether they are encrypted already; `None` if
+/// they have to be sent after its other output.
 pub(crate) type Rest<'py> = (Bound<'py, PyAny>, Bound<'py, PyBytes>, Option<bool>);
 
 /// Answers that are not sent yet.
@@ -53,8 +59,8 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Sends all answers; returns the number of bytes that the kernel has taken, and adds those that
-    /// the connections must send.
+    /// Sends all answers; returns the number of bytes that the kernel has taken, and adds the bytes
+    /// that it has not taken to `rest`.
     pub(crate) fn send<'py>(
         &mut self,
         py: Python<'py>,
@@ -72,10 +78,10 @@ impl Answers {
     }
 }
 
-/// The sockets.
+/// How answers are written: the sessions of secured sockets, and a buffer.
 pub(crate) struct Output<'a> {
     pub(crate) secured: &'a HashMap<RawFd, Py<TlsSession>>,
-    /// A buffer.
+    /// The buffer for encrypted bytes.
     pub(crate) sealed: &'a mut Vec<u8>,
 }
 
@@ -218,7 +224,7 @@ impl<'a, 'py> Answering<'a, 'py> {
         if bytes > ANSWERS_BYTES_MAX { self.send(py, output) } else { Ok(()) }
     }
 
-    /// Sends the answers so far, unless Python has to store something before.
+    /// Sends the answers so far, unless Python must store changes before.
     pub(crate) fn send(&mut self, py: Python<'py>, output: &mut Output<'_>) -> PyResult<()> {
         let Some(work) = &mut self.work else {
             return Ok(());
@@ -234,8 +240,8 @@ impl<'a, 'py> Answering<'a, 'py> {
         Ok(())
     }
 
-    /// Whether the sockets may be read again: everything is answered and sent, and the last reads
-    /// have brought pulls. Returns false if there have been many.
+    /// Whether the sockets may be read again: all answers are sent, the last reads have brought
+    /// pulls, and there are fewer than `ANSWERS_MAX` answers.
     pub(crate) fn reads_on(&mut self) -> bool {
         let has_new = self.count > self.seen;
         self.seen = self.count;

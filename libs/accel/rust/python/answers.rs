@@ -103,7 +103,7 @@ impl LaneAnswers {
         Ok((sockets.reply(py, frames)?, counts))
     }
 
-    /// Encodes the answers as `encode` does, and lends them to another thread.
+    /// Encodes the answers as `encode` does, for a thread that writes them (`LentAnswers`).
     fn lend(&self, py: Python<'_>) -> PyResult<LentAnswers> {
         let mut lent = LentAnswers::with_capacity(self.peers.len());
         for (peer, out, count) in self.frames() {
@@ -112,7 +112,7 @@ impl LaneAnswers {
         Ok(lent)
     }
 
-    /// Returns each answer as a tuple; used for answers other than success.
+    /// Returns the parts of each answer as a tuple; used for answers other than success.
     fn rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for row in &self.answers.rows {

@@ -18,7 +18,7 @@ pub(crate) fn read_cached(fd: RawFd, position: u64, into: &mut [u8]) -> bool {
     retry_on_intr(read) == Ok(count)
 }
 
-/// Writes pieces to open files: each has a descriptor, the offset and the bytes. Returns the number
+/// Writes pieces to open files: each has a descriptor, the offset and the bytes. Returns the index
 /// of the first piece that failed, and the error.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)] // the interface of pyo3
@@ -42,8 +42,7 @@ pub(crate) fn write_files(
     })
 }
 
-/// Brings all written bytes of open files to the disk. Returns the number of the first file that
-/// failed, and the error.
+/// Syncs open files. Returns the index of the first file that failed, and the error.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)]
 pub(crate) fn sync_files(py: Python<'_>, fds: Vec<RawFd>) -> Option<(usize, i32)> {

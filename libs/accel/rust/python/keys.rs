@@ -12,7 +12,7 @@ use crate::commit::Keys;
 use crate::index::Slots;
 use crate::properties::{index_hash_text, java_hash, java_hash_text};
 
-/// From this number on, keys are added to the files.
+/// From this number on, the keys are added to the files, and not merged with newer ones.
 const MERGED_COUNT: usize = 256;
 
 #[pyclass(module = "cometmq.accel")]

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The classes `LentAnswers` and `Loan`, which are described in `_native.pyi`: answers that the
 //! thread that syncs the log writes to sockets.
+//!
+//! To lend a row (the answers to one connection) is to let that thread write it. Until then, the
+//! loop may take the row back and write it itself.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,7 +22,7 @@ const BUSY: usize = usize::MAX - 1;
 /// The loop has to write the row.
 const TAKEN: usize = usize::MAX - 2;
 
-/// The attribute `direct_fd` of a connection while rows of it are lent.
+/// The attribute `direct_fd` of a connection that has rows on loan.
 const ON_LOAN: RawFd = -2;
 
 /// Frames for one socket.
@@ -30,9 +33,9 @@ const ON_LOAN: RawFd = -2;
 pub(crate) struct Row {
     fd: RawFd,
     data: Vec<u8>,
-    /// The number of bytes that the kernel has taken, or one of the values above.
+    /// The number of bytes that the kernel has taken, or LENT, BUSY or TAKEN.
     state: AtomicUsize,
-    /// Whether the loop writes, or has written, what the kernel has not taken.
+    /// Whether the loop has been given the bytes that the kernel has not taken.
     is_rest_taken: AtomicBool,
     /// The row before, unless it is written or settled.
     older: Mutex<Option<Arc<Row>>>,
@@ -73,7 +76,8 @@ impl Row {
         self.is_written()
     }
 
-    /// Takes the row back; returns how many bytes were written, if it was not.
+    /// Takes the row back, so that the thread does not write it. If the thread has written it
+    /// already, returns how many bytes.
     fn take_back(&self) -> Option<usize> {
         loop {
             match self.change(TAKEN) {
@@ -88,7 +92,7 @@ impl Row {
         self.state.compare_exchange(LENT, state, Ordering::AcqRel, Ordering::Acquire)
     }
 
-    /// Returns what the kernel has not taken, once.
+    /// Returns the bytes that the kernel has not taken; only the first call returns any.
     fn take_rest(&self) -> &[u8] {
         match self.data.get(self.state()..) {
             Some(rest) if !rest.is_empty() && !self.is_rest_taken.swap(true, Ordering::Relaxed) => {
@@ -130,10 +134,10 @@ pub(crate) struct LentAnswers {
 }
 
 /// A connection, the bytes that it must send, the number of answers, and whether the thread has
-/// written them, perhaps without these bytes.
+/// written them, apart from these bytes.
 pub(crate) type Rest<'py> = (Py<PyAny>, Bound<'py, PyBytes>, usize, bool);
 
-/// The number of answers that are written, their size, and the connections that must send.
+/// The number of written answers, their size, and the answers that the connections must send.
 pub(crate) type Settled<'py> = (usize, usize, Vec<Rest<'py>>);
 
 #[pymethods]
@@ -187,7 +191,8 @@ impl LentAnswers {
         Self { rows: Vec::with_capacity(count) }
     }
 
-    /// Adds frames for a connection, and lends them if nothing else has to be written before.
+    /// Adds frames for a connection. Lends them, unless other output of the connection must be
+    /// written before.
     pub(crate) fn push(
         &mut self,
         peer: &Bound<'_, PyAny>,
@@ -235,7 +240,7 @@ impl LentAnswers {
     }
 }
 
-/// Counts no longer what has been answered.
+/// Subtracts answered requests from the connection's count of requests in flight.
 pub(crate) fn note_answered(peer: &Bound<'_, PyAny>, count: usize) -> PyResult<()> {
     let name = pyo3::intern!(peer.py(), "in_flight");
     peer.setattr(name, peer.getattr(name)?.extract::<i64>()? - count as i64)

@@ -36,7 +36,7 @@ use sockets::Sockets;
 use syncs::LogSyncer;
 use tls::{TlsContext, TlsFault, TlsSession};
 
-/// The checksum of the signatures from which the broker tells whether this build fits its calls.
+/// The CRC-32 of the signatures; the broker compares it to tell whether this build fits its calls.
 fn interface() -> u32 {
     crc32fast::hash(include_bytes!("../../src/cometmq/accel/_native.pyi"))
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads blocks of the log and of queues for pulls: Python reads, or names an open file.
+//! Reads blocks of the log and of queues for pulls: by a call of Python, or from an open file whose
+//! place Python has named.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -17,16 +18,16 @@ const PLACES_MAX: usize = 1 << 12;
 
 /// The places of blocks of the log whose bytes all have checksums.
 ///
-/// Readers at different positions load the blocks again and again. A place saves the questions where
-/// a block is and what its checksums are; each load is compared with them. The owner clears the
-/// places when bytes might have changed.
+/// Readers at different positions load the blocks again and again. With its place, a block can be
+/// read and compared with its checksums without asking Python. The owner clears the places when
+/// bytes might have changed.
 #[derive(Default)]
 pub(crate) struct Places {
     blocks: HashMap<i64, Place>,
 }
 
 struct Place {
-    /// The file; it knows its descriptor, and may close it.
+    /// The file; its descriptor may be closed, and is asked for at each read.
     file: Py<PyAny>,
     position: u64,
     parts: Vec<Part>,
@@ -45,7 +46,8 @@ impl Places {
         self.blocks.insert(start, place);
     }
 
-    /// Reads a block from its place and compares it; `None` if Python must be asked for its place.
+    /// Reads a block from its place and compares it with its checksums; `None` if Python must be
+    /// asked again.
     fn read(&self, py: Python<'_>, start: i64, block: &mut [u8]) -> Option<bool> {
         let place = self.blocks.get(&start)?;
         if !cover(&place.parts, block.len()) {
@@ -67,11 +69,11 @@ pub(crate) struct PythonSource<'a, 'py> {
     pub(crate) places: &'a mut Places,
 }
 
-/// A file, what keeps it open, its descriptor, a position in it, and where the checksums of the
-/// block are.
+/// A place: a file, an object that keeps it open, its descriptor, a position in it, and where the
+/// checksums of the block are.
 type Found<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, RawFd, u64, Option<Checksums<'py>>);
-/// What keeps a file open, its descriptor, where the block begins in the log, and its first and last
-/// entry.
+/// Where checksums are: an object that keeps their file open, its descriptor, where the block
+/// begins in the log, and the number of its first entry and of the one after its last.
 type Checksums<'py> = (Bound<'py, PyAny>, RawFd, i64, usize, usize);
 
 impl PythonSource<'_, '_> {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Builds what a commit stores of staged requests, for the queues that the store knows.
+//! Builds the records, queue entries and keys of staged requests, for the queues that the store
+//! knows.
 
 use std::ops::Range;
 

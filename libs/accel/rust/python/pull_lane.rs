@@ -17,7 +17,8 @@ use crate::pull::select::{Caches, Filter, Found, Limits, LogView, Queue};
 use crate::pull::stage::{Context, Pull, Pulls, Reader, Renewal, Staged, answer};
 
 const QUEUES_MAX: usize = 1 << 14;
-/// Number of queues that a call remembers; searching more takes longer than asking Python again.
+/// Number of queues that a call remembers; above it, searching takes longer than asking Python
+/// again.
 const CALL_QUEUES_MAX: usize = 8;
 /// Larger buffers are freed after the call.
 const KEPT_BYTES_MAX: usize = 1 << 20;
@@ -57,7 +58,7 @@ struct Total {
     bytes: usize,
 }
 
-/// One call that answers requests, and what Python has to count and to store after it.
+/// The state of one call that answers requests: the answers, and the effects for Python.
 pub(crate) struct Work<'py> {
     py: Python<'py>,
     view: Bound<'py, PyAny>,
@@ -77,13 +78,14 @@ pub(crate) struct Work<'py> {
 }
 
 impl Work<'_> {
-    /// Whether Python has to store something before the answers are sent.
+    /// Whether Python must store changes before the answers are sent.
     pub(crate) fn has_changes(&self) -> bool {
         !(self.commits.is_empty() && self.renewed.is_empty())
     }
 }
 
-/// Totals of the readers, offsets to commit, renewed locks, the rest of the budget, and the seconds.
+/// The effects of a call: totals of the readers, offsets to commit, renewed locks, the rest of the
+/// budget, and the seconds that it took.
 pub(crate) type Effects<'py> =
     (Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyList>, i64, f64);
 type Answers<'py> = (Bound<'py, PyBytes>, usize, usize, usize, bool, Effects<'py>);

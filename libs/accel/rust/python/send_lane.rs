@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The connections' end of the lane of sends: stages requests until a commit places them
+//! The class `SendLane`, with which connections stage requests until a commit places them
 //! (`send_runs.rs`).
 
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ const QUEUES_MAX: usize = 1 << 20;
 pub(crate) struct SendLane {
     pub(crate) stage: Stage,
     pub(crate) template: Arc<Template>,
-    /// The names of `Stage::push_own_topics`.
+    /// The names of the topics that `Stage::push_own_topics` adds.
     own_topics: Vec<Py<PyString>>,
     pub(crate) names: Vec<Py<PyString>>,
     pub(crate) chunks: Vec<Py<PyBytes>>,
@@ -132,7 +132,7 @@ impl SendLane {
         Ok(is_new)
     }
 
-    /// Accepts messages that a consumer group sends back.
+    /// Accepts messages that a consumer group sends back from now on; returns whether it is new.
     fn learn_back(
         &mut self,
         py: Python<'_>,
@@ -268,8 +268,8 @@ impl SendLane {
         self.peer_of.clear();
     }
 
-    /// Returns the origin of a chunk, or `None` if records cannot contain the peer's address. If
-    /// one of its sends is staged, the connection keeps its number.
+    /// Returns the origin of a chunk, or `None` if records cannot contain the peer's address. The
+    /// connection keeps its number if one of its sends is staged already.
     fn origin(&self, peer: &Bound<'_, PyAny>, host: &[u8], now_ms: Option<i64>) -> Option<Origin> {
         let host = Host::new(host)?;
         let chunk = u32::try_from(self.chunks.len()).ok()?;

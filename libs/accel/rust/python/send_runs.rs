@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store's end of the lane of sends: builds what a commit stores of staged requests.
+//! The class `LaneRuns`, with which the store builds what a commit stores of staged requests.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -87,8 +87,9 @@ impl LaneRuns {
     }
 }
 
-/// Gives the answers their own references to connections and topics, because answers outlive
-/// the commit. If these are the only answers, they refer to most connections.
+/// Gives the answers their own references to connections and topics, because they outlive the
+/// commit. If these are the only answers, they refer to most connections, so all of them are
+/// copied.
 fn own(py: Python<'_>, lane: &SendLane, mut answers: Answers, is_only: bool) -> LaneAnswers {
     let (mut peers, mut topics) = (Owned::default(), Owned::default());
     if is_only {
@@ -111,7 +112,7 @@ fn own(py: Python<'_>, lane: &SendLane, mut answers: Answers, is_only: bool) -> 
     }
 }
 
-/// The items that the rows refer to, renumbered in the order of first use.
+/// The items that the answers refer to, renumbered in the order of first use.
 struct Owned<T> {
     items: Vec<T>,
     numbers: HashMap<u32, u32>,

@@ -21,7 +21,7 @@ use super::tls::TlsSession;
 
 /// Size of one read; a longer input takes several turns of the loop.
 const READ_BYTES_MAX: usize = 256 << 10;
-/// Size of all reads of one call, which share it equally.
+/// Maximum size of all reads of one call; each socket may read an equal share.
 const TURN_BYTES: usize = 4 << 20;
 /// Number of sockets that are read before their pulls are answered.
 const GROUP_COUNT: usize = 16;
@@ -36,13 +36,13 @@ pub(crate) struct Sockets {
     secured: HashMap<RawFd, Py<TlsSession>>,
     plain: Vec<u8>,
     sealed: Vec<u8>,
-    /// Number of bytes that encryption has added to those received since the last question.
+    /// Number of received bytes that were not plain bytes, since `take_overhead` was called last.
     overhead: isize,
     answers: Answers,
 }
 
-/// The index of a row, and the bytes that are still to be sent; `None` if the row was not touched,
-/// because its connection no longer has a socket.
+/// The index of a row, and the bytes that are still to be sent; `None` if nothing of the row was
+/// written, because its connection no longer has a socket.
 type Rest<'py> = (usize, Option<Bound<'py, PyBytes>>);
 type Received<'py> =
     (Bound<'py, PyList>, Bound<'py, PyList>, Option<Answered<'py>>, Option<StagedRows<'py>>);
@@ -72,17 +72,18 @@ impl Sockets {
         self.secured.remove(&fd);
     }
 
-    /// Returns how many more bytes have been received than `receive` has returned since the last
-    /// call.
+    /// Returns how many bytes TLS has added to the received data since the last call.
     fn take_overhead(&mut self) -> isize {
         std::mem::take(&mut self.overhead)
     }
 
     /// Reads once from each readable socket of an epoll object, answers the pulls and stages the
-    /// sends. Returns the connections with what else they sent, those whose sockets have ended or
-    /// failed, the effects of the answers, and what is staged. While there are only pulls, and their
-    /// answers are sent, sockets are read again. An unfinished chunk ends the call: the next one
-    /// reads the other sockets.
+    /// sends.
+    ///
+    /// Returns the other chunks with their connections, the connections whose sockets have ended or
+    /// failed, the result of the answers, and what is staged. While only pulls arrive, and all
+    /// their answers are sent, sockets are read again. A chunk that is not answered completely ends
+    /// the call, and the next call reads the other sockets.
     #[pyo3(signature = (epoll, peers, count_max, pulling=None, sending=None))]
     #[allow(clippy::too_many_arguments)] // once per turn: an object for them costs time
     fn receive<'py>(
@@ -162,8 +163,9 @@ impl Sockets {
         Ok((chunks, ended, answered, staged))
     }
 
-    /// Takes chunks that were received otherwise, from a given row on, as `receive` does. Returns
-    /// the number of the next row, what is neither answered nor staged, and the rest as `receive`.
+    /// Answers and stages chunks that were received otherwise, from a given row on, as `receive`
+    /// does. Returns the index of the next row, the chunks that are neither answered nor staged,
+    /// and the results as `receive` does.
     #[pyo3(signature = (rows, first, pulling=None, sending=None))]
     fn take_rows<'py>(
         &mut self,
@@ -194,7 +196,7 @@ impl Sockets {
     }
 
     /// Writes the answers to pulls that are kept. Returns the number of bytes that the kernel has
-    /// taken, and those that the connections must send.
+    /// taken, and the bytes that it has not taken.
     fn send_answers<'py>(
         &mut self,
         py: Python<'py>,
@@ -280,11 +282,11 @@ impl Sockets {
     }
 }
 
-/// What takes the chunks of one call.
+/// The destinations of the chunks of one call: answers, staging, or Python.
 struct Takers<'a, 'py> {
     answering: Option<Answering<'a, 'py>>,
     staging: Option<Staging<'py>>,
-    /// What is left to Python.
+    /// The chunks that are left to Python.
     chunks: Bound<'py, PyList>,
 }
 
@@ -320,12 +322,12 @@ impl<'py> Takers<'_, 'py> {
         }
     }
 
-    /// Whether neither Python nor a commit is needed for what has arrived.
+    /// Whether no chunk is left to Python or staged for a commit.
     fn is_empty(&self) -> bool {
         self.chunks.is_empty() && self.staging.as_ref().is_none_or(Staging::is_empty)
     }
 
-    /// Returns what is left, what is answered, and what is staged.
+    /// Returns the chunks for Python, the result of the answers, and what is staged.
     fn finish(
         self,
         py: Python<'py>,
@@ -375,8 +377,8 @@ fn fd_of(data: EventData) -> RawFd {
     RawFd::from_ne_bytes([a, b, c, d])
 }
 
-/// Writes as much as the kernel takes. An error is left to the transport, whose next operation on
-/// the socket meets it as well.
+/// Writes as much as the kernel takes, and returns the number of bytes. Errors are ignored, because
+/// the transport's next operation on the socket reports them.
 pub(crate) fn write(fd: RawFd, data: &[u8]) -> usize {
     retry(|| borrowed(fd)?.write(data)).unwrap_or(0)
 }

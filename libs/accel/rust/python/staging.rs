@@ -12,16 +12,17 @@ use super::send_lane::SendLane;
 /// The value of a connection's attribute `habit` if its last chunk contained only sends.
 pub(crate) const SENDS: i64 = 1;
 
-/// Size of the sends of one call, with the price of their keys, after which the other chunks are
+/// Size of the sends of one call, plus `KEY_BYTES` for each key, after which the other chunks are
 /// left to Python: twice the bytes that one call reads, because most messages have a key or two.
 const STAGED_BYTES_MAX: usize = 8 << 20;
 
-/// What a call needs to stage sends: the lane, the time for the ends of transactions, and the
-/// largest number of requests in a chunk.
+/// The arguments for staging sends: the lane, the time for the ends of transactions, and the
+/// maximum number of requests in a chunk.
 pub(crate) type Sending<'py> = (PyRefMut<'py, SendLane>, Option<i64>, usize);
 
-/// The connections with their chunks, the number of requests, the bytes of their bodies and
-/// properties, the number of answers to each chunk, and what went wrong.
+/// The result of staging sends: the connections with their chunks, the number of requests, the
+/// bytes of their bodies and properties, the number of answers to each chunk, and the error, if
+/// any.
 pub(crate) type StagedRows<'py> = (Bound<'py, PyList>, usize, usize, Vec<usize>, Option<PyErr>);
 
 /// One call that stages chunks of sends.
@@ -45,8 +46,8 @@ impl<'py> Staging<'py> {
         self.rows.is_empty()
     }
 
-    /// Stages the chunks that contain only plain sends, and adds the others to `left`; returns what
-    /// is staged, `None` if that is nothing. A bug leaves that chunk and all later ones to Python.
+    /// Stages the chunks that contain only plain sends, and adds the others to `left`. Returns what
+    /// is staged; `None` if nothing is. A bug leaves its chunk and all later ones to Python.
     pub(crate) fn finish(
         self,
         py: Python<'py>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The class `LogSyncer`, which is described in `_native.pyi`: a thread that syncs the log without
-//! the interpreter lock.
+//! The class `LogSyncer`, which is described in `_native.pyi`: a thread that syncs the log, and
+//! writes the answers that waited for a sync, without the interpreter lock.
 
 use std::collections::VecDeque;
 use std::io::Error;
@@ -22,16 +22,17 @@ use crate::watches::{Watched, Watches};
 /// Linux keeps 15 characters.
 const THREAD_NAME: &str = "cometmq-flush";
 
-/// The end of a sync whose answers are all written is reported with the next one, or after this
-/// time: waking the loop for it would delay the next message of a lone sender.
+/// If all answers after a sync are written, its end is reported with the next one, or after this
+/// time: waking the loop for it at once would delay the next message of a single sender.
 const REPORT_AFTER: Duration = Duration::from_millis(1);
 
-/// After the answer to a lone sender, the thread watches for so long for the next sync: to be woken
-/// takes it 20 to 50 us. The next sync usually comes after 50 to 200 us; with 100 us, half of the
-/// watches were in vain, and the sender sent 0.76 of the messages.
+/// After the answer to a single sender, the thread watches (polls) for the next sync for this long,
+/// because waking up takes it 20 to 50 us. The next sync usually comes after 50 to 200 us. With 100
+/// us, half of the watches saw none, and the sender sent 0.76 of the messages.
 const WATCH: Duration = Duration::from_micros(300);
 
-/// The loop and the sender, to which a watching thread leaves its processor, use it for less time.
+/// A watching thread yields its processor to the loop and the sender, which use it for less time
+/// than this. If it is away for longer, another program runs.
 const DISPLACED: Duration = Duration::from_micros(500);
 
 /// A thread that runs one sync at a time; the caller's loop watches a descriptor for their ends.
@@ -62,13 +63,14 @@ struct State {
     next: Option<Request>,
     /// Answers to write, each with the number of its sync.
     lent: VecDeque<(u64, Vec<Arc<Row>>)>,
-    /// The syncs after which the loop has answers to send.
+    /// The numbers of the syncs whose end the loop waits for, because it has answers to send then.
     owed: Vec<u64>,
     /// The number of the last sync that has ended.
     ended: u64,
-    /// Whether a sync has failed. A later one proves nothing, so all answers are left to the loop.
+    /// Whether a sync has failed. A later success proves nothing, so all answers are left to the
+    /// loop.
     has_failed: bool,
-    /// Whether a sync has ended that the loop need not know of at once.
+    /// Whether the end of a sync is not reported yet, because it is not urgent.
     is_unreported: bool,
     is_closed: bool,
 }
@@ -197,7 +199,7 @@ impl Shared {
     }
 
     /// Reports a sync that has ended, and writes the answers that waited for it. Returns whether
-    /// this was all that a lone sender waited for.
+    /// there was just one answer, and it is written.
     fn note(&self, end: End) -> bool {
         let (rows, is_owed) = self.due(&end);
         let mut end = Some(end);

@@ -98,8 +98,8 @@ impl TlsSession {
 }
 
 impl TlsSession {
-    /// Decrypts received bytes; returns whether the input has ended. The plain bytes then remain
-    /// in the session, and so does the reason.
+    /// Decrypts received bytes; returns whether the input has ended. In that case, the session
+    /// keeps the last plain bytes and the reason.
     pub(crate) fn receive(&mut self, data: &[u8], plain: &mut Vec<u8>) -> bool {
         let has_failed = self.open(data, plain).is_err();
         let has_ended = has_failed || self.session.is_finished();

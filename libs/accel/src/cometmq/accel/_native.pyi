@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of the native module; the code is in `rust/`."""
+"""Types of the native module `cometmq.accel`; the code is in `rust/`.
+
+A *plain* request or record has no unusual property, so native code can process it; all others are
+left to Python. A *lane* processes plain requests. To *stage* a request is to decode it and keep it
+until a commit stores it (`SendLane`), or until it is answered (`PullLane`). A *chunk* is what one
+read from a socket has returned: frames of one connection.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar, final
@@ -22,13 +28,17 @@ class LaneAccounts:
     def __new__(
         cls, rows: Sequence[tuple[bytes, bytes, bool, tuple[int, int], dict[bytes, int]]]
     ) -> LaneAccounts:
-        """Each row has an access key, a secret, whether no right binds the account, its default
-        rights to topics and to groups, and its rights by topic, or by a group's retry topic.
+        """A row has these items:
+
+        - the access key, and the secret
+        - whether the account has all rights, as an administrator without explicit ones
+        - its default rights to topics, and to groups
+        - its rights by topic; a group is named by its retry topic
         """
 
 @final
 class SendLane:
-    """The plain sends of one commit, from their bytes to the commit, which places them."""
+    """Stages plain sends until a commit stores them."""
 
     def __new__(
         cls,
@@ -49,18 +59,19 @@ class SendLane:
         transactions: tuple[str, str, str, int],
         accounts: LaneAccounts | None,
     ) -> SendLane:
-        """Start without topics.
+        """Start without topics; raise ValueError for a `store_host` of a wrong size.
 
-        `delayed` is the topic of delayed messages, with the delays of its queues in ms; without
-        delays, delayed sends are left to Python. `transactions` holds the topics of half and op
-        messages, and the properties and tag code of every op message.
-
-        `json` holds the parts of an answer's JSON header around the id, queue id, queue offset and
-        opaque; `binary_head`, `flag` and `binary_entries` are the constant parts of the header in
-        the other encoding. `plain_json` and `plain_binary` are the parts of headers without fields
-        around the opaque. With `accounts`, only sends that these accounts have signed and may make
-        are taken, and the ends of transactions are left to Python. Raise ValueError for a
-        `store_host` of a wrong size.
+        - `json` holds the parts of an answer's JSON header around the id, queue id, queue offset
+          and opaque; `binary_head`, `flag` and `binary_entries` are the constant parts of a binary
+          header
+        - `plain_json` and `plain_binary` hold the parts around the opaque in the header of an
+          answer without fields
+        - `delayed` is the topic of delayed messages, with the delays of its queues in ms; without
+          delays, delayed sends are left to Python
+        - `transactions` holds the topics of half and op messages, and the properties and tag code
+          of every op message
+        - with `accounts`, only sends that these accounts have signed and may make are taken, and
+          the ends of transactions are left to Python
         """
 
     @property
@@ -68,30 +79,34 @@ class SendLane:
         """The number of staged sends."""
 
     def learn(self, topic: str, queue_count: int) -> bool:
-        """Take sends to this topic from now on; return whether it is new."""
+        """Take sends to this topic from now on; return whether the topic was not known yet."""
 
     def learn_back(
         self, group: str, topic: str, queue_count: int, count_max: int, version_min: int
     ) -> bool:
-        """Take messages that this group sends back from now on; return whether it is new.
+        """Take messages that this group sends back from now on; return whether the group was not
+        known yet.
 
-        `topic` is its retry topic, `queue_count` the number of queues for retries, `count_max` how
-        often a message may be retried, unless a client of `version_min` or later says so.
+        `topic` is its retry topic, and `queue_count` the number of queues for retries. `count_max`
+        is the number of retries of a message; clients of `version_min` or later may send another
+        number.
         """
 
     def forget_backs(self) -> None:
-        """Stop taking messages that each group sends back until it is learned again."""
+        """Forget all groups: messages that a group sends back are left to Python until it is
+        learned again.
+        """
 
     def forget(self) -> None:
-        """Stop taking sends to each topic, and messages that each group sends back, until they are
-        learned again; staged sends remain.
+        """Forget all topics and groups: their requests are left to Python until they are learned
+        again. Staged sends remain.
         """
 
     def take_halves(self, takes_halves: bool) -> None:
-        """Take half messages from now on, or leave them to Python, as is the default."""
+        """Choose whether half messages are taken; by default, they are left to Python."""
 
     def keep_halves(self, answers: LaneAnswers) -> None:
-        """Keep the half messages of these answers in memory, where `stage` finds them."""
+        """Keep the half messages of these answers in memory, so that `stage` can end them."""
 
     def forget_halves(self) -> None:
         """Forget the half messages in memory."""
@@ -111,26 +126,27 @@ class SendLane:
         pulls: PullLane | None = None,
         backs: tuple[int, Callable[[int], bytes | None]] | None = None,
     ) -> list[tuple[int, int, int, int]]:
-        """Stage the plain sends and pulls among the first `count_max` frames of a chunk, until the
-        sends have more than 1 MiB, with a price for each key.
+        """Stage the plain requests among the first `count_max` frames of a chunk; return its parts.
 
-        With `now_ms`, oneway requests that end a half message in memory count as sends; the half
-        message is then removed from memory. Return the parts of the chunk in order, each as its
-        number of sends (0: frames for Python; negative: pulls and renewals), the bytes of their
-        bodies and properties, its begin and its end. Anything after the last part is for Python
-        too. Pulls and renewals are staged in `pulls`, until the next call.
+        A part is a number of consecutive frames: the number of its sends (0 for frames that are
+        left to Python, negative for pulls and renewals), the bytes of their bodies and properties
+        with 128 for each key, its begin and its end. Bytes after the last part are left to Python.
+        Once the sends exceed 1 MiB, the chunk is not examined further.
 
-        With `backs`, messages sent back count as sends: the number of those before, which selects
-        the queue, and a function that returns the record at an offset of the log, or None if it is
-        not in memory.
+        - with `now_ms`, oneway requests that end a half message in memory count as sends; the half
+          message is then removed from memory
+        - with `pulls`, pulls and renewals of locks are staged in it, until the next call
+        - with `backs`, messages sent back count as sends; it holds the number of messages sent back
+          before, which selects the queue, and a function that returns the record at an offset of
+          the log, or None if it is not in memory
         """
 
     def drop_from(self, first: int) -> None:
-        """Remove the staged sends from this number on."""
+        """Remove the staged sends from number `first` on."""
 
 @final
 class LaneRuns:
-    """The store's end of a lane: what a commit stores of its staged sends."""
+    """Builds what a commit stores of the staged sends of a lane."""
 
     def __new__(cls, lane: SendLane) -> LaneRuns: ...
     def place(
@@ -145,16 +161,17 @@ class LaneRuns:
     ) -> tuple[
         int, int, bytes, list[tuple[_QueueT, bytes, int]], LaneKeys, list[tuple[bool, LaneAnswers]]
     ]:
-        """Build records of staged sends, as many as fit, starting at an offset of the log.
+        """Build the records of staged sends from number `first` on, as many as fit before
+        `file_end`; the first record is placed at `offset` of the log.
 
-        Return the number of sends and of messages, the records, each queue's entries and their
-        number, the keys, and the answers in groups, each of which waits for the disk or does not.
-        A queue that is missing in `queues` is created. Nothing staged changes, so a commit may be
-        built again.
+        Return the number of sends and of messages, the records, the entries of each queue with
+        their number, the keys, and two groups of answers: those that wait for the disk, and the
+        others. A queue that is missing in `queues` is created. Nothing staged changes, so a commit
+        may be built again.
         """
 
     def unplaced(self, first: int, count: int) -> LaneAnswers:
-        """Return answers to sends that will not be stored."""
+        """Return the answers to sends that will not be stored; they have no positions."""
 
     def release(self) -> None:
         """Remove everything staged, and release its chunks."""
@@ -162,8 +179,12 @@ class LaneRuns:
 PullEffects: TypeAlias = tuple[
     list[tuple[str, str, int, int, int]], list[tuple[str, str, int, int]], list[Any], int, float
 ]
-"""Topic, group, pulls, messages and bytes of each reader; group, topic, queue id and offset of each
-commit; the locks of each renewal; what is left of the filters' budget; the seconds that it took.
+"""What Python must count and store after pulls were answered:
+
+- for each reader: topic, group, and the number of pulls, messages and bytes
+- for each commit: group, topic, queue id and offset
+- for each renewal: its locks
+- the rest of the filters' budget, and the seconds that the call took
 """
 
 _Place: TypeAlias = tuple[Any, Any, int, int, tuple[Any, int, int, int, int] | None]
@@ -180,7 +201,11 @@ class _View(Protocol):
 
 @final
 class PullLane:
-    """Plain pulls and renewals of queue locks: from their bytes to the bytes of their answers."""
+    """Stages and answers plain pulls and renewals of queue locks.
+
+    A *reader* is a group with its subscription to a topic. Pulls are taken from readers that Python
+    has admitted (`learn`).
+    """
 
     def __new__(
         cls,
@@ -204,26 +229,33 @@ class PullLane:
     ) -> PullLane:
         """Start without readers and renewals.
 
-        The limits are those of an answer from memory; only the last `memory_bytes` of the log count
-        as memory. `json` holds the parts of an answer's JSON header around the four numbers and the
-        opaque; `binary_head`, `flag`, `remark` and `names` are the constant parts in the other
-        encoding. `plain_json` and `plain_binary` hold the parts around the opaque in the header of
-        an answer without fields. `read_log` gets a view, the start of a block of one file, a number
-        of known bytes, and a number of bytes: those between the two numbers are wanted.
-        `read_entries` gets a queue, an offset and a number of entries. Both return None if the data
-        is not in memory. Instead of the bytes, `read_log` may return a file, an object that keeps
-        it open, its descriptor, the position, and the place of the block's checksums: an object
-        that keeps their file open, its descriptor, the offset of the block, and the number of the
-        first entry and of the one behind the last. The bytes are then read if that does not block,
-        and must match. If a block has checksums for all its bytes, later reads do not ask for its
-        place until `clear`, but call the file's method `descriptor` for the object that keeps it
-        open, whose attribute `number` is the descriptor. With `accounts`, only pulls that these
-        accounts have signed and may make are taken, and no renewals.
+        - the limits are those of an answer from memory; only the last `memory_bytes` of the log
+          count as memory
+        - `json` holds the parts of an answer's JSON header around the four numbers and the opaque;
+          `binary_head`, `flag`, `remark` and `names` are the constant parts of a binary header
+        - `plain_json` and `plain_binary` hold the parts around the opaque in the header of an
+          answer without fields
+        - with `accounts`, only pulls that these accounts have signed and may make are taken, and no
+          renewals
+
+        `read_log(view, start, known, count)` returns bytes `known` to `count` of the block that
+        begins at log offset `start`, and `read_entries(queue, queue_offset, count)` returns queue
+        entries. Both return None if the data is not in memory.
+
+        Instead of bytes, `read_log` may return their place: a file, an object that keeps it open,
+        its descriptor, the position, and where the block's checksums are. The latter is an object
+        that keeps their file open, its descriptor, the log offset of the block, the number of its
+        first entry, and the number after that of its last. The bytes are then read, if that does
+        not block, and must match the checksums.
+
+        If checksums cover all bytes of a block, its place is remembered until `clear`. Later reads
+        call the file's method `descriptor` for the object that keeps it open; its attribute
+        `number` is the descriptor.
         """
 
     @property
     def reader_count(self) -> int:
-        """The number of readers that are known."""
+        """The number of known readers."""
 
     @property
     def cached_bytes(self) -> int:
@@ -242,29 +274,33 @@ class PullLane:
         names: Sequence[str] | None = None,
         condition: tuple[Any, ...] | None = None,
     ) -> bool:
-        """Take pulls with the group, topic and subscription of this header from now on.
+        """Admit a reader: take pulls with the group, topic and subscription of this header from now
+        on. Return whether the reader was not known yet.
 
         The filter is a list of tag codes, or a condition on named properties as
-        `cometmq.broker.filters.sql.program` writes it. Return whether the reader is new.
+        `cometmq.broker.filters.sql.program` writes it.
         """
 
     def forget(self) -> None:
-        """Stop taking pulls until they are learned again."""
+        """Forget all readers: pulls are left to Python until their readers are learned again."""
 
     def learn_renewal(
         self, serialization: int, head: bytes, body: bytes, answer: bytes, locks: object
     ) -> bool:
-        """Take requests to lock queues that have this body from now on.
+        """Take requests to lock queues that have this body from now on; return whether the body was
+        not known yet.
 
-        `answer` is the body of their answer; `locks` is what `answer` returns for each of them.
-        Return whether the request is new.
+        `answer` is the body of their answer; the effects of `answer()` contain `locks` for each of
+        them.
         """
 
     def forget_renewals(self) -> None:
-        """Stop taking requests to lock queues until they are learned again."""
+        """Forget all renewals: requests to lock queues are left to Python until they are learned
+        again.
+        """
 
     def clear(self) -> None:
-        """Drop all cached blocks."""
+        """Drop all cached blocks and their places, because bytes might have changed."""
 
     def frame(self, index: int) -> tuple[int, int]:
         """Return the begin and end of a staged request's frame."""
@@ -272,13 +308,15 @@ class PullLane:
     def answer(
         self, first: int, count: int, room: int, view: _View, budget: int
     ) -> tuple[bytes, int, int, int, bool, PullEffects]:
-        """Answer staged requests until one is for Python, or the answers exceed `room` bytes.
+        """Answer staged requests from number `first` on, until Python must answer one, or the
+        answers exceed `room` bytes.
 
-        Filters may take `budget` steps in total, of about 1 ns each; beyond that, a pull with a
-        filter ends with what it has found, or is for Python if it has found nothing.
+        Filters may take `budget` steps of about 1 ns in total. A pull that exceeds it ends with the
+        messages found so far; if there are none, Python must answer it.
 
-        Return the frames, the number of answered requests, the begin and end of the next request's
-        frame (0: none), whether that request is for Python, and the effects.
+        Return the frames of the answers, the number of answered requests, the begin and end of the
+        next request's frame (0 if there is none), whether Python must answer that request, and the
+        effects.
         """
 
 _Pulling: TypeAlias = tuple[PullLane, _View, int, int, int, int, bool]
@@ -307,13 +345,15 @@ def write_files(pieces: Sequence[tuple[int, int, bytes]]) -> tuple[int, int] | N
     """
 
 def sync_files(fds: Sequence[int]) -> tuple[int, int] | None:
-    """Bring all written bytes of open files to the disk (fdatasync) without the interpreter lock.
+    """Sync open files (fdatasync) without the interpreter lock.
 
     Return None, or the index of the first file that failed and its errno.
     """
 
 def matches(names: Sequence[str], condition: tuple[Any, ...], record: bytes) -> bool | None:
-    """Return whether a record matches a condition; None if only Python can tell."""
+    """Return whether a record matches a condition (see `PullLane.learn`); None if only Python can
+    decide.
+    """
 
 def read_range(
     data: bytes,
@@ -324,12 +364,13 @@ def read_range(
     is_indexing: bool,
     delayed: tuple[str, Sequence[int], int],
 ) -> tuple[int, int, int, list[tuple[str, int, int, int, bytes]], LaneKeys]:
-    """Read plain records, starting at a position in `data`, which begins at log offset `base`.
+    """Read the plain records from `position` of `data` on, up to the first that is not plain;
+    `data` begins at offset `base` of the log.
 
-    Entries of the topic in `delayed` hold delivery times: its queues have the listed delays, and
-    its remaining queues have the last of them. Reading ends where no plain record begins.
+    `delayed` has the topic of delayed messages, whose entries hold delivery times, the delays of
+    its queues, and the delay of all others.
 
-    Return the bytes and the number of records, the store time of the last one, runs of entries
+    Return the total size and the number of records, the store time of the last one, runs of entries
     (topic, queue id, first queue offset, number, entries), and the keys.
     """
 
@@ -344,17 +385,20 @@ def select_due(
 ) -> tuple[int, bool, list[tuple[int, int]]]:
     """Select the entries of a delay level that are due, from the first one on.
 
-    A time beyond `due_at_most` is due at once. The selection ends before an entry that is not due,
-    is due by `copied_until`, or is a filler, and when it reaches `bytes_max`, which the first entry
-    may exceed.
+    An entry with a time after `due_at_most` is due at once. The selection ends
 
-    Return the number of entries, whether the next one is not due, and the offset and size of each
-    part of the log that has their records; a part lies within one file.
+    - before an entry that is not due, that is due by `copied_until`, or that is a filler
+    - when it reaches `bytes_max`, which the first entry may exceed
+
+    Return the number of entries, whether the next one is not due yet, and the offset and size of
+    each range of the log that has their records; a range lies within one file.
     """
 
 @final
 class DueRecords:
-    """Delayed messages, from their records to records for their real queues."""
+    """Delayed messages that are due: their records are read here, and built again for their real
+    queues.
+    """
 
     def __new__(
         cls,
@@ -370,7 +414,7 @@ class DueRecords:
     ) -> DueRecords:
         """Read the plain records of selected entries until one is not plain.
 
-        `spans` are the parts of the log that `select_due` named, with their bytes. Messages to
+        `spans` are the ranges that `select_due` has returned, with their bytes. Messages to
         `delayed_topic` or `half_topic`, or for a time later than `now_ms`, are not plain. Raise
         ValueError for a `store_host` of a wrong size.
         """
@@ -381,10 +425,10 @@ class DueRecords:
 
     @property
     def staged_bytes(self) -> int:
-        """The size of their bodies and properties."""
+        """The size of the bodies and properties of the plain records."""
 
     def targets(self) -> list[tuple[str, int]]:
-        """Return each topic with the number of queues that its messages need."""
+        """Return each topic of these messages, with the number of queues that it must have."""
 
     def place(
         self,
@@ -396,28 +440,30 @@ class DueRecords:
         queues: dict[tuple[str, int], _QueueT],
         create: Callable[[str, int], _QueueT],
     ) -> tuple[int, bytes, list[tuple[_QueueT, bytes, int]], LaneKeys, list[tuple[str, int, int]]]:
-        """Build the messages' records, as many as fit, starting at an offset of the log.
+        """Build the messages' records from number `first` on, as many as fit before `file_end`; the
+        first record is placed at `offset` of the log.
 
-        Return their number, the records, each queue's entries and their number, the keys, and each
-        topic with the number and bytes of its messages. A queue that is missing in `queues` is
+        Return their number, the records, the entries of each queue with their number, the keys, and
+        each topic with the number and bytes of its messages. A queue that is missing in `queues` is
         created. Nothing else changes, so a commit may be built again.
         """
 
 def follow_headers(
     data: bytes, offset: int, file_size: int, bytes_max: int
 ) -> tuple[int, int] | None:
-    """Follow the headers of whole records in `data`, which begins at this offset of the log.
+    """Follow the headers of whole records in `data`, which begins at this offset of the log. Stop
+    when `bytes_max` is reached; the first record may exceed it.
 
-    Return the bytes of the records and the size of the next one, or 0 if its header is incomplete;
-    None if a header is wrong. Stop when `bytes_max` is reached, which the first record may exceed.
+    Return the total size of the records, and the size of the next one (0 if its header is
+    incomplete); None if a header is wrong.
     """
 
 class PanicException(BaseException):
-    """A bug in the native code; its arguments are unchanged or released."""
+    """A bug in the native code. The arguments of the call are unchanged or released."""
 
 @final
 class LaneAnswers:
-    """Answers to sends of one commit, and its requests without an answer."""
+    """The answers to the sends of one commit, and its requests without an answer."""
 
     @property
     def count(self) -> int:
@@ -425,7 +471,7 @@ class LaneAnswers:
 
     @property
     def peer(self) -> object:
-        """The first connection; None if there are no answers."""
+        """The connection of the first answer; None if there are no answers."""
 
     @property
     def peer_count(self) -> int:
@@ -447,9 +493,11 @@ class LaneAnswers:
     ) -> tuple[
         list[tuple[str, int, int, int]], list[tuple[int, int, int]], list[tuple[str, str, int]]
     ]:
-        """Return each topic with its number of sends, of messages, and of bytes in the log; each
-        delay level's queue id, number of messages, and bytes in the log; and each topic and group
-        whose consumers sent messages back, and their number.
+        """Return three lists:
+
+        - for each topic: its number of sends, of messages, and of bytes in the log
+        - for each delay level: its queue id, number of messages, and bytes in the log
+        - for each topic and group whose consumers sent messages back: their number
         """
 
     def committed(self) -> list[tuple[str, int, int]]:
@@ -468,17 +516,17 @@ class LaneAnswers:
             list[tuple[str, int, int, int]], list[tuple[int, int, int]], list[tuple[str, str, int]]
         ],
     ]:
-        """Write successful answers, as `encode` returns them, to the socket in each connection's
-        attribute `direct_fd`, and subtract those written from `in_flight`.
+        """Write the answers of `encode` to the sockets in the connections' attribute `direct_fd`,
+        and subtract the written ones from their `in_flight`.
 
-        Return what `LentAnswers.settle` and `counts` return; no row is written if the attribute is
-        negative, or `is_dirty` is true. The bytes left of a row that is written in part are
-        encrypted, if the socket is secured.
+        Return the results of `LentAnswers.settle` and `counts`. Nothing is written for a connection
+        whose `direct_fd` is negative or whose `is_dirty` is true. If a row is written in part, and
+        its socket is secured, the remaining bytes are encrypted.
         """
 
     def lend(self) -> LentAnswers:
-        """Encode successful answers for `LogSyncer.lend`, and lend those that nothing else of their
-        connections must precede.
+        """Encode successful answers for `LogSyncer.lend`. An answer is lent, so that the thread may
+        write it, unless other output of its connection must be written before.
         """
 
     def rows(
@@ -496,16 +544,17 @@ class LaneAnswers:
             tuple[str, str] | None,
         ]
     ]:
-        """Return each answer as values, for results other than success.
+        """Return the parts of each answer, for results other than success:
 
-        Connection, opaque, serialization, topic, queue id of the answer, queue id of the delay
-        level (None without a delay), number of messages, the place: physical offset, bytes, queue
-        offset, ids; and for a message sent back, its topic and group.
+        - connection, opaque and serialization
+        - topic, queue id in the answer, and queue id of the delay level (None without a delay)
+        - number of messages, and their position: physical offset, bytes, queue offset, ids
+        - for a message sent back, its topic and group; otherwise None
         """
 
 @final
 class Sockets:
-    """Reads and writes of nonblocking sockets; see `remoting.transport.sockets`."""
+    """Reads and writes nonblocking sockets; see `cometmq.remoting.transport.sockets`."""
 
     def __new__(cls) -> Sockets: ...
     def receive(
@@ -518,29 +567,36 @@ class Sockets:
     ) -> tuple[
         list[tuple[_PeerT, bytes]], list[_PeerT], _Answered | None, _StagedRows[_PeerT] | None
     ]:
-        """Read once from each socket that an epoll object reports as readable, at most `count_max`.
+        """Read once from each socket that the epoll object with the descriptor `epoll` reports as
+        readable, at most `count_max` of them. `peers` holds the connection of each registered
+        socket.
 
-        `epoll` is its descriptor; `peers` holds the connection of each registered socket. Return
-        the connections with what they have sent, and the connections whose sockets have ended or
-        failed. A read takes at most 256 KiB, and all reads together at most 4 MiB, in equal shares.
+        A read takes at most 256 KiB, and all reads together at most 4 MiB, in equal shares.
 
-        `pulling` is a lane, the view and budget of its `answer`, the maximum number of requests in
-        a chunk, the maximum of a connection's attribute `in_flight`, the size above which the
-        answers to a chunk, or all of them, end, and whether answers may be sent if their requests
-        have no commits and renewals. With it, chunks of pulls and renewals are answered if their
-        connection's attribute `habit` is 2; the rest of a chunk that is not answered is returned.
-        After such a chunk, no other socket is read. If all answers are sent, and nothing else has
-        arrived, sockets are read again until there are 16 answers.
+        With `pulling`, chunks of connections whose attribute `habit` is 2 are answered. After a
+        chunk that is not answered completely, no other socket is read. If all answers are sent, and
+        nothing else has arrived, sockets are read again until there are 16 answers. `pulling` has
 
-        `sending` is a lane, the time for `SendLane.stage`, and the maximum number of requests in a
-        chunk. With it, chunks that contain only plain sends are staged if the attribute is 1.
+        - a lane, and the view and budget of its `answer`
+        - the maximum number of requests in a chunk, and of a connection's attribute `in_flight`
+        - the size above which the answers to a chunk, or all of them, end
+        - whether answers without commits and renewals may be sent at once
 
-        Return also None if no chunk could be answered, or the number of requests, the bytes of
-        their chunks, what `send_answers` returns for the answers that were sent, whether others are
-        kept, the effects, and the error that left the last chunk to Python; and None if no chunk
-        could be staged, or the chunks that are, the number of requests, the bytes of their bodies
-        and properties, the number of answers to each chunk, and the error that left the other
-        chunks to Python.
+        With `sending`, chunks of connections whose `habit` is 1 are staged, if they contain only
+        plain sends. `sending` has a lane, the time for `SendLane.stage`, and the maximum number of
+        requests in a chunk.
+
+        Return
+
+        - the chunks, or the rest of chunks, that are neither answered nor staged, with their
+          connections
+        - the connections whose sockets have ended or failed
+        - None, or the number of answered requests, the size of their frames, the result of
+          `send_answers` for the answers that were sent, whether others are kept, the effects, and
+          the error that left the last chunk to Python
+        - None, or the staged chunks, the number of requests, the bytes of their bodies and
+          properties, the number of answers to each chunk, and the error that left the other chunks
+          to Python
         """
 
     def take_rows(
@@ -550,21 +606,27 @@ class Sockets:
         pulling: _Pulling | None = None,
         sending: _Sending | None = None,
     ) -> tuple[int, list[tuple[_PeerT, bytes]], _Answered | None, _StagedRows[_PeerT] | None]:
-        """Answer and stage chunks as `receive` does, from a row on, and keep the answers; return
-        the number of the next row, what is left, and the same for what is answered and staged.
+        """Answer and stage the chunks of `rows` from the index `first` on, as `receive` does, and
+        keep the answers.
+
+        Return the index of the next row, the chunks that are neither answered nor staged, and the
+        last two items that `receive` returns.
         """
 
     def send_answers(self) -> tuple[int, list[_Rest]]:
-        """Write the answers that are kept to the sockets in the attribute `direct_fd`, add what is
-        taken to `direct_bytes` until that exceeds 64 MiB, and set `has_received`.
+        """Write the answers that are kept to the sockets in the attribute `direct_fd`. Add the
+        bytes that the kernel takes to `direct_bytes`, until it exceeds 64 MiB, and set
+        `has_received`.
 
-        Return the number of bytes taken in total, and the connections to which not everything is
-        sent, with the bytes not taken, and whether they are encrypted: None, if there is no socket,
-        or the attribute `is_dirty` is true.
+        Return the number of bytes taken in total and, for each connection to which not everything
+        is sent, the bytes not taken, and whether they are encrypted. The latter is None if nothing
+        was written, because there is no socket, or the attribute `is_dirty` is true.
         """
 
     def send(self, fd: int, data: bytes) -> int:
-        """Return the number of bytes that the kernel has taken, 0 after an error."""
+        """Write to a socket; return the number of bytes that the kernel has taken, 0 after an
+        error.
+        """
 
     def send_rows(
         self, rows: Sequence[tuple[Any, bytes, int]]
@@ -583,11 +645,11 @@ class Sockets:
         """
 
     def release(self, fd: int) -> None:
-        """Leave encryption to the caller again."""
+        """Stop encrypting and decrypting on this socket, because the caller does it from now on."""
 
     def take_overhead(self) -> int:
-        """Return how many more bytes `receive` has read than it has returned since the last call;
-        negative if it has returned bytes whose records began earlier.
+        """Return how many bytes TLS has added to the data that `receive` has read since the last
+        call; negative if it has returned bytes whose records began earlier.
         """
 
 @final
@@ -604,7 +666,7 @@ class TlsContext:
         """
 
     def session(self) -> TlsSession:
-        """Start a connection."""
+        """Return the TLS state of a new connection."""
 
 @final
 class TlsSession:
@@ -615,7 +677,7 @@ class TlsSession:
     is_finished: bool
     """Whether the peer has announced the end of its input."""
     is_incompatible: bool
-    """Whether the connection has failed because the peer offers nothing that rustls supports."""
+    """Whether `decrypt` has failed because rustls supports nothing that the peer offers."""
 
     def decrypt(self, data: bytes) -> tuple[bytes, bytes]:
         """Return the decrypted bytes, and the bytes that TLS itself has to send; raise TlsFault if
@@ -626,17 +688,19 @@ class TlsSession:
         """Return plain bytes as TLS records; raise TlsFault before the end of the handshake."""
 
     def alert(self) -> bytes:
-        """Return what TLS itself has to send."""
+        """Return the bytes that TLS itself has to send."""
 
     def close(self) -> bytes:
         """Return the alert that announces the end of the connection."""
 
 class TlsFault(ValueError):
-    """A connection must end; the text gives the reason."""
+    """The connection must end; the text gives the reason."""
 
 @final
 class LogSyncer:
-    """A thread that syncs the log, one sync at a time, without the interpreter lock."""
+    """A thread that syncs the log, one sync at a time, without the interpreter lock. After a sync,
+    it may write the answers that waited for it (`lend`).
+    """
 
     def __new__(cls) -> LogSyncer:
         """Start the thread, which ends with this object. Raise OSError if it cannot be started."""
@@ -652,52 +716,56 @@ class LogSyncer:
         """
 
     def lend(self, number: int, answers: LentAnswers, is_all: bool) -> None:
-        """Write answers, without waiting, as soon as this sync, or the one that replaces it, has
-        succeeded, unless any sync has failed before.
+        """Write these answers as soon as this sync, or the one that replaces it, has succeeded,
+        unless an earlier sync has failed. This call does not wait.
 
-        `is_all` says that the loop has no other answers to send after this sync. If all were
-        written, the descriptor becomes readable only after a while.
+        `is_all` says that the loop has no other answers to send after this sync. If all are written
+        then, the descriptor becomes readable only after a while.
         """
 
     def take(self) -> list[tuple[int, float, tuple[int, int] | None, float]]:
         """Return the syncs that have ended since the last call, in order.
 
-        Each has its number, its duration in seconds, and None, or how it failed: the index of the
-        file (for the folder, the number of files) and the errno. The last item is the number of
-        seconds since its end.
+        A sync has its number, its duration in seconds, its failure, and the number of seconds since
+        its end. The failure is None, or the index of the file (for the folder, the number of files)
+        and the errno.
         """
 
 @final
 class LentAnswers:
-    """Answers of a run that another thread writes to nonblocking sockets, one row per connection.
+    """Answers that another thread may write to nonblocking sockets; a row has those of one
+    connection.
 
-    While a row of a connection is lent, its `direct_fd` is -2. The socket must not be written or
-    closed until its `loan` is withdrawn.
+    While a row is lent, the thread may write it, and the attribute `direct_fd` of its connection is
+    -2. The socket must not be written or closed until the connection's `loan` is withdrawn.
     """
 
     def __new__(cls, rows: Sequence[tuple[object, bytes, int]]) -> LentAnswers:
-        """Lend frames, as `LaneAnswers.lend` does: connections, their frames and the number of
-        answers.
+        """Lend these rows, as `LaneAnswers.lend` does: a row has a connection, its frames and the
+        number of answers.
         """
 
     def write(self) -> bool:
-        """Write all rows that are lent, as the thread does; return whether all are written."""
+        """Write all rows that are lent, as the thread does; return whether all were written
+        completely.
+        """
 
     def settle(self) -> tuple[int, int, list[tuple[object, bytes, int, bool]]]:
-        """Take all rows back, and subtract the written ones from what their connections owe.
+        """Take all rows back, so that the thread writes nothing more, and subtract the written
+        answers from `in_flight` of their connections.
 
         Return the number of answers that were subtracted, the number of bytes written, and the
-        other rows: the connection, what it must send, the number of its answers, and whether they
-        were written except for these bytes.
+        other rows: the connection, the bytes that it must send, the number of its answers, and
+        whether they were written except for these bytes.
         """
 
 @final
 class Loan:
-    """The newest answers of a connection that were lent."""
+    """The newest row on loan of a connection."""
 
     def withdraw(self) -> bytes:
-        """Leave the connection's socket to the caller; return the rest of a row that was written in
-        part, which must be sent first.
+        """End the loan, so that only the caller writes to the socket. Return the rest of a row that
+        was written in part, which must be sent first.
         """
 
 @final
@@ -718,8 +786,8 @@ class LaneKeys:
         """Return the offsets of the messages that may hold a key, newest first."""
 
     def absorb(self, newer: object) -> bool:
-        """Append the keys of another object of this class; return False, with nothing changed, for
-        other objects, or if there are 256 keys already.
+        """Append the keys of another object of this class. Return False and change nothing if it
+        has another class, or if there are 256 keys already.
         """
 
     def link(
@@ -732,7 +800,9 @@ class LaneKeys:
         number: int,
         begin_ms: int,
     ) -> tuple[bytes, int]:
-        """Link keys into the slots of an index file, numbered from `number` on.
+        """Link keys into the slots of an index file; their entries are numbered from `number` on.
+        Mark the pages that change in `dirty`.
 
-        Mark the pages that change in `dirty`; return the entries and how many slots were empty.
+        Return the entries, and the number of slots that were empty. `begin_ms` is the time of the
+        file's first message.
         """
