@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP port of every program: /metrics, /healthz, /readyz and /settings; / lists these pages.
 
-The server is deliberately small: it answers GET and HEAD, serves one request per connection, and
-limits the size of the request head, the time per request and the number of connections. If there
-are too many, the oldest one that has not sent its request is closed, from the address with the most
-of them, so silent connections never keep probes out. A turn of the event loop accepts a few
-connections and answers one request, because messages wait meanwhile; addresses take turns. Counters
-are copied on the event loop, a few at a time, and rendered on a worker thread. Scraping many series
-therefore does not delay messages.
+The server is deliberately small: it answers GET and HEAD, and serves one request per connection.
+The size of the request head, the time per request and the number of connections are limited. Above
+the limit of connections, a silent connection (one that has not sent its request) is closed: the
+oldest one of the address that has the most. Silent connections therefore cannot exclude probes.
+
+Messages wait while the event loop serves this port. So each turn of the loop accepts only a few
+connections and answers one request, and addresses take turns. Counters are copied on the loop, a
+few at a time, and rendered on a worker thread.
 """
 
 import asyncio
@@ -95,7 +96,8 @@ class AdminHttp:
         self._ready[name] = check
 
     def add_ready_warning(self, name: str, check: Check) -> None:
-        """Show a reason on /readyz with status 200: clients are served, but an operator must act.
+        """Show the reason that the check returns on /readyz, with status 200: clients are served,
+        but an operator must act.
 
         A ready check of the same name takes precedence.
         """

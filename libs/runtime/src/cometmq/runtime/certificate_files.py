@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds out when the certificates expire that a program's settings file names, such as an
+"""Finds out when the certificates in another program's settings file expire, such as an
 elector's.
 """
 
@@ -19,8 +19,9 @@ class _Tls(msgspec.Struct, frozen=True, kw_only=True):
 
 def expiries_named_in(file: Path) -> dict[str, float]:
     """Return when the first certificate in each TLS file of a client program expires, in seconds
-    since 1970, by setting; empty if it connects without TLS. Files that cannot be read are left
-    out. Raise SettingsError if the settings file cannot be used.
+    since 1970, by setting; empty if the program connects without TLS.
+
+    Files that cannot be read are left out. Raise SettingsError if the settings file cannot be used.
     """
     loaded = load(_Tls, prefix="", file=file, env={}, is_part=True)
     tls = tls_keys.client_tls(loaded.value, loaded.label)

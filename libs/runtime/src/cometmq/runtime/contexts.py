@@ -20,7 +20,7 @@ from cometmq.remoting.spelling import did_you_mean
 
 VARIABLE: Final = "COMETMQ_CONTEXT"
 PREVIOUS: Final = "-"
-"""Selects the context that was selected before, as `cd -` does."""
+"""The name that stands for the context that was selected before, as in `cd -`."""
 
 FILE_BYTES_MAX: Final = 1 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
@@ -37,7 +37,7 @@ class Context(
     secret_key: str = ""
     security_token: str = ""
     credentials: str = ""
-    """Path of a file with an account, instead of the keys."""
+    """Path of a file with the access key and the secret, instead of the two fields."""
     tls: bool = False
     tls_config: str = ""
     namespace: str = ""
@@ -56,8 +56,9 @@ class Contexts(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     contexts: dict[str, Context] = {}
 
     def select(self, name: str) -> str:
-        """Make a context the current one, or the one before with `-`; return its name. Raise
-        SettingsError if there is no such context.
+        """Make a context the current one, and return its name; `-` stands for the previous one.
+
+        Raise SettingsError if there is no such context.
         """
         if name == PREVIOUS:
             if not self.previous:
@@ -69,7 +70,7 @@ class Contexts(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
         return name
 
     def remove(self, name: str) -> None:
-        """Remove a context."""
+        """Remove a context; raise SettingsError if there is none of this name."""
         self.named(name)
         del self.contexts[name]
         self.current = "" if self.current == name else self.current
@@ -127,7 +128,9 @@ def read_contexts(path: Path) -> Contexts:
 
 @contextmanager
 def changed_contexts(path: Path) -> Iterator[Contexts]:
-    """Read the file, and replace it at the end, unless the body raises; others wait meanwhile."""
+    """Yield the content of the file, and replace the file by it at the end, unless the body raises.
+    Other processes wait meanwhile.
+    """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = os.open(path.parent, os.O_RDONLY)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optional packages for groups with failover, and the advice to print if one is missing."""
+"""Recognises a missing optional package for groups with failover, and gives advice."""
 
 from typing import Final
 

@@ -11,8 +11,8 @@ class FairQueue(Generic[T]):
     """Items by hashable key: first in, first out for each key, round robin among the keys.
 
     The room is divided by dynamic thresholds (Choudhury and Hahne, 1998): a key may hold as many
-    items as are free. A single key gets half of the room, two get a third each, and some room is
-    always left for a new key.
+    items as there are free places. A single key thus gets half of the room, two keys a third each,
+    and some room is always left for a new key.
     """
 
     __slots__ = ("_count", "_items", "_room")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals that end programs and commands, and the loss of the terminal (SIGHUP)."""
+"""Signals that end commands, and output after the loss of the terminal (SIGHUP)."""
 
 import asyncio
 import atexit
@@ -23,16 +23,16 @@ def cancelled_by_signals() -> Iterator[None]:
     """Make SIGINT, SIGTERM and SIGHUP cancel the current task while the block runs.
 
     The first signal cancels the command that the task runs, the second one cancels its clean-up,
-    and the third one kills the process, in case its loop is blocked. Signals that follow within
-    SAME_REQUEST_S belong to the same request: a shell or `make` sends them to a process and to its
-    group. asyncio would raise KeyboardInterrupt in any callback at the second SIGINT, and a
-    transport would print its traceback.
+    and the third one kills the process, in case its loop is blocked. Signals within SAME_REQUEST_S
+    count as one, because a shell or `make` sends them to a process and to its group. asyncio's own
+    handler would raise KeyboardInterrupt in any callback at the second SIGINT, and a transport
+    would print its traceback.
 
     Raises:
-        asyncio.CancelledError: A signal came, but the block has ended as if it had not: the signal
-            struck in its last step, or the block has swallowed the cancellation (`asyncio.wait_for`
-            does so if its result arrives at the same time). A block that goes on deliberately
-            calls `uncancel`.
+        asyncio.CancelledError: A signal came, but the block has ended normally: the signal came in
+            its last step, or the block has swallowed the cancellation (`asyncio.wait_for` does so
+            if its result arrives at the same time). A block that continues on purpose calls
+            `uncancel`.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An unusual way to import: with a module hidden."""
+"""Imports with a module hidden."""
 
 import sys
 from collections.abc import Iterator

@@ -32,7 +32,9 @@ def finish(work: Steps[T]) -> T:
 
 
 class LaterSteps:
-    """Runs the first step of each job at once, and later one step of all jobs in each turn."""
+    """Runs any number of jobs on the event loop: the first step of each at once, then one step of
+    one job in each turn of the loop, in rotation.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[Steps[Any]] = deque()
@@ -42,7 +44,7 @@ class LaterSteps:
         return len(self._waiting)
 
     def start(self, work: Steps[Any]) -> None:
-        """Begin a job, whose steps do not depend on what happens in between."""
+        """Begin a job. Its steps must tolerate any changes that happen between them."""
         if next(work, _DONE) is not _DONE:
             self._waiting.append(work)
             if len(self._waiting) == 1:
@@ -73,8 +75,10 @@ class IncrementalRunner:
         return self._lock.is_held
 
     async def run(self, work: Steps[T], key: object = None) -> T:
-        """Run the job when its turn comes, and return its result. Keys take turns, and the jobs of
-        one key keep their order. The key of a peer's request is its connection.
+        """Run the job when its turn comes, and return its result.
+
+        Keys take turns, and the jobs of one key keep their order. For the request of a peer, the
+        key is the connection.
         """
         async with self._lock.hold(key):
             try:

@@ -5,11 +5,13 @@ A service declares its limits in one table of `Limit`s. Its handlers ask `Limits
 entry; metrics, the reference page and the tests are derived from the same table.
 
 A limit on all peers together (a limit in total) is also a limit per peer: no peer may fill more
-than `peerShareMax` percent of it, so that others can still add entries. A peer is an account, or
-without one an address (of IPv6, a network of 64 bits). What a peer has added is counted since the
-start of the program, because the entries of most tables do not say who added them. The number of
-entries in the table caps this count, so a peer is refused only while the table has at least as many
-entries as one peer may fill.
+than `peerShareMax` percent of it, so that others can still add entries. A peer is an account, or,
+without an account, an address (for IPv6, a network of 64 bits).
+
+The entries of most tables do not say which peer added them. So the entries that a peer adds are
+counted from the start of the program, and the count is capped by the number of entries in the
+table. A peer is therefore refused only while the table has at least as many entries as one peer may
+fill.
 """
 
 import ipaddress
@@ -39,7 +41,7 @@ forgotten.
 """
 SHARE_SETTING: Final = "peerShareMax"
 LOG_INTERVAL_MS: Final = 10_000
-"""Between two events about refusals by one limit."""
+"""Minimum time between two events about refusals by one limit."""
 
 
 class Scope(StrEnum):
@@ -61,11 +63,11 @@ class Limit(NamedTuple):
     """What is counted, as the subject of a sentence: `Topics`."""
     scope: Scope
     above: str
-    """What happens to an entry above the limit."""
+    """What happens to an entry above the limit, as a sentence for the documentation."""
     setting: str = ""
     """The setting with the bound; if empty, the bound is `fixed`."""
     bound: Callable[[Any], int] | None = None
-    """Reads the setting."""
+    """Returns the value of the setting, given the settings."""
     fixed: int = 0
     answer: ResponseCode | None = None
     """The code that refuses an entry; None if no request is refused."""
@@ -144,7 +146,7 @@ class Limits:
         self.table = table
         self.refused: dict[str, int] = {limit.name: 0 for limit in table}
         self.used: dict[str, Callable[[], int]] = {}
-        """Limits in total -> the function that returns the current number of entries."""
+        """For each limit in total, the function that returns the current number of entries."""
         self._settings = settings
         self._clock_ms = clock_ms
         self._log = log

@@ -27,13 +27,17 @@ REPEAT_COUNT_MAX = 10
 were suppressed (`suppressed_count`).
 """
 INFO_COUNT_MAX = 1_000
-"""The same for information: peers cause some of it, such as members that join a group."""
+"""REPEAT_COUNT_MAX for events of level info: peers cause some of them, for example by joining a
+group.
+"""
 REPEAT_WINDOW_MS = 10_000
 VALUE_CHARS_MAX = 2_048
-"""Characters of a fact that are logged; peers choose names of up to 64 KB."""
+"""Maximum length of a fact in a log line, in characters; peers choose names of up to 64 KB."""
 _COUNTS_MAX = {"warning": REPEAT_COUNT_MAX, "error": REPEAT_COUNT_MAX, "info": INFO_COUNT_MAX}
 _UNLIMITED = frozenset({"log.damaged", "records.damaged"})
-"""Events that are logged once for each damaged place; a repair must know all of them."""
+"""Events without a limit: each is logged once for a damaged range, and a repair must know all of
+them.
+"""
 
 EventDict = dict[str, Any]
 
@@ -58,8 +62,8 @@ def get(name: str) -> Log:
 class RateLimit:
     """Limits how many identical events are logged per window, and counts the others.
 
-    A loop that fails ten times a second must not fill the disk with its tracebacks, nor a peer that
-    comes and goes.
+    Otherwise a loop that fails ten times a second, or a peer that reconnects again and again, would
+    fill the disk.
     """
 
     __slots__ = ("_clock", "_windows")

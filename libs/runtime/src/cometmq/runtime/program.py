@@ -70,8 +70,8 @@ def program(
 def configured_program(
     build: Build, settings: Loaded[Any], *, log: Log
 ) -> Callable[[Stop], Coroutine[Any, Any, None]]:
-    """Return a main function as `program` does, with the HTTP port from the settings. The HTTP port
-    is bound to `bindAddress`, if the program has that setting.
+    """Return a main function as `program` does, with the HTTP port from the settings, bound to
+    `bindAddress` if the program has that setting.
 
     Probable mistakes in the settings are logged at the end of startup, where users notice them.
     """

@@ -14,11 +14,11 @@ class Program(NamedTuple):
     name: str
     """Its command: `cometmq NAME`."""
     classes: str
-    """The first part of the names of its classes: `BrokerApp`, `BrokerSettings`."""
+    """The first part of its class names: `Broker` for `BrokerApp` and `BrokerSettings`."""
     help: str = ""
     """The help line of its command; empty if only its image starts it."""
     own_keys: frozenset[str] = frozenset()
-    """Keys that distinguish its settings file from those of other programs."""
+    """Keys that only this program's settings file has."""
 
     @property
     def module(self) -> str:
@@ -38,7 +38,7 @@ class Program(NamedTuple):
         return found
 
     def app_type(self) -> Any:
-        """Import and return the class that starts and stops it; see `program.Build`."""
+        """Import and return its application class; see `program.Build`."""
         return getattr(import_module(f"{self.module}.app"), f"{self.classes}App")
 
 

@@ -26,7 +26,9 @@ class Property(NamedTuple):
     line: int
     """The number of its first line."""
     has_sign: bool
-    """Whether `=` or `:` separates the two; without one, prose is also a valid line."""
+    """Whether `=` or `:` separates key and value; without one, any line of prose is a valid
+    property.
+    """
 
 
 def parse(text: str) -> dict[str, str]:

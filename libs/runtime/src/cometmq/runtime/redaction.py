@@ -31,6 +31,8 @@ def redacted_setting(name: str, value: str) -> str:
 
 
 def redacted_text(text: str) -> str:
-    """Return a text without passwords, tokens, keys and signatures, as far as they are named."""
+    """Return a text in which the values of passwords, tokens, keys and signatures are hidden, where
+    their names precede them.
+    """
     text = SECRET_IN_URL.sub(HIDDEN, _PEM.sub(HIDDEN, text))
     return _IN_TEXT.sub(lambda found: f"{found[1]}{HIDDEN}", text)

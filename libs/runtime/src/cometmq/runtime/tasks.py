@@ -17,17 +17,17 @@ Sleep = Callable[[float], Awaitable[object]]
 
 
 async def sleep_on_grid(seconds: float) -> None:
-    """Sleep for about `seconds`, and end together with the sleeps of other loops."""
+    """Sleep for about `seconds`, and wake up together with other loops (`due_on_grid`)."""
     now_s = asyncio.get_running_loop().time()
     await asyncio.sleep(due_on_grid(now_s, seconds) - now_s)
 
 
 class Alarm:
-    """The pauses of a loop that also runs at given times."""
+    """The pauses of a loop that must also run at given times."""
 
     def __init__(self, clock_ms: Callable[[], int], *, least_ms: int) -> None:
-        """`clock_ms` is the clock of the times given to `ring_at`; a pause lasts at least
-        `least_ms` after that call.
+        """`ring_at` takes times of `clock_ms`, and ends a pause at least `least_ms` after its
+        call.
         """
         self._clock_ms = clock_ms
         self._least_ms = least_ms
@@ -37,7 +37,7 @@ class Alarm:
         self._timer: asyncio.TimerHandle | None = None
 
     def ring_at(self, time_ms: int) -> None:
-        """End this pause, or the next one, at a time, unless it ends earlier."""
+        """End the present or next pause at this time, unless it ends earlier."""
         if self._loop is None:
             return
         left_ms = max(time_ms - self._clock_ms(), self._least_ms)
@@ -77,11 +77,11 @@ async def every(  # all but two arguments by keyword
 ) -> None:
     """Run `step` forever, pausing about `interval_ms` after each run; failures are logged.
 
-    A function as `interval_ms` is called after each run, so that a step with nothing to do may run
-    less often.
-
-    `step` is a plain function or a coroutine function of a domain object, so that tests can call it
-    directly. If `is_fatal`, the first error ends the loop and the task group that runs it.
+    - `interval_ms` may be a function, which is called after each run, so that a step with nothing
+      to do may run less often
+    - `step` is a plain function or a coroutine function of a domain object, so that tests can call
+      it directly
+    - with `is_fatal`, the first error ends the loop and the task group that runs it
     """
 
     def pause_s() -> float:

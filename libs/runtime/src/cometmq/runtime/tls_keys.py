@@ -173,8 +173,8 @@ def client_tls(settings: _Client, label: Label = str) -> TlsSettings:
 
 
 def client_tls_if_on(settings: _Client, label: Label = str) -> TlsSettings:
-    """Return `client_tls`, but no keys if TLS is off: these may be for another program that reads
-    the same tls.properties.
+    """Return `client_tls`, or default settings if TLS is off: the keys in tls.properties may be
+    meant for another program that reads the same file.
     """
     tls = client_tls(settings, label)
     return tls if tls.enable else TlsSettings()
@@ -250,8 +250,8 @@ class _InFile(NamedTuple):
 
 
 def _given(keys: msgspec.Struct, settings: _WithFile, label: Label) -> _Values:
-    """Return the values of a program's keys, without those that turn TLS on, and of its
-    `tls.config.file`, which take precedence.
+    """Return the TLS values of a program: those of its keys, overridden by those of its
+    `tls.config.file`. Keys that turn TLS on are left out.
     """
     values = {
         it.encode_name: getattr(keys, it.name)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lock that keys get in turn: many waiters of one key delay another key by one turn only.
+"""A lock for which keys take turns: many waiters of one key delay another key by one turn only.
 
-An `asyncio.Lock` is first come, first served: a thousand requests of one connection would all be
-served before the first one of another.
+An `asyncio.Lock` serves waiters in order of arrival: a thousand requests of one connection would
+all get it before the first request of another.
 """
 
 import asyncio

@@ -28,10 +28,10 @@ _LINK: Final = re.compile(r"(tcp|udp|sctp)://.*")
 
 def unread(variables: Mapping[str, str], prefix: str, own: Iterable[str]) -> dict[str, str]:
     """Return the variables that no program reads, each with the most similar one among `own` and
-    the commands' variables, or with an empty string if none is similar.
+    the commands' variables, or with an empty string.
 
-    `own` are the variables that a program with this prefix reads. A variable without a similar one
-    is returned only if it begins with the prefix, because others may belong to unrelated software.
+    `own` are the variables that a program with this prefix reads. If no variable is similar, one is
+    returned only if it begins with the prefix, because others may belong to unrelated software.
     """
     own = set(own)
     right = _by_end(prefix, own)
@@ -68,7 +68,7 @@ def unread_line(name: str, guesses: Iterable[str]) -> str:
 
 
 def _is_of_other(name: str, prefix: str) -> bool:
-    """Return whether a variable has the prefix of a different program, perhaps misspelt."""
+    """Return whether a variable has the prefix of a different program, even a misspelt one."""
     words = name.removeprefix(START).split("_")
     prefixes = [it.prefix.removeprefix(START) + "_" for it in PROGRAMS.values()]
     guesses = (closest("_".join(words[:count]) + "_", prefixes) for count in (1, 2))

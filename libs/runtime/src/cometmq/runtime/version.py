@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The version of the distribution.
 
-`importlib.metadata` knows it too, but costs every process 0.7 MB and 12 ms. `make release-ready`
-writes this line; a test compares the two.
+`importlib.metadata` knows it, too, but takes 0.7 MB and 12 ms in every process. `make
+release-ready` writes this line; a test compares the two.
 """
 
 from typing import Final

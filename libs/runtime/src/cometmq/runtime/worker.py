@@ -81,7 +81,7 @@ def _begin(name: str, *, has_idle_io: bool) -> None:  # the thread's initializer
 
 
 def error_of(future: asyncio.Future[T]) -> Exception | None:
-    """Return the error of a finished job; anything that is not an Exception ends the process."""
+    """Return the error of a finished job, or None; re-raise an error that is not an Exception."""
     error = future.exception()
     if error is not None and not isinstance(error, Exception):
         raise error

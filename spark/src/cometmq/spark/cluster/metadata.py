@@ -102,7 +102,8 @@ class Metadata(Closable):
     def offset_at(self, queue: Queue, moment_ms: int, ends: tuple[int, int]) -> int:
         """Return the first offset stored at or after a time, or the queue's end if there is none.
 
-        Brokers return the nearest message, or 0 if they find none; the search starts there.
+        Brokers return the offset nearest to the time, or 0 if they find none; the search starts
+        there.
         """
         first, end = ends
         if first >= end:

@@ -34,7 +34,9 @@ _PUSHABLE_TAG: Final = re.compile(r"[^\s|*]+")
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """A broker-side filter; `tags` are also compared here, because brokers only compare hashes."""
+    """A filter that brokers apply; `tags` are also compared here, because brokers only compare
+    hashes.
+    """
 
     expression: str = ALL_TAGS
     kind: ExpressionType = ExpressionType.TAG
@@ -71,7 +73,9 @@ def filter_of(options: Options) -> Filter:
 
 
 def _filter_by_tags(tags: tuple[str, ...]) -> Filter:
-    """Build a filter for exactly these tags; brokers cannot tell some of them from a syntax."""
+    """Build a filter for exactly these tags; some of them need care, because brokers would parse
+    them as an expression.
+    """
     can_push = all(_PUSHABLE_TAG.fullmatch(tag) for tag in tags)
     expression = " || ".join(tags) if can_push else ALL_TAGS
     return Filter(expression, ExpressionType.TAG, tags)

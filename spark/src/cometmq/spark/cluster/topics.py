@@ -114,7 +114,9 @@ class NameServers(Closable):
 
 
 def _not_a_name_server(connection: BrokerConnection) -> str:
-    """Describe the mistake; a broker itself knows the name servers that it registers with."""
+    """Return the error text for a broker's address in place of a name server's: it names the name
+    servers of this broker.
+    """
     known = ""
     with suppress(CometError, UnicodeDecodeError):
         text = connection.invoke(RequestCode.GET_BROKER_CONFIG).body.decode()

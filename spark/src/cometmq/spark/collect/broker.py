@@ -19,7 +19,9 @@ from cometmq.spark.tables.rows import is_filter
 from cometmq.spark.tables.state import BrokerState, Pair, TimeSpan
 
 SAMPLED_PAIRS_MAX: Final = 100
-"""Sampled pairs per broker and snapshot; each pair costs about a hundred pulls."""
+"""Maximum number of sampled pairs of topic and group per broker and snapshot; each pair costs about
+a hundred pulls.
+"""
 
 T = TypeVar("T")
 
@@ -134,7 +136,9 @@ class _Round:
         }
 
     async def _ask_consumed(self, pair: Pair) -> None:
-        """Query when the last consumed messages were stored, but not the age of the next ones."""
+        """Query when the last consumed messages were stored; the age of the next messages stays
+        unknown.
+        """
         topic, group = pair
         try:
             stats = await self._broker.consume_stats(group, topic)
@@ -161,7 +165,9 @@ def _groups(state: BrokerState) -> list[str]:
 
 
 def behind(state: BrokerState, budget: int) -> list[Pair]:
-    """Select up to `budget` pairs with unread messages; later snapshots select the others."""
+    """Select up to `budget` pairs of topic and group with unread messages; later snapshots select
+    others.
+    """
     return rotated((pair for pair in state.offsets if _is_behind(state, pair)), state, budget)
 
 
@@ -178,7 +184,7 @@ def filtered(state: BrokerState, budget: int) -> list[Pair]:
 
 
 def rotated(pairs: Iterable[Pair], state: BrokerState, budget: int) -> list[Pair]:
-    """Select up to `budget` pairs.
+    """Select up to `budget` pairs of topic and group.
 
     The selection rotates with the snapshot id, so no state needs to survive between snapshots.
     """

@@ -11,7 +11,7 @@ from cometmq.runtime.metrics import Family, StatsCollector, counter, gauge
 from cometmq.spark.log import WORKER_LOG
 
 REPORT_METRICS: Final = "cometmq_lag.prom"
-"""The file in which a report leaves its metrics."""
+"""The file to which a report writes its metrics."""
 
 
 class CollectorStats:
@@ -48,7 +48,8 @@ COLLECTOR_FAMILIES: Final[tuple[Family[CollectorStats], ...]] = (
 async def exposed(
     stats: CollectorStats, port: int, settings: str, reports: Path | None
 ) -> AsyncIterator[None]:
-    """Serve the metrics, and those in the folder `reports`, which need not exist yet.
+    """Serve the collector's metrics, and those of the newest report in the folder `reports`, which
+    need not exist yet.
 
     Raise SettingsError if the port is in use.
     """

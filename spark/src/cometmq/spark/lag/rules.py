@@ -24,6 +24,6 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     disk_hours: float = 24.0
     """A disk that fills up within this time deletes messages before they expire."""
     silent_days: float = 7.0
-    """Groups and topics without any change for this long are listed as silent."""
+    """Groups and topics without any activity for this long are listed as silent."""
     timezone: str = "UTC"
     """Time zone of the brokers, for the hours of `deleteWhen`."""

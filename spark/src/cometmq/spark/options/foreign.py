@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that other sources give to their options, and what ours are called.
+"""Advice for option names of other sources: which of our options to use instead.
 
-Programs are often ported from Spark's Kafka source or from another connector of RocketMQ. The
-closest name in our list would be misleading for these.
+Programs are often ported from Spark's Kafka source or from another connector of RocketMQ. For these
+names, the closest name in our list would be misleading.
 """
 
 from typing import Final

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The option `where`: a condition that the source applies itself, so that fewer rows are read.
+"""The option `where`: a condition that the source itself applies, so that it reads fewer rows.
 
-Spark's own push-down of filters is unsafe for Python sources: a plan with a filter is used again by
-other queries on the same DataFrame, which then silently lack rows. An option belongs to one
-`load()`. The grammar is the part of Spark's SQL that the source can apply: comparisons of four
-columns, joined by AND. Rows are the same as with `DataFrame.where`.
+Spark's own push-down of filters is unsafe for Python sources: other queries on the same DataFrame
+reuse a plan with a filter, and then silently lack rows. An option belongs to one `load()`. The
+grammar is the part of Spark's SQL that the source can apply: comparisons of four columns, joined by
+AND. The result is the same as that of `DataFrame.where`.
 """
 
 import math

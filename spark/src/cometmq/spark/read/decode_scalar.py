@@ -38,7 +38,7 @@ class Context(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     """If not empty, only messages with one of these tags are kept."""
     keys: tuple[str, ...] = ()
-    """The same for the column `keys`."""
+    """If not empty, only messages with one of these keys (column `keys`) are kept."""
 
     @classmethod
     def of(

@@ -47,7 +47,7 @@ _PAUSE_MS_MAX: Final = 3000
 
 
 class Piece(NamedTuple):
-    """Whole records; records at or beyond offset `end` do not belong to the piece."""
+    """Records of an answer; those at or beyond offset `end` do not belong to this piece."""
 
     body: bytes
     end: int

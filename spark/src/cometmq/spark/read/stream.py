@@ -3,9 +3,10 @@
 
 Invariants
     Offsets that `latestOffset` has returned always select the same messages again. A new queue
-    therefore enters the checkpoint at its first offset, without messages, and is read from the
-    next batch on. Its first offset may change between the two batches.
-    A queue that has disappeared keeps its entry.
+    therefore enters the checkpoint at its first offset, without messages, and is read from the next
+    batch on. Its first offset may change between the two batches.
+
+    A queue that has disappeared stays in the checkpoint.
 """
 
 import time
@@ -77,7 +78,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Decide where this run ends; later messages are left for the next run."""
+        """Fix the offsets at which this run ends; later messages are left for the next run."""
         ends = self._ends(must_exist=False)
         self._frozen = {queue: end for queue, (_, end) in ends.items()}
 

@@ -22,7 +22,7 @@ from cometmq.spark.tables.topic_kinds import topic_kind
 Row = tuple[Any, ...]
 
 AGE_MS_MAX: Final = 20 * 365 * 86_400_000
-"""RocketMQ reports an age of "now + 1 ms" for a message that has been deleted."""
+"""A higher age means that the message was deleted: RocketMQ then reports "now + 1 ms"."""
 _RUNTIME: Final = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
 
 

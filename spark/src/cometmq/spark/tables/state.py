@@ -50,7 +50,7 @@ class BrokerState(msgspec.Struct, kw_only=True):
     """Groups with connected members."""
     spans: dict[Pair, dict[int, TimeSpan]] = {}
     consumed_ms: dict[Pair, dict[int, int]] = {}
-    """Store times of the last consumed messages, for brokers that report nothing else."""
+    """Store times of the last consumed messages, for brokers that report no other time."""
     consume_tps: dict[str, float] = {}
     samples: dict[Pair, Sample] = {}
     """Only for groups with a filter."""

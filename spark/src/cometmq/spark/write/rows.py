@@ -50,8 +50,8 @@ class OutgoingRow(msgspec.Struct, gc=False):
 class RowIds:
     """Message ids built from a prefix and a row number, so that a repeated row keeps its id.
 
-    They have the format of client ids. The timestamp bytes are zero, which means the start of the
-    month, where tools begin their search for a message id.
+    They have the format of client ids. Their timestamp is zero, which means the start of the month:
+    tools begin their search for a message there.
     """
 
     def __init__(self, *parts: object) -> None:

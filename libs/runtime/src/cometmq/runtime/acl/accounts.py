@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accounts in the form that checks use: a snapshot that is replaced as a whole when files
-change.
+"""Accounts as brokers check requests against them: a snapshot that is replaced as a whole when
+files change.
 """
 
 from collections.abc import Mapping, Sequence
@@ -101,9 +101,10 @@ class Accounts:
         versions: Mapping[str, DataVersion],
         doubts: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """`accounts` contains each access key once; `versions` maps each file's path to its
-        version, and `doubts` maps each path to the warnings about misspelt keys and words in that
-        file.
+        """Hold accounts with different access keys.
+
+        `versions` maps each file's path to its version, and `doubts` maps it to the warnings about
+        misspelt keys and words in that file.
         """
         self.by_key = {account.access_key: account for account in accounts}
         self.white_addresses = tuple(white_addresses)

@@ -33,7 +33,7 @@ class Content(NamedTuple):
     white_addresses: list[Addresses]
     version: DataVersion | None
     doubts: list[str]
-    """A warning for each key or word that does not have the effect it seems to have."""
+    """Warnings about keys and words that do not have the effect that they seem to have."""
 
 
 class Document:
@@ -202,7 +202,7 @@ def _account(values: Mapping[str, Any]) -> Account:
 
 
 def _given(config: AclAccount) -> dict[str, Any]:
-    """Return the account keys that a request sets, in RocketMQ's order."""
+    """Return the values that a request sets, by the key of the file, in RocketMQ's order."""
     values: dict[str, Any] = {
         _ACCESS_KEY: config.access_key,
         "secretKey": config.secret_key,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings about keys and words of accounts that are accepted, but not as they were meant.
+"""Warnings about keys and words of accounts that are valid but probably misspelt.
 
 A misspelt key has no effect, and a misspelt right means DENY. Neither is an error, so that the
-files of a running cluster stay valid; the warnings made here go to logs and to users.
+files of a running cluster stay valid; the warnings go to logs and to users.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -65,9 +65,9 @@ class Number(int):
 
 
 def doubtful_numbers(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a warning for each key of an account whose value is not the text in the file.
+    """Yield a warning for each key of an account whose value was read as a different number.
 
-    The text is not shown, because it may be a secret.
+    The text in the file is not shown, because it may be a secret.
     """
     for key, value in values.items():
         if isinstance(value, Number):
@@ -80,7 +80,9 @@ def doubtful_numbers(values: Mapping[str, Any]) -> Iterator[str]:
 def doubts_of_account(
     values: Mapping[str, Any], account: AclAccount, admin: str | None
 ) -> list[str]:
-    """Return the warnings about an account in a file; `values` has the account's keys there."""
+    """Return all warnings about an account in a file; `values` has its keys and values in the
+    file.
+    """
     found = [
         *doubtful_keys(values, ACCOUNT_KEYS),
         *doubtful_admin(admin),

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers "may X do Y?" from the accounts that a broker returns, and names the rule that decides.
+"""Decides from the accounts that a broker returns whether an account may do something, and names
+the rule that decides.
 
 It repeats the broker's check of rights (`cometmq.broker.acl.check`) without a request; a test
-compares the two. Addresses that need no account are not part of the answer.
+compares the two. Addresses that need no account are not taken into account.
 """
 
 from enum import StrEnum
@@ -25,19 +26,21 @@ class Deed(StrEnum):
     READ = "read"
     """Read the messages of a topic."""
     JOIN = "join"
-    """Be a member of a group; reading its topics is another deed."""
+    """Be a member of a group; reading the group's topics needs rights of its own."""
 
 
 class Verdict(NamedTuple):
-    """Whether an account may do something, and the rule that decides."""
+    """The result: whether the account may do it, and the rule that decides."""
 
     is_allowed: bool
     rule: str
-    """The entry of the accounts file that decides, or why there is none."""
+    """The entry of the accounts file that decides, or the reason why no entry does."""
 
 
 _SECRET: Final = "x" * KEY_CHARS_MIN
-"""Stands for a secret: brokers need not tell it, and rights do not depend on it."""
+"""Used as the secret of all accounts: brokers do not return secrets, and rights do not depend on
+them.
+"""
 
 
 def verdict(config: AclConfig, access_key: str, deed: Deed, name: str) -> Verdict:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server's answer means, and what to do about it, for the console and the command line: by
-response code and by remark.
+"""What a server's answer means, by response code and by remark, and what to do about it; for the
+console and the command line.
 """
 
 import re

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runbook of each event that has one, and the texts; tests compare both with docs/runbooks."""
+"""The runbook pages of each event that has any, and the texts of the pages; tests compare both with
+docs/runbooks.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 _TEXTS: Final = Path(__file__).with_name("runbook_texts")
-"""Links to docs/runbooks, which packages contain as files."""
+"""A folder of links to docs/runbooks; packages contain the files themselves."""
 
 RUNBOOKS: Final[Mapping[str, tuple[str, ...]]] = {
     "accounts-broken.md": ("accounts.unreadable",),

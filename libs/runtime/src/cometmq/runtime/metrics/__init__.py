@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics: components count in plain integers, which a scrape converts to Prometheus families.
 
-A component offers `stats()`. A service declares a table of families, each with a function that
-derives the family's value or rows from the stats, and adds a `StatsCollector`. Counting a message
-costs one integer addition. When two collectors declare the same family (as the two servers of
-`standalone` do), the registry merges them.
+A component has a method that returns its stats. A service declares a table of families, each with a
+function that derives the family's value or rows from the stats, and adds a `StatsCollector`.
+Counting a message costs one integer addition. When two collectors declare the same family (as the
+two servers of `standalone` do), the registry merges them.
 
-`prometheus_client` would take 2 MB of memory and a twentieth of the CPU time at startup, so only
-the first scrape imports it. The import runs on a thread: the HTTP port first imports
-`text.py` there, and that module needs `prometheus_client`, too.
+`prometheus_client` takes 2 MB of memory and a twentieth of the CPU time at startup, so it is
+imported at the first scrape, on a thread, together with `text.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,7 +51,9 @@ class MetricSource(Protocol):
     """A source from which a registry collects families."""
 
     def collect(self) -> "Iterable[Metric | None]":
-        """Yield the families with their current values, and None where other callbacks may run."""
+        """Yield the families with their current values; a None marks a point at which other
+        callbacks may run.
+        """
         ...
 
 
@@ -153,7 +154,7 @@ class StatsCollector(Generic[S]):
         constant_labels: Mapping[str, str] | None = None,
         limit: RowLimit | None = None,
     ) -> None:
-        """`limit` keeps only the first rows of each family.
+        """Show only the first rows of each family, as `limit` says.
 
         The order of the rows must be stable; otherwise series would appear and disappear between
         scrapes.
@@ -164,7 +165,8 @@ class StatsCollector(Generic[S]):
         self._constant = dict(constant_labels or {})
 
     def collect(self) -> "Iterator[Metric | None]":
-        """Yield every family of one snapshot, and None where other callbacks may run.
+        """Yield every family of one snapshot; a None marks a point at which other callbacks may
+        run.
 
         If a family has thousands of rows, they are read at slightly different moments.
         """

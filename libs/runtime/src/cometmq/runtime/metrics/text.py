@@ -38,8 +38,7 @@ def render(families: Iterable[Metric]) -> bytes:
 def render_and_drop(families: list[Metric]) -> bytes:
     """Render families on a worker thread, and empty the list, a few samples at a time.
 
-    To free all samples of a large broker at once takes 10 ms, on any thread, with the interpreter
-    locked.
+    Freeing all samples of a large broker at once would hold the interpreter lock for 10 ms.
     """
     texts: list[bytes] = []
     families.reverse()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metric families of a remoting server; each program adds them under its own label."""
+"""Metric families of a remoting server; each program adds them with a label that names the
+server.
+"""
 
 from typing import Final
 

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules garbage collection: often in small portions, and rarely over all objects.
+"""Schedules garbage collection: often over the newest objects, and rarely over all objects.
 
-Reference counting frees most objects at once. The rest, objects that refer to each other, waits for
+Reference counting frees most objects at once. Objects that refer to each other (cycles) wait for
 CPython's garbage collector. Its full collections visit every container: on a broker with 100,000
 topics, offsets and registrations, one holds the event loop for more than 100 ms, and finds almost
-nothing, because tables contain no such cycles. So whatever survives a full collection is *frozen*:
-later collections skip it, and each visits only what is new, at most about 10,000 objects.
+nothing, because tables contain no cycles. So the objects that survive a full collection are
+*frozen*: later collections skip them, and each visits at most about 10,000 new objects.
 
-The cost: frozen objects that later become unreachable, but refer to each other, keep their memory
-until the next sweep, which visits everything again. Reference counting still frees all others, even
-if they are frozen. Whatever comes and goes with peers must therefore break its cycles when it ends,
-as connections do (`cometmq.remoting.transport.flow.ended`). A sweep holds the loop for as long as a
-full collection would, so it needs a reason: the frozen objects have multiplied since the last one.
+The cost: frozen cycles that become unreachable keep their memory until the next *sweep*, a
+collection that visits all objects again. Objects that come and go with peers must therefore break
+their cycles when they end, as connections do (`cometmq.remoting.transport.flow.ended`). A sweep
+holds the loop for as long as a full collection would, so it runs only when the number of frozen
+objects has multiplied since the last one.
 """
 
 import gc
@@ -32,8 +32,8 @@ LOOK_S: Final = 3_600
 """Time between two checks of the number of frozen objects."""
 GROWTH: Final = 1.5
 FEW: Final = 200_000
-"""A sweep is due when there are `GROWTH` times as many frozen objects as after the last one, and at
-least `FEW` more; that many take about 50 MB.
+"""Minimum growth for a sweep: one is due when there are `GROWTH` times as many frozen objects as
+after the last one, and at least `FEW` more. That many objects take about 50 MB.
 """
 QUIET_S: Final = 5
 QUIET_SHARE: Final = 0.02
@@ -66,7 +66,7 @@ def no_collections() -> Iterator[None]:
 
 @contextmanager
 def freezing() -> Iterator[None]:
-    """Freeze what survives full collections while the block runs."""
+    """Freeze the objects that survive a full collection while the block runs."""
     thresholds = gc.get_threshold()
     gc.set_threshold(*_THRESHOLDS)
     gc.callbacks.append(_freeze_survivors)
@@ -83,7 +83,7 @@ def _freeze_survivors(phase: str, info: dict[str, Any]) -> None:
 
 
 def sweep() -> int:
-    """Collect everywhere, and freeze what survives; return the number of freed objects."""
+    """Collect all objects, and freeze those that survive; return the number of freed objects."""
     gc.unfreeze()
     freed_count = gc.collect()
     gc.freeze()
@@ -92,7 +92,7 @@ def sweep() -> int:
 
 
 class Sweeps:
-    """Sweeps when there may be much to find and the process is quiet."""
+    """Sweeps when the number of frozen objects has grown and the process is quiet."""
 
     def __init__(
         self,
@@ -102,7 +102,9 @@ class Sweeps:
         frozen_count: Callable[[], int] = gc.get_freeze_count,
         used_s: Callable[[], float] = process_time,
     ) -> None:
-        """`later` is the loop's `call_later`, `used_s` the time of processors used so far."""
+        """Schedule checks with `later`, the loop's `call_later`. `used_s` returns the processor
+        time that this process has used so far.
+        """
         self._later = later
         self._log = log
         self._frozen_count = frozen_count

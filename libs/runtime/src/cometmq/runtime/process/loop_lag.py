@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Event loop lag: how late timers fire, and therefore how long each request waits to be served."""
+"""Event loop lag: how late timers fire, which is also how long each request waits to be served."""
 
 import asyncio
 

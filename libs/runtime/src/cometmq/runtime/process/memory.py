@@ -13,7 +13,9 @@ from typing import Final, NamedTuple
 _TRIM_THRESHOLD: Final = -1  # parameters of mallopt(3)
 _MMAP_THRESHOLD: Final = -3
 MAPPED_BYTES_MIN: Final = 2 << 20
-"""Larger buffers are mapped, and unmapped when they are freed."""
+"""Larger buffers are mapped by themselves, so their memory is returned as soon as they are
+freed.
+"""
 KEPT_BYTES_MAX: Final = 2 << 20
 """Free memory that each of glibc's heaps keeps at its end for the next buffers."""
 
@@ -40,7 +42,7 @@ class UsedMemory(NamedTuple):
 
     resident: int
     files: int
-    """The part of it that are mapped files: programs and libraries."""
+    """The part that is mapped files: programs and libraries."""
     peak: int
 
 
@@ -57,11 +59,11 @@ def used_memory(status: Path = _STATUS) -> UsedMemory | None:
 
 
 def return_freed_memory() -> None:
-    """Make glibc return freed memory: set its thresholds, which else rise with each large buffer.
+    """Set glibc's thresholds for returning freed memory; by default, they rise with each large
+    buffer.
 
     With the default thresholds, every thread's heap could keep 40 MB once the 20 MB of slots of an
-    index file had been freed, and a restarted slave kept 16 MB. Other C libraries follow their own
-    rules.
+    index file had been freed, and a restarted slave kept 16 MB. Other C libraries are not affected.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -8,7 +8,9 @@ _LIMIT_MAX: Final = 1 << 20
 """Used if the system sets no limit; the kernel's default limit for a process (fs.nr_open)."""
 
 RESERVED_FILES: Final = 512
-"""Listeners, HTTP connections, connections to other servers, and files of tables and logs."""
+"""Number of files kept for other uses: listeners, HTTP connections, connections to other servers,
+and files of tables and logs.
+"""
 
 
 def raise_open_files_limit() -> None:
@@ -34,10 +36,10 @@ def open_files_limit() -> int:
 
 
 def connections_within(wanted: int, *, files_max: int = 0) -> int:
-    """Return how many of the wanted connections a server may accept, so that its other files can
-    always be opened: `files_max` of a store, and RESERVED_FILES.
+    """Return how many of the wanted connections a server may accept, so that it can always open its
+    other files: `files_max` files of a store, and RESERVED_FILES.
 
-    A server with a very low limit keeps an eighth of it for connections.
+    If the system's limit is very low, an eighth of it is still used for connections.
     """
     limit = open_files_limit()
     return max(1, min(wanted, max(limit // 8, limit - files_max - RESERVED_FILES)))

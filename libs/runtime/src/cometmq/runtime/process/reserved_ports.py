@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reserve free loopback ports for servers that start later, or that stop and start again.
 
-The kernel gives ephemeral ports to outgoing connections, and programs choose theirs above 22,000:
-a server that restarts on such a port may find it in use. The ports of this module are below. Each
-stays reserved until this process ends, whether its server is up or down: processes reserve blocks
-of TCP ports by holding the UDP port of a block's first number, which leaves no file behind.
+A server that restarts may find its port in use if the port is ephemeral, which the kernel gives to
+outgoing connections, or above 22,000, where programs choose theirs. The ports of this module are
+below. Each stays reserved until this process ends, whether its server is up or down. To reserve a
+block of TCP ports, a process holds the UDP port with the block's first number, which leaves no file
+behind.
 """
 
 import secrets
@@ -16,7 +17,7 @@ from cometmq.runtime.places import is_free
 
 HOST: Final = "127.0.0.1"
 BROKER_NEIGHBOURS: Final = (-2, 0, 1)
-"""A broker also listens on the ports two below (VIP) and one above (slaves)."""
+"""Distances of the ports that a broker needs: two below (VIP), its own, and one above (slaves)."""
 # Above the well-known ports of brokers.
 _PORTS: Final = range(12_000, 22_000)
 _BLOCK: Final = 50  # one descriptor each
@@ -26,8 +27,8 @@ _rest: Final[list[range]] = []  # what this process has not yet given out of its
 def reserve_port(distances: Collection[int] = (0,)) -> int:
     """Reserve a free port and its neighbours at the given distances; return the port.
 
-    Raise OSError if none was found. Child processes may use the port; after a fork, only one of
-    the two may reserve others.
+    Raise OSError if none was found. Child processes may use the port; after a fork, only one of the
+    two processes may reserve further ports.
     """
     span = max(distances) - min(distances) + 1
     while True:

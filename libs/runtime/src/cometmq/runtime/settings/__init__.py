@@ -36,7 +36,9 @@ from cometmq.runtime.variables import unread, unread_line
 S = TypeVar("S", bound=msgspec.Struct)
 
 VALUE_CHARS_MAX: Final = 200
-"""Characters of a wrong value that its error shows: answers and logs contain it."""
+"""Maximum number of characters of an invalid value that its error shows, because errors are logged
+and sent as answers.
+"""
 
 _NUMBERS = ("0", "1")
 _INTEGER_END = 1 << 63  # as a Java long; the native path fails with larger limits
@@ -189,7 +191,7 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         return properties.render({**self.unknown, **set_values})
 
     def rows(self) -> Iterator[Row]:
-        """Return every setting, then the unknown keys of the file; secrets are masked."""
+        """Yield every setting, then the unknown keys of the file; secrets are masked."""
         for field in fields_of(type(self.value)).values():
             text = _text(field.read(self.value))
             shown = HIDDEN if field.is_secret and text else text
@@ -233,11 +235,13 @@ def load(  # noqa: PLR0913  # one parameter per source
 ) -> Loaded[S]:
     """Merge the values from all sources and validate them.
 
-    If `env` is None, the environment of this process is used. `cli` maps external names to values.
-    `args` are options, as for `parse_options`; they override `cli`. `options` maps external names
-    to the program's option names where they differ from the default. If the struct is only a part
-    of the program's settings (`is_part`), unknown names are not examined. Raise one SettingsError
-    with a line for each fault.
+    - `env`: the environment; by default that of this process
+    - `cli`: values by external name; `args`, options as for `parse_options`, override them
+    - `options`: the program's option names by external name, where they differ from the default
+    - `is_part`: the struct is only a part of the program's settings, so unknown names are not
+      examined
+
+    Raise one SettingsError with a line for each fault.
     """
     fields = fields_of(settings_type)
     faults = Faults()
@@ -321,10 +325,10 @@ def _mistakes(
 def _misspelt(
     unknown: Given, fields: Mapping[str, SettingsField], faults: Faults
 ) -> dict[str, str]:
-    """Return the unknown keys that nearly match a setting, each with that setting's name.
+    """Return the unknown keys that nearly match a setting, each with the name of the setting.
 
-    For an access control or TLS setting, note a fault instead: with a mistyped `aclEnable=true`, a
-    broker would start unprotected while its operator believed it was protected.
+    For an access control or TLS setting, add a fault instead: with a mistyped `aclEnable=true`, a
+    broker would start unprotected although its operator believes that it is protected.
     """
     found: dict[str, str] = {}
     for name, (raw, origin) in sorted(unknown.items()):
@@ -340,7 +344,7 @@ def _misspelt(
 def _unread(
     variables: Mapping[str, str], prefix: str, own: Mapping[str, SettingsField], faults: Faults
 ) -> dict[str, str]:
-    """Return the variables that no program reads, each with a similar name; note faults as
+    """Return the variables that no program reads, each with a similar name; add faults as
     `_misspelt` does.
     """
     found: dict[str, str] = {}

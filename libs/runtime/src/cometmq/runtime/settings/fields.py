@@ -2,10 +2,11 @@
 """Facts about the fields of a settings struct: names, bounds, descriptions, mutability.
 
 A settings type is a frozen `msgspec.Struct`. Its groups are fields whose type is another struct,
-and the external names of all groups together form one flat namespace, as in RocketMQ's files. Facts
-beyond the type are declared in `Annotated`: the bounds and a `pattern` in a `Meta`, the description
-as a text (or in a `Meta`), and the rest by the names in `setting_facts.py`. Those are `Meta.extra`
-with the keys `mutable`, `secret`, `guard`, `env`, `form` and `ineffective`.
+and the external names of all groups together form one flat namespace, as in RocketMQ's files.
+
+Facts beyond the type are declared in `Annotated`: the bounds and a `pattern` in a `Meta`, and the
+description as a text (or in a `Meta`). Other facts have names in `setting_facts.py`; those names
+are `Meta.extra` with the keys `mutable`, `secret`, `guard`, `env`, `form` and `ineffective`.
 """
 
 import enum

@@ -24,8 +24,8 @@ SHOWN_MAX: Final = 5
 def refuse_wrong_file(name: str, loaded: Loaded[Any], file: Path | None) -> None:
     """Raise SettingsError if the file has keys of a different program, or no known key at all.
 
-    `KEPT` of a settings struct are RocketMQ's keys that the program `name` keeps but does not use.
-    A file without keys is accepted.
+    A file without keys is accepted, and so are RocketMQ's keys in `KEPT` of the settings struct,
+    which the program `name` keeps but does not use.
     """
     unknown = loaded.unknown.keys()
     for other, program in PROGRAMS.items():

@@ -15,7 +15,7 @@ from cometmq.spark.tables.arrow import arrow_schema
 BROKER_KEY: Final = ["cluster", "broker_name"]
 
 _ERRORS: Final = SEVERITIES[SEVERITIES.index("error") :]
-"""The severities that count against a broker: a warning is about a group, not about its broker."""
+"""The severities that count against a broker; a warning concerns a group, not its broker."""
 _SPAN: Final = pa.struct([("begin_us", pa.int64()), ("end_us", pa.int64())])
 _LIMITS: Final = pa.schema(
     [
@@ -33,7 +33,7 @@ _LIMITS: Final = pa.schema(
 
 
 def limits_table(facts: Iterable[BrokerFacts]) -> pa.Table:
-    """Build a row per broker with what limits how long its messages live."""
+    """Build a row per broker with the facts that limit how long its messages are kept."""
     rows = [it.row | msgspec.structs.asdict(it) for it in facts]
     return pa.Table.from_pylist(rows, schema=_LIMITS)
 

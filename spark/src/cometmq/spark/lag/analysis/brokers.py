@@ -22,10 +22,12 @@ DISK_FORCED_RATIO: Final = 0.85
 """Above this ratio brokers delete the oldest files, expired or not (`cleanFileForciblyEnable`)."""
 POINTS_MIN: Final = 3
 TRIM_MIN: Final = 0.01
-"""A drop of the used ratio by this much means that files were deleted."""
+"""A drop of the used part by at least this much means that files were deleted."""
 NOISE_FACTOR: Final = 2
 LOG_SHARE_MIN: Final = 0.9
-"""Smallest size of a disk, relative to its used part, at which the log may explain its growth."""
+"""If the log alone fills the disk, the growth of both tells the size of the disk. The used part of
+that disk must be at least this share of the log's size; otherwise, other files fill the disk.
+"""
 MARGIN: Final = timedelta(days=3)
 """Deletion hours are computed up to this long after the age at which messages expire."""
 
@@ -43,7 +45,7 @@ class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
     disk_forced_s: float | None
     """Time until files are deleted before they expire; None if that is not expected."""
     sweep_s: float | None
-    """Time in which new messages displace the whole log of a full disk; None if unknown."""
+    """Time in which new messages replace the whole log on a full disk; None if unknown."""
     deletions: list[tuple[int, int]]
     """Intervals in which files may be deleted, in microseconds since 1970."""
 
@@ -99,13 +101,13 @@ def _with_settings(points: Sequence[Row]) -> dict[str, Any]:
 
 
 def _growth(points: Sequence[tuple[datetime, float]]) -> float | None:
-    """Return the change of a value per second, counted from where its growth began.
+    """Return the change of a value per second since its growth began; None if it is unknown.
 
     A disk that began to fill ten minutes ago is as dangerous as one that has been filling for the
     whole window. The growth begins at the last snapshot with the lowest value since files were
     deleted. Two snapshots are enough if the newest value is the highest: waiting for a third would
-    hide the growth. Other files on the disk come and go: a rise counts only if it is higher than
-    the steps upwards before it.
+    hide the growth. Other files on the disk come and go, so a rise counts only if it is higher than
+    the upward steps before it.
     """
     if not points:
         return None
@@ -123,9 +125,9 @@ def _growth(points: Sequence[tuple[datetime, float]]) -> float | None:
 
 
 def _trimmed_at(values: Sequence[float]) -> int:
-    """Return the place of the first value after files were last deleted; 0 if none were.
+    """Return the index of the first value after files were last deleted; 0 if none were.
 
-    A drop that hardly exceeds the step before it is a file that came and went.
+    A drop that hardly exceeds the rise before it is not a deletion, but a file that came and went.
     """
     steps = [b - a for a, b in pairwise(values)]
     return max(
@@ -176,7 +178,7 @@ def _disk_forced_s(row: Row, slope: float | None) -> float | None:
 def _sweep_s(points: Sequence[Row], slope: float | None) -> float | None:
     """Return the time to write as much as the log holds; None unless the log explains the growth.
 
-    Once the disk is full, each new byte displaces the oldest one. If other files fill the disk,
+    Once the disk is full, each new byte replaces the oldest one. If other files fill the disk,
     nothing is known about how fast the log shrinks.
     """
     newest = points[-1]

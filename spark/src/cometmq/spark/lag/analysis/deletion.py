@@ -16,8 +16,8 @@ _STEP: Final = timedelta(minutes=15)
 def hours_of(delete_when: str | None) -> frozenset[int]:
     """Parse a list of hours such as `04;16`, without entries at which no broker deletes.
 
-    These are numbers above 23, such as 99 for never, and invalid entries, which CometMQ rejects
-    when it starts and RocketMQ when it compares them with the hour.
+    Such entries are numbers above 23, for example 99 for never, and invalid texts, which CometMQ
+    rejects when it starts and RocketMQ when it compares them with the hour.
     """
     words = (delete_when or DELETE_WHEN).split(";")
     hours = {int(word) for word in words if word.strip().isascii() and word.strip().isdigit()}

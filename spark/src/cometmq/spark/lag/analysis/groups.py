@@ -96,8 +96,8 @@ def group_tables(read: Inputs, queues: pa.Table, rules: Rules) -> tuple[pa.Table
 def behind(groups: pa.Table, queues: pa.Table, rules: Rules) -> pa.Table:
     """Select the queues whose curves are needed, with the highest acceptable lag of each.
 
-    All queues of a group that is behind are needed. The lag of a whole group would not show that
-    one of its queues hangs.
+    For a group that is behind, all queues are needed: the lag of the whole group would not show
+    that one of its queues hangs.
     """
     is_behind = pc.invert(pc.is_in(groups["status"], value_set=pa.array(_FINE)))
     wanted = rows_of_groups(queues, groups.filter(is_behind))
@@ -125,7 +125,9 @@ def with_since(groups: pa.Table, curves: pa.Table) -> pa.Table:
 
 
 def with_members(groups: pa.Table, counts: pa.Table) -> pa.Table:
-    """Add the number of connected members: each is connected to all brokers, or will be."""
+    """Add the number of connected members: the highest number at one broker, because each member
+    connects to all of them.
+    """
     most = counts.group_by(GROUP_KEY).aggregate([("online_clients", "max")])
     return groups.join(most.rename_columns([*GROUP_KEY, "members"]), GROUP_KEY)
 

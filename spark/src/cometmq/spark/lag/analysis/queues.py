@@ -30,7 +30,7 @@ from cometmq.spark.tables.topic_kinds import SYSTEM_PREFIXES, SYSTEM_TOPICS
 Step = dict[str, str]
 
 T_STATISTIC: Final = 2.0
-"""A slope counts if it exceeds this many standard errors."""
+"""A slope is significant if it exceeds this many standard errors."""
 
 _TIMES: Final[Step] = {
     "position": "greatest(c, n)",

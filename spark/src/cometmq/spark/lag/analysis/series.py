@@ -21,7 +21,7 @@ GROUP_KEY: Final = KEY_COLUMNS[:2]
 LAG_TOPICS: Final = (
     f"topic NOT IN ('{names.SCHEDULE_TOPIC}', '{names.HALF_TOPIC}', '{names.OP_HALF_TOPIC}')"
 )
-"""Condition on progress: of these topics, brokers are the consumers."""
+"""Condition on progress that leaves out the topics whose only consumers are brokers."""
 
 # Short names in SQL: c, n and m are the committed, the oldest and the next offset of a queue.
 

@@ -79,7 +79,7 @@ def is_compacted(history: History, hour: datetime) -> bool:
 
 
 def _compacted(history: History, hour: datetime) -> frozenset[int]:
-    """Read which snapshots an hour's files contain; without a manifest, none."""
+    """Return the ids of the snapshots that an hour's files contain; none without a manifest."""
     path = history.manifest(hour)
     try:
         return frozenset(read_manifest(path).snapshots)

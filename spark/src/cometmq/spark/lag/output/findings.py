@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explains each group, and sums up the report: what an operator reads first.
+"""Explains each group, and sums up the report in a verdict: what an operator reads first.
 
 HTML and Markdown both take their wording from here. The verdict says that no unread data is in
-danger only if every model says so: no group loses data, no time until a loss is known, no disk is
-filling up, and nothing that the models need is unknown.
+danger only if no group loses data, no time until a loss is known, no disk is filling up, and no
+figure that this depends on is unknown.
 """
 
 from collections import defaultdict
@@ -112,7 +112,9 @@ def _danger(report: Report, rows: Sequence[Row]) -> str:
 
 
 def _may_lose(row: Row, horizon_s: float) -> bool:
-    """Return whether the group loses data if nothing changes; healthy groups only if it is near."""
+    """Return whether the group loses data if nothing changes; a healthy group only counts if the
+    loss is within `horizon_s`.
+    """
     left = row["time_to_loss_s"]
     if left is None:
         return False

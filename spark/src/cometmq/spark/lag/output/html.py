@@ -40,7 +40,7 @@ _NUMBERS: Final = {
     "matching (estimate)",
 }  # fmt: skip
 _UNTITLED: Final = {"group", "status", "", "why", "meaning", "command"}
-"""Columns whose cells speak for themselves on a narrow screen."""
+"""Columns whose cells need no title on a narrow screen."""
 MEANINGS: Final[Mapping[str, str]] = {
     "LOST": "Messages were deleted before the group read them.",
     "AT_RISK": "Unread messages will be deleted soon, by age or by a filling disk.",

@@ -72,7 +72,9 @@ class View(msgspec.Struct, frozen=True):
         return f"it reads {rate(rates[0])} while {rate(rates[1])} arrive"
 
     def gains(self) -> int | None:
-        """Compare the rates as printed: 1 if more is read than arrives, -1 if less, 0 if equal."""
+        """Compare the printed rates: 1 if more is read than arrives, -1 if less, 0 if equal; None
+        if unknown.
+        """
         out, into = self.sum("rate_out"), self.sum("rate_in")
         if out is None or into is None:
             return None

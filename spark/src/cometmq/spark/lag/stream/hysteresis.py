@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damps status changes: a queue that hovers at a limit must not raise an alert every minute."""
+"""Damps status changes, because a queue that hovers at a limit must not raise an alert every
+minute.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
