@@ -154,7 +154,7 @@ class Limits:
         self._added: dict[str, dict[str, int]] = {}  # limit -> peer -> entries
 
     def maximum(self, limit: Limit) -> int:
-        """Return the current bound."""
+        """Return the current bound: that of the setting, or `fixed`."""
         return limit.fixed if limit.bound is None else limit.bound(self._settings())
 
     def check(self, limit: Limit, wanted: int, subject: str = "", *, peer: str = "") -> None:

@@ -22,7 +22,7 @@ class App(Protocol):
         """Start serving; raise CometError or OSError if the environment prevents it."""
 
     async def stop(self) -> None:
-        """Stop cleanly."""
+        """Stop serving; called once after a successful `start`."""
 
 
 class Build(Protocol):

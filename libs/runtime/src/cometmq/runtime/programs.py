@@ -85,4 +85,4 @@ PROGRAMS: Final = {
 }
 
 COMMANDS: Final = {name: it for name, it in PROGRAMS.items() if it.help}
-"""The programs that are commands."""
+"""The programs that users start by `cometmq NAME`, by name."""

@@ -24,7 +24,7 @@ class Property(NamedTuple):
     key: str
     value: str
     line: int
-    """The number of its first line."""
+    """The number of the line where it begins."""
     has_sign: bool
     """Whether `=` or `:` separates key and value; without one, any line of prose is a valid
     property.

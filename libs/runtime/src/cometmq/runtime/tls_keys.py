@@ -47,7 +47,7 @@ _Enable = Annotated[bool, GUARD, "Connect to name servers and brokers over TLS."
 
 
 class ServerKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """The TLS keys of a server."""
+    """The TLS settings of a server, under RocketMQ's keys."""
 
     mode: ServerMode = field(default="permissive", name="tls.server.mode")
     cert_path: Annotated[str, GUARD, "Certificate chain (PEM)."] = field(
@@ -77,7 +77,7 @@ class ServerKeys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """The TLS keys of a program that connects to servers."""
+    """The TLS settings of a program that connects to servers, under RocketMQ's keys."""
 
     enable: _Enable = field(default=False, name="tls.enable")
     use_tls: _Enable = field(default=False, name=USE_TLS)

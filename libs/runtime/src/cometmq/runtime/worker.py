@@ -59,7 +59,7 @@ class Worker:
         return future
 
     def stats(self) -> WorkerStats:
-        """Return the counters."""
+        """Return a copy of the counters."""
         return WorkerStats(self.name, self._pending_count, self._done_count, self._failed_count)
 
     def close(self) -> None:

@@ -20,12 +20,12 @@ class DelayLevels(NamedTuple):
 
     @property
     def level_max(self) -> int:
-        """The highest level."""
+        """The highest level; 0 if there are no levels."""
         return len(self.delays_ms)
 
     @property
     def numbers(self) -> range:
-        """The numbers of the levels."""
+        """The valid levels: 1 to `level_max`."""
         return range(1, self.level_max + 1)
 
     def clamp(self, level: int) -> int:

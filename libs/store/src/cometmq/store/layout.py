@@ -29,7 +29,7 @@ def is_storable(topic: str) -> bool:
 
 
 class Layout:
-    """The paths of one store."""
+    """Builds the paths of one store."""
 
     def __init__(self, settings: StoreSettings) -> None:
         root = os.path.expanduser(settings.store_path_root_dir)

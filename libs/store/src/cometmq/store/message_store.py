@@ -38,7 +38,7 @@ def _ignore(_result: PutResult) -> None: ...
 
 
 class MessageStore:
-    """One broker's messages."""
+    """One broker's messages: the parts of a store, and the operations that need several of them."""
 
     def __init__(
         self, parts: Parts, folder: StoreFolder, pulls: Pulls, counters: Counters, upkeep: Upkeep
@@ -175,7 +175,7 @@ class MessageStore:
         self.pulls.forget()
 
     def apply(self, settings: StoreSettings) -> None:
-        """Adopt changed settings."""
+        """Use settings that were changed at run time."""
         self._parts.settings = settings
         self.pulls.apply(settings)
         self._parts.appender.apply(settings)

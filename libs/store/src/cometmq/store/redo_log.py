@@ -38,7 +38,9 @@ class Cut(NamedTuple):
 
 
 class RedoLog:
-    """The files of one log; only the appending thread may use this object."""
+    """Appends to the files of one log, and replays them; only the appending thread may use this
+    object.
+    """
 
     def __init__(self, disk: Disk, folder: str, *, file_bytes: int = FILE_BYTES) -> None:
         """Find the files; `replay` must run before anything is appended."""

@@ -73,8 +73,8 @@ def filter_of(options: Options) -> Filter:
 
 
 def _filter_by_tags(tags: tuple[str, ...]) -> Filter:
-    """Build a filter for exactly these tags; some of them need care, because brokers would parse
-    them as an expression.
+    """Build a filter for exactly these tags. Brokers would parse some tags as expressions, so these
+    are only compared here.
     """
     can_push = all(_PUSHABLE_TAG.fullmatch(tag) for tag in tags)
     expression = " || ".join(tags) if can_push else ALL_TAGS

@@ -12,8 +12,6 @@ SCHEMA_VERSION: Final = 1
 
 
 class Column(NamedTuple):
-    """A column of a table."""
-
     name: str
     type: str
     """Spark's type name: string, int, bigint, double, boolean, timestamp, array<..>, map<..>."""

@@ -43,6 +43,6 @@ class ProducerInfo(msgspec.Struct, gc=False, rename="camel"):
 
 
 class ProducerTable(msgspec.Struct, gc=False, rename="camel"):
-    """All producer groups."""
+    """The connected producers of a broker, by group."""
 
     data: dict[str, list[ProducerInfo]] = {}

@@ -2,15 +2,15 @@
 """JSON bodies: read Java's dialect, write strict JSON.
 
 Compatibility: Java writes integer keys without quotes (`{0:"a"}`) and objects as keys
-(`{{"queueId":0}:1}`), neither of which is JSON. Java also reads strict JSON in which such a key is
-a string (`{"{\"queueId\":0}":1}`), so this module writes only strict JSON. Null members are treated
+(`{{"queueId":0}:1}`), neither of which is JSON. Java also reads strict JSON in which the key is a
+string with the JSON of the object, so this module writes only strict JSON. Null members are treated
 as missing, because Java omits nulls.
 
 A body is read by the first of these readers that accepts it:
 
-- the strict JSON decoder in C;
-- the same decoder, after regular expressions have quoted the keys of the dialect;
-- the parser of this module, which takes 2 us per token, for bodies of up to TOKENS_MAX tokens.
+- the strict JSON decoder in C
+- the same decoder, after regular expressions have quoted the keys of the dialect
+- the parser of this module, which takes 2 us per token, for bodies of up to TOKENS_MAX tokens
 
 Bounds
     A server decodes requests by `decode_bounded`, in less than 20 ms for 1 MiB. Clients decode

@@ -295,7 +295,7 @@ class _Parts:
         self._position = 0
 
     def count(self) -> int:
-        """Read an integer."""
+        """Read a number of topics or bytes; raise RemoteProtocolError if it is negative."""
         value = int.from_bytes(self._read(_LENGTH_BYTES), "big", signed=True)
         if value < 0:
             raise RemoteProtocolError(f"a registration claims {value} parts")

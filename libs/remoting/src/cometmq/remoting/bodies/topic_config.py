@@ -43,7 +43,7 @@ class DataVersion(msgspec.Struct, gc=False, rename="camel"):
     state_version: Int64 | UnsetType = UNSET
 
     def next_version(self, now_ms: int) -> "DataVersion":
-        """Return the version after a change."""
+        """Return the version after a change at `now_ms`; its counter is higher by one."""
         return DataVersion(self.counter + 1, now_ms, self.state_version)
 
 

@@ -49,7 +49,7 @@ def compression_type(sys_flag: int) -> CompressionType:
 def compress(
     body: Buffer, kind: CompressionType = CompressionType.ZLIB, *, level: int | None = None
 ) -> bytes:
-    """Return the compressed body."""
+    """Return the compressed body; `level` has no effect for LZ4."""
     if kind is CompressionType.LZ4:
         return _compress_lz4(body)
     if kind is CompressionType.ZSTD:

@@ -10,7 +10,7 @@ HANDLE_CHARS_MAX: Final = 2_048
 
 
 class RecallHandle(NamedTuple):
-    """The content of a handle."""
+    """The delayed message that a handle names."""
 
     topic: str
     broker_name: str
@@ -19,13 +19,13 @@ class RecallHandle(NamedTuple):
     unique_key: str
 
     def encode(self) -> str:
-        """Return the handle in the form of the protocol."""
+        """Return the handle as text, which clients do not interpret."""
         text = f"{_VERSION} {self.topic} {self.broker_name} {self.due_ms} {self.unique_key}"
         return base64.urlsafe_b64encode(text.encode()).decode()
 
 
 def parse_recall_handle(text: str) -> RecallHandle:
-    """Return the content of a handle; raise ValueError if the text is no handle."""
+    """Return the message that a handle names; raise ValueError if the text is no handle."""
     if len(text) > HANDLE_CHARS_MAX:
         raise ValueError(f"it has more than {HANDLE_CHARS_MAX} characters")
     padding = "=" * (-len(text) % 4)  # Java accepts handles without it

@@ -258,7 +258,7 @@ class RemotingClient:
             self._retiring.add(peer)
 
     def stats(self) -> TransportStats:
-        """Return a copy of the counters."""
+        """Return a copy of the counters, with the present values of the gauges."""
         stats = msgspec.structs.replace(self._hub.stats)
         stats.unsent_bytes = sum(peer.outlet.unsent_bytes for peer in self._hub.peers)
         stats.buffered_bytes = sum(peer.buffered_bytes for peer in self._hub.peers)

@@ -68,7 +68,7 @@ class DirectAnswers:
         return counts
 
     def flush(self) -> None:
-        """Send the answers."""
+        """Send the answers in `rows` now."""
         if not self.rows:
             return
         rows, self.rows = self.rows, []

@@ -95,7 +95,7 @@ class Hooks(Struct, Generic[ContextT], frozen=True):
 
 
 class Dispatcher(Generic[ContextT]):
-    """The handlers of one port."""
+    """Serves the requests of one port: calls their handlers, and sends the results."""
 
     def __init__(  # noqa: PLR0913  # what serves a port, each by name
         self,

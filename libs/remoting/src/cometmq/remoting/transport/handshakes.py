@@ -27,7 +27,7 @@ _SLICE_S: Final = 0.005
 
 
 class Handshake:
-    """One incomplete handshake."""
+    """The state of one incomplete handshake."""
 
     __slots__ = ("begun_ms", "is_due", "received_bytes", "waiting")
 
@@ -41,7 +41,7 @@ class Handshake:
 
 
 class Handshakes(NextTurn):
-    """The incomplete handshakes of one server."""
+    """Schedules the incomplete handshakes of one server, and bounds their number per host."""
 
     __slots__ = ("_counts", "_host_max", "_queues", "_spent_s")
 

@@ -156,10 +156,10 @@ class Direct(Protocol):
         """Stop reading; the end of the input is not detected either."""
 
     def expect_pulls(self) -> None:
-        """Expect pulls in the next reads."""
+        """Answer pulls in the next reads; see `DirectIO`."""
 
     def expect_sends(self) -> None:
-        """Expect sends in the next reads."""
+        """Stage sends in the next reads; see `DirectIO`."""
 
 
 class LaneConnected(Connected, Staging, Protocol):

@@ -199,7 +199,7 @@ class LanePeer(ServerPeer):
             self.reply_rows(unsent)
 
     def note_answered(self, count: int) -> None:
-        """Note that requests were answered by another thread."""
+        """Subtract requests that another thread has answered from those in flight."""
         if self.is_open:
             self._account.answered(self, count)
 

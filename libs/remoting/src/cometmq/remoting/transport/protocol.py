@@ -128,7 +128,9 @@ class PeerProtocol(asyncio.Protocol):
             self.note_long_frame()
 
     def note_long_frame(self) -> None:
-        """Count the unfinished frame, if it is or was long."""
+        """Update the account of unfinished frames, if the frame of this connection is or was
+        long.
+        """
         is_long = self.connection.buffered_bytes > LARGE_BYTES
         if is_long or self._has_long_frame:
             self._has_long_frame = is_long

@@ -229,7 +229,7 @@ class Server(Generic[ContextT]):
         return self._hub.writes.flush  # called for each commit, so without a method in between
 
     def stats(self) -> TransportStats:
-        """Return a copy of the counters."""
+        """Return a copy of the counters, with the present values of the gauges."""
         stats, hub = msgspec.structs.replace(self._hub.stats), self._hub
         stats.unsent_bytes = hub.budget.unsent_bytes()
         stats.buffered_bytes = hub.memory.total_bytes()

@@ -22,7 +22,7 @@ _KERNEL_BYTES: Final = 4 << 20  # the largest send buffer, by default (tcp_wmem)
 
 
 class ServerPeer(PeerProtocol):
-    """A connection to a server."""
+    """A connection that a client has opened to this server."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection, which is reset if this process dies. If the server has too many,

@@ -100,7 +100,7 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerSettings(ConnectionSettings, frozen=True, kw_only=True):
-    """Limits for a server."""
+    """Limits of one connection to a server, and of all its connections together."""
 
     connections_max: int = 10_000
     in_flight_per_connection_max: int = 16_384

@@ -195,7 +195,7 @@ def _process_sources() -> "tuple[Collector, ...]":
 
 
 class Registry:
-    """All metric sources of a process."""
+    """Collects the metrics of all sources of a process."""
 
     __slots__ = ("_sources",)
 

@@ -41,7 +41,7 @@ takes 2 ms.
 
 
 class Index:
-    """The index files of a store."""
+    """Adds keys to the index files of a store, and searches them."""
 
     def __init__(
         self, disk: Disk, layout: Layout, settings: StoreSettings, clock_ms: Callable[[], int]
@@ -90,10 +90,11 @@ class Index:
         return self.files[-1].header.end_offset if self.files else 0
 
     def remember(self, batch: Iterable[Keys], *, is_large: bool = False) -> None:
-        """Queue the keys of messages, in log order; `catch_up` adds them to the files.
+        """Queue the keys of messages, in log order, and add up to ROWS_MAX queued keys to the
+        files.
 
-        Add at most ROWS_MAX of them; while `is_behind`, the caller calls `catch_up` in later turns.
-        If `is_large`, add nothing and leave all of them to these calls.
+        With `is_large`, only queue them. While `is_behind`, the caller calls `catch_up` in later
+        turns of the loop.
 
         Each addition has a fixed cost equal to that of three entries, so small additions are
         merged.

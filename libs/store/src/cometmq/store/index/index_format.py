@@ -33,11 +33,11 @@ class IndexShape(NamedTuple):
         return self.entry_position(self.entry_count)
 
     def slot_position(self, slot: int) -> int:
-        """Return the position of a slot in the file."""
+        """Return the position of a slot in the file, in bytes."""
         return HEADER.size + slot * SLOT_BYTES
 
     def entry_position(self, number: int) -> int:
-        """Return the position of an entry in the file."""
+        """Return the position of an entry in the file, in bytes."""
         return HEADER.size + self.slot_count * SLOT_BYTES + number * ENTRY.size
 
     def entry(self, file: DiskFile, number: int) -> Entry:

@@ -41,7 +41,7 @@ class UnwrittenEntries:
         return self.size_bytes // ENTRY.size
 
     def add(self, entries: bytes) -> None:
-        """Add encoded entries."""
+        """Append encoded entries, which are newer than all others."""
         for start in range(0, len(entries), PIECE_BYTES):
             part = entries[start : start + PIECE_BYTES]
             if len(self._newest) + len(part) > PIECE_BYTES:

@@ -74,7 +74,7 @@ def dump_log(  # noqa: PLR0913  # what to yield, what to report, and the store
 
 
 class _TopicQueues:
-    """Recognises records of a deleted topic: the queues of the topic that has the name now lack
+    """Recognises the records of a deleted topic whose name a newer topic has: its queues lack
     them.
     """
 

@@ -93,7 +93,7 @@ def block_start(files: FileSequence, offset: int) -> int:
 
 
 class Checksums:
-    """The checksum files of one store."""
+    """Computes, stores and compares the checksums of one store's log."""
 
     def __init__(
         self, disk: Disk, layout: Layout, file_size: int, *, file_crcs: FileCrcs | None = None
@@ -107,7 +107,7 @@ class Checksums:
         self._files: dict[int, DiskFile] = {}
         self._lock = threading.Lock()
         self.generation = 0
-        """Changes whenever entries are removed."""
+        """A counter that changes whenever entries are removed."""
 
     def load(self) -> None:
         """Find the files; a file of the wrong size is treated as missing."""
@@ -175,7 +175,9 @@ class Checksums:
         return result
 
     def block_size(self, number: int) -> int:
-        """Return the size of a block of any file; the last one may be shorter."""
+        """Return the size of the block with this number; the last block of a file may be
+        shorter.
+        """
         return min(BLOCK_BYTES, self.file_size - number * BLOCK_BYTES)
 
     def entry(self, start: int, number: int, *, may_block: bool) -> Entry | None:

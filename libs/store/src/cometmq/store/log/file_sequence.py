@@ -17,7 +17,7 @@ _PIECE_BYTES_MAX: Final = 1 << 20
 
 
 class FileSequence:
-    """The files of a commit log or of one consume queue."""
+    """Finds, creates, reads and deletes the files of a commit log or of one consume queue."""
 
     __slots__ = ("_disk", "_temporary", "file_size", "files", "first", "folder")
 

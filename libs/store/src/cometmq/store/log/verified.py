@@ -36,7 +36,9 @@ _NO_BYTES: Final = b""
 
 
 class VerifiedReads:
-    """The verified blocks of one log, and the damage that readers have found."""
+    """Reads and compares blocks of one log; keeps verified blocks, and the damage that it has
+    found.
+    """
 
     __slots__ = ("_blocks", "_checksums", "_lock", "_tail", "end", "suspects")
 

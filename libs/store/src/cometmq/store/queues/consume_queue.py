@@ -75,7 +75,9 @@ class QueuePlan(NamedTuple):
 
 
 class ConsumeQueue:
-    """The consume queue of one topic and queue id."""
+    """The queue of one topic and queue id: assigns offsets, and keeps new entries in memory until a
+    checkpoint writes them.
+    """
 
     __slots__ = (
         "_held",

@@ -84,7 +84,7 @@ def ends_of(notes: Iterable[Deletion]) -> Mapping[str, int]:
 
 
 class Deletions:
-    """The notes of one store."""
+    """Keeps the notes of one store, in memory and in the file."""
 
     __slots__ = ("_disk", "_file", "_layout", "_notes", "_position", "_size", "version")
 

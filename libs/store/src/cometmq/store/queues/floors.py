@@ -92,7 +92,7 @@ class FloorsFile(NamedTuple):
 
 
 class Floors:
-    """The floors of one store's queues."""
+    """Keeps the floors of one store's queues, in memory and, by checkpoints, in the file."""
 
     __slots__ = ("_floors", "_saved_version", "_version")
 

@@ -162,7 +162,7 @@ class Pulls:
             )  # fmt: skip
 
     def apply(self, settings: StoreSettings) -> None:
-        """Adopt changed settings."""
+        """Use settings that were changed at run time."""
         self._limits = ReadLimits.of(settings, self._memory_bytes)
         self._limits_by_count.clear()
         self.forget()

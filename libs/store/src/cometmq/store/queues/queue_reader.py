@@ -34,7 +34,7 @@ QueueRow: TypeAlias = tuple[int, int, int]
 
 
 class ReadLimits(NamedTuple):
-    """Limits of one read."""
+    """Limits of one read: for records in memory, and for those on disk."""
 
     count_max: int
     bytes_max: int
@@ -54,7 +54,7 @@ class ReadLimits(NamedTuple):
         )
 
     def narrowed(self, count_max: int, bytes_max: int | None) -> "ReadLimits":
-        """Apply the reader's own limits."""
+        """Return these limits, lowered to those of the reader."""
         count, count_bytes, disk_count, disk_bytes, memory_bytes = self
         wanted = count_bytes if bytes_max is None else bytes_max
         return ReadLimits(  # positional: 1 us less than `_replace`

@@ -19,7 +19,7 @@ from cometmq.store.settings import CQ_ENTRY_BYTES, StoreSettings
 
 
 class QueueTable:
-    """The consume queues of a store."""
+    """Finds, creates and removes the consume queues of a store."""
 
     __slots__ = (
         "_delays",

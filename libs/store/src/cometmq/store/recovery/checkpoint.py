@@ -101,7 +101,7 @@ class Progress(NamedTuple):
 
 
 class CheckpointFiles:
-    """A store's checkpoint file and progress file."""
+    """Reads and writes a store's checkpoint file and progress file."""
 
     __slots__ = ("_checkpoint", "_progress")
 

@@ -47,7 +47,7 @@ class SteppingClock:
         self.now_ms = now_ms
 
     def __call__(self) -> int:
-        """Return the time."""
+        """Return the time in milliseconds."""
         return self.now_ms
 
     def advance(self, elapsed_ms: int) -> int:

@@ -76,7 +76,7 @@ def _unwritten_between(queue: ConsumeQueue, start: int, end: int) -> range:
 
 
 def message_count(messages: list[DamagedMessages]) -> int:
-    """Return the number of messages."""
+    """Return the number of messages in all ranges together."""
     return sum(it.last - it.first + 1 for it in messages)
 
 

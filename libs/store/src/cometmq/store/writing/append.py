@@ -125,7 +125,7 @@ class Appender:
         self.apply(settings)
 
     def apply(self, settings: StoreSettings) -> None:
-        """Adopt changed settings."""
+        """Use settings that were changed at run time."""
         self._body_bytes_max = settings.max_message_size
 
     def put(self, message: NewMessage, done: PutDone) -> int:

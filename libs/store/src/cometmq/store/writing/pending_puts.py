@@ -48,7 +48,7 @@ class _Pending(NamedTuple):
 
 
 class PendingPuts:
-    """The unanswered puts, in log order."""
+    """Keeps the unanswered puts, in log order, and answers each once its conditions are met."""
 
     __slots__ = (
         "_answered_since_ms",

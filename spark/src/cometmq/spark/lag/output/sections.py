@@ -26,7 +26,7 @@ _METHODS: Final = {"extrap_min": "at least ", "interp": "about "}
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A text table with a title."""
+    """A table of texts with its title; both output forms render it."""
 
     title: str
     meaning: str

@@ -123,7 +123,9 @@ class Connected(Protocol):
         """Serve received bytes."""
 
     def note_long_frame(self) -> None:
-        """Count the unfinished frame, if it is or was long."""
+        """Update the account of unfinished frames, if the frame of this connection is or was
+        long.
+        """
 
     def refuse(self, error: RemoteProtocolError) -> None:
         """End the connection of a peer that breaks the protocol."""

@@ -37,7 +37,7 @@ class _Frame(NamedTuple):
 
 
 class UnfinishedFrames:
-    """The long frames that one server has received only in part."""
+    """Bounds the long unfinished frames of one server, by the rules above."""
 
     def __init__(self, bytes_max: int | None, *, stats: TransportStats, log: Log) -> None:
         """A `bytes_max` of None means no limit."""

@@ -16,7 +16,9 @@ Rows: TypeAlias = Sequence[tuple[Any, bytes]]
 
 
 class InFlight:
-    """The requests in flight of all connections of a server or client."""
+    """Counts the requests in flight of all connections of a server or client, by the rules
+    above.
+    """
 
     def __init__(self, one_max: int, total_max: int, stats: TransportStats) -> None:
         """Allow `one_max` requests in flight for each connection, and `total_max` for all
@@ -37,7 +39,7 @@ class InFlight:
         self._stats.in_flight += count
 
     def answered(self, peer: Connected, count: int = 1) -> None:
-        """Subtract answered requests."""
+        """Subtract requests of a connection that have been answered."""
         peer.in_flight -= count
         self._stats.in_flight -= count
 

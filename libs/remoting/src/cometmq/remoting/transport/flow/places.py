@@ -41,7 +41,7 @@ class _House(Generic[GuestT]):
 
 
 class Places(Generic[GuestT]):
-    """The connections of one server, by host."""
+    """Counts the connections of one server by host, and chooses the connections to close."""
 
     __slots__ = ("_fullest", "_houses", "_most", "_ranks", "_total", "connections_max")
 

@@ -31,7 +31,7 @@ _PAUSES_S: Final = (0.01, 0.05)
 
 
 class Room:
-    """The requests of one server that wait for room, by connection."""
+    """Serves the waiting requests of one server when there is room, each connection in turn."""
 
     def __init__(self, budget: UnsentBudget, loop: asyncio.AbstractEventLoop) -> None:
         self._budget = budget

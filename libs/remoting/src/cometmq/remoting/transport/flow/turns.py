@@ -92,7 +92,7 @@ class Pace:
 
 
 class Turns(NextTurn):
-    """The connections of one server or client that wait for their turn."""
+    """Serves the connections of one server or client that wait for their turn."""
 
     __slots__ = (
         "_behind_count",

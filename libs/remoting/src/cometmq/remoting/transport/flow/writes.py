@@ -16,17 +16,19 @@ class DirectOutput(Protocol):
     """Answers that are not sent yet."""
 
     def reply_rows(self, rows: Sequence[tuple[Any, bytes, int]]) -> None:
-        """Send encoded answers."""
+        """Send encoded answers; see `DirectAnswers.reply_rows`."""
 
     def reply(self, replies: Any) -> Any:
-        """Encode and send answers."""
+        """Encode and send answers now; return None if they must wait."""
 
     def flush(self) -> None:
-        """Send the answers."""
+        """Send the answers in `rows` now."""
 
 
 class Writes:
-    """The pending output of all connections of a server or client."""
+    """Gathers the pending output of all connections of a server or client, and writes it once per
+    turn.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, before: BeforeWrite) -> None:
         self._loop = loop

@@ -37,7 +37,7 @@ class Backlog:
         return len(self._data) - self._begin
 
     def put(self, calls: Sequence[Call[Any]]) -> None:
-        """Append requests."""
+        """Append requests, as frames."""
         parts, end = [self._data], len(self._data)
         for call in calls:
             prefix = frame_prefix(call.serialization, len(call.head), len(call.body))

@@ -38,7 +38,9 @@ class _Incomplete(msgspec.Struct):
 
 
 class OwnRequests:
-    """The requests of one connection that await an answer."""
+    """Sends the requests of this end, and fails them at their deadline or when the connection
+    ends.
+    """
 
     def __init__(self, hub: Hub[Any], connection: Connection) -> None:
         self._hub = hub
@@ -53,7 +55,7 @@ class OwnRequests:
         """
 
     def begin(self, request: Request, timeout_ms: int) -> tuple[asyncio.Future[Response], int]:
-        """Queue a request; return its answer and its opaque."""
+        """Queue a request; return the future of its answer, and its opaque."""
         future: asyncio.Future[Response] = self._hub.loop.create_future()
         deadline_ms = self._hub.now_ms() + timeout_ms
         opaque = self._connection.invoke(
