@@ -45,7 +45,7 @@ LOG_INTERVAL_MS: Final = 10_000
 
 
 class Scope(StrEnum):
-    """The scope in which a limit counts."""
+    """What a limit applies to."""
 
     TOTAL = "all peers together"
     CONNECTION = "a connection"

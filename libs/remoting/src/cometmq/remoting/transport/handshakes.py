@@ -37,7 +37,7 @@ class Handshake:
         self.waiting = b""
         """Received bytes that wait for a turn."""
         self.is_due = False
-        """Whether the bytes that waited are processed now, in the connection's turn."""
+        """Whether the connection has its turn now, in which the waiting bytes are processed."""
 
 
 class Handshakes(NextTurn):

@@ -27,7 +27,7 @@ _INT: Final = "tag:yaml.org,2002:int"
 
 
 class Content(NamedTuple):
-    """The content of an account file."""
+    """The content of an account file, with warnings about it."""
 
     accounts: list[Account]
     white_addresses: list[Addresses]

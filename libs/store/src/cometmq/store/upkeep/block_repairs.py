@@ -55,8 +55,10 @@ class BlockRepairs:
         return self._scrubber.found_count
 
     def next_block(self, after: int, end: int) -> DamagedRange | None:
-        """Return the first damaged block at or after `after`, without the part that has no
-        checksum, is at or after `end`, or is not visible to readers; None if there is none.
+        """Return the first damaged block at or after `after`; None if there is none.
+
+        The block ends at `end` at the latest, and where the checksums or the bytes that readers may
+        see end.
         """
         commit_log, state = self._parts.commit_log, self._scrubber.state
         files = commit_log.files

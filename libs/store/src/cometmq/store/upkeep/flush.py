@@ -131,7 +131,7 @@ class WritebackJob:
         self._file.start_writeback(self._offset, self._count)
 
     def done(self, _error: Exception | None) -> None:
-        """Allow the next piece."""
+        """Note that the writeback of the next piece may start; errors are left to the sync."""
         self._flusher.is_writing_back = False
 
 

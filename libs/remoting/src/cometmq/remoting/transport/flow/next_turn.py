@@ -11,7 +11,7 @@ class Abortable(Protocol):
     """A connection that `NextTurn` ends if serving it fails."""
 
     def abort(self) -> None:
-        """Close immediately; unsent output is lost."""
+        """Close the connection immediately; unsent output is lost."""
 
 
 class NextTurn(ABC):
