@@ -24,6 +24,7 @@ from cometmq.insight.model import (
     TopicKind,
     Unknown,
 )
+from cometmq.insight.times import shown
 from cometmq.peers.comet import PROGRAM
 from cometmq.remoting.names import HALF_TOPIC
 
@@ -73,18 +74,33 @@ def test_refused_requests_are_shown_with_their_reason():
         ],
     )
     columns, (first, second) = rows_of(found, Screen("refused"))
-    assert columns[-4:] == ("Answer", "Times", "Remark", "What helps")
-    assert first[-4:-1] == ["999", 7, "odd"]
+    assert columns[3:] == ("Times", "Last", "Answer", "Broker", "Remark", "What helps")
+    assert first[3:-1] == [7, shown(NOW_MS), "999", "b", "odd"]
     assert "send more slowly" in str(second[-1])
-    assert second[1:-1] == [
-        "b",
-        "1.2.3.4:5",
+    assert second[:-1] == [
         "SEND_MESSAGE_V2 (310)",
         "orders",
-        "SYSTEM_BUSY",
+        "1.2.3.4:5",
         3,
+        shown(NOW_MS),
+        "SYSTEM_BUSY",
+        "b",
         "busy",
     ]
+
+
+def test_a_small_terminal_shows_why_requests_were_refused_and_what_helps():
+    remark = "[PC_SYNCHRONIZED]broker busy, start flow control for a while, period in queue: 312ms"
+    refusal = Refusal("b", 310, 2, remark, "127.0.0.1:48604", "payments", 3, NOW_MS, NOW_MS - 5)
+    found = msgspec.structs.replace(snapshot(), refusals=[refusal])
+    lines = [ANSI.sub("", it) for it in rendered(found, "", Screen("refused"), 80, 24)]
+    row = next(number for number, line in enumerate(lines) if "payments" in line)
+    (shown_time,) = re.findall(r" (\S+Z) ", lines[row])
+    assert shown_time == str(shown(NOW_MS - 5)).partition("T")[2]  # of the day of the snapshot
+    assert all(word in lines[row] for word in ("SEND_MESSAGE", "127.0.0.1:48604", "SYSTEM_BUSY"))
+    below = " ".join(line.strip() for line in lines[row + 1 : -1])
+    assert remark in below
+    assert "send more slowly" in below
 
 
 def test_keys_choose_views_columns_and_the_end():

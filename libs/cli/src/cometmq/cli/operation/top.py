@@ -17,7 +17,14 @@ import typer
 
 from cometmq.cli.admin import no_broker_text
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access
-from cometmq.cli.operation.top_views import Screen, empty_text, rendered, rows_of, sort_column
+from cometmq.cli.operation.top_views import (
+    SENTENCES,
+    Screen,
+    empty_text,
+    rendered,
+    rows_of,
+    sort_column,
+)
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import AsJson, print_rows
 from cometmq.cli.streams import is_terminal
@@ -37,6 +44,8 @@ CLEAR_REST: Final = "\x1b[J"
 WIDTH: Final = 80
 HEIGHT: Final = 24
 """The size of a terminal that does not tell its own."""
+PIPED_CHARS: Final = 160
+"""The width of a table with sentences that is not printed to a terminal."""
 FIRST_RATES_S: Final = 1.1
 """A rate needs two snapshots, at least a second apart."""
 
@@ -90,7 +99,13 @@ async def _once(namesrv: str, screen: Screen, *, as_json: bool) -> None:
     if not found.brokers:
         raise BrokerMissing(no_broker_text([namesrv]))
     columns, rows = rows_of(found, screen)
-    print_rows(columns, rows, as_json=as_json, empty=empty_text(found, screen.view))
+    print_rows(
+        columns,
+        rows,
+        as_json=as_json,
+        empty=empty_text(found, screen.view),
+        piped_chars=PIPED_CHARS if screen.view in SENTENCES else None,
+    )
 
 
 async def _watched(namesrv: str, screen: Screen, every_s: float) -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The views of `cometmq top`: pure functions from a snapshot to lines."""
 
+import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -163,8 +165,8 @@ def _connections(snapshot: Snapshot) -> list[list[Cell]]:
 def _refused(snapshot: Snapshot) -> list[list[Cell]]:
     return [
         [
-            shown(it.last_ms), it.broker, it.peer, request_name(it.code), it.subject or None,
-            _answer_name(it.response), it.count, plain_remark(it.remark),
+            request_name(it.code), it.subject or None, it.peer, it.count, shown(it.last_ms),
+            _answer_name(it.response), it.broker, plain_remark(it.remark),
             advice_for(it.code, it.response, it.remark) or None,
         ]
         for it in known(unexpected_refusals(snapshot))
@@ -215,12 +217,16 @@ VIEWS: Final[Mapping[str, View]] = {
         "Seconds behind",
     ),
     "refused": (
-        ("Last", "Broker", "Of whom", "Request", "About", "Answer", "Times", "Remark",
+        ("Request", "About", "Of whom", "Times", "Last", "Answer", "Broker", "Remark",
          "What helps"),
         _refused,
         "Times",
     ),
 }  # fmt: skip
+SENTENCES: Final = {"refused": 2}
+"""How many columns of a view, from the right, are sentences; the screen shows them below the row.
+"""
+_MOMENT: Final = re.compile(r"(\d{4}-\d\d-\d\dT)\d\d:\d\d:\d\d\.\d{3}Z")
 
 
 def rendered(
@@ -242,13 +248,29 @@ def rendered(
         views if width > 60 else screen.view,
     ]
     room = max(1, height - len(head) - 2)
-    texts = [[_text(cell) for cell in row] for row in rows[:room]]
-    widths = _widths(columns, texts, width)
-    body = [BOLD + _line(columns, widths, texts) + RESET]
-    body += [_line(row, widths, texts) for row in texts]
+    day = (shown(snapshot.taken_ms) or "")[: len("2026-11-20T")]
+    texts = [[_text(cell, day) for cell in row] for row in rows[:room]]
+    short = len(columns) - SENTENCES.get(screen.view, 0)
+    columns, rows_of_cells = columns[:short], [row[:short] for row in texts]
+    widths = _widths(columns, rows_of_cells, width)
+    body = [BOLD + _line(columns, widths, rows_of_cells) + RESET]
+    for row in texts:
+        body.append(_line(row[:short], widths, rows_of_cells))
+        body += _below(row[short:], width)
     body += [""] * (height - len(head) - len(body) - 1)
     help_line = f"1-{len(VIEWS)} or Tab view   s sort   r reverse   p pause   q quit"
     return [*head, *body[: height - len(head) - 1], _fitted(help_line, width)][:height]
+
+
+def _below(sentences: Sequence[str], width: int) -> list[str]:
+    indent = " " * min(4, width // 8)
+    lines = [
+        line
+        for text in sentences
+        if text != "-"
+        for line in textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent)
+    ]
+    return [_fitted(line, width) for line in lines]
 
 
 def _widths(columns: Sequence[str], texts: Sequence[Sequence[str]], width: int) -> list[int]:
@@ -281,7 +303,10 @@ def _is_number(text: str) -> bool:
     return text == "-" or text.replace(",", "").replace(".", "").isdecimal()
 
 
-def _text(cell: Cell) -> str:
+def _text(cell: Cell, day: str) -> str:
+    """Return a cell as text; a moment of the given day without the day."""
+    if isinstance(cell, str) and (found := _MOMENT.fullmatch(cell)) and found[1] == day:
+        return cell.removeprefix(day)
     if cell is None:
         return "-"
     if isinstance(cell, float):
