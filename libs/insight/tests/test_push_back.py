@@ -109,18 +109,22 @@ def test_each_account_that_is_refused_is_a_finding():
 
 
 @pytest.mark.parametrize(
-    ("code", "resource", "question"),
+    ("code", "resource", "question", "right"),
     [
-        (310, "topic:T", "send T"),
-        (37, "topic:T", "send T"),
-        (11, "topic:T", "read T"),
-        (34, "group:G", "join G"),
-        (999, "topic:T", "read T"),
+        (310, "topic:T", "send T", "-t T=PUB"),
+        (37, "topic:T", "send T", "-t T=PUB"),
+        (11, "topic:T", "read T", "-t T=SUB"),
+        (34, "group:G", "join G", "-g G=SUB"),
+        (999, "topic:T", "read T", "-t T=SUB"),
     ],
 )
-def test_a_refused_right_comes_with_the_command_that_names_its_rule(code, resource, question):
+def test_a_refused_right_comes_with_the_commands_that_give_it_and_name_its_rule(
+    code, resource, question, right
+):
     remark = f"{no_permission(resource, is_default=True).remark} (account guest)"
-    assert f"cometmq account may guest {question} names the rule" in advice_for(code, 1, remark)
+    advice = advice_for(code, 1, remark)
+    assert f"cometmq account may guest {question} names the rule" in advice
+    assert f"cometmq updateAclConfig -c CLUSTER -a guest -s ITS_SECRET {right} (" in advice
 
 
 def test_a_refusal_of_a_broker_that_names_no_account_asks_in_general():

@@ -48,7 +48,9 @@ def update_acl_config(
     target: Target,
     secret_key: Annotated[
         str | None,
-        typer.Option("-s", "--secretKey", help="Secret key; required for a new account."),
+        typer.Option(
+            "-s", "--secretKey", help="Secret key; brokers need it, also to change an account."
+        ),
     ] = None,
     white_address: Annotated[
         str | None,

@@ -196,12 +196,7 @@ def advice_for(code: int, response: int, remark: str) -> str:
             meaning = answers.remark(plain_remark(remark))
             if meaning is not None:
                 return meaning.advice.replace("`", "")
-        question = question_of(code, remark)
-        asked = "cometmq account may" if question is None else command("account may", *question)
-        return (
-            "give the client an account with this right (cometmq updateAclConfig, or the account"
-            f" file); {asked} names the rule that decides, as the console's page Accounts does"
-        )
+        return _grant(question_of(code, remark))
     if _DISK_FULL in remark:
         return (
             "free space on the broker's disk, or lower its fileReservedTime: it then accepts"
@@ -217,6 +212,24 @@ def runbook_for(response: int, remark: str) -> str:
     if is_access_refusal(remark):
         return _REQUEST_REFUSED
     return "disk-full.md" if _DISK_FULL in remark else _RUNBOOKS.get(response, _REQUEST_REFUSED)
+
+
+def _grant(question: Question | None) -> str:
+    """Return how to give an account a right, and how to see which rule denies it."""
+    if question is None:
+        return (
+            "give the client's account this right (cometmq updateAclConfig, the account file, or"
+            " the console's page Accounts); cometmq account may names the rule that decides"
+        )
+    account, deed, name = question
+    option, right = {"join": ("-g", "SUB"), "send": ("-t", "PUB")}.get(deed, ("-t", "SUB"))
+    rights = ("-a", account, "-s", "ITS_SECRET", option, f"{name}={right}")
+    grant = command("updateAclConfig", options=("-c", "CLUSTER", *rights))
+    return (
+        f"give the account this right: {grant} (it replaces the account's whole list: give the"
+        " other entries, too), the account file, or the console's page Accounts;"
+        f" {command('account may', *question)} names the rule that decides"
+    )
 
 
 def unexpected_refusals(snapshot: Snapshot) -> Sequence[Refusal] | Unknown:
