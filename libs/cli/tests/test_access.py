@@ -70,7 +70,7 @@ def test_a_refusal_tells_how_to_give_an_account(say, monkeypatch):
         assert refused.status == 1
         assert "; this command has given no account: use --credentials FILE, or" in refused.err
     refused = say(*USER, "--tls", "topic", "create", "Other")
-    assert "; the account is userKey1" in refused.err
+    assert "; the account is userKey1; an administrator grants it: cometmq upd" in refused.err
 
 
 def test_messages_that_an_account_may_not_read_do_not_end_consume_like_an_empty_topic(say):

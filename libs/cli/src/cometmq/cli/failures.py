@@ -33,10 +33,16 @@ def _access_hint(text: str) -> str:
     if not is_access_text(text):
         return ""
     if access.account_from:
-        return f"; the account is that of the context {access.account_from}"
-    if access.credentials is not None:
-        return f"; the account is that of {access.credentials}"
-    return f"; the account is {access.access_key}" if access.access_key else NO_ACCOUNT_HINT
+        account = f"that of the context {access.account_from}"
+    elif access.credentials is not None:
+        account = f"that of {access.credentials}"
+    elif access.access_key:
+        account = access.access_key
+    else:
+        return NO_ACCOUNT_HINT
+    answer = import_module("cometmq.runtime.meanings.answers").remark(text)
+    advice = f"; {answer.advice[0].lower()}{answer.advice[1:].rstrip('.')}" if answer else ""
+    return f"; the account is {account}{advice.replace('`', '')}"
 
 
 def _hint(error: CometError) -> str:

@@ -128,6 +128,30 @@ REMARKS: Final = (
         ),
     ),
     (
+        r"accepts no messages|has no write permission",
+        Answer(
+            "no broker lets producers write to the topic",
+            "`cometmq topic route TOPIC` shows the permission of each broker; `cometmq topic alter"
+            " TOPIC --perm rw` allows sends.",
+        ),
+    ),
+    (
+        r"more than body_bytes_max",
+        Answer(
+            "the message is larger than its producer allows",
+            "Shorten it, or raise the producer's option body_bytes_max and maxMessageSize of every"
+            " broker; the command line sends 4 MiB at most.",
+        ),
+    ),
+    (
+        r"no name server answers",
+        Answer(
+            "the client reached none of the name servers that it was given",
+            "Start one (`cometmq standalone`), or give its address: -n, NAMESRV_ADDR, or `cometmq"
+            " context use`.",
+        ),
+    ),
+    (
         r"topic\[.*\] not exist",
         Answer("the broker does not have the topic", ADVICE[ResponseCode.TOPIC_NOT_EXIST]),
     ),
