@@ -13,10 +13,11 @@ from cometmq.client import (
 )
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
-from cometmq.client.errors import ClientError, NoRoute
+from cometmq.client.errors import ClientError, NoRoute, NotWritable
 from cometmq.client.testing import MemoryCluster
 from cometmq.client.testing.waiting import eventually
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.message.flags import Perm
 
 from .admin_groups import QUEUE, member, send
 
@@ -95,6 +96,14 @@ async def test_a_group_without_retries_gets_no_dead_letter_back(
     assert cluster.messages("%RETRY%g") == []
     await admin.replay(dead, "g", topic="T")
     assert len(cluster.messages("T")) == 2
+
+
+async def test_a_replay_to_a_topic_that_accepts_nothing_is_refused_beforehand(
+    cluster: MemoryCluster, admin: AdminClient
+) -> None:
+    await admin.create_topic("Archive", perm=Perm.READ)
+    with pytest.raises(NotWritable, match="has no write permission for it"):
+        await admin.check_replay("g", topic="Archive")
 
 
 async def test_a_dead_letter_is_replayed_to_all(

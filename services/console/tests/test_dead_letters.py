@@ -19,6 +19,7 @@ from cometmq.client import (
 )
 from cometmq.client.testing import eventually
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.message.flags import Perm
 
 from .desks import JSON, OPERATOR, VIEWER, hidden
 from .message_pages import NASTY, TOPIC, carry_out, data, page
@@ -216,11 +217,13 @@ async def test_a_refused_replay_leads_to_the_page_that_helps(live, plain_admin, 
     config = SubscriptionGroupConfig(group_name=dead, retry_max_times=0)
     for broker in (await plain_admin.masters()).values():
         await broker.create_group(config)
+    await plain_admin.create_topic("Archive", perm=Perm.READ)
     edited = {"id": letter["offset_message_id"], "edited": "1", "body": "b"}
     for path, more in (("replay", {"from_start": "1"}), ("edit", edited)):
         for topic, why, link in (
             ("", f"{dead} allows 0 retries at ", f"/group/alter?name={dead}&retries=1"),
             ("Nowhere", "No broker has the topic Nowhere", "/topic/create?name=Nowhere"),
+            ("Archive", "The topic Archive accepts no messages", "/topic/alter?name=Archive"),
         ):
             given = {"group": dead, "topic": topic, **more}
             asked = await live.web.get(f"/dead-letters/{path}", params=given)

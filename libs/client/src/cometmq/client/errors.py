@@ -110,6 +110,10 @@ class NoRoute(ClientError):
     code = NO_ROUTE
 
 
+class NotWritable(NoRoute):
+    """No broker with the topic lets producers send to it."""
+
+
 class NoRetries(ClientError):
     """A consumer group allows no retries, so brokers turn what it gets again into dead letters."""
 
@@ -154,11 +158,11 @@ def no_brokers_text(addresses: Iterable[str]) -> str:
     )
 
 
-def read_only(topic: str, broker_names: Iterable[str]) -> NoRoute:
+def read_only(topic: str, broker_names: Iterable[str]) -> NotWritable:
     """Return the error for a topic without write permission on any of its brokers."""
     names = sorted(broker_names)
     has, broker = ("has", names[0]) if len(names) == 1 else ("have", "BROKER")
-    return NoRoute(
+    return NotWritable(
         f"the topic {topic} accepts no messages: {', '.join(names)} {has} no write permission for"
         f" it; to grant it: {command('topic alter', topic, options=('--perm', 'rw'))}, or, if"
         f" wipeWritePerm has removed it: {command('addWritePerm', options=('-b', broker))}"

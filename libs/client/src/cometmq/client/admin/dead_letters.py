@@ -9,6 +9,7 @@ from cometmq.client.admin.known_groups import check_known
 from cometmq.client.admin.messages import MessageAdmin
 from cometmq.client.admin.topics import TopicAdmin
 from cometmq.client.arguments import timestamp
+from cometmq.client.cluster.routes import route_of, unsendable
 from cometmq.client.errors import InvalidArgument, NoRetries
 from cometmq.client.identity import unique_ids
 from cometmq.client.message import (
@@ -129,11 +130,13 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
                 yield message
 
     async def check_replay(self, group: str, *, topic: str | None = None) -> None:
-        """Raise NoRoute if no broker has the topic to which dead letters are sent, and NoRetries
-        if brokers would turn them into dead letters again.
+        """Raise NoRoute if no broker has the topic to which dead letters are sent, or none accepts
+        messages for it, and NoRetries if brokers would turn them into dead letters again.
         """
         target = _replay_target(group, topic)
-        await self.route(target)
+        route = route_of(target, await self.route(target))
+        if not route.publish_queues:
+            raise unsendable(route)
         await self._check_retries(target)
 
     async def _check_retries(self, target: str) -> None:

@@ -16,17 +16,21 @@ from cometmq.client.cluster.broker_addresses import BrokerAddresses
 from cometmq.client.cluster.namesrv import HUNG, Namesrv
 from cometmq.client.cluster.outages import NAMESRV, Outages
 from cometmq.client.cluster.renewals import Renewals
-from cometmq.client.cluster.routes import MASTER_ID, Route, as_default_route, created_part, route_of
+from cometmq.client.cluster.routes import (
+    MASTER_ID,
+    Route,
+    as_default_route,
+    created_part,
+    route_of,
+    unsendable,
+)
 from cometmq.client.cluster.topic_reports import TopicReports
 from cometmq.client.errors import (
-    ClientError,
     NoNamesrv,
     NoRoute,
-    master_missing,
     no_brokers,
     no_queue,
     no_route,
-    read_only,
 )
 from cometmq.client.for_each import for_each
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -175,7 +179,7 @@ class RouteBook:
         if found is None:
             raise self._no_route(topic)
         if not found.publish_queues:
-            raise _unsendable(found)
+            raise unsendable(found)
         return found
 
     def _no_route(self, topic: str) -> NoRoute:
@@ -187,7 +191,7 @@ class RouteBook:
     def _take_default(self, route: Route | None) -> None:
         if route is not None:
             if not route.publish_queues:
-                raise _unsendable(route)
+                raise unsendable(route)
             self._take(route)
 
     def _existing(self, topic: str) -> Route | None:
@@ -360,9 +364,3 @@ class RouteBook:
         self.brokers.update(route.brokers)
         self._log.info("route.changed", topic=route.topic, brokers=sorted(route.brokers))
         self._changed(route)
-
-
-def _unsendable(route: Route) -> ClientError:
-    """Return the error for a route without a queue to send to."""
-    without = [name for name, ids in route.brokers.items() if MASTER_ID not in ids]
-    return master_missing(without) if without else read_only(route.topic, route.brokers)

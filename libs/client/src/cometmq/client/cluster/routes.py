@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.client.errors import ClientError, master_missing, read_only
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRoute
@@ -125,6 +126,12 @@ def route_of(topic: str, data: TopicRoute) -> Route:
     # A queue that is listed twice would be given to two members of a group.
     queues_of = (tuple(dict.fromkeys(publish)), tuple(dict.fromkeys(subscribe)))
     return Route(topic, *queues_of, brokers, counts)
+
+
+def unsendable(route: Route) -> ClientError:
+    """Return the error for a route without a queue to send to."""
+    without = [name for name, ids in route.brokers.items() if MASTER_ID not in ids]
+    return master_missing(without) if without else read_only(route.topic, route.brokers)
 
 
 def as_default_route(topic: str, data: TopicRoute, *, queue_nums: int) -> Route | None:

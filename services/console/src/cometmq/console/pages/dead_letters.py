@@ -11,7 +11,7 @@ import msgspec
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_topic
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import NoRetries, NoRoute
+from cometmq.client.errors import NoRetries, NoRoute, NotWritable
 from cometmq.client.message import MessageExt
 from cometmq.console.jobs import Job
 from cometmq.console.login.roles import Role
@@ -35,7 +35,7 @@ from cometmq.insight.words import command, counted, lasting
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.integers import whole
 from cometmq.remoting.message.properties import PropertyKey
-from cometmq.remoting.names import dead_letter_topic
+from cometmq.remoting.names import dead_letter_topic, retry_topic
 
 SHOWN_MAX: Final = 500
 NO_REASON: Final = (
@@ -349,6 +349,10 @@ async def why_not_sent(view: View, group: str, topic: str | None) -> tuple[str, 
     except NoRetries as error:
         alter = Link("Give the group retries", view.href("/group/alter", name=group, retries=1))
         return f"{error.cause}; allow the group retries first, or send to another topic.", alter
+    except NotWritable:
+        name = topic or retry_topic(group)
+        alter = Link("Change the topic", view.href("/topic/alter", name=name))
+        return f"The topic {name} accepts no messages: it may not be written to.", alter
     except NoRoute as error:
         if topic is None:
             return str(error), None
