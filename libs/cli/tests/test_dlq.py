@@ -306,6 +306,8 @@ def test_a_selection_without_dead_letters_is_told(ask, dead, command):
     none = ask("dlq", name, dead, *options, "--key", "nokey")
     assert none.status == 0
     assert none.err == f"cometmq: nothing matched: no dead letter of {dead} is selected\n"
+    wrong = ask("dlq", name, dead, *options, "--id", "7F00")
+    wrong.assert_refused(1, f"no dead letter of {dead} has the id 7F00, or it is not among those")
 
 
 @pytest.mark.parametrize("before", [None, b""])

@@ -429,14 +429,14 @@ async def test_admin_arguments(cluster: MemoryCluster) -> None:
         (
             SubscriptionGroupConfig,
             "group",
-            "Config has no field group; a similar one is group_name",
+            "Config has no field group; did you mean group_name?",
         ),
         (TopicConfig, "topic", "TopicConfig has no field topic; a similar one is topic_name"),
         (SessionCredentials, "acces_key", "no field acces_key; did you mean access_key?"),
         (TlsSettings, "enabled", "TlsSettings has no field enabled; did you mean enable?"),
         (MessageSelector, "kinds", "no field kinds; did you mean kind?"),
         (ConsumeResult, "delay_levl", "no field delay_levl; did you mean delay_level?"),
-        (OrderlyResult, "pause", "OrderlyResult has no field pause; a similar one is pause_ms"),
+        (OrderlyResult, "pause", "OrderlyResult has no field pause; did you mean pause_ms?"),
     ],
 )
 def test_misspelt_fields_are_named_with_the_right_ones(

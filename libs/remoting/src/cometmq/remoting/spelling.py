@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 _SHOWN_MAX: Final = 3
+_BEGINNING_MIN: Final = 3
+"""Fewer characters begin too many names."""
 _LESS_SIMILAR: Final = 0.6
 """The lowest similarity of suggested names: that of `timeout` and `send_timeout_ms`."""
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the most similar known name, or None if none is similar enough."""
+    """Return the most similar known name, else the only one that begins like this, or None."""
     difflib = import_module("difflib")  # imported only after a mistake: it costs 4 ms
     by_lower = {other.lower(): other for other in sorted(known)}
     found: list[str] = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.8)
-    return by_lower[found[0]] if found else None
+    if not found and len(name) >= _BEGINNING_MIN:
+        found = [other for other in by_lower if other.startswith(name.lower())]
+    return by_lower[found[0]] if len(found) == 1 else None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -168,7 +168,7 @@ def show(  # one parameter per option
         if not await _has_dead_letters(admin, group):
             return []
         found = [message async for message in choice.read(admin, group)]
-        _note_if_none(group, len(found))
+        _note_if_none(group, choice, len(found))
         more[:] = found[count_max:] if count_max is not None else []
         found = sorted(found[:count_max], key=lambda it: it.store_timestamp)  # not by queue
         return list(zip(found, await replays_of(admin, group, found), strict=True))
@@ -243,7 +243,7 @@ def export(  # one parameter per option
                 async for message in choice.read(admin, group):
                     out.write(msgspec.json.encode(as_object(message)) + b"\n")
                     count += 1
-        _note_if_none(group, count)
+        _note_if_none(group, choice, count)
         return count
 
     count = ask(namesrv, question)
@@ -313,7 +313,7 @@ def replay(  # noqa: PLR0913  # one parameter per option
         if run.skipped_count and not run.sent and not run.broken:
             print_notes([_all_sent_text(group, run.skipped_count)])
         else:
-            _note_if_none(group, len(run.sent) + len(run.broken))
+            _note_if_none(group, choice, len(run.sent) + len(run.broken))
 
     ask(namesrv, question)
     facts: dict[str, Cell] = {
@@ -352,10 +352,18 @@ async def _has_dead_letters(admin: AdminClient, group: str) -> bool:
     return False
 
 
-def _note_if_none(group: str, count: int) -> None:
-    if not count:
-        where = " on the brokers that answer" if MISSING else ""
-        print_notes([f"nothing matched: no dead letter of {group} is selected{where}"])
+def _note_if_none(group: str, choice: Choice, count: int) -> None:
+    """Say that nothing is selected; raise ClientError if ids were given, which then are wrong."""
+    if count:
+        return
+    where = " on the brokers that answer" if MISSING else ""
+    if choice.ids:
+        ids = " or ".join(sorted(choice.ids))
+        raise ClientError(
+            f"no dead letter of {group} has the id {ids}{where}, or it is not among"
+            " those that the other options select"
+        )
+    print_notes([f"nothing matched: no dead letter of {group} is selected{where}"])
 
 
 @contextmanager
