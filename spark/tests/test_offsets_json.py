@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.remoting.testing.hostile_json import hostile
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options.offsets_json import (
     Queue,
@@ -54,6 +55,21 @@ def test_invalid_text_is_named(text: str, reason: str) -> None:
         from_text(text, source="option `startingOffsets`")
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_hostile_text_is_named() -> None:
+    cases = ((from_text, {"T": {"b": {"0": 1}}}), (assigned_from_text, {"T": {"b": [0]}}))
+    for parse, sample in cases:
+        for name, text in hostile(sample):
+            try:
+                parse(text.decode("latin-1"), source="x")
+            except OptionError:
+                continue
+            assert text.startswith(b"{"), name
+    with pytest.raises(OptionError, match="is not a valid queue id"):
+        from_text('{"T":{"b":{"%s":1}}}' % ("9" * 5_000), source="x")
+    with pytest.raises(OptionError, match="is not a valid offset"):
+        from_text('{"T":{"b":{"0":9223372036854775808}}}', source="x")
 
 
 def test_assigned_queues() -> None:

@@ -32,6 +32,8 @@ if "annotate" in words and "=" in words[-1]:
         if answer["end"]:
             group["end"] = {{"lastOperation": {{**operation, **answer["end"]}}}}
         (state / "group").write_text(json.dumps(group))
+elif (state / "printed").exists():
+    print((state / "printed").read_text())
 elif "get" in words:
     print(json.dumps(group))
     if "end" in group:  # the next call sees the end of the operation
@@ -103,6 +105,13 @@ def test_a_repeated_order_waits_for_its_own_outcome(kubectl):
     kubectl.answers({"result": "Refused", "message": "orders-0 is slave, not the master"})
     found = kubectl.run("fence", "orders", "orders-0", "--yes")
     found.assert_refused(1, "orders-0 is slave, not the master")
+
+
+@pytest.mark.parametrize("answer", ["", "[]", '{"status":7}', "Warning: x\n{}", "[" * 9_000])
+def test_a_kubectl_that_prints_no_group_is_told(kubectl, answer):
+    (kubectl.folder / "printed").write_text(answer)
+    found = kubectl.run("switchover", "orders")
+    found.assert_refused(1, "kubectl get printed no BrokerGroup: ")
 
 
 def test_a_fence_waits_for_another_master(kubectl):

@@ -7,6 +7,7 @@ import pytest
 
 from cometmq.client import InvalidArgument, Message
 from cometmq.insight import message_json
+from cometmq.remoting.testing.hostile_json import hostile
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,15 @@ from cometmq.insight import message_json
 def test_a_line_that_is_no_message_is_refused_with_its_key(line, said):
     with pytest.raises(InvalidArgument, match=f"^{re.escape(said)}"):
         message_json.parse(line, defaults=Message("T", b""))
+
+
+def test_hostile_lines_are_refused():
+    for name, line in hostile({"body": "a", "properties": {"a": "b"}, "delay_level": 3}):
+        try:
+            message_json.parse(line, defaults=Message("T", b""))
+        except InvalidArgument:
+            continue
+        assert line.startswith(b"{"), name
 
 
 def test_the_number_of_a_malformed_line_is_named(pipe, topic):

@@ -61,7 +61,10 @@ async def test_an_address_given_makes_the_list_unnecessary(server: AddressServer
 
 @pytest.mark.parametrize(
     ("status", "text"),
-    [("404 Not Found", "a:1"), ("204 No Content", "a:1"), ("200 OK", " \n"), ("none", "a:1")],
+    [
+        *(("404 Not Found", "a:1"), ("204 No Content", "a:1"), ("200 OK", " \n"), ("none", "a:1")),
+        ("200 OK\r\nTransfer-Encoding: chunked", "9\r\na:1"),
+    ],
 )
 async def test_other_answers_yield_no_name_server(
     server: AddressServer, status: str, text: str

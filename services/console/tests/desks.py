@@ -125,8 +125,8 @@ class Site:
             if value is not None
         }
         if oidc is not None:
-            chosen["oidc"] = oidc(loaded.value, clock=self.clock)
-            stack.push_async_callback(chosen["oidc"].close)
+            self.oidc = chosen["oidc"] = oidc(loaded.value, clock=self.clock)
+            stack.push_async_callback(self.oidc.close)
         transport = Direct(site(self.desk, self.tokens, **chosen))
         self.web = httpx2.AsyncClient(transport=transport, base_url=BASE)
         stack.push_async_callback(self.web.aclose)

@@ -2,7 +2,9 @@
 """The history: exact while young, smaller when old, and bounded."""
 
 import asyncio
+import json
 import sqlite3
+from contextlib import AsyncExitStack
 from http import HTTPStatus
 
 import pytest
@@ -12,6 +14,7 @@ from cometmq.console.history.store import DAY_S, HistoryStore
 from cometmq.console.web.problems import Problem
 from cometmq.remoting.errors import StoreError
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.testing.hostile_json import hostile
 from cometmq.runtime.testing.clock import FakeClock
 
 STEP_MS = 15_000
@@ -211,8 +214,41 @@ def test_queries_of_prometheus_quote_names():
 
 
 def test_missing_samples_of_prometheus_interrupt_the_line():
-    values = [[0, "1"], [15, "2"], [300, "3"]]
+    values = [(0, "1"), (15, "2"), (300, "3")]
     assert points_of(values, 15) == [(0, 1.0), (15_000, 2.0), (15_001, None), (300_000, 3.0)]
+
+
+class Answering:
+    """A server that is no Prometheus, and a history that asks it."""
+
+    def __init__(self):
+        self.answer = b""
+
+    async def start(self, stack):
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        await stack.enter_async_context(server)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        self.source = Prometheus(self.url, timeout_ms=10_000)
+        stack.push_async_callback(self.source.close)
+
+    async def _serve(self, reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(self.answer)
+        writer.close()
+
+    async def lines(self):
+        return (await self.source.lines(["group:lag:g"], 0, 60_000))["group:lag:g"]
+
+
+@pytest.fixture
+async def answering():
+    async with AsyncExitStack() as stack:
+        found = Answering()
+        await found.start(stack)
+        yield found
+
+
+OK = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -220,20 +256,31 @@ def test_missing_samples_of_prometheus_interrupt_the_line():
     [
         b"SSH-2.0-OpenSSH_9.2\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
-        b'HTTP/1.1 200 OK\r\n\r\n{"data": {"result": [{"values": [[1]]}]}}',
-        b'HTTP/1.1 200 OK\r\n\r\n{"data": {"result": [{}]}}',
+        OK + b'{"data": {"result": [{"values": [[1]]}]}}',
+        OK + b'{"data": {"result": [{}]}}',
+        OK + b'{"data": {"result": [{"values": [%s]}]}}' % b",".join([b'[1,"2"]'] * 9_000),
     ],
+    ids=["ssh", "no data", "half a point", "no points", "many points"],
 )
-async def test_a_server_that_is_no_prometheus_is_told(answer):
-    async def serve(reader, writer):
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
-        writer.close()
+async def test_a_server_that_is_no_prometheus_is_told(answering, answer):
+    answering.answer = answer
+    with pytest.raises(Problem, match=f"comes from {answering.url}, which fails: ") as told:
+        await answering.lines()
+    assert told.value.status == HTTPStatus.BAD_GATEWAY
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        source = Prometheus(f"http://127.0.0.1:{port}", timeout_ms=10_000)
-        with pytest.raises(Problem, match=f"comes from http://127.0.0.1:{port}, which") as told:
-            await source.lines(["group:lag:g"], 0, 60_000)
-        assert told.value.status == HTTPStatus.BAD_GATEWAY
-        await source.close()
+
+async def test_hostile_answers_to_queries_are_told(answering):
+    """Deep, large and endless values raised RecursionError and OverflowError."""
+    sample = {"data": {"result": [{"values": [[15, "1"], [30, "NaN"]]}]}}
+    answering.answer = OK + json.dumps(sample).encode()
+    assert [at_ms for at_ms, _ in await answering.lines()] == [15_000, 30_000]
+    told = 0
+    for name, body in hostile(sample):
+        answering.answer = OK + body
+        try:
+            points = await answering.lines()
+        except Problem:
+            told += 1
+        else:
+            assert all(-15_000 <= at_ms <= 75_000 for at_ms, _ in points), name
+    assert told > 200

@@ -3,23 +3,26 @@
 
 import base64
 import hashlib
+import json
 import secrets
 import socket
 import time
 from contextlib import AsyncExitStack
 from http import HTTPStatus
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import httpx2
 import pytest
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
+from cometmq.console.login.accounts import Refused
 from cometmq.console.login.oidc import Oidc
-from cometmq.console.web.exchange import redirect
+from cometmq.console.web.exchange import Response, redirect
 from cometmq.console.web.rendering import json_answer
 from cometmq.console.web.server import WebServer
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.testing.hostile_json import hostile
 from cometmq.remoting.transport.tasks import TaskSet
 
 from .desks import Site
@@ -43,6 +46,8 @@ class Provider:
         """The answer to refresh tokens, and its status."""
         self.refresh_tokens = set()
         self.refreshed = 0
+        self.hostile = {}
+        """Bodies, by the path of the request, that are sent instead of the right ones."""
         self.key = RSAKey.generate_key(2048, parameters={"kid": "one"})
         self.claims = {"preferred_username": "ann", "groups": ["staff", "mq-ops"]}
         self.signing = self.key
@@ -67,6 +72,8 @@ class Provider:
             "/token": self._token,
             "/keys": self._keys,
         }
+        if (body := self.hostile.get(request.path)) is not None:
+            return Response(body, kind="application/json")
         return await pages[request.path](request)
 
     async def _metadata(self, _request):
@@ -254,6 +261,63 @@ async def test_a_silent_provider_is_named(stack, tmp_path):
     assert "the OpenID provider does not answer" in answer.text
 
 
+METADATA = {"issuer": "", "authorization_endpoint": "", "token_endpoint": "", "jwks_uri": ""}
+
+
+async def test_hostile_metadata_is_one_clear_line(console, provider):
+    sample = {name: f"{provider.url}/{name}" for name in METADATA} | {"issuer": provider.url}
+    bodies = dict(hostile(sample)) | {
+        "script": json.dumps(sample | {"authorization_endpoint": "javascript:alert(1)"}).encode(),
+        "not ASCII": json.dumps(sample | {"authorization_endpoint": "http://€ ü\n/"}).encode(),
+        "no host": json.dumps(sample | {"token_endpoint": "http:///token"}).encode(),
+    }
+    assert len(bodies) > 100
+    for name, body in bodies.items():
+        provider.hostile = {"/.well-known/openid-configuration": body}
+        answer = await console.web.get("/login/oidc")
+        assert answer.status_code == 502, name
+        assert "the OpenID provider" in answer.text, name
+
+
+async def test_hostile_answers_to_a_login_are_one_clear_line(console, provider):
+    callback, finish = await log_in(console)
+    query = dict(parse_qsl(callback.query))
+    cookie, codes = console.web.cookies[Oidc.COOKIE], dict(provider.codes)
+    jwk = provider.key.as_dict(private=False)
+    samples = {
+        "/token": {"access_token": "a", "id_token": "x.y.z", "expires_in": 9},
+        "/keys": {"keys": [{name: jwk[name] for name in ("kty", "n", "kid")}]},
+    }
+    for path, sample in samples.items():
+        for name, body in hostile(sample):
+            provider.codes = dict(codes)
+            provider.hostile = {path: body}
+            with pytest.raises(Refused, match=r"^the provider's answer cannot be used: "):
+                pytest.fail(f"{path} {name}: {await console.oidc.end(query, cookie)}")
+    provider.hostile = {"/token": b"[" * 9_000}
+    answer = await finish()
+    assert answer.status_code == 403
+    assert "the provider&#39;s answer cannot be used: " in answer.text
+
+
+@pytest.mark.parametrize(
+    "claims", [{"groups": it} for it in (7, {"a": 1}, [{}], [[1]], [None, 7], True)]
+)
+async def test_claims_of_other_types_give_no_role(console, provider, claims):
+    provider.claims = claims
+    _, finish = await log_in(console)
+    answer = await finish()
+    assert answer.status_code == 403
+    assert "has no role for the console" in answer.text
+
+
+@pytest.mark.parametrize("subject", [7, None, ["7"], {}, ""])
+async def test_a_subject_that_is_no_text_is_refused(console, provider, subject):
+    provider.subject = subject
+    _, finish = await log_in(console)
+    assert (await finish()).status_code == 403
+
+
 MINUTE_MS = 60_000
 
 
@@ -337,6 +401,17 @@ async def test_an_outage_of_the_provider_is_tolerated_for_an_hour(provider, ann,
     assert ended.status_code == 401
     assert "the OpenID provider has not confirmed ann for 1 h" in ended.text
     assert "by oidc" not in (await ann(0)).text
+
+
+async def test_hostile_answers_to_a_refresh_token_are_like_an_outage(provider, ann):
+    for name, body in hostile({"access_token": "a", "expires_in": 9}):
+        provider.hostile = {"/token": body}
+        shown = await ann(1)
+        assert "operator, by oidc" in shown.text, name
+    assert provider.refreshed == 0
+    provider.hostile = {}
+    assert "operator, by oidc" in (await ann(1)).text
+    assert provider.refreshed == 1
 
 
 async def test_without_a_refresh_token_a_session_lasts_an_hour(console, provider):

@@ -6,18 +6,18 @@ removes it and writes the outcome into the group's status.
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
+import msgspec
 import typer
 
 from cometmq.cli.access import ACCESS
 from cometmq.cli.connecting import DryRunOption, Yes, confirm, end_dry_run, run
 from cometmq.cli.option_sets import OptionSet, with_option_sets
 from cometmq.cli.output import AsJson, Cell, print_facts
-from cometmq.remoting.errors import CometError
+from cometmq.remoting.errors import UNREADABLE_JSON, CometError
 
 PREFIX: Final = "cometmq.io"
 LOOK_MS: Final = 300
@@ -54,6 +54,10 @@ class K8sFailed(CometError):
     """An order could not be given, or was refused; the text contains the remedy."""
 
 
+class _Group(msgspec.Struct):
+    status: dict[str, Any] = {}
+
+
 class OneGroup:
     """One BrokerGroup, accessed through kubectl."""
 
@@ -65,8 +69,10 @@ class OneGroup:
     async def status(self) -> dict[str, Any]:
         """Return the status that the operator wrote last."""
         text = await self._kubectl("get", "brokergroups.cometmq.io", self.name, "--output=json")
-        found: dict[str, Any] = json.loads(text).get("status", {})
-        return found
+        try:
+            return msgspec.json.decode(text, type=_Group).status
+        except UNREADABLE_JSON as error:
+            raise K8sFailed(f"kubectl get printed no BrokerGroup: {error}") from error
 
     async def order(self, verb: str, value: str, wait_s: int) -> dict[str, Any]:
         """Give an order, and wait until the operator begins it; return the status before the order.
@@ -113,7 +119,7 @@ class OneGroup:
         target = f"brokergroups.cometmq.io/{self.name}"
         await self._kubectl("annotate", "--overwrite", *options, target, change)
 
-    async def _kubectl(self, *words: str) -> str:
+    async def _kubectl(self, *words: str) -> bytes:
         command = ["kubectl", *self._options, *words]
         try:
             process = await asyncio.create_subprocess_exec(
@@ -124,7 +130,7 @@ class OneGroup:
         output, errors = await process.communicate()
         if process.returncode:
             raise K8sFailed(f"kubectl {words[0]}: {errors.decode(errors='replace').strip()}")
-        return output.decode()
+        return output
 
 
 # ---- orders ----------------------------------------------------------------------------------

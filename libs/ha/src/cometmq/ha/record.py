@@ -14,7 +14,7 @@ from typing import Self
 
 import msgspec
 
-from cometmq.remoting.errors import CometError
+from cometmq.remoting.errors import UNREADABLE_JSON, CometError
 
 
 class RecordDamaged(CometError):
@@ -118,7 +118,7 @@ def decode_record(data: bytes, *, place: str) -> Record:
     """Parse the record in `data`; if it is invalid, raise RecordDamaged, which names `place`."""
     try:
         record = msgspec.json.decode(data, type=Record)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise RecordDamaged(f"the record in {place} cannot be read: {error}") from error
     fault = _fault(record)
     if fault:

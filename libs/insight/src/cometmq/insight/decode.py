@@ -18,6 +18,7 @@ import msgspec
 from cometmq.insight import msgpack_scan
 from cometmq.insight.protobuf import Schema
 from cometmq.insight.words import sized
+from cometmq.remoting.errors import UNREADABLE_JSON
 from cometmq.remoting.visible import visible
 
 CHARS_MAX: Final = 256 * 1024
@@ -152,7 +153,7 @@ def _json(body: bytes, _schema: Schema | None, chars_max: int) -> str:
         raise _Unfit("it does not begin like JSON")
     try:
         compact = msgspec.json.format(text, indent=-1).decode()
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise _Unfit(str(error)) from error
     return visible(_indented(compact, chars_max))
 

@@ -12,6 +12,7 @@ import msgspec
 
 from cometmq.client import DamagedMessage, InvalidArgument, Message, MessageExt
 from cometmq.client.message import UnreadableMessage
+from cometmq.remoting.errors import UNREADABLE_JSON
 from cometmq.remoting.message.properties import RESERVED_KEYS
 from cometmq.remoting.spelling import did_you_mean
 
@@ -93,7 +94,7 @@ def parse(line: bytes, *, defaults: Message) -> Message:
     """
     try:
         message = _parsed(line, defaults)
-    except (InvalidArgument, msgspec.MsgspecError, ValueError) as error:
+    except (InvalidArgument, *UNREADABLE_JSON, ValueError) as error:
         raise InvalidArgument(f"{_reason(error)}: {line[:80]!r}") from error
     return message
 

@@ -9,8 +9,13 @@ with `from`.
 
 from typing import ClassVar, Final
 
+import msgspec
+
 from cometmq.remoting.refusals import explained, is_access_refusal
 from cometmq.remoting.response_codes import ResponseCode
+
+UNREADABLE_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for JSON that is invalid, of other types, no UTF-8, or nested too deeply."""
 
 
 class CometError(Exception):

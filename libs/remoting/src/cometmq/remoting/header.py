@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from cometmq.remoting.errors import UNREADABLE_JSON, LocalProtocolError, RemoteProtocolError
 from cometmq.remoting.frame import frame_prefix
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.types import Serialization, language_of
@@ -85,7 +85,7 @@ def _decode_json_header(head: bytes, body: bytes) -> RawCommand:
             )
     try:
         header = _decode_json(head)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise RemoteProtocolError(f"unreadable JSON header: {error}") from error
     ext = header.ext_fields or {}
     return RawCommand(

@@ -24,7 +24,7 @@ import msgspec
 from cometmq.remoting import remarks
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.table import Command
-from cometmq.remoting.errors import CommandError, ServerError
+from cometmq.remoting.errors import UNREADABLE_JSON, CommandError, ServerError
 from cometmq.remoting.header import decode_header, parse_ext, parse_fixed
 from cometmq.remoting.raw import FLAG_REPLY, RawCommand
 from cometmq.remoting.types import Serialization
@@ -33,7 +33,6 @@ _JSON: Final = int(Serialization.JSON)
 _BINARY: Final = int(Serialization.ROCKETMQ)
 _PREFIX_BYTES: Final = 12  # `{"code":310,` and `{"code":11,"`
 _INTEGER: Final = re.compile(r"[+-]?\d{1,40}")
-_REFUSALS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 JsonDecode = Callable[[bytes], Call[Any]]
 
@@ -74,7 +73,7 @@ class RequestDecoder:
                 decode, code = row
                 try:
                     call = decode(head)
-                except _REFUSALS:
+                except UNREADABLE_JSON:
                     return self._decode_slowly(serialization, head)
                 if call.code == code and not call.flag & FLAG_REPLY:  # no duplicate code, no reply
                     return call

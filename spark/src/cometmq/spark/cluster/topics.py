@@ -2,6 +2,7 @@
 """Resolves the options to queues, using the routes of the name servers."""
 
 import difflib
+import http.client
 import re
 import time
 import urllib.request
@@ -215,7 +216,7 @@ def _fetch(url: str) -> str:
     try:
         with urllib.request.urlopen(url, timeout=_LIST_TIMEOUT_S) as answer:  # noqa: S310  # checked
             text: str = answer.read(_LIST_BYTES_MAX).decode("utf-8", "replace")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise NameServerUnreachable(f"the address server {url} does not answer: {error}") from error
     first, *_ = text.strip().splitlines() or [""]
     return first

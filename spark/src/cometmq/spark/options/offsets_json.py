@@ -51,8 +51,12 @@ def from_json(tree: Any, *, source: str, lowest: int = EARLIEST) -> dict[Queue, 
             raise OptionError(f"{source}: `{topic}`.`{broker_name}` must be an object: {_FORM}")
         for text, offset in queues.items():
             queue = Queue(topic, broker_name, _queue_id(text, source))
-            if isinstance(offset, bool) or not isinstance(offset, int) or offset < lowest:
-                raise OptionError(f"{source}: {offset!r} is not a valid offset of {queue}")
+            if (
+                isinstance(offset, bool)
+                or not isinstance(offset, int)
+                or not lowest <= offset < 1 << 63
+            ):
+                raise OptionError(f"{source}: {repr(offset)[:40]} is not a valid offset of {queue}")
             offsets[queue] = offset
     return offsets
 
@@ -78,7 +82,7 @@ def assigned_from_text(text: str, *, source: str) -> list[Queue]:
 def _load(text: str, source: str, form: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise OptionError(f"{source}: invalid JSON ({error}); expected {form}") from None
 
 
@@ -97,6 +101,6 @@ def _brokers(tree: Any, source: str, form: str) -> list[tuple[str, str, Any]]:
 
 def _queue_id(text: Any, source: str) -> int:
     number = str(text)
-    if isinstance(text, bool) or not (number.isascii() and number.isdigit()):
-        raise OptionError(f"{source}: {text!r} is not a valid queue id")
+    if isinstance(text, bool) or not (number.isascii() and number.isdigit()) or len(number) > 10:
+        raise OptionError(f"{source}: {str(text)[:40]!r} is not a valid queue id")
     return int(number)

@@ -28,7 +28,7 @@ from cometmq.insight.findings import Finding, findings
 from cometmq.insight.history import History
 from cometmq.insight.model import Broker, BrokerState, Snapshot
 from cometmq.insight.snapshot import look
-from cometmq.remoting.errors import CometError, SettingsError
+from cometmq.remoting.errors import UNREADABLE_JSON, CometError, SettingsError
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.addresses import parse_address
 from cometmq.runtime.redaction import redacted_setting, redacted_text
@@ -257,7 +257,5 @@ def read_bundle(file: Path) -> Evidence:
                 raise SettingsError(f"{file} is no bundle: its first entry is not {EVIDENCE}")
             data = archive.read(entry.size)
         return msgspec.json.decode(data, type=Evidence)
-    except (OSError, EOFError, zlib.error, tarfile.TarError, msgspec.MsgspecError) as error:
-        raise SettingsError(f"{file} is no bundle of debug bundle: {error}") from error
-    except (UnicodeDecodeError, RecursionError) as error:  # of the JSON
+    except (OSError, EOFError, zlib.error, tarfile.TarError, *UNREADABLE_JSON) as error:
         raise SettingsError(f"{file} is no bundle of debug bundle: {error}") from error

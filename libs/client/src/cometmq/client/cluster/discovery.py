@@ -44,14 +44,13 @@ def _fetch(url: str) -> str:
     from urllib.request import urlopen  # noqa: PLC0415
 
     try:
-        answer = urlopen(url, timeout=TIMEOUT_MS / 1000)  # noqa: S310  # the scheme was checked
+        with urlopen(url, timeout=TIMEOUT_MS / 1000) as answer:  # noqa: S310  # the scheme was checked
+            if answer.status != 200:
+                raise ValueError(f"status {answer.status}")
+            data: bytes = answer.read(_LIST_BYTES_MAX)
     except HTTPError as error:
         error.close()  # it holds the connection
         raise
     except HTTPException as error:
         raise ValueError(f"no HTTP answer: {error!r}") from error
-    with answer:
-        if answer.status != 200:
-            raise ValueError(f"status {answer.status}")
-        data: bytes = answer.read(_LIST_BYTES_MAX)
     return data.decode("utf-8", "replace")

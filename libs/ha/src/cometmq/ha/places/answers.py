@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parse the JSON that servers answer."""
 
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from cometmq.ha.places.http import HttpError
+from cometmq.remoting.errors import UNREADABLE_JSON
 
 T = TypeVar("T")
-
-UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for invalid JSON or UTF-8, for deep nesting, and for a wrong type."""
 
 
 def parsed(data: bytes | msgspec.Raw, type_: type[T]) -> T:
     """Return an answer; raise HttpError if it is not of this type."""
     try:
         return msgspec.json.decode(data, type=type_)
-    except UNREADABLE as error:
+    except UNREADABLE_JSON as error:
         raise HttpError(f"the answer cannot be read: {error}") from error

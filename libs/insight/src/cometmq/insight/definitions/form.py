@@ -15,6 +15,7 @@ from cometmq.client.admin.topics import ORDER_CONFIG
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import check_group, check_topic
 from cometmq.remoting.bodies.topic_config import QUEUES_MAX
+from cometmq.remoting.errors import UNREADABLE_JSON
 from cometmq.remoting.integers import Int32, Int64
 
 FORMAT: Final = "cometmq definitions"
@@ -141,7 +142,7 @@ def decode(data: bytes) -> Definitions:
                 f" version {VERSION}: use the program that wrote it"
             )
         found = msgspec.json.decode(data, type=Definitions)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except UNREADABLE_JSON as error:
         raise InvalidArgument(_explained(str(error) or "it is nested too deeply")) from error
     faults = list(_faults(found))
     if faults:

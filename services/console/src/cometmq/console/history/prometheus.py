@@ -8,15 +8,20 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from http.client import HTTPException
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from cometmq.console.history.source import Points
 from cometmq.console.web.problems import Problem
+from cometmq.remoting.errors import UNREADABLE_JSON
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.worker import Worker
 
 POINTS_MAX: Final = 300
 ANSWER_MAX: Final = 4 << 20
+_UNUSABLE: Final = (OSError, HTTPException, *UNREADABLE_JSON, ValueError)
+"""ValueError for values that are no numbers, too."""
 
 _QUERIES: Final[Mapping[str, str]] = {
     "group:lag": "sum(rocketmq_group_diff{{group={0}}})",
@@ -28,6 +33,18 @@ _QUERIES: Final[Mapping[str, str]] = {
     "broker:disk": "max(rocketmq_brokeruntime_commitlog_disk_ratio{{broker={0}}})",
     "broker:behind": "max(rocketmq_broker_commitlog_diff{{broker={0}}})",
 }
+
+
+class _Line(msgspec.Struct):
+    values: list[tuple[float, str]]
+
+
+class _Data(msgspec.Struct):
+    result: list[_Line]
+
+
+class _Answer(msgspec.Struct):
+    data: _Data
 
 
 class Prometheus:
@@ -59,9 +76,15 @@ class Prometheus:
         url = f"{self._url}/api/v1/query_range?{urllib.parse.urlencode(arguments)}"
         try:
             with urllib.request.urlopen(url, timeout=self._timeout_s) as answer:  # noqa: S310  # a setting
-                found = json.loads(answer.read(ANSWER_MAX))["data"]["result"]
-            return points_of(found[0]["values"] if found else [], step_s)
-        except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
+                found = msgspec.json.decode(answer.read(ANSWER_MAX), type=_Answer).data.result
+            values = found[0].values if found else []
+            first_s, last_s = begin_ms / 1_000 - step_s, end_ms / 1_000 + step_s
+            if len(values) > 2 * POINTS_MAX or any(
+                not first_s <= at_s <= last_s for at_s, _ in values
+            ):
+                raise ValueError("it has other times than those that were asked for")
+            return points_of(values, step_s)
+        except _UNUSABLE as error:
             text = f"the history comes from {self._url}, which fails: {describe(error)}"
             raise Problem(HTTPStatus.BAD_GATEWAY, text) from error
 
@@ -74,11 +97,11 @@ def query_of(key: str) -> str:
     return _QUERIES[f"{kind}:{figure}"].format(json.dumps(name, ensure_ascii=False))
 
 
-def points_of(values: Sequence[Any], step_s: int) -> Points:
+def points_of(values: Sequence[tuple[float, str]], step_s: int) -> Points:
     """Return the points of a range, with an interruption where samples are missing."""
     found: Points = []
     for at_s, text in values:
-        at_ms = int(float(at_s) * 1_000)
+        at_ms = int(at_s * 1_000)
         if found and at_ms - found[-1][0] > 2_000 * step_s:
             found.append((found[-1][0] + 1, None))
         found.append((at_ms, float(text)))

@@ -8,11 +8,12 @@ The packages authlib and httpx2 come with the extra `oidc`.
 import secrets
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 from authlib.common.errors import AuthlibBaseError
 from authlib.integrations.httpx_client import AsyncOAuth2Client
-from httpx2 import HTTPError
+from httpx2 import URL, HTTPError, InvalidURL
 from joserfc import jwe, jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet, OctKey
@@ -22,7 +23,7 @@ from cometmq.console.login.roles import Role, User, role_of
 from cometmq.console.login.sessions import Grant
 from cometmq.console.settings import ConsoleSettings
 from cometmq.insight.words import lasting
-from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.errors import UNREADABLE_JSON, SettingsError
 from cometmq.runtime.clock import Clock
 
 SEALED: Final = {"alg": "dir", "enc": "A256GCM"}
@@ -36,6 +37,33 @@ LEEWAY_S: Final = 60
 ALGORITHMS: Final = ["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA"]
 """No symmetric ones: a provider that signs with the client's secret is refused."""
 NAME_MAX: Final = 200
+_UNUSABLE: Final = (
+    *(HTTPError, InvalidURL, ValueError, RecursionError),
+    *(LookupError, TypeError, AttributeError, ArithmeticError),
+)
+"""No answer, or JSON that is unreadable or of other types, for which authlib and joserfc have no
+errors of their own.
+"""
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    """What a provider says about itself."""
+
+    issuer: str
+    authorization_endpoint: str
+    token_endpoint: str
+    jwks_uri: str
+
+
+_ENDPOINTS: Final = ("authorization_endpoint", "token_endpoint", "jwks_uri")
+
+
+class _Tokens(msgspec.Struct, frozen=True):
+    """What a provider answers to a code or a refresh token; authlib keeps the access token."""
+
+    id_token: str | None = None
+    access_token: str | None = None
+    refresh_token: str | None = None
 
 
 class _Pending(msgspec.Struct, frozen=True):
@@ -62,7 +90,7 @@ class Oidc:
         self._clock = clock
         self._roles = roles_of(settings.oidc_roles)
         self._seal = OctKey.generate_key(256)
-        self._metadata: Mapping[str, Any] = {}
+        self._metadata: _Metadata | None = None
         self._client = AsyncOAuth2Client(
             settings.oidc_client_id,
             settings.oidc_client_secret or None,
@@ -87,7 +115,7 @@ class Oidc:
         metadata = await self._provider()
         verifier, nonce = secrets.token_urlsafe(48), secrets.token_urlsafe(24)
         url, state = self._client.create_authorization_url(
-            metadata["authorization_endpoint"],
+            metadata.authorization_endpoint,
             state=secrets.token_urlsafe(32),
             code_verifier=verifier,
             nonce=nonce,
@@ -111,19 +139,19 @@ class Oidc:
             raise Refused(f"the provider refuses the login: {answer['error'][:NAME_MAX]}")
         metadata = await self._provider()
         try:
-            token = await self._client.fetch_token(
-                metadata["token_endpoint"],
+            answered = await self._client.fetch_token(
+                metadata.token_endpoint,
                 code=answer.get("code", ""),
                 code_verifier=pending.verifier,
             )
+            tokens = msgspec.convert(dict(answered), _Tokens)
             nonce: jwt.ClaimsOption = {"essential": True, "value": pending.nonce}
-            claims = await self._claims(token["id_token"], nonce=nonce)
-        except (AuthlibBaseError, HTTPError, JoseError, KeyError, ValueError) as error:
+            claims = await self._claims(tokens.id_token or "", nonce=nonce)
+        except (AuthlibBaseError, JoseError, *_UNUSABLE) as error:
             raise Refused(
                 f"the provider's answer cannot be used: {type(error).__name__}"
             ) from error
-        refresh_token = token.get("refresh_token") or ""
-        grant = Grant(claims["sub"], refresh_token, self._clock.monotonic_ms())
+        grant = Grant(claims["sub"], tokens.refresh_token or "", self._clock.monotonic_ms())
         return self._user(claims), grant, pending.there
 
     async def standing_user(self, grant: Grant, user: User) -> User:
@@ -143,7 +171,7 @@ class Oidc:
                 if reason not in NOT_ABOUT_USERS:
                     text = f"the OpenID provider does not accept {user.name} any more"
                     raise Refused(f"{text} ({reason}): log in again") from error
-            except (HTTPError, KeyError, ValueError):
+            except _UNUSABLE:
                 pass  # it does not answer, or something else does
         since_ms = self._clock.monotonic_ms() - grant.confirmed_ms
         if since_ms >= self._settings.oidc_unconfirmed:
@@ -155,16 +183,18 @@ class Oidc:
 
     async def _renewed(self, grant: Grant, user: User) -> User:
         metadata = await self._provider()
-        token = await self._client.refresh_token(
-            metadata["token_endpoint"],
+        answered = await self._client.refresh_token(
+            metadata.token_endpoint,
             refresh_token=grant.refresh_token,
             timeout=STANDING_TIMEOUT_S,
         )
-        grant.refresh_token = token["refresh_token"]  # the old one may not work again
-        if "id_token" in token:
+        tokens = msgspec.convert(dict(answered), _Tokens)
+        if tokens.refresh_token:
+            grant.refresh_token = tokens.refresh_token  # the old one may not work again
+        if tokens.id_token:
             subject: jwt.ClaimsOption = {"essential": True, "value": grant.subject}
-            user = self._user(await self._claims(token["id_token"], sub=subject))
-        elif "access_token" not in token:
+            user = self._user(await self._claims(tokens.id_token, sub=subject))
+        elif not tokens.access_token:
             raise KeyError("access_token")
         grant.confirmed_ms = self._clock.monotonic_ms()
         return user
@@ -180,11 +210,11 @@ class Oidc:
     async def _claims(self, id_token: str, **more: jwt.ClaimsOption) -> dict[str, Any]:
         """Return the claims of an ID token after checking it; `more` are further requirements."""
         metadata = await self._provider()
-        keys = await self._client.request("GET", metadata["jwks_uri"], withhold_token=True)
+        keys = await self._client.request("GET", metadata.jwks_uri, withhold_token=True)
         keys.raise_for_status()
         decoded = jwt.decode(id_token, KeySet.import_key_set(keys.json()), algorithms=ALGORITHMS)
         needed: dict[str, jwt.ClaimsOption] = {
-            "iss": {"essential": True, "value": metadata["issuer"]},
+            "iss": {"essential": True, "value": metadata.issuer},
             "aud": {"essential": True, "value": self._settings.oidc_client_id},
             "exp": {"essential": True},
             "sub": {"essential": True},
@@ -192,37 +222,52 @@ class Oidc:
         }
         now_s = self._clock.now_ms() // 1_000
         jwt.JWTClaimsRegistry(now=now_s, leeway=LEEWAY_S, **needed).validate(decoded.claims)
-        return dict(decoded.claims)
+        claims = dict(decoded.claims)
+        if not isinstance(claims["sub"], str):
+            raise TypeError("the subject is no text")
+        return claims
 
     def _user(self, claims: Mapping[str, Any]) -> User:
         name = claims.get(self._settings.oidc_name_claim) or claims["sub"]
         found: Any = claims
         for key in self._settings.oidc_role_claim.split("."):
             found = found.get(key) if isinstance(found, Mapping) else None
-        values = {found} if isinstance(found, str) else {it for it in found or () if it}
+        several = found if isinstance(found, list) else [found]
+        values = {it for it in several if isinstance(it, str)}
         roles = [role for value, role in self._roles.items() if value == "*" or value in values]
         role = max(roles, default=Role.NONE)
         if role is Role.NONE:
             raise Refused(f"{str(name)[:NAME_MAX]} has no role for the console")
         return User(str(name)[:NAME_MAX], role, "oidc")
 
-    async def _provider(self) -> Mapping[str, Any]:
+    async def _provider(self) -> _Metadata:
         """Return the provider's metadata, fetched once."""
-        if self._metadata:
+        if self._metadata is not None:
             return self._metadata
         issuer = self._settings.oidc_issuer.rstrip("/")
         url = f"{issuer}/.well-known/openid-configuration"
         try:
             answer = await self._client.request("GET", url, withhold_token=True)
             answer.raise_for_status()
-            metadata = answer.json()
-            is_own = metadata["issuer"].rstrip("/") == issuer
-        except (HTTPError, KeyError, ValueError) as error:
+        except (HTTPError, InvalidURL) as error:
             raise Refused(f"the OpenID provider does not answer: {type(error).__name__}") from error
-        if not is_own:
+        try:
+            metadata = msgspec.json.decode(answer.content, type=_Metadata)
+            endpoints = {name: _endpoint(getattr(metadata, name)) for name in _ENDPOINTS}
+        except (*UNREADABLE_JSON, InvalidURL, ValueError) as error:
+            raise Refused(f"the OpenID provider's {url} cannot be used: {error}") from error
+        if metadata.issuer.rstrip("/") != issuer:
             raise Refused("the OpenID provider names another issuer than oidcIssuer")
-        self._metadata = metadata
+        self._metadata = msgspec.structs.replace(metadata, **endpoints)
         return self._metadata
+
+
+def _endpoint(text: str) -> str:
+    """Return an address as a browser and a client can use it; raise InvalidURL or ValueError."""
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError(f"{text[:NAME_MAX]!r} is no address of a page")
+    return str(URL(text))
 
 
 def roles_of(text: str) -> dict[str, Role]:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cometmq.broker.copies.tables.feed import Changes
-from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.errors import UNREADABLE_JSON, RemoteProtocolError
 from cometmq.remoting.types import Buffer
 from cometmq.store.journal import encode_changes
 
@@ -256,7 +256,7 @@ def decode_tables(kind: Kind, body: memoryview) -> Changes:
         # the values refer to these bytes, which the next frames must not replace
         data = bytes(body[_NUMBER.size :])
         tables = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise RemoteProtocolError(f"a {kind.name} frame cannot be read: {error}") from error
     return Changes(number, tables)
 

@@ -19,7 +19,7 @@ import msgspec
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.ha.epochs import CommonPoint, Entry, History, common_point
 from cometmq.ha.record import Copy
-from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.errors import UNREADABLE_JSON, RemoteProtocolError
 from cometmq.remoting.types import Buffer
 from cometmq.store.log.damage import DamagedRange, clipped, merged
 
@@ -109,7 +109,7 @@ def decode_handshake(body: memoryview, body_type: type[BodyT]) -> BodyT:
     """Parse a frame of the handshake; raise RemoteProtocolError if it is malformed."""
     try:
         found = msgspec.json.decode(body, type=body_type)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise RemoteProtocolError(f"{body_type.__name__} cannot be read: {error}") from error
     log = getattr(found, "log", None)
     fault = _fault(log) if isinstance(log, LogExtent) else ""

@@ -24,7 +24,12 @@ from cometmq.broker.copies.streams.pump import close_soon
 from cometmq.broker.copies.streams.session import MasterConnection
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.ha.group_key import Initiator, Keys, NotProven, Purpose, Responder, WrongEnd
-from cometmq.remoting.errors import CometError, ConnectionLost, RemoteProtocolError
+from cometmq.remoting.errors import (
+    UNREADABLE_JSON,
+    CometError,
+    ConnectionLost,
+    RemoteProtocolError,
+)
 
 if TYPE_CHECKING:
     from cometmq.broker.copies.streams.admission import MemberAdmission
@@ -299,5 +304,5 @@ def _encode(kind: Kind, body: msgspec.Struct) -> bytes:
 def _decode(body: memoryview, body_type: type[MessageT]) -> MessageT:
     try:
         return msgspec.json.decode(body, type=body_type)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise RemoteProtocolError(f"{body_type.__name__} cannot be read") from error
