@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from cometmq.control.client import MemberClient
 from cometmq.control.controlled import MemberUnreachable
 from cometmq.control.front import _STRANGER_CHUNK_BYTES, STRANGER_BYTES_MAX, Front
+from cometmq.control.pace import Pace
 from cometmq.control.server import HTTP2_STREAMS_MAX, ControlServer
 from cometmq.control.testing.scripted import TARGET
 from cometmq.remoting.errors import SettingsError
@@ -112,6 +113,42 @@ async def test_connections_that_end_at_once_leave_nothing_behind(server, connect
         with socket.create_connection(("127.0.0.1", server.port)) as one:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)  # closed by a reset
         await asyncio.sleep(0)
+    await until(lambda: not len(server._front))
+
+
+@pytest.mark.parametrize("is_reset", [True, False], ids=["reset", "closed"])
+async def test_connections_that_end_before_their_turn_leave_at_once(member, monkeypatch, is_reset):
+    """They kept their places and took turns: those of a flood for up to 14 s."""
+    turns = []
+
+    async def no_turn(_pace, guest, _cost_s):
+        turns.append(guest)
+        await asyncio.get_running_loop().create_future()
+
+    server = ControlServer(member, keys=lambda: (KEY,))
+    await server.start("127.0.0.1", 0)
+    monkeypatch.setattr(Pace, "turn", no_turn)
+    socks = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
+    for one in socks:
+        one.sendall(H2_START)
+    await until(lambda: len(turns) == len(socks) == len(server._front))
+    before = fd_count()
+    for one in socks:
+        if is_reset:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        one.close()
+    await until(lambda: not len(server._front))
+    await until(lambda: fd_count() <= before - 2 * len(socks))
+    await server.stop()
+
+
+async def test_a_caller_that_ends_after_its_call_has_been_heard(server, member):
+    client = MemberClient(f"127.0.0.1:{server.port}", TARGET, keys=lambda: (KEY,))
+    await client.status(timeout_ms=60_000)
+    (link,) = server._front._links.values()
+    server._front._leave(link)
+    assert link.name in server._front._links
+    await client.close()
     await until(lambda: not len(server._front))
 
 

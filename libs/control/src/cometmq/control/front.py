@@ -5,7 +5,8 @@ gRPC accepts connections until the process has no descriptors left, and then the
 clients cannot connect either. A limit of gRPC's own would let strangers exclude the electors. So
 this module accepts the connections and passes their bytes to gRPC, which listens on a socket that
 only this process can find. Above CONNECTIONS_MAX, it closes a connection without an admitted call,
-of the host with the most of them (`Places`). Such connections also take turns (`Pace`).
+of the host with the most of them (`Places`). Such connections also take turns (`Pace`), and while
+they wait for one, they end as soon as their peers end them (`Ends`).
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from secrets import token_hex
 from tempfile import mkdtemp
 from typing import Any, Final
 
+from cometmq.control.ends import Ends
 from cometmq.control.pace import ENTRY_SHARE, SHARE, Pace
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.addresses import has_ipv6, peer_address
@@ -115,6 +117,7 @@ class Front:
         self._links: dict[str, Link] = {}
         self._places: Places[Link] = Places()
         self._pace = Pace(self._loop.time, self._loop.call_later)
+        self._ends = Ends(self._loop)
         self._listeners: set[socket.socket] = set()
 
     def __len__(self) -> int:
@@ -146,6 +149,7 @@ class Front:
 
     async def listen(self, host: str, port: int) -> int:
         """Accept connections and return the port; an empty host means all addresses."""
+        self._ends.begin()
         hosts = (host,) if host else _ALL if has_ipv6() else _ALL[:1]
         for one in hosts:
             found = await self._loop.getaddrinfo(one, port, type=socket.SOCK_STREAM)
@@ -190,6 +194,7 @@ class Front:
         self.stop_listening()
         for link in tuple(self._links.values()):
             self._end(link)
+        self._ends.close()
         if self._inside is not None:
             os.close(self._inside)
             self._inside = None
@@ -219,6 +224,7 @@ class Front:
             link.close()
             return
         sock.setblocking(False)
+        self._ends.watch(sock, lambda: self._leave(link))
         self._links[link.name] = link
         self._places.enter(link)
         link.task = self._tasks.spawn(self._carry(link), name="control-connection")
@@ -232,6 +238,13 @@ class Front:
             self._end(gone)
         return True
 
+    def _leave(self, link: Link) -> None:
+        """End a stranger's connection whose peer has ended it; that of an admitted caller ends
+        once its bytes were passed on.
+        """
+        if not link.is_served:
+            self._end(link)
+
     def _end(self, link: Link) -> None:
         self._links.pop(link.name, None)
         if link.task is not None:
@@ -240,6 +253,7 @@ class Front:
     def _forget(self, link: Link) -> None:
         self._links.pop(link.name, None)
         self._places.leave(link)
+        self._ends.forget(link.outside)
         link.close()
 
     async def _carry(self, link: Link) -> None:
