@@ -19,16 +19,25 @@ from cometmq.peers.processes import wait_until
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.offsets import UpdateConsumerOffset
 from cometmq.remoting.commands.pull import PullMessage
+from cometmq.remoting.commands.send import ConsumerSendMsgBack
 from cometmq.remoting.commands.topics import TrimQueue
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.message.ids import parse_offset_message_id
+from cometmq.remoting.names import retry_topic
 
 GROUP, TOPIC, BROKER = "billing", "Orders", "broker-a"
+RETRY = retry_topic(GROUP)
 SMALL = {
     "mapped-file-size-commit-log": "65536",
     "mapped-file-size-consume-queue": "6000",
     "clean-resource-interval": "1000",
 }
-METRICS = ("cometmq_group_lag_messages", "rocketmq_group_diff", "rocketmq_consumer_lag_messages")
+METRICS = {
+    "cometmq_group_lag_messages": "CometMQ's metric",
+    "rocketmq_group_diff": "the exporter's metrics",
+    "rocketmq_group_retrydiff": "the exporter's metrics",
+    "rocketmq_consumer_lag_messages": "RocketMQ 5's metric",
+}
 ROW = re.compile(r"(\w+)\{(.*)\} (\S+)")
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 
@@ -51,11 +60,48 @@ class Bench:
         self.cluster.send(BROKER, how)
         wait_until(lambda: child.exit_status is not None, 60, "the broker's end")
 
-    def change_queues(self, count, *options):
-        self.say("topic", "alter", TOPIC, "--queues", count, *options, "--yes")
+    def change_queues(self, count, *options, topic=TOPIC):
+        self.say("topic", "alter", topic, "--queues", count, *options, "--yes")
         self.until(
-            lambda admin: admin.route(TOPIC), lambda it: it.queue_datas[0].read_queue_nums == count
+            lambda admin: admin.route(topic), lambda it: it.queue_datas[0].read_queue_nums == count
         )
+
+    def change_retry_queues(self, count):
+        place = ("-b", self.cluster.addresses[BROKER], "-g", self.group)
+        self.say("updateSubGroup", *place, "-q", count)
+
+    def fail(self, count, level=1):
+        """Let the group send back this many new messages; they are redelivered after the time of
+        the delay level.
+        """
+        code = RequestCode.CONSUMER_SEND_MSG_BACK
+        for sent in self.send(count):
+            place = parse_offset_message_id(sent.offset_message_id)
+            self.broker(code, ConsumerSendMsgBack(place.physical_offset, self.group, level))
+            self.commit(sent.queue_offset + 1)
+
+    def until_ends(self, topic, expected):
+        """Wait until the queues of a topic have these ends."""
+        address = self.cluster.addresses[BROKER]
+
+        def as_expected(stats):
+            table = stats.offset_table.items()
+            return {queue.queue_id: it.max_offset for queue, it in table} == expected
+
+        self.until(lambda admin: admin.broker(address).topic_stats(topic), as_expected)
+
+    def stranded(self):
+        """Return what the metric says of messages that nobody reads, by topic."""
+        rows = [
+            (dict(LABEL.findall(labels)), value)
+            for name, labels, value in self.metrics()
+            if name == "cometmq_stranded_messages"
+        ]
+        return {at["topic"]: int(float(value)) for at, value in rows if float(value)}
+
+    def metrics(self):
+        text = urllib.request.urlopen(f"http://127.0.0.1:{self.http}/metrics").read().decode()
+        return ROW.findall(text)
 
     def consume(self, count):
         """Let a member of the group read this many messages; return their places."""
@@ -92,11 +138,15 @@ class Bench:
     def send(self, count, queue=0, **fields):
         async def run():
             async with Producer("lag-test", self.cluster.namesrv) as producer:
-                for _ in range(count):
-                    message = Message(TOPIC, bytes(1500), **fields)
-                    await producer.send(message, queue=MessageQueue(TOPIC, BROKER, queue))
+                return [
+                    await producer.send(
+                        Message(TOPIC, bytes(1500), **fields),
+                        queue=MessageQueue(TOPIC, BROKER, queue),
+                    )
+                    for _ in range(count)
+                ]
 
-        asyncio.run(run())
+        return asyncio.run(run())
 
     def broker(self, code, header):
         address = self.cluster.addresses[BROKER]
@@ -110,12 +160,11 @@ class Bench:
 
     def lags(self):
         """Return the lag by topic, for each way to ask; topics without lag are left out."""
-        text = urllib.request.urlopen(f"http://127.0.0.1:{self.http}/metrics").read().decode()
-        found: dict[str, Counter[str]] = {name: Counter() for name in METRICS}
-        for name, labels, value in ROW.findall(text):
+        found: dict[str, Counter[str]] = {name: Counter() for name in METRICS.values()}
+        for name, labels, value in self.metrics():
             at = dict(LABEL.findall(labels))
-            if name in found and self.group in (at.get("group"), at.get("consumer_group")):
-                found[name][at["topic"]] += int(float(value))
+            if name in METRICS and self.group in (at.get("group"), at.get("consumer_group")):
+                found[METRICS[name]][at["topic"]] += int(float(value))
         one = json.loads(self.say("lag", self.group, "--json"))
         found["cometmq lag GROUP"] = Counter()
         for row in one["queues"]:
@@ -222,6 +271,41 @@ def test_queues_that_are_removed_and_come_back_are_read_once(bench):
     bench.send(1, queue=1)
     assert sorted(bench.consume(4)) == [(1, 2), (1, 3), (1, 4), (1, 5)]
     bench.check({})
+
+
+def test_retry_queues_that_are_removed_and_come_back_are_read_once(bench):
+    bench.change_retry_queues(3)
+    bench.fail(3)
+    bench.until_ends(RETRY, {0: 1, 1: 1, 2: 1})
+    bench.check({RETRY: 3})
+
+    # fewer for what is sent back, but all are read
+    bench.change_retry_queues(1)
+    bench.fail(2)
+    bench.until_ends(RETRY, {0: 3, 1: 1, 2: 1})
+    bench.check({RETRY: 5})
+    assert sorted(bench.consume(5)) == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0)]
+    bench.check({})
+    bench.change_retry_queues(3)
+    bench.fail(3)
+    assert sorted(bench.consume(3)) == [(0, 3), (1, 1), (2, 1)]
+
+    # cut from the topic: what waits there is shown, and is read once they are back
+    bench.fail(3)
+    bench.until_ends(RETRY, {0: 5, 1: 3, 2: 3})
+    bench.fail(3, level=2)  # its place is chosen before, and it arrives afterwards
+    bench.change_retry_queues(1)
+    bench.change_queues(1, "--force", topic=RETRY)
+    bench.until_ends(RETRY, {0: 8})
+    bench.check({RETRY: 6})
+    assert sorted(bench.consume(4)) == [(0, at) for at in range(4, 8)]
+    bench.check({RETRY: 2})
+    assert bench.stranded() == {RETRY: 2}
+    assert json.loads(bench.say("group", "describe", GROUP, "--json"))["unread_messages"] == 2
+    bench.change_retry_queues(3)
+    assert sorted(bench.consume(2)) == [(1, 2), (2, 2)]
+    bench.check({})
+    assert bench.stranded() == {}
 
 
 def test_a_group_that_only_commits_offsets_is_known_everywhere(bench):

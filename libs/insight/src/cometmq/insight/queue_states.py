@@ -9,20 +9,18 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Final
 
 import msgspec
 
 from cometmq.client.admin import AdminClient, QueueLag
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.admin.offsets import lags_in
+from cometmq.client.admin.offsets import lags_in, stats_without_offsets
 from cometmq.client.clock import wall_ms
 from cometmq.insight.consumer_groups import NOT_KEPT, kept_s
 from cometmq.insight.model import Unknown
 from cometmq.insight.words import command, counted
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.bodies.stats import ConsumeStats
 from cometmq.remoting.errors import (
     NO_ANSWER,
     CometError,
@@ -30,7 +28,7 @@ from cometmq.remoting.errors import (
     ServerError,
     TopicNotExist,
 )
-from cometmq.remoting.names import PARKED_TOPIC, SCHEDULE_TOPIC, retry_topic
+from cometmq.remoting.names import PARKED_TOPIC, SCHEDULE_TOPIC
 from cometmq.remoting.progress import lost, position, unread
 
 NOT_READ: Final = Unknown("the oldest unread message of a queue cannot be read")
@@ -87,10 +85,11 @@ async def queue_states(
     """
     if topic is not None and group not in await admin.consuming_groups(topic):
         return []  # for a given topic, brokers report 0 for every group
-    lags = lags_in(await admin.consume_stats(group, topic, is_missing_ok=True))
+    stats = await admin.consume_stats(group, topic, is_missing_ok=True)
+    lags = lags_in(stats)
     masters = await admin.masters()
     if topic is None:
-        lags += await _lags_without_offsets(admin, masters, group, lags)
+        lags += lags_in(await stats_without_offsets(admin, group, stats.offset_table))
     for name in sorted({found.queue.broker_name for found in lags} - masters.keys()):
         admin.without_master(name, ())  # it was removed meanwhile
     known = [found for found in lags if found.queue.broker_name in masters]
@@ -103,28 +102,6 @@ async def queue_states(
         else:
             states.append(outcome)
     return states
-
-
-async def _lags_without_offsets(
-    admin: AdminClient, masters: Mapping[str, BrokerAdmin], group: str, known: Sequence[QueueLag]
-) -> list[QueueLag]:
-    """Return the queues on the brokers that did not report a topic of the group.
-
-    A broker reports only the topics in which it has an offset of the group. Messages can wait on
-    brokers that the group has not reached yet, and in its retry topic.
-    """
-    lags: list[QueueLag] = []
-    for topic in sorted({found.queue.topic for found in known} | {retry_topic(group)}):
-        reported = {found.queue.broker_name for found in known if found.queue.topic == topic}
-        others = [master for name, master in masters.items() if name not in reported]
-        ask = partial(_consume_stats, group, topic)
-        for _, stats in await admin.ask_each(others, ask, skip=(TopicNotExist,)):
-            lags += lags_in(stats)
-    return lags
-
-
-async def _consume_stats(group: str, topic: str, master: BrokerAdmin) -> ConsumeStats:
-    return await master.consume_stats(group, topic)
 
 
 async def _outcomes(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Offset administration: read and change the progress of groups."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from types import MappingProxyType
 
@@ -19,6 +19,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import ConsumeStats, OffsetPair, TopicOffset
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.errors import ConsumerNotOnline, ServerError, TopicNotExist
+from cometmq.remoting.names import retry_topic
 from cometmq.remoting.progress import difference, unread
 
 
@@ -62,6 +63,31 @@ def lags_in(
         )
         for queue, pair in sorted(stats.offset_table.items())
     ]
+
+
+async def stats_without_offsets(
+    admin: AdminBase, group: str, known: Collection[MessageQueue]
+) -> ConsumeStats:
+    """Return a group's progress on the brokers that have no offset of it in one of its topics;
+    `known` has the queues that `consume_stats` has reported.
+
+    Messages can wait on brokers that the group has not reached yet, and in its retry topic.
+    """
+    found = ConsumeStats()
+    masters = await admin.masters()
+    for topic in sorted({queue.topic for queue in known} | {retry_topic(group)}):
+        reported = {queue.broker_name for queue in known if queue.topic == topic}
+        for _, stats in await admin.ask_each(
+            [master for name, master in masters.items() if name not in reported],
+            partial(_consume_stats, group, topic),
+            skip=(TopicNotExist,),
+        ):
+            found.offset_table.update(stats.offset_table)
+    return found
+
+
+async def _consume_stats(group: str, topic: str, master: BrokerAdmin) -> ConsumeStats:
+    return await master.consume_stats(group, topic)
 
 
 async def _topic_stats(topic: str, master: BrokerAdmin) -> dict[MessageQueue, TopicOffset]:
@@ -120,6 +146,9 @@ class OffsetAdmin(AdminBase):
         InvalidArgument if no broker knows the group, and NoRoute if no broker has the topic.
         """
         stats = await self.consume_stats(group, topic)
+        if topic is None:
+            more = await stats_without_offsets(self, group, stats.offset_table)
+            stats.offset_table.update(more.offset_table)
         firsts: dict[MessageQueue, int] = {}
         for name in sorted({queue.topic for queue in stats.offset_table}):
             for _, table in await self.ask_each(
