@@ -9,7 +9,15 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cometmq.broker.testing.logs import RecordingLog
-from cometmq.client import AdminClient, Message, Producer
+from cometmq.client import (
+    AdminClient,
+    ConsumeFrom,
+    ConsumeResult,
+    Message,
+    Producer,
+    PushConsumer,
+    PushOptions,
+)
 from cometmq.operator.api import KubeApi
 from cometmq.operator.app import OperatorApp
 from cometmq.operator.settings import OperatorSettings
@@ -18,6 +26,9 @@ from cometmq.peers.comet import CometCluster
 from cometmq.peers.paths import ROOT
 from cometmq.peers.ports import HOST, free_port
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.send import ConsumerSendMsgBack
+from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import Loaded
 
@@ -29,6 +40,16 @@ def suite(tmp_path_factory):
     """Two masters of one cluster; the tests use different topics."""
     with CometCluster(tmp_path_factory.mktemp("suite"), broker_count=2) as cluster:
         yield cluster
+
+
+async def until(check, what):
+    """Wait until an asynchronous check returns a true value; return it."""
+    end = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end:
+        if found := await check():
+            return found
+        await asyncio.sleep(0.2)
+    raise AssertionError(f"not within {DEADLINE_S} s: {what()}")
 
 
 class World:
@@ -66,12 +87,7 @@ class World:
 
     async def until(self, check, what):
         """Wait until an asynchronous check returns a true value; return it."""
-        end = time.monotonic() + DEADLINE_S
-        while time.monotonic() < end:
-            if found := await check():
-                return found
-            await asyncio.sleep(0.2)
-        raise AssertionError(f"not within {DEADLINE_S} s: {what}; log {self.log.events[-20:]}")
+        return await until(check, lambda: f"{what}; log {self.log.events[-20:]}")
 
     async def until_ready(self, kind, name, reason="AsSpecified"):
         """Wait until the condition has a reason; return its message."""
@@ -142,10 +158,9 @@ def both(*figures):
     return {"broker-a": figures, "broker-b": figures}
 
 
-async def fill(suite, queue, count):
+async def fill(suite, queue, bodies):
     async with Producer("pg", suite.namesrv_addr) as producer:
-        for _ in range(count):
-            await producer.send(Message(queue.topic, b"x"), queue=queue)
+        return [await producer.send(Message(queue.topic, body), queue=queue) for body in bodies]
 
 
 async def test_a_topic_is_created_repaired_and_kept(world, admin):
@@ -178,7 +193,7 @@ async def test_queues_are_removed_once_they_are_consumed(world, admin, suite):
     await world.apply("Topic", "shrunk", writeQueueNums=4)
     await world.until_ready("mqt", "shrunk")
     queue = MessageQueue("shrunk", "broker-a", 3)
-    await fill(suite, queue, 5)
+    await fill(suite, queue, [b"x"] * 5)
     broker = (await admin.masters())["broker-a"]
     await broker.commit_offset("billing", "shrunk", 3, 2)
     await world.apply("Topic", "shrunk", writeQueueNums=2)
@@ -194,10 +209,90 @@ async def test_queues_are_removed_once_they_are_consumed(world, admin, suite):
     assert await topics(admin, "shrunk") == both(2, 2, 6)
 
 
+async def read(suite, admin, group, topic):
+    """Let a member of a group read until nothing is left; return the bodies."""
+    found = []
+
+    async def listener(messages):
+        found.extend(it.body for it in messages)
+        return ConsumeResult.SUCCESS
+
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer = PushConsumer(group, suite.namesrv_addr, listener=listener, options=options)
+    consumer.subscribe(topic)
+    async with consumer:
+        await until(lambda: has_read_all(admin, group, found), lambda: f"{group} reads {topic}")
+    return sorted(found)
+
+
+async def has_read_all(admin, group, found):
+    return found and not sum(it.lag for it in await admin.lag(group))
+
+
+async def test_queues_that_are_removed_with_their_messages_and_come_back_are_read_once(
+    world, admin, suite
+):
+    await world.apply("Topic", "back", writeQueueNums=2)
+    await world.until_ready("mqt", "back")
+    queue = MessageQueue("back", "broker-a", 1)
+    await fill(suite, queue, [b"1", b"2"])
+    assert await read(suite, admin, "billing", "back") == [b"1", b"2"]
+    await fill(suite, queue, [b"3", b"4", b"5"])
+    await world.kubectl("annotate", "mqt", "back", "cometmq.io/skip-drain=true")
+    for count in (1, 2):
+        await world.apply("Topic", "back", writeQueueNums=count)
+
+        async def has_queues(count=count):
+            return await topics(admin, "back") == both(count, count, 6)
+
+        await world.until(has_queues, f"the topic has {count} queues")
+        lags = {it.queue: it.lag for it in await admin.lag("billing", "back")}
+        assert lags[queue] == 3
+    await fill(suite, queue, [b"6"])
+    assert await read(suite, admin, "billing", "back") == [b"3", b"4", b"5", b"6"]
+
+
+async def test_retry_queues_that_are_removed_and_come_back_are_read_once(world, admin, suite):
+    await world.apply("Topic", "failing", writeQueueNums=1)
+    await world.until_ready("mqt", "failing")
+    broker = (await admin.masters())["broker-a"]
+
+    async def set_queues(count):
+        await world.apply("ConsumerGroup", "retrying", retryQueueNums=count)
+
+        async def has_queues():
+            config = (await broker.groups()).get("retrying")
+            return config is not None and config.retry_queue_nums == count
+
+        await world.until(has_queues, f"the group has {count} retry queues")
+
+    async def fail(*bodies):
+        """Send messages, and let the group send them back; they are redelivered after 1 s."""
+        for sent in await fill(suite, MessageQueue("failing", "broker-a", 0), bodies):
+            place = parse_offset_message_id(sent.offset_message_id).physical_offset
+            back = ConsumerSendMsgBack(place, "retrying", 1)
+            await broker.invoke(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+            await broker.commit_offset("retrying", "failing", 0, sent.queue_offset + 1)
+
+    await set_queues(3)
+    await fail(b"1", b"2", b"3")
+    await set_queues(1)
+    await fail(b"4", b"5")
+
+    async def has_arrived():
+        return sum(it.lag for it in await admin.lag("retrying")) == 5
+
+    await world.until(has_arrived, "the lag in retry queues that are not used any more")
+    assert await read(suite, admin, "retrying", "failing") == [b"1", b"2", b"3", b"4", b"5"]
+    await set_queues(3)
+    await fail(b"6", b"7", b"8")
+    assert await read(suite, admin, "retrying", "failing") == [b"6", b"7", b"8"]
+
+
 async def test_a_deletion_waits_for_consumers(world, admin, suite):
     await world.apply("Topic", "deleted", writeQueueNums=1, deletionPolicy="Delete")
     await world.until_ready("mqt", "deleted")
-    await fill(suite, MessageQueue("deleted", "broker-b", 0), 3)
+    await fill(suite, MessageQueue("deleted", "broker-b", 0), [b"x"] * 3)
     await world.kubectl("delete", "mqt", "deleted", "--wait=false")
     text = await world.until_ready("mqt", "deleted", "Backlog")
     assert "broker-b: messages that no consumer group has consumed: 3" in text
@@ -215,7 +310,7 @@ async def test_a_deletion_waits_for_consumers(world, admin, suite):
 async def test_retaining_ends_the_wait_of_a_deletion(world, admin, suite):
     await world.apply("Topic", "rescued", writeQueueNums=1, deletionPolicy="Delete")
     await world.until_ready("mqt", "rescued")
-    await fill(suite, MessageQueue("rescued", "broker-a", 0), 1)
+    await fill(suite, MessageQueue("rescued", "broker-a", 0), [b"x"] * 1)
     await world.kubectl("delete", "mqt", "rescued", "--wait=false")
     await world.until_ready("mqt", "rescued", "Backlog")
     patch = json.dumps({"spec": {"deletionPolicy": "Retain"}})
