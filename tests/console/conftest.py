@@ -4,6 +4,7 @@
 import asyncio
 import re
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from cometmq.remoting.names import dead_letter_topic, retry_topic
 from .browser import Browser
 
 START_S = 180
+LONG = "payments_settlement_reconciliation_europe"
+"""A name as long as those of large companies, for a topic and a group."""
 
 
 class Place(NamedTuple):
@@ -39,21 +42,26 @@ def place(tmp_path_factory):
         *("standalone", "--data", str(folder / "data"), "--namesrv-port", namesrv[10:]),
         *("--broker-port", str(free_broker_port()), "--http-port", "-1", "--console-port", "0"),
     ]
-    child = Child("suite", [str(PROGRAM), *options], log_path=folder / "log", cwd=folder)
-    try:
+    with ExitStack() as stack:
+        child = Child("suite", [str(PROGRAM), *options], log_path=folder / "log", cwd=folder)
+        stack.callback(child.stop, 60)
         child.wait_for_log("is running", START_S)
         (url,) = re.findall(r"console +(http://\S+)/ ", child.log())
         asyncio.run(_fill(namesrv))
+        reads = ("consume", LONG, "-g", "watchers", "--from", "first", "-n", namesrv)
+        reader = Child("reader", [str(PROGRAM), *reads], log_path=folder / "read", cwd=folder)
+        stack.callback(reader.stop, 60)
+        reader.wait_for_log("AbCd1234", START_S)
         yield Place(url, namesrv, _token(folder, url))
-    finally:
-        child.stop(60)
 
 
 async def _fill(namesrv):
     async with AdminClient(namesrv) as admin:
         await admin.create_topic("orders", queue_count=4)
-        for name in (dead_letter_topic("billing"), retry_topic("billing")):
-            await admin.create_topic(name, queue_count=1)
+        for group in ("billing", LONG):
+            for name in (dead_letter_topic(group), retry_topic(group)):
+                await admin.create_topic(name, queue_count=1)
+        await admin.create_topic(LONG, queue_count=1)
         await admin.create_group(SubscriptionGroupConfig(group_name="billing"))
         options = ProducerOptions(namesrv=namesrv)
         async with Producer("shop", options=options) as producer:
@@ -63,16 +71,20 @@ async def _fill(namesrv):
                     Message("orders", body, tag="<b>t", keys=[f"<img/src=x>{number}"])
                 )
             await producer.send(Message("orders", b"later", delay_level=18))
+            for topic in (LONG, dead_letter_topic(LONG)):
+                body, keys = b"AbCd1234" * 40, [f"{LONG}-0123456789abcdef"]
+                await producer.send(Message(topic, body, tag="settled", keys=keys))
             for body in (b"<b>dead</b>", b"\xff\xfe binary"):
                 await producer.send(Message(dead_letter_topic("billing"), body))
         await admin.reset_offsets("billing", "orders", 0)
+        await admin.reset_offsets(LONG, LONG, 0, is_new_group=True)
 
     async def unknown(*_):
         return TransactionState.UNKNOWN
 
-    halves = TransactionProducer("halves", namesrv, execute=unknown, check=unknown)
+    halves = TransactionProducer(f"{LONG}_halves", namesrv, execute=unknown, check=unknown)
     async with halves:
-        await halves.send_in_transaction(Message("orders", b"half"))
+        await halves.send_in_transaction(Message(LONG, b"half"))
 
 
 def _token(folder, url):

@@ -9,6 +9,7 @@ import pytest
 from cometmq.console.pages import ACTIONS, PAGES
 
 from . import axe
+from .conftest import LONG
 
 RULES = """
 axe.run(document, {resultTypes: ["violations"]}).then((found) => found.violations.map(
@@ -41,6 +42,11 @@ CUT = """
     && it.getBoundingClientRect().right > it.closest(".scroll").getBoundingClientRect().right)
   .map((it) => `${it.outerHTML.slice(0, 200)} is beyond the edge of its table`)
 """
+SIDEWAYS = """
+[...document.querySelectorAll("main .scroll")]
+  .filter((it) => innerWidth > 1000 && it.scrollWidth > it.clientWidth)
+  .map((it) => `${it.getAttribute("aria-label")}: ${it.scrollWidth} px on ${it.clientWidth}`)
+"""
 OVERFLOWS = """
 [...document.querySelectorAll("main :is(th, td)")]
   .filter((it) => it.scrollWidth > it.clientWidth + 1)
@@ -48,6 +54,7 @@ OVERFLOWS = """
 """
 DETAILS = (
     "/login", "/nothing", "/topic?name=orders", "/group?name=billing", "/messages?topic=orders",
+    f"/messages?topic={LONG}", f"/dead-letters/group?group={LONG}", f"/group?name={LONG}",
     "/topic/create", "/topic/alter?name=orders&read=2&write=8&perm=r", "/topic/delete?name=orders",
     "/topic/trim?name=orders&before=end",
     "/group/create", "/group/reset?name=billing&topic=orders&to=first", "/group/alter?name=billing",
@@ -101,7 +108,11 @@ def test_pages_are_accessible_and_fit(tab, place, names, theme, width, tmp_path)
     for number, path in enumerate(PATHS):
         tab.open(place.url + path.format(**names))
         tab.run(axe.source() + ";1")
-        found = [it for rule in (RULES, OVERLAPS, OVERFLOWS, APART, CUT) for it in tab.run(rule)]
+        found = [
+            it
+            for rule in (RULES, OVERLAPS, OVERFLOWS, APART, CUT, SIDEWAYS)
+            for it in tab.run(rule)
+        ]
         if tab.run("document.documentElement.scrollWidth") > width:
             found.append("the page scrolls sideways")
         statuses = ("a status of 4", "a status of 502")  # of pages about what is not there

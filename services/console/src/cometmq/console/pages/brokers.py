@@ -65,7 +65,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def columns(view: View) -> list[Column[Row]]:
-    """Return the columns of the list."""
+    """Return the columns of the list, which fit on a laptop's screen; a broker's page has more."""
     return [
         Column(
             "name", "Broker", lambda it: it.broker.name,
@@ -87,13 +87,8 @@ def columns(view: View) -> list[Column[Row]]:
                help="Used share of the commit log's disk"),
         Column("memory", "Memory", lambda it: it.of(_resident), "size",
                help="Memory of its process"),
-        Column("native", "Native", lambda it: it.of(lambda s: s.native_share), "percent",
-               help="Requests that took the native path"),
-        Column("epoch", "Epoch", lambda it: it.of(lambda s: s.epoch), "number"),
         Column("sync", "In sync", lambda it: it.of(_in_sync)),
-        Column("up", "Up", lambda it: it.uptime_s, "duration"),
         Column("version", "Version", lambda it: it.of(lambda s: s.figures.version or None)),
-        Column("cluster", "Cluster", lambda it: it.broker.cluster),
     ]  # fmt: skip
 
 

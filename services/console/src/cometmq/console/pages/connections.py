@@ -97,7 +97,7 @@ def _columns(view: View, refusals: Mapping[str, str]) -> list[Column[Client]]:
     columns: list[Column[Client]] = [
         Column("group", "Group", lambda it: it.group),
         Column("role", "Role", lambda it: it.role),
-        Column("client", "Client id", lambda it: it.client_id, link=details),
+        Column("client", "Client id", lambda it: it.client_id, "id", details),
     ]
     if may(view.user, Role.OPERATOR):  # before the columns that may be out of sight
         columns.append(Column("tools", "Change", lambda _: "Disconnect", link=disconnect))

@@ -179,7 +179,6 @@ def _row(view: View, group: str, message: MessageExt) -> dict[str, Any]:
     shown = decode(message.body, chars_max=4 * PREVIEW_CHARS)
     return {
         "died": message.store_timestamp,
-        "born": message.born_timestamp,
         "origin": origin_topic(message),
         "tag": message.tag or "",
         "keys": [key for key in message.keys if key != message.message_id],

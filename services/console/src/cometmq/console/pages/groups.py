@@ -30,13 +30,10 @@ PATH: Final = "/groups"
 
 
 def columns(view: View, snapshot: Snapshot) -> list[Column[Group]]:
-    """Return the columns of the list."""
-    notes = view.desk.notes.of("group")
-    rates = {it.name: it.in_per_s for it in known(snapshot.topics) if it.kind is TopicKind.RETRY}
-
-    def retried(it: Group) -> float | Unknown:
-        return rates.get(retry_topic(it.name), 0)
-
+    """Return the columns of the list: which groups are in trouble, since when, and how urgent it
+    is. They fit on a laptop's screen; the group's page has the other figures.
+    """
+    rates = _retry_rates(snapshot)
     return [
         Column("name", "Group", lambda it: it.name,
                link=lambda it: view.href("/group", name=it.name)),
@@ -49,20 +46,19 @@ def columns(view: View, snapshot: Snapshot) -> list[Column[Group]]:
         Column("loss", "Time to loss", lambda it: loss(it.loss_s), "loss",
                tone=lambda it: _loss_tone(it.loss_s),
                help="Until its oldest unread message may be deleted for its age"),
+        Column("retried", "Retried", lambda it: rates.get(retry_topic(it.name), 0), "rate",
+               help="Failed messages that are delivered again, per second"),
         Column("dead", "Dead letters", lambda it: it.dead_letters, "number",
                link=lambda it: view.href("/dead-letters/group", group=it.name)
                if it.dead_letters
                else ""),
         Column("members", "Members", member_count, "number"),
-        Column("out", "Out", lambda it: it.out_per_s, "rate", help="Messages read per second"),
-        Column("retried", "Retried", retried, "rate",
-               help="Failed messages that are delivered again, per second"),
-        Column("retry", "Retries due", lambda it: it.retry_backlog, "number",
-               help="Failed messages whose next delivery is due; the others are delayed"),
-        Column("topics", "Topics", lambda it: [one.topic for one in it.topics]),
-        Column("model", "Model", lambda it: (it.model or "").lower() or None),
-        Column("note", "Note", lambda it: note_in(notes, it.name)),
     ]  # fmt: skip
+
+
+def _retry_rates(snapshot: Snapshot) -> dict[str, float | Unknown]:
+    """Return how many failed messages are delivered again per second, by retry topic."""
+    return {it.name: it.in_per_s for it in known(snapshot.topics) if it.kind is TopicKind.RETRY}
 
 
 def loss(loss_s: float | Unknown | None) -> float | Unknown | str:
@@ -201,6 +197,8 @@ async def group(view: View) -> Shown:
             "note": note,
             "findings": wrong,
             "loss": loss(loss_s),
+            "retried": _retry_rates(snapshot).get(retry_topic(name), 0),
+            "topics": [it.topic for it in found.topics],
             "behind_s": _behind(found, states),
             "since_ms": since_ms,
             "pause": pause_words(found),

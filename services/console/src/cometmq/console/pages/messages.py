@@ -147,10 +147,10 @@ _COLUMNS: Final[list[Column[dict[str, Any]]]] = [
     Column("stored", "Stored", lambda it: it["stored"], "moment", link=lambda it: it["link"]),
     Column("place", "Queue", lambda it: it["place"], "short"),
     Column("tag", "Tag", lambda it: it["tag"]),
-    Column("keys", "Keys", lambda it: it["keys"]),
+    Column("keys", "Keys", lambda it: it["keys"], "id"),
     Column("size", "Size", lambda it: it["size"], "size"),
     Column("body", "Body", lambda it: it["body"], "prose"),
-    Column("id", "Message id", lambda it: it["id"]),
+    Column("id", "Message id", lambda it: it["id"], "id"),
 ]
 
 

@@ -89,8 +89,8 @@ def _columns(view: View, readable: Collection[str], now_ms: int) -> list[Column[
     return [
         Column("stored", "Stored", lambda it: it.message.store_timestamp, "moment", link=link),
         Column("age", "Open for", open_s, "duration"),
-        Column("group", "Producer group", lambda it: it.group),
-        Column("topic", "Topic", lambda it: it.topic),
+        Column("group", "Producer group", lambda it: it.group, "id"),
+        Column("topic", "Topic", lambda it: it.topic, "id"),
         Column("tag", "Tag", tag),
         Column("place", "Half message", _place),
         Column(
@@ -100,7 +100,7 @@ def _columns(view: View, readable: Collection[str], now_ms: int) -> list[Column[
             "number",
             help="How often RocketMQ's broker has asked; a txn-checker counts for itself",
         ),
-        Column("id", "Transaction", lambda it: it.message.message_id),
+        Column("id", "Transaction", lambda it: it.message.message_id, "id"),
     ]
 
 

@@ -98,6 +98,7 @@ FORMATS: Final[Mapping[str, Callable[[Any], str]]] = {
     "text": words,
     "prose": words,
     "short": words,
+    "id": words,
     "number": number,
     "rate": rate,
     "size": size,

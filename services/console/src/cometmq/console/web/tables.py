@@ -49,7 +49,7 @@ def cells_of(columns: Sequence[Column[R]]) -> list[Cells[R]]:
     found = []
     for place, column in enumerate(columns):
         kinds = "num " if column.is_numeric else ""
-        if column.kind in {"prose", "short"}:
+        if column.kind in {"prose", "short", "id"}:
             kinds += f"{column.kind} "
         begin, end = Markup("<td"), Markup("</td>")
         if not place:
