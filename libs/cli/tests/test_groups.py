@@ -153,7 +153,8 @@ def test_lag_by_queue_and_by_group(ask, topic):
     assert found["oldest_unread"].startswith("20")
     (row,) = [row for row in ask("lag", "--json").json if row["group"] == group]
     assert (row["lag"], row["oldest_unread"]) == (6, found["oldest_unread"])
-    for it in (found, described, row):
+    (listed,) = [row for row in ask("group", "list", "--json").json if row["group"] == group]
+    for it in (found, described, row, listed):
         assert it["time_to_loss"] == "2 d 23 h"
         assert 71 * 3_600 < it["time_to_loss_s"] < 72 * 3_600
     text = ask("lag", group).out
@@ -164,6 +165,8 @@ def test_lag_by_queue_and_by_group(ask, topic):
     )
     (line,) = [it for it in ask("lag").out.splitlines() if it.startswith(f"{group} ")]
     assert line.endswith(f"{since}Z  2 d 23 h")
+    (line,) = [it for it in ask("group", "list").out.splitlines() if it.startswith(f"{group} ")]
+    assert line.endswith("2 d 23 h")
 
 
 def test_the_list_of_groups_fits_on_80_columns():
@@ -182,6 +185,7 @@ def test_a_group_that_has_read_all_loses_nothing(ask, topic):
     (row,) = [row for row in rows if row["group"] == group]
     for it in (
         row,
+        next(row for row in ask("group", "list", "--json").json if row["group"] == group),
         ask("lag", group, "--json").json,
         ask("group", "describe", group, "--json").json,
     ):

@@ -17,7 +17,12 @@ from cometmq.client.admin.known_groups import with_offsets_only
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.insight.model import Since, Trouble, Unknown, Unreachable, is_silence
 from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerInfo
-from cometmq.remoting.bodies.overview import BrokerOverview, QueueEnds, RefusedRequests
+from cometmq.remoting.bodies.overview import (
+    BrokerOverview,
+    GroupClients,
+    QueueEnds,
+    RefusedRequests,
+)
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
@@ -215,13 +220,7 @@ async def _overview(broker: BrokerAdmin, memory: BrokerMemory) -> BrokerOverview
 def _with_overview(master: MasterAnswers, overview: BrokerOverview) -> MasterAnswers:
     names = _group_names(master.groups, master.offsets)
     consumers: dict[str, ConsumerConnections | None] = dict.fromkeys(names)
-    for name, it in overview.groups.items():
-        consumers[name] = ConsumerConnections(
-            connection_set=it.members,
-            consume_type=it.consume_type,
-            message_model=it.message_model,
-            subscription_table={one.topic: one for one in it.subscriptions},
-        )
+    consumers |= {name: connections_in(it) for name, it in overview.groups.items()}
     return msgspec.structs.replace(
         master,
         queues={
@@ -233,6 +232,16 @@ def _with_overview(master: MasterAnswers, overview: BrokerOverview) -> MasterAns
             name: it.disagreement for name, it in overview.groups.items() if it.disagreement
         },
         refused=overview.refused,
+    )
+
+
+def connections_in(clients: GroupClients) -> ConsumerConnections:
+    """Return the members of a group as the request for one group does."""
+    return ConsumerConnections(
+        connection_set=clients.members,
+        consume_type=clients.consume_type,
+        message_model=clients.message_model,
+        subscription_table={it.topic: it for it in clients.subscriptions},
     )
 
 

@@ -134,13 +134,21 @@ async def _queue_state(master: BrokerAdmin, found: QueueLag) -> QueueState:
     min_offset = await master.min_offset(queue.topic, queue.queue_id)
     if committed > end:  # Java brokers read the end first: the group may have committed meanwhile
         end = await master.max_offset(queue.topic, queue.queue_id)
-    lag_count = unread(committed, min_offset, end)
-    behind_s: float | None = 0.0
     stored_ms: int | None = None
-    if lag_count:
+    if unread(committed, min_offset, end):
         stored_ms = await store_time_of(master, queue, position(committed, min_offset))
+    return state_of(queue, min_offset, committed, end, stored_ms)
+
+
+def state_of(
+    queue: MessageQueue, min_offset: int, committed: int, end: int, stored_ms: int | None
+) -> QueueState:
+    """Return the progress in a queue; `stored_ms` is when its first unread message was stored."""
+    lag = unread(committed, min_offset, end)
+    behind_s: float | None = 0.0
+    if lag:
         behind_s = None if stored_ms is None else max(0, wall_ms() - stored_ms) / 1000
-    return QueueState(queue, min_offset, committed, end, lag_count, behind_s, stored_ms)
+    return QueueState(queue, min_offset, committed, end, lag, behind_s, stored_ms)
 
 
 async def store_time_of(master: BrokerAdmin, queue: MessageQueue, offset: int) -> int | None:

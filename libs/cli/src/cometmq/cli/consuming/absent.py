@@ -4,6 +4,7 @@
 from collections.abc import Iterable, Sequence
 
 from cometmq.cli.admin import CommandAdmin
+from cometmq.cli.outcome import MISSING
 from cometmq.remoting.names import retry_topic
 
 
@@ -46,6 +47,11 @@ class AbsentBrokers:
             found = () if route is None else route.broker_datas
             self._places[topic] = frozenset(it.broker_name for it in found)
         return self._places[topic]
+
+
+def note_left_out(group: str, error: object) -> None:
+    """Record that the figures of a group are missing, and why."""
+    MISSING.setdefault(f"group {group}", f"the figures of the group {group} are missing: {error}")
 
 
 def absence(brokers: Sequence[str]) -> str:

@@ -19,8 +19,18 @@ from cometmq.cli.connecting import (
     wrong_usage,
 )
 from cometmq.cli.consuming import disconnect, group_moves, seek
+from cometmq.cli.consuming.absent import note_left_out
+from cometmq.cli.consuming.progress import Progress
 from cometmq.cli.lookup import check_not_reserved, known_group
-from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_notes, print_rows
+from cometmq.cli.output import (
+    AsJson,
+    Cell,
+    as_objects,
+    print_facts,
+    print_json,
+    print_notes,
+    print_rows,
+)
 from cometmq.cli.say import say
 from cometmq.cli.verbs.topic_changes import configs_at, unread_notes
 from cometmq.cli.watching import watched
@@ -29,7 +39,7 @@ from cometmq.client.admin.known_groups import check_deletable, with_offsets_only
 from cometmq.client.errors import ClientError
 from cometmq.client.message import check_group
 from cometmq.insight import times
-from cometmq.insight.consumer_groups import OWN_OFFSETS, loss_facts
+from cometmq.insight.consumer_groups import OWN_OFFSETS, loss_facts, loss_words
 from cometmq.insight.members import (
     GroupMembers,
     Owners,
@@ -52,8 +62,13 @@ from cometmq.insight.queue_states import (
 )
 from cometmq.insight.words import counted
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.errors import CometError
 from cometmq.remoting.names import dead_letter_topic, retry_topic
 from cometmq.remoting.visible import command
+
+Loss = float | Unknown | None
+"""Seconds until unread messages may be deleted; None if nothing is unread."""
+GROUP_COLUMNS: Final = ("Group", "Members", "Model", "Topics", "Retries", "Enabled")
 
 app = typer.Typer(
     add_completion=False,
@@ -83,7 +98,8 @@ def list_groups(
     with_all: Annotated[bool, typer.Option("--all", help="Include system groups.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List consumer groups with the number of connected members.
+    """List consumer groups with their members and the time until unread messages may be deleted
+    (see lag).
 
     The topics shown are the members' subscriptions or, if there are no members, the topics in which
     the group has offsets.
@@ -93,19 +109,41 @@ def list_groups(
       cometmq group list --all
     """
 
-    async def question(admin: AdminClient) -> list[list[Cell]]:
+    async def question(admin: AdminClient) -> tuple[list[list[Cell]], list[Loss]]:
         topics = await topics_by_group(admin)
         known = with_offsets_only(await admin.groups(), topics)
-        return [
-            _row(await members_of(admin, group, config), topics.get(group, set()))
-            for group, config in known.items()
-            if with_all or is_ours(group)
-        ]
+        shown = {name: it for name, it in known.items() if with_all or is_ours(name)}
+        progress = await Progress.read(admin)
+        kept_s: dict[str, float | None] = {}
+        rows, losses = [], []
+        for group, states in (await progress.states(shown)).items():
+            found = await progress.members(group, shown[group])
+            rows.append(_row(found, topics.get(group, set())))
+            losses.append(await _loss(admin, found, states, kept_s))
+        return rows, losses
 
-    rows = ask(namesrv, question)
+    rows, losses = ask(namesrv, question)
+    if as_json:
+        objects = as_objects(GROUP_COLUMNS, rows)
+        print_json([it | loss_facts(loss_s) for it, loss_s in zip(objects, losses, strict=True)])
+        return
+    cells = [[*row, loss_words(loss_s)] for row, loss_s in zip(rows, losses, strict=True)]
     empty = "no consumer group exists (--all includes those of the servers)"
-    columns = ("Group", "Members", "Model", "Topics", "Retries", "Enabled")
-    print_rows(columns, rows, as_json=as_json, empty=empty)
+    print_rows((*GROUP_COLUMNS, "Time to loss"), cells, as_json=False, empty=empty)
+
+
+async def _loss(
+    admin: AdminClient,
+    found: GroupMembers,
+    states: list[QueueState] | CometError,
+    kept_s: dict[str, float | None],
+) -> Loss:
+    if isinstance(states, CometError):
+        note_left_out(found.group, states)
+        return Unknown(str(states))
+    if found.model == "BROADCASTING":
+        return OWN_OFFSETS
+    return await time_to_loss(admin, states, kept_s)
 
 
 def _row(found: GroupMembers, topics: Iterable[str]) -> list[Cell]:

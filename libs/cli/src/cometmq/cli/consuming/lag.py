@@ -12,10 +12,10 @@ import typer
 
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm, wrong_usage
-from cometmq.cli.consuming.absent import AbsentBrokers, absence
+from cometmq.cli.consuming.absent import AbsentBrokers, absence, note_left_out
+from cometmq.cli.consuming.progress import Progress
 from cometmq.cli.input import has_content
 from cometmq.cli.lookup import broadcasting_text, known_group
-from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import (
     STDOUT,
     AsJson,
@@ -261,13 +261,15 @@ async def _ask_groups(
     absent = AbsentBrokers(admin)
     if topic is not None:
         await check_exists(admin, topic)
-    for group, config in (await known_groups(admin)).items():
-        if not is_ours(group):
-            continue
+    configs = {name: it for name, it in (await known_groups(admin)).items() if is_ours(name)}
+    progress = await Progress.read(admin)
+    for group, states in (await progress.states(configs, topic)).items():
         try:
-            states = await queue_states(admin, group, topic)
+            if isinstance(states, CometError):
+                raise states
             topics = {state.queue.topic for state in states}
-            members = await members_of(admin, group, config) if states or absent.names else None
+            config = configs[group]
+            members = await progress.members(group, config) if states or absent.names else None
             subscribed = members.topics if members is not None else set()
             missing = await absent.of(group, topics | subscribed, topic)
         except CometError as error:
@@ -362,11 +364,6 @@ def _queue_row(state: QueueState, owners: Owners) -> list[Cell]:
 
 def _inside(topic: str | None) -> str:
     return "" if topic is None else f" in {topic}"
-
-
-def note_left_out(group: str, error: object) -> None:
-    """Record that the figures of a group are missing, and why."""
-    MISSING.setdefault(f"group {group}", f"the figures of the group {group} are missing: {error}")
 
 
 def _title(

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The progress of all groups at once, with a request of each kind to each broker.
+
+`queue_states` asks about one group and each of its queues: 12 s for 500 groups with 4 queues.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.insight.asking import connections_in
+from cometmq.insight.members import GroupMembers, members_of
+from cometmq.insight.queue_states import QueueState, queue_states, state_of, store_time_of
+from cometmq.remoting.bodies.connections import ConsumerConnections
+from cometmq.remoting.bodies.overview import BrokerOverview
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.errors import NO_ANSWER, AccessDenied, CometError, RequestCodeNotSupported
+from cometmq.remoting.names import retry_topic
+from cometmq.remoting.progress import position, unread
+
+T = TypeVar("T")
+
+IN_FLIGHT_MAX: Final = 16
+"""Messages whose store times are read at the same time."""
+
+
+_Next = tuple[BrokerAdmin, MessageQueue, int]
+"""The broker, queue and offset of a message."""
+
+
+class _Queue(NamedTuple):
+    """The progress of a group in a queue."""
+
+    master: BrokerAdmin
+    queue: MessageQueue
+    first: int
+    committed: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        return unread(self.committed, self.first, self.end)
+
+    @property
+    def next(self) -> _Next:
+        """The group's next message."""
+        return self.master, self.queue, position(self.committed, self.first)
+
+
+class _Tables(msgspec.Struct, frozen=True):
+    """The answers of one broker."""
+
+    master: BrokerAdmin
+    offsets: Mapping[str, Mapping[int, int]]
+    """By `topic@group` and queue."""
+    topics: Mapping[str, TopicConfig]
+    overview: BrokerOverview
+
+    def queues(self, group: str, topic: str) -> Iterator[_Queue]:
+        """Yield the queues that members read, and others with unread messages; none if the members
+        do not subscribe to the topic.
+        """
+        config, online = self.topics.get(topic), self.overview.groups.get(group)
+        subscribed = [it.topic for it in online.subscriptions] if online is not None else []
+        if config is None or (subscribed and topic not in subscribed):
+            return
+        offsets = self.offsets.get(f"{topic}@{group}", {})
+        for it in self.overview.queues.get(topic, ()):
+            queue = MessageQueue(topic, self.master.name, it.queue_id)
+            committed = max(0, offsets.get(it.queue_id, 0))
+            found = _Queue(self.master, queue, it.first, committed, it.end)
+            if it.queue_id < config.read_queue_nums or found.lag:
+                yield found
+
+
+async def _tables(master: BrokerAdmin) -> _Tables:
+    offsets = (await master.consumer_offsets()).offset_table
+    overview = await master.overview()  # after the offsets, or these may be beyond the ends
+    return _Tables(master, offsets, await master.topics(), overview)
+
+
+class Progress:
+    """The progress and the members of groups."""
+
+    def __init__(self, admin: AdminClient, tables: Sequence[_Tables] | None) -> None:
+        """`tables` is None if a broker gives no overview, as RocketMQ's: then each group is asked
+        about.
+        """
+        self._admin = admin
+        self._tables = tables
+        self._topics: dict[str, set[str]] = {}
+        for key in (key for it in tables or () for key in it.offsets):
+            topic, _, group = key.partition("@")
+            self._topics.setdefault(group, set()).add(topic)
+
+    @classmethod
+    async def read(cls, admin: AdminClient) -> "Progress":
+        """Ask all brokers."""
+        try:
+            answers = await admin.ask_each((await admin.masters()).values(), _tables)
+        except (RequestCodeNotSupported, AccessDenied):
+            return cls(admin, None)
+        return cls(admin, [it for _, it in answers])
+
+    async def states(
+        self, groups: Collection[str], topic: str | None = None
+    ) -> dict[str, list[QueueState] | CometError]:
+        """Return the states of each group's queues, of one topic or of all, or why they are
+        missing.
+        """
+        if self._tables is None:
+            return {it: await _outcome(queue_states(self._admin, it, topic)) for it in groups}
+        readers = groups if topic is None else await self._admin.consuming_groups(topic)
+        queues = {it: list(self._queues(it, topic)) if it in readers else [] for it in groups}
+        stored = await _store_times(
+            {it.next for found in queues.values() for it in found if it.lag}
+        )
+        return {it: self._states(found, stored) for it, found in queues.items()}
+
+    async def members(self, group: str, config: SubscriptionGroupConfig) -> GroupMembers:
+        """Return the connected members of a group."""
+        if self._tables is None:
+            return await members_of(self._admin, group, config)
+        online: ConsumerConnections | None = None
+        for it in self._tables:
+            clients = it.overview.groups.get(group)
+            if clients is None:
+                continue
+            if online is None:
+                online = connections_in(clients)
+                continue
+            known = {one.client_id for one in online.connection_set}
+            online.connection_set += [it for it in clients.members if it.client_id not in known]
+        return GroupMembers(group, config, online)
+
+    def _queues(self, group: str, topic: str | None) -> Iterator[_Queue]:
+        topics = {topic} if topic is not None else self._topics_of(group) | {retry_topic(group)}
+        for name in sorted(topics):
+            for it in self._tables or ():
+                yield from it.queues(group, name)
+
+    def _topics_of(self, group: str) -> set[str]:
+        """Return the topics in which the group has offsets, where it still reads them."""
+        return {
+            topic
+            for topic in self._topics.get(group, ())
+            for it in self._tables or ()
+            if f"{topic}@{group}" in it.offsets and any(it.queues(group, topic))
+        }
+
+    def _states(
+        self, queues: Sequence[_Queue], stored: Mapping[_Next, int | CometError | None]
+    ) -> list[QueueState] | CometError:
+        found = []
+        for it in queues:
+            stored_ms = stored[it.next] if it.lag else None
+            if isinstance(stored_ms, NO_ANSWER):
+                self._admin.unreachable(it.master, stored_ms)
+            elif isinstance(stored_ms, CometError):
+                return stored_ms
+            else:
+                found.append(state_of(it.queue, it.first, it.committed, it.end, stored_ms))
+        return found
+
+
+async def _store_times(messages: Collection[_Next]) -> dict[_Next, int | CometError | None]:
+    """Return when messages were stored; many groups may be at the same one."""
+    room = asyncio.Semaphore(IN_FLIGHT_MAX)
+
+    async def read(message: _Next) -> int | CometError | None:
+        async with room:
+            return await _outcome(store_time_of(*message))
+
+    async with asyncio.TaskGroup() as tasks:
+        asked = {it: tasks.create_task(read(it)) for it in messages}
+    return {it: task.result() for it, task in asked.items()}
+
+
+async def _outcome(work: Awaitable[T]) -> T | CometError:
+    try:
+        return await work
+    except CometError as error:
+        return error
