@@ -313,6 +313,25 @@ def test_dead_letters_of_a_silent_broker_are_at_least_as_old_as_the_first_look_a
     assert seen_ms == [None, (5_000, True), (5_000, True), None, (20_000, True)]
 
 
+def test_a_later_history_knows_since_when_a_group_reads_nothing():
+    """A console that starts again begins with the pauses that it has kept."""
+
+    def look(history, offset, at_s):
+        answers = master(groups=["G"], offsets={"T@G": {0: offset}})
+        group = seen(answers, history=history, now_ms=NOW_MS + at_s * 1_000).group("G")
+        return group.still_since
+
+    first = History()
+    look(first, 20, 0)
+    stopped = look(first, 21, 60)
+    assert first.pauses == {}, "it has read since the snapshot before"
+    assert look(first, 21, 65) == stopped == Since(NOW_MS + 60_000)
+    for offset, since in ((21, stopped), (22, Since(NOW_MS + 600_000, is_bound=True))):
+        later = History()
+        later.progress |= first.pauses
+        assert look(later, offset, 600) == since
+
+
 def test_the_time_to_loss_is_that_of_the_broker_that_deletes_first():
     def loss(*brokers):
         answers = [

@@ -12,6 +12,8 @@ import pytest
 from cometmq.console.history.prometheus import Prometheus, points_of, query_of
 from cometmq.console.history.store import DAY_S, HistoryStore
 from cometmq.console.web.problems import Problem
+from cometmq.insight.history import Progress
+from cometmq.insight.model import Since
 from cometmq.remoting.errors import StoreError
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.testing.hostile_json import hostile
@@ -54,6 +56,32 @@ async def test_figures_survive_a_restart(open_store):
     await store.open()
     await record(store, clock, [7, 7])
     assert await line(store, clock) == [1, 1, 5, 5, 2, None, 7, 7, None]
+    await store.close()
+
+
+def pause(committed, since_ms, lag=9, *, is_bound=False):
+    return Progress(committed, Since(since_ms, is_bound), lag, None, lag)
+
+
+async def test_pauses_of_groups_survive_a_restart(open_store, tmp_path):
+    clock = FakeClock()
+    store = open_store(clock)
+    await store.open()
+    assert await store.pauses() == {}
+    first = {"a": pause(5, 1_000), "b": pause(6, 2_000, is_bound=True), "c": pause(7, 3_000)}
+    second = {"a": pause(5, 1_000, 30), "b": pause(8, 4_000)}
+    for found in (first, second):
+        await store.record({}, found)
+        clock.advance(STEP_MS)
+    await store.close()
+    store = open_store(clock)
+    await store.open()
+    assert await store.pauses() == {"a": first["a"], "b": second["b"]}
+    other = refusing(tmp_path, "INSERT ON pauses")
+    with pytest.raises(sqlite3.Error, match="full"):
+        await store.record({}, {"c": pause(9, 5_000)})
+    assert await store.pauses() == {"a": first["a"], "b": second["b"]}
+    other.close()
     await store.close()
 
 

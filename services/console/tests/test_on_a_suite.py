@@ -3,7 +3,8 @@
 
 import asyncio
 import re
-from contextlib import AsyncExitStack
+import sqlite3
+from contextlib import AsyncExitStack, closing
 
 import pytest
 
@@ -206,6 +207,33 @@ async def test_a_group_from_its_creation_to_its_end(desk, suite):
     _, answer = await change(desk, "/group/delete", "steppers", name="steppers", offsets="remove")
     assert answer.status_code == 303
     assert "steppers" not in await desk.admin.groups()
+
+
+async def test_a_restarted_console_knows_since_when_a_group_reads_nothing(
+    suite, start_console, tmp_path
+):
+    async def paused(desk):
+        shown = await desk.web.get("/group?name=paused", headers=JSON)
+        return shown.status_code == 200 and shown.json()["data"]["group"]["still_since"]
+
+    async def is_kept():
+        with closing(sqlite3.connect(tmp_path / "other" / "history.db")) as file:
+            return file.execute("SELECT name FROM pauses WHERE name = 'paused'").fetchall()
+
+    async with AsyncExitStack() as stack:
+        desk = await start_console(suite, stack=stack, historyInterval="1000")
+        await log_in(desk)
+        await desk.web.get("/groups")  # the first snapshot, before the group exists
+        await desk.admin.create_topic("Paused", queue_count=1)
+        await send(suite, "Paused", 3)
+        await desk.admin.reset_offsets("paused", "Paused", 0, is_new_group=True)
+        since = await eventually(lambda: paused(desk))
+        assert not since["is_bound"]
+        await eventually(is_kept)
+    async with AsyncExitStack() as stack:
+        desk = await start_console(suite, stack=stack, historyInterval="1000")
+        await log_in(desk)
+        assert await eventually(lambda: paused(desk)) == since
 
 
 async def test_settings_of_a_broker(desk):

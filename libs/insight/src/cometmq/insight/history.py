@@ -138,6 +138,19 @@ class History:
             old.lag_at_first if lag >= old.lag else lag,
         )
 
+    @property
+    def pauses(self) -> dict[str, Progress]:
+        """The groups with unread messages whose offsets the last snapshot found as before.
+
+        A later history that begins with them in `progress` still tells since when they read
+        nothing.
+        """
+        return {
+            group: it
+            for group, it in self.progress.items()
+            if it.still_since.ms < self.last_look_ms
+        }
+
     def note_dead_letters(self, group: str, left: int, now_ms: int) -> None:
         """Note how many dead letters of a group were not sent again."""
         if not left:

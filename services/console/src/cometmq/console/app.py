@@ -5,6 +5,7 @@ import asyncio
 import math
 import socket
 import ssl
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from http import HTTPStatus
@@ -30,6 +31,7 @@ from cometmq.console.web.problems import Problem
 from cometmq.console.web.server import WebServer
 from cometmq.insight.certificates import OURS, certificates_at
 from cometmq.insight.findings import Findings
+from cometmq.insight.history import Progress
 from cometmq.insight.model import Certificate, Snapshot
 from cometmq.insight.snapshot import Watch
 from cometmq.remoting.errors import SettingsError
@@ -189,6 +191,7 @@ class ConsoleApp:
         await store.open()
         stack.push_async_callback(store.close)
         if settings.history_days:
+            self._watch.history.progress |= await store.pauses()
             look = _Collector(self, store).look
             background.spawn(
                 every(
@@ -306,6 +309,11 @@ class ConsoleApp:
         self._look_ms = self._clock.monotonic_ms()
         return await self._watch.refresh()
 
+    @property
+    def pauses(self) -> Mapping[str, Progress]:
+        """The groups that read nothing, though they have unread messages."""
+        return self._watch.history.pauses
+
     def _judge(self, snapshot: Snapshot) -> None:
         self._findings.of(snapshot)
 
@@ -336,7 +344,7 @@ class _Collector:
         snapshot = await self._app.look()
         if snapshot is not None and snapshot.taken_ms != self._noted_ms:
             self._noted_ms = snapshot.taken_ms
-            await self._store.record(figures_of(snapshot))
+            await self._store.record(figures_of(snapshot), self._app.pauses)
 
 
 def _options(settings: ConsoleSettings, label: Label) -> ClientOptions:

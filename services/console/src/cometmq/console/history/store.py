@@ -2,20 +2,23 @@
 """The history in SQLite: figures that change, in steps, with fewer points the older they are.
 
 A point holds until the next one of its series, so figures that stay the same cost nothing; `runs`
-says when the console was looking. Points older than a day are reduced to the highest and the last
-one of ten minutes, those older than a week to those of an hour. If the file exceeds its limit, the
-oldest tenth of the time is deleted. Everything runs on one thread; what it remembers changes once
-a transaction has succeeded.
+says when the console was looking, and `pauses` which groups read nothing when it last did. Points
+older than a day are reduced to the highest and the last one of ten minutes, those older than a week
+to those of an hour. If the file exceeds its limit, the oldest tenth of the time is deleted.
+Everything runs on one thread; what it remembers changes once a transaction has succeeded.
 """
 
 import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from cometmq.console.database import DiskFull, opened
 from cometmq.console.history.source import Points
+from cometmq.insight.history import Progress
+from cometmq.insight.model import Since
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.worker import Worker
@@ -44,6 +47,10 @@ CREATE TABLE IF NOT EXISTS points (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS runs (begin_s INTEGER PRIMARY KEY, end_s INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS marks (bucket_s INTEGER PRIMARY KEY, until_s INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS pauses (
+    name TEXT PRIMARY KEY, committed INTEGER NOT NULL, since_ms INTEGER NOT NULL,
+    is_bound INTEGER NOT NULL, lag INTEGER NOT NULL
+) WITHOUT ROWID;
 """
 
 
@@ -69,6 +76,8 @@ class HistoryStore:
         self._worker = Worker("history", pending_count_max=1_000)
         self._database: sqlite3.Connection | None = None
         self._last: dict[str, float] = {}
+        self._pauses: dict[str, Progress] = {}
+        """As they are in the file."""
         self._run_s: int | None = None
         self._seen_s = 0
         self._compacted_s = 0
@@ -83,10 +92,18 @@ class HistoryStore:
         except DiskFull as error:
             self._log.warning("history.missing", error=str(error))
 
-    async def record(self, figures: Mapping[str, float]) -> None:
-        """Note the figures of now; a series that is missing is unknown from now on."""
+    async def record(
+        self, figures: Mapping[str, float], pauses: Mapping[str, Progress] = MappingProxyType({})
+    ) -> None:
+        """Note the figures of now, and the groups that read nothing; a series that is missing is
+        unknown from now on.
+        """
         now_s = self._clock.now_ms() // 1_000
-        await self._worker.submit(lambda: self._record(now_s, dict(figures)))
+        await self._worker.submit(lambda: self._record(now_s, dict(figures), dict(pauses)))
+
+    async def pauses(self) -> Mapping[str, Progress]:
+        """Return the groups that read nothing when the figures were noted last."""
+        return await self._worker.submit(lambda: dict(self._pauses))
 
     async def lines(self, keys: Sequence[str], begin_ms: int, end_ms: int) -> Mapping[str, Points]:
         """Return the points of each key, at most POINTS_MAX."""
@@ -103,9 +120,14 @@ class HistoryStore:
     # -- on the thread ------------------------------------------------------------------------
 
     def _open(self) -> None:
-        self._database, _ = opened(
-            self._path, schema=_SCHEMA, query="SELECT id FROM series", damaged=self._damaged
+        query = "SELECT name, committed, since_ms, is_bound, lag FROM pauses"
+        self._database, rows = opened(
+            self._path, schema=_SCHEMA, query=query, damaged=self._damaged
         )
+        self._pauses = {
+            name: Progress(committed, Since(since_ms, bool(is_bound)), lag, None, lag)
+            for name, committed, since_ms, is_bound, lag in rows
+        }
 
     def _damaged(self, error: str, kept: Path) -> None:
         self._log.warning("history.damaged", error=error, kept=str(kept))
@@ -115,7 +137,7 @@ class HistoryStore:
             self._database.close()
             self._database = None
 
-    def _record(self, now_s: int, figures: dict[str, float]) -> None:
+    def _record(self, now_s: int, figures: dict[str, float], pauses: dict[str, Progress]) -> None:
         if self._database is None:
             self._open()
         database = self._database
@@ -133,8 +155,9 @@ class HistoryStore:
         with database:
             database.execute("BEGIN")
             self._add(database, now_s, [*changes, *ended])
+            kept = self._keep_pauses(database, pauses)
             database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (run_s, now_s))
-        self._run_s, self._last, self._seen_s = run_s, values, now_s
+        self._run_s, self._last, self._seen_s, self._pauses = run_s, values, now_s, kept
         if now_s - self._compacted_s >= COMPACT_S:
             self._compacted_s = now_s
             self._compact(now_s)
@@ -152,6 +175,23 @@ class HistoryStore:
             "INSERT OR REPLACE INTO points SELECT id, ?, ? FROM series WHERE name = ?",
             [(at_s, value, key) for key, value in points],
         )
+
+    def _keep_pauses(
+        self, database: sqlite3.Connection, pauses: dict[str, Progress]
+    ) -> dict[str, Progress]:
+        """Write the pauses that began or ended; the lag of each is that of its beginning."""
+        kept = {name: it for name, it in self._pauses.items() if _is_same(pauses.get(name), it)}
+        begun = {name: it for name, it in pauses.items() if name not in kept}
+        ended = self._pauses.keys() - kept.keys() - begun.keys()
+        database.executemany("DELETE FROM pauses WHERE name = ?", [(name,) for name in ended])
+        database.executemany(
+            "INSERT OR REPLACE INTO pauses VALUES (?, ?, ?, ?, ?)",
+            [
+                (name, it.committed, it.still_since.ms, it.still_since.is_bound, it.lag)
+                for name, it in begun.items()
+            ],
+        )
+        return kept | begun
 
     def _line(self, key: str, begin_s: int, end_s: int) -> Points:
         if self._database is None:
@@ -240,6 +280,13 @@ class HistoryStore:
             database.execute(f"PRAGMA {it}").fetchone()[0] for it in ("page_count", "page_size")
         ]
         return int(used[0]) * int(used[1])
+
+
+def _is_same(pause: Progress | None, other: Progress) -> bool:
+    return pause is not None and (pause.committed, pause.still_since) == (
+        other.committed,
+        other.still_since,
+    )
 
 
 def _rounded(value: float) -> float:
