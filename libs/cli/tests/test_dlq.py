@@ -336,7 +336,10 @@ def test_a_replay_asks_with_the_number_of_messages(ask, dead):
 def test_an_interrupted_replay_names_the_command_that_goes_on(ask, suite, dead):
     replay = OnTerminal("dlq", "replay", dead, "--rate", 1, "--yes", "-n", suite.namesrv)
     replay.wait_for("sent 2 of 5 messages, ")
+    running = f"a replay of {dead} by "
+    assert running in ask("dlq", "replay", dead, "--dry-run").err
     assert replay.interrupt() == 130
+    assert running not in ask("dlq", "replay", dead, "--dry-run").err
     line = replay.shown.splitlines()[-1].rpartition("\x1b[K")[2]
     sent = re.fullmatch(r"cometmq: interrupted: sent (\d) of 5 messages, (\d) left; .*", line)
     assert sent is not None, replay.shown

@@ -18,11 +18,16 @@ from cometmq.remoting.errors import MessageIllegal, SystemBusy
 class OneRefuses:
     """An admin whose cluster refuses one of three dead letters."""
 
+    client_id = "c"
+
     def __init__(self, error):
         self.error = error
         self.sent = []
         self.stored = None
         self.namesrv = NoneIsSentAgain()
+
+    async def masters_of(self, _topic):
+        return []
 
     async def queues(self, _topic):
         return []

@@ -11,6 +11,8 @@ from cometmq.client.testing import eventually
 from cometmq.console import jobs
 from cometmq.console.web.problems import Problem
 from cometmq.insight.replays import Pace
+from cometmq.peers.comet import PROGRAM
+from cometmq.peers.processes import Child
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.names import dead_letter_topic
@@ -66,6 +68,33 @@ async def begin(live, group, **more):
 
 async def stored(admin, topic):
     return sum(it.max_offset for it in (await admin.topic_stats(topic)).values())
+
+
+async def test_a_replay_of_another_program_is_named_until_that_ends(
+    live, plain_suite, dead, tmp_path
+):
+    options = ("--topic", f"to-{dead}", "--rate", "0.01", "--yes", "-n", plain_suite.namesrv)
+    command = [str(PROGRAM), "dlq", "replay", dead, *options]
+    form = {"group": dead, "topic": f"to-{dead}", "from_start": "1"}
+
+    async def named():
+        shown = await page(live, "/dead-letters/group", group=dead)
+        return re.findall(rf"replay of {dead} by (\S+) runs now", shown)
+
+    assert await named() == []
+    child = Child("replay", command, log_path=tmp_path / "log")
+    try:
+        (client,) = await eventually(named)
+        plan = await live.web.get("/dead-letters/replay", params=form, headers={**JSON, **OPERATOR})
+        (first, *_) = plan.json()["plan"]["consequences"]
+        assert first.startswith(f"A replay of {dead} by {client} runs now: ")
+    finally:
+        child.kill()  # it leaves the group at no broker
+
+    async def forgotten():
+        return not await named()
+
+    await eventually(forgotten)
 
 
 async def test_a_replay_shows_its_progress_until_it_ends(live, plain_admin, dead, gate):

@@ -4,7 +4,7 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, Final
 
 import msgspec
@@ -12,12 +12,13 @@ import msgspec
 from cometmq.client import MessageQueue
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
+from cometmq.client.admin.running_replays import announced
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
 from cometmq.insight import message_json, times
 from cometmq.insight.life import replayed_ms
 from cometmq.insight.model import Unknown
-from cometmq.insight.words import command
+from cometmq.insight.words import command, listed
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import NO_ANSWER, CometError, CommandError
@@ -211,6 +212,17 @@ class Replayed:
         return MessageQueue(self._topic, message.queue.broker_name, message.queue.queue_id)
 
 
+def replays_text(group: str, clients: Sequence[str]) -> str:
+    """Return the warning that other programs send the same dead letters; empty without any."""
+    if not clients:
+        return ""
+    runs = "a replay" if len(clients) == 1 else "replays"
+    return (
+        f"{runs} of {group} by {listed(clients)} {'runs' if len(clients) == 1 else 'run'} now:"
+        " messages that it has not reached yet would be sent twice"
+    )
+
+
 def as_object(message: MessageExt) -> dict[str, Any]:
     """Return a dead letter as JSON data, with its origin."""
     found: dict[str, Any] = msgspec.json.decode(message_json.render(message))
@@ -277,7 +289,8 @@ class Replay:
         elif self._is_dry:
             replayed.look_ups_left = LOOKED_UP_MAX
         await replayed.load()
-        async with _saved(replayed):
+        seen = nullcontext() if self._is_dry else announced(admin, self._group)
+        async with seen, _saved(replayed):
             async for message in self._chosen(admin, choice, replayed):
                 if not self._is_dry:
                     await self._pace.wait()

@@ -19,6 +19,7 @@ from cometmq.cli.verbs.topic_changes import (
 from cometmq.cli.verbs.topics import PERMISSIONS, QUEUES_DEFAULT
 from cometmq.client.admin import END
 from cometmq.client.admin.known_groups import check_known
+from cometmq.client.admin.running_replays import running_replays
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.client.message import check_topic
@@ -26,7 +27,7 @@ from cometmq.insight import times
 from cometmq.insight.model import TopicKind, Unknown, known
 from cometmq.insight.preview import preview_reset
 from cometmq.insight.queue_states import kept_note, offsets_by_group, waiting_counts, waiting_note
-from cometmq.insight.replays import Pace, Replay, Replayed
+from cometmq.insight.replays import Pace, Replay, Replayed, replays_text
 from cometmq.insight.transactions import end_open, facts_of, find_transaction
 from cometmq.insight.words import counted, listed
 from cometmq.remoting.bodies.topic_config import QUEUES_MAX, TopicConfig
@@ -133,6 +134,8 @@ async def _replay(session: Session, wanted: ReplayWanted) -> Plan:
         else f"only {group} gets the messages, with the full number of attempts",
         "the messages stay dead letters; one that fails again becomes another",
     ]
+    if others := replays_text(group, await running_replays(admin, group)):
+        consequences.append(others)
     if count == REPLAYED_MAX:
         consequences.append(f"one call sends at most {REPLAYED_MAX:,}; repeat it for the others")
     return Plan(

@@ -34,13 +34,22 @@ from cometmq.cli.say import say
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_topic
+from cometmq.client.admin.running_replays import running_replays
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.client.message import MessageExt
 from cometmq.insight import times
 from cometmq.insight.life import replays_of
 from cometmq.insight.model import Unknown
-from cometmq.insight.replays import Choice, Pace, Replay, Replayed, as_object, rest_command
+from cometmq.insight.replays import (
+    Choice,
+    Pace,
+    Replay,
+    Replayed,
+    as_object,
+    replays_text,
+    rest_command,
+)
 from cometmq.insight.words import counted
 from cometmq.remoting.names import dead_letter_topic
 
@@ -294,6 +303,8 @@ def replay(  # noqa: PLR0913  # one parameter per option
         if not await _has_dead_letters(admin, group):
             return
         await admin.check_replay(group, topic=topic)
+        if others := replays_text(group, await running_replays(admin, group)):
+            print_notes([others])
         plan = run if dry_run else Replay(group, topic, is_dry=True)
         async with live(lambda: f"counted {counted(len(plan.sent), 'message')}"):
             await plan.run(admin, choice, Replayed(admin, group, is_ignored=from_start))

@@ -10,6 +10,7 @@ import msgspec
 
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_topic
+from cometmq.client.admin.running_replays import running_replays
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import NoRetries, NoRoute, NotWritable
 from cometmq.client.message import MessageExt
@@ -30,6 +31,7 @@ from cometmq.insight.replays import (
     Replayed,
     as_object,
     replay_command,
+    replays_text,
 )
 from cometmq.insight.words import command, counted, lasting
 from cometmq.remoting.errors import CometError
@@ -170,6 +172,7 @@ async def of_group(view: View) -> Shown:
             "no_reason": NO_REASON,
             "dead_topic": dead_letter_topic(group),
             "job": view.desk.jobs.find(replaying.name_of(group)),
+            "others": await _others(view, group),
         },
         title=f"Dead letters of {group}",
     )
@@ -226,6 +229,7 @@ async def replay(view: View) -> Form:
     await _run(counting, view.admin(), asked)
     count = len(counting.sent)
     refusal, remedy = await _refusal(view, asked, count)
+    others = "" if refusal else await _others(view, asked.group)
     run = Replay(asked.group, asked.topic, pace=Pace(asked.rate))
 
     async def perform(client: AdminClient) -> str:
@@ -241,7 +245,10 @@ async def replay(view: View) -> Form:
             subject=asked.group,
             before=facts,
             after=facts,
-            consequences=_consequences(counting, asked),
+            consequences=[
+                *([Consequence(f"{others[:1].upper()}{others[1:]}.", "warn")] if others else []),
+                *_consequences(counting, asked),
+            ],
             command=_command(asked),
             perform=perform,
             leads_to=view.href("/dead-letters/group", group=asked.group),
@@ -251,6 +258,13 @@ async def replay(view: View) -> Form:
         ),
         intro="This is a dry run: nothing is sent before you confirm.",
     )
+
+
+async def _others(view: View, group: str) -> str:
+    """Return which other programs replay the group's dead letters; empty if this one does."""
+    if view.desk.jobs.running(replaying.name_of(group)) is not None:
+        return ""
+    return replays_text(group, await running_replays(view.admin(), group))
 
 
 async def _asked(view: View) -> _Asked:
