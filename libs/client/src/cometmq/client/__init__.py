@@ -127,7 +127,9 @@ _LATE: Final = {
     "TransactionProducer": "cometmq.client.produce.transactions",
     "TransactionSendResult": "cometmq.client.produce.transactions",
 }
-"""These are half of the package, so first use imports them: administrators need none."""
+"""Imported on first use: these modules are half of the package, and admin programs need none of
+them.
+"""
 
 __all__ = [
     "END",

@@ -12,7 +12,7 @@ DEFAULT_PORT: Final = 9876
 
 
 def parse_addresses(text: str) -> list[str]:
-    """Parse `host:port;host:port`; like brokers, use port 9876 if none is given.
+    """Parse `host:port;host:port`; an address without a port gets 9876, as on brokers.
 
     Raise NoNamesrv if the text is empty, and InvalidArgument if it is malformed.
 
@@ -48,6 +48,6 @@ def _with_port(address: str) -> str:
 
 
 def _meant(text: str) -> str:
-    """Return a hint with the address inside a URL, or an empty string."""
+    """Return a hint that names the address inside a URL; empty if there is none."""
     address = _with_port(text.rpartition("://")[2].partition("/")[0])
     return f", such as {shown(address)}" if is_address(address) else ""

@@ -115,14 +115,14 @@ class NotWritable(NoRoute):
 
 
 class NoRetries(ClientError):
-    """A consumer group allows no retries, so brokers turn what it gets again into dead letters."""
+    """A consumer group allows no retries, so brokers make its redelivered messages dead letters."""
 
     def __init__(self, group: str, retries: int, broker_name: str) -> None:
         self.cause = (
             f"the consumer group {group} allows {retries} retries at {broker_name}: messages would"
             " become dead letters again"
         )
-        """The error without the remedy on the command line."""
+        """The text of the error, without the remedy, which is a command."""
         remedy = command("group alter", group, options=("--retries", "1"))
         super().__init__(f"{self.cause}; use {remedy} first, or send with --topic")
 

@@ -79,7 +79,7 @@ class SendContext(msgspec.Struct):
     is_trace_on: bool = True
     """False if the broker has disabled tracing."""
     state: dict[str, Any] = {}
-    """Lets a hook carry data from `before_send` to `after_send`."""
+    """Data that a hook passes from `before_send` to `after_send`."""
 
     @property
     def is_batch(self) -> bool:
@@ -115,7 +115,7 @@ class ConsumeContext(msgspec.Struct):
     is_success: bool = False
     """Whether all messages were consumed."""
     state: dict[str, Any] = {}
-    """Lets a hook carry data from `before_consume` to `after_consume`."""
+    """Data that a hook passes from `before_consume` to `after_consume`."""
 
 
 class SendHook(Protocol):

@@ -62,7 +62,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 ON_LOOP_BYTES_MAX: Final = 1 << 20
-"""Bytes that are decompressed on the event loop, which takes up to 4 ms."""
+"""Bodies up to this size are decompressed on the event loop, which takes up to 4 ms."""
 _Kind = TypeVar("_Kind", bound="MessageExt")
 
 _host_text = lru_cache(maxsize=1024)(host_text)  # 0.9 us less per message
@@ -286,8 +286,8 @@ async def plain_body(body: bytes, sys_flag: int, bytes_max: int = DECOMPRESSED_B
     """Return the body of a record as it was sent; raise CorruptRecord if it is broken, or has more
     than `bytes_max` bytes.
 
-    64 KiB can expand to 64 MiB, which takes a quarter of a second: what does not end early is
-    decompressed on a thread, which releases the interpreter lock meanwhile.
+    64 KiB can expand to 64 MiB, which takes a quarter of a second. So a body that expands to more
+    than ON_LOOP_BYTES_MAX is decompressed on a thread, which releases the interpreter lock.
     """
     if not sys_flag & _COMPRESSED:
         return body
@@ -299,7 +299,9 @@ async def plain_body(body: bytes, sys_flag: int, bytes_max: int = DECOMPRESSED_B
 
 
 def expanded_bytes(record: MessageRecord) -> int:
-    """Return how many bytes `plain_body` may have produced before it found a body broken."""
+    """Return how many bytes `plain_body` may have decompressed before it found that a body is
+    broken.
+    """
     try:
         return expanded_bytes_max(record.body, compression_type(record.sys_flag))
     except CorruptRecord:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wakes a loop early."""
+"""An event with a timeout, which ends the pause of a background loop early."""
 
 import asyncio
 

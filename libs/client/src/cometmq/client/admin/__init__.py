@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admin clients for whole clusters; `broker()` and `namesrv` address a single server."""
+"""The admin client of a whole cluster; its `broker()` and `namesrv` send single requests."""
 
 from cometmq.client.admin.broker_consumers import END
 from cometmq.client.admin.clusters import ClusterAdmin
@@ -16,4 +16,4 @@ __all__ = ["END", "AdminClient", "MessageTrack", "QueueLag", "Rollback", "TrackT
 class AdminClient(
     ClusterAdmin, TrackAdmin, GroupAdmin, OffsetAdmin, DeadLetterAdmin, MessageAdmin, TopicAdmin
 ):
-    """Manages topics, groups, offsets, brokers and name servers."""
+    """Manages topics, groups, offsets, messages and dead letters on all brokers."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of one broker; each method sends one request code."""
+"""Administration of one broker, and the text form of its settings."""
 
 import re
 from collections.abc import Mapping
@@ -29,8 +29,9 @@ _KEY: Final = re.compile(r"[^\s=:#!]+")
 
 
 class BrokerAdmin(BrokerTransactions, BrokerAcl):
-    """Queries and changes one broker. If the broker refuses a request, the call raises the
-    CommandError for the response code.
+    """Queries and changes one broker; each method sends one request code.
+
+    If the broker refuses a request, the call raises the CommandError for the response code.
     """
 
     # -- topics -------------------------------------------------------------------------------

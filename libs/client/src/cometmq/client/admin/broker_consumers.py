@@ -146,7 +146,7 @@ class BrokerConsumers(BrokerCalls):
     async def first_offset_since(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a time, or the queue's end.
 
-        RocketMQ 4.9 returns the message stored nearest to the time.
+        RocketMQ 4.9 returns the offset of the message stored nearest to the time.
         """
         when = timestamp(timestamp_ms)
         header = offsets.SearchOffsetByTimestamp(topic, queue_id, when, "lower")
@@ -197,7 +197,7 @@ class BrokerConsumers(BrokerCalls):
         return found.correction_offsets
 
     async def _bound(self, code: Code, header: _QueueHeader) -> int:
-        """Query an offset of a queue; raise RemoteProtocolError for one that no queue can have."""
+        """Query an offset of a queue; raise RemoteProtocolError if it is out of range."""
         what = f"an offset of {header.topic}, queue {header.queue_id},"
         return check_offset(
             self.name or self.address, what, _offset(await self.invoke(code, header))

@@ -103,10 +103,10 @@ class BrokerMessages(BrokerCalls):
         Brokers select by the hash of a tag, so messages with another tag of the same hash are
         returned, too. `expression_type` is SQL92 for a condition.
 
-        A message whose body cannot be decompressed is returned as an `UnreadableMessage`, and so is
-        one that expands to more than `body_bytes_max`. After that many bytes of decompressed
-        bodies, or `PLAIN_BYTES_MAX`, the rest of the answer is left out; `next_offset` says where
-        to go on.
+        A message is returned as an `UnreadableMessage` if its body cannot be decompressed, or has
+        more than `body_bytes_max` bytes. Once the decompressed bodies have more than
+        `body_bytes_max` or `PLAIN_BYTES_MAX` bytes, further messages are left out, and
+        `next_offset` is the offset of the first of them.
         """
         header = PullMessage(
             consumer_group=group,
@@ -149,8 +149,9 @@ class BrokerMessages(BrokerCalls):
     async def recall(self, topic: str, message_id: str) -> None:
         """Keep the delayed messages with a message id (unique key) from being delivered.
 
-        Raise IllegalOperation if the broker has none, or if one is due; RequestCodeNotSupported if
-        it is RocketMQ 4.x. RocketMQ 5 recalls only messages with a delivery time.
+        Raise IllegalOperation if the broker has no such message, or if one is due; brokers of
+        RocketMQ 4.x raise RequestCodeNotSupported. RocketMQ 5 recalls only messages with a delivery
+        time.
         """
         handle = RecallHandle(topic, self.name, 0, message_id).encode()
         header = send.RecallMessage(topic, handle, TOOLS_GROUP)
@@ -169,7 +170,11 @@ class BrokerMessages(BrokerCalls):
     async def _add_messages(
         self, pulled: Pulled, records: Iterable[MessageRecord], body_bytes_max: int
     ) -> None:
-        """Decompress bodies until they have too many bytes."""
+        """Decompress bodies and add the messages to `pulled`.
+
+        Stop once the bodies have more than `body_bytes_max` or PLAIN_BYTES_MAX bytes;
+        `pulled.next_offset` is then the offset of the next message.
+        """
         plain_bytes = 0
         for record in records:
             if plain_bytes > min(body_bytes_max, PLAIN_BYTES_MAX):
@@ -216,7 +221,9 @@ class BrokerMessages(BrokerCalls):
 
 
 def _checked_answer(queue: MessageQueue, offset: int, response: Response) -> Pulled:
-    """Return the answer to a pull, without its messages."""
+    """Return the status and offsets of an answer, without messages; raise RemoteProtocolError if
+    they are impossible.
+    """
     reply = response.header
     if not isinstance(reply, PullMessageReply):
         raise RemoteProtocolError("the broker's answer to a pull lacks its fields")
@@ -229,7 +236,10 @@ def _checked_answer(queue: MessageQueue, offset: int, response: Response) -> Pul
 def _checked_records(
     queue: MessageQueue, offset: int, pulled: Pulled, response: Response, count_max: int
 ) -> list[MessageRecord]:
-    """Return the first records; if there are more, the next pull begins behind them."""
+    """Return the first `count_max` records of an answer.
+
+    If the answer has more, set `pulled.next_offset` to the offset after the last returned one.
+    """
     if pulled.status is not PullStatus.FOUND:
         return []
     try:

@@ -26,7 +26,7 @@ from cometmq.remoting.names import CHECK_GROUP, HALF_TOPIC, OP_HALF_TOPIC, OP_TA
 
 QUEUE_ID: Final = 0
 OPEN_MAX: Final = 1 << 28
-"""Half messages that may wait; each costs a byte of memory while they are read."""
+"""The most half messages that `open_transactions` reads; each takes a byte of memory meanwhile."""
 _READ_COUNT: Final = 1_024
 
 

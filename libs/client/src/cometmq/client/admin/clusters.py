@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of clusters: all their brokers, with statistics."""
+"""Administration of clusters: brokers with statistics, and the expiry of certificates."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ class ClusterMember(msgspec.Struct, frozen=True):
 
 
 class ClusterAdmin(AdminBase):
-    """Manages clusters."""
+    """Lists the brokers of clusters, and returns when TLS certificates expire."""
 
     async def members(self, cluster: str | None = None) -> list[ClusterMember]:
         """Return the brokers of one cluster or of all, sorted by cluster, name and id."""

@@ -80,7 +80,7 @@ def _replay_target(group: str, topic: str | None) -> str:
 
 
 class DeadLetterAdmin(MessageAdmin, TopicAdmin):
-    """Manages dead letters."""
+    """Reads dead letters, and sends them again."""
 
     _message_sender: "MessageSender | None" = None
     _replay_targets: frozenset[str] = frozenset()
@@ -140,8 +140,10 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
         await self._check_retries(target)
 
     async def _check_retries(self, target: str) -> None:
-        """As in RocketMQ, a broker that allows a group no retries moves messages sent to its retry
-        topic to the dead-letter topic.
+        """Raise NoRetries if `target` is the retry topic of a group without retries.
+
+        As in RocketMQ, brokers move messages that are sent to such a topic to the dead-letter
+        topic.
         """
         if not target.startswith(RETRY_PREFIX):
             return

@@ -41,12 +41,12 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class GroupCopies(msgspec.Struct, frozen=True):
-    """The copies of a broker group with failover, as its master sees them, by broker id."""
+    """The copies of a broker group with failover, by broker id, as its master reports them."""
 
     members: tuple[int, ...]
     in_sync: tuple[int, ...]
     min_in_sync: int
-    """The group accepts no messages while fewer copies than this are in sync."""
+    """The broker group accepts no messages while fewer copies than this are in sync."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -63,7 +63,7 @@ class SlowRequests(msgspec.Struct, frozen=True):
 
 
 class OwnFigures(msgspec.Struct, frozen=True):
-    """What only CometMQ's brokers report of themselves: troubles, copies and the native path."""
+    """Values that RocketMQ's brokers do not report: problems, copies and the native path."""
 
     writes_refused: str = ""
     """Why the store refuses messages, such as `disk-full`."""
@@ -78,7 +78,7 @@ class OwnFigures(msgspec.Struct, frozen=True):
     routes_missing: str = ""
     """The name servers that do not list the broker, and why."""
     is_elector_missing: bool = False
-    """No elector looks after a member of a group."""
+    """Whether the broker is a member of a broker group and no elector is connected."""
     send_path: str = ""
     """How plain sends are handled: `native`, or `python` and why."""
     native_request_count: int = 0
@@ -86,9 +86,11 @@ class OwnFigures(msgspec.Struct, frozen=True):
     slow_requests: tuple[SlowRequests, ...] = ()
     """The requests that did not take the native path although the broker has one."""
     copies: GroupCopies | None = None
-    """The copies of the group that the broker leads."""
+    """The copies of the broker group whose master this broker is."""
     member_id: int | None = None
-    """The brokerId of a member of a group with failover; name servers list it by another id."""
+    """The brokerId setting of a member of a broker group; name servers list it under a different
+    id.
+    """
 
     @property
     def slow_share(self) -> float | None:
@@ -201,8 +203,9 @@ def _totals(facts: Mapping[str, str], name: str) -> tuple[int, int, int]:
 
 
 def _number(facts: Mapping[str, str], name: str, default: float = 0.0) -> float:
-    """Return the first number of a value. Brokers report rates over three periods, shortest
-    first. A number beyond a Java long is a lie, and its sums could be infinite.
+    """Return the first number of a value: of a rate, the one over the shortest period.
+
+    Return `default` for a number beyond a Java long: sums of such numbers could be infinite.
     """
     words = facts.get(name, "").split()
     try:

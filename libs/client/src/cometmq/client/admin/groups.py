@@ -16,7 +16,7 @@ from cometmq.remoting.errors import CommandError, ConsumerNotOnline, ServerError
 
 
 class GroupAdmin(AdminBase):
-    """Manages consumer groups."""
+    """Manages consumer groups: changes go to every master, queries to all brokers concerned."""
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """Return the consumer groups for which a master stores settings."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The consumer groups that brokers know: those with settings, and those with only an offset.
 
-A client can commit offsets without ever joining its group; brokers then store no settings for it.
-Other names are usually misspelt, and are rejected.
+A client can commit offsets without ever joining its group; brokers then store no settings for it. A
+name that is known in neither way is usually misspelt, and is rejected.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -47,7 +47,9 @@ async def find_group(admin: AdminBase, group: str) -> SubscriptionGroupConfig | 
 def with_offsets_only(
     settings: Mapping[str, SubscriptionGroupConfig], names: Iterable[str]
 ) -> dict[str, SubscriptionGroupConfig]:
-    """Add the groups that have only offsets, with the settings that brokers use for them."""
+    """Return `settings` and the other groups in `names`, with the settings that brokers use for
+    them.
+    """
     bare = {name for name in names if name not in settings and _can_be_joined(name)}
     added = {name: SubscriptionGroupConfig(group_name=name) for name in bare}
     return dict(sorted({**settings, **added}.items()))

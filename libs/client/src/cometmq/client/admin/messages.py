@@ -31,7 +31,7 @@ _UNIQUE_KEY_ADVICE: Final = (
 
 
 class MessageAdmin(AdminBase):
-    """Finds messages."""
+    """Finds messages on all brokers, and reads queues without committing anything."""
 
     @property
     def query_timeout_ms(self) -> int:

@@ -108,7 +108,7 @@ class Rollback(msgspec.Struct, frozen=True):
 
 
 class OffsetAdmin(AdminBase):
-    """Manages offsets."""
+    """Reads the bounds of queues, and reads and changes the committed offsets of groups."""
 
     # -- progress of groups ------------------------------------------------------------------
 
@@ -336,7 +336,8 @@ class OffsetAdmin(AdminBase):
     ) -> list[BrokerAdmin]:
         """Return the masters of a topic; raise if one is missing, or if the group is unknown.
 
-        A new group is created where it is missing: lists of groups leave out bare offsets.
+        A new group is created on masters without settings of it, because their lists of groups
+        leave out groups that have only offsets.
         """
         masters = await self.masters_to_change_of(topic)
         if not is_new_group:

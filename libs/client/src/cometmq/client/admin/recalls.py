@@ -23,7 +23,7 @@ class Waiting(NamedTuple):
     master: BrokerAdmin
     message: MessageExt
     is_recalled: bool
-    """Whether it only waits to be dropped."""
+    """Whether the message was recalled; when it is due, the broker drops it."""
 
     @property
     def level(self) -> int:
@@ -31,7 +31,7 @@ class Waiting(NamedTuple):
         return self.message.queue.queue_id + 1
 
     def facts(self) -> dict[str, Any]:
-        """Return what a preview shows."""
+        """Return the fields that a preview shows, by name."""
         return {
             "message_id": self.message.message_id,
             "topic": self.message.properties.get(PropertyKey.REAL_TOPIC, ""),

@@ -39,7 +39,9 @@ class AdminBase(Client):
     KIND = "admin"
     OPTIONS: ClassVar = ClientOptions
     unchanged = "nothing was changed: "
-    """Begins the errors that stop a call before its changes; empty in a client that only reads."""
+    """Prefix of the errors that end a call before its first change; empty in a client that only
+    reads.
+    """
 
     @explaining
     def __init__(

@@ -23,14 +23,14 @@ from cometmq.remoting.names import DLQ_PREFIX, DLQ_REPLAY_GROUP, ORDER_NAMESPACE
 
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 PERM_MAX: Final = 15
-"""All four bits that RocketMQ names."""
+"""The highest permission: all four bits that RocketMQ defines."""
 QUEUES_DEFAULT: Final = 8  # as mqadmin's updateTopic
 ORDER_CONFIG: Final = re.compile(r"[^:;\s]+:[0-9]+(;[^:;\s]+:[0-9]+)*;*")
 """The queues of an ordered topic, as clients parse them."""
 
 
 class TopicAdmin(AdminBase):
-    """Manages topics."""
+    """Manages topics: changes go to every master and name server concerned."""
 
     async def topics(self) -> list[str]:
         """Return the names of all topics."""

@@ -23,7 +23,9 @@ class TrackType(StrEnum):
     PULL = "PULL"
     """The group pulls and keeps its own offsets, so its progress is unknown."""
     CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
-    """As PULL, because each member receives the message; RocketMQ 4.9 says NOT_CONSUME_YET."""
+    """Each member keeps its own offsets, so their progress is unknown. RocketMQ 4.9 reports
+    NOT_CONSUME_YET instead.
+    """
     NOT_CONSUME_YET = "NOT_CONSUME_YET"
     NOT_ONLINE = "NOT_ONLINE"
     UNKNOWN = "UNKNOWN"

@@ -15,7 +15,7 @@ from cometmq.remoting.progress import position
 
 
 class Before(msgspec.Struct, frozen=True):
-    """The end of a trim: an offset, a time, or without both the end of each queue."""
+    """The end of a trim: an offset or a time; without either, the end of each queue."""
 
     offset: int | None = None
     timestamp_ms: int | None = None
@@ -46,19 +46,19 @@ class Trim(msgspec.Struct, frozen=True):
 
     @property
     def messages(self) -> int:
-        """The number of messages."""
+        """The number of messages to delete."""
         return sum(it.messages for it in self.queues)
 
     @property
     def size(self) -> int:
-        """Their size in bytes."""
+        """The size of the messages to delete, in bytes."""
         return sum(it.size for it in self.queues)
 
 
 async def plan_trim(
     admin: AdminClient, topic: str, before: Before, queue: MessageQueue | None = None
 ) -> Trim:
-    """Return what a trim of all queues of a topic, or of one, would delete; all masters answer.
+    """Return what a trim of all queues of a topic, or only of `queue`, would delete.
 
     Raise InvalidArgument if an offset is given for several queues, because their offsets are
     independent of each other.
@@ -132,7 +132,7 @@ async def _unread(
 
 
 async def carry_out(admin: AdminClient, trim: Trim) -> None:
-    """Delete what was planned, one queue after another."""
+    """Delete the messages of a plan, one queue after another."""
     masters = {broker.name: broker for broker in await admin.masters_to_change_of(trim.topic)}
     wanted: dict[str, list[QueueTrim]] = {}
     for it in trim.queues:

@@ -8,13 +8,13 @@ from cometmq.client.errors import broker_missing, master_missing
 
 
 class BrokerAddresses:
-    """The brokers of each broker group, by broker name and broker id."""
+    """Addresses by broker name and broker id."""
 
     def __init__(self) -> None:
         self._brokers: dict[str, Mapping[int, str]] = {}
 
     def get(self, broker_name: str) -> Mapping[int, str]:
-        """Return the addresses of a broker group by id; empty if it is unknown."""
+        """Return the addresses of a broker name by id; empty if the name is unknown."""
         return self._brokers.get(broker_name, {})
 
     def update(self, brokers: Mapping[str, Mapping[int, str]]) -> None:

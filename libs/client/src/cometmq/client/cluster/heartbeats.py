@@ -89,7 +89,7 @@ class Heartbeats:
             await self.send()
 
     async def send(self) -> bool:
-        """Send a heartbeat to every known broker; return False if one needs a retry soon."""
+        """Send a heartbeat to every known broker; return False if a broker needs a retry soon."""
         if not self._members:
             return True
         self.sent_ms = monotonic_ms()

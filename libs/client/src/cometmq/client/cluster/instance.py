@@ -50,8 +50,9 @@ CALLBACKS: Final = handlers_of(Service.CLIENT, broker_requests, request_reply)
 """The functions that answer requests from brokers."""
 
 MOVE_MS: Final = 300
-"""Delay before a connection is renewed: the route may name another master, and the group's address
-needs a moment to lead there."""
+"""Delay before a connection is renewed. Meanwhile, the route may change to a new master, or the
+address of the broker group may begin to lead to it.
+"""
 MOVE_AGAIN_MS: Final = 700
 
 _INSTANCES: Final["WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, ClientInstance]]"] = (
@@ -249,9 +250,9 @@ class ClientInstance:
             self.background.spawn(self._move(address, broker_name), name="client-move")
 
     async def _move(self, address: str, broker_name: str) -> None:
-        """Open a new connection to an address that the route still gives for the master.
+        """Open a new connection to `address` if the route still names it as the master's.
 
-        It leads to the new master if it is the address of the group.
+        If it is the address of the whole broker group, the new connection leads to the new master.
         """
         try:
             await asyncio.sleep(MOVE_MS / 1000)
@@ -294,8 +295,10 @@ class ClientInstance:
             self.log.debug("route.unknown", topic=topic, error=describe(error))
 
     async def answers(self, address: str, *, timeout_ms: int) -> bool:
-        """Return whether a broker answers a heartbeat in time, or anything else moves on its
-        connection: a heartbeat waits behind large messages.
+        """Return whether a broker answers a heartbeat in time, or its connection transfers other
+        bytes.
+
+        Bytes count, because a heartbeat waits behind large messages.
         """
         code, body = RequestCode.HEART_BEAT, self.heartbeats.body()
         watch = self.remoting.watch(address)

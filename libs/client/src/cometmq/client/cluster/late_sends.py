@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detects brokers that leave sends unanswered: drops them once a new master replaces them, and
-lets the sends that other brokers can take go there.
+"""Detects brokers that leave sends unanswered, and ends these sends so that they can be retried.
 
 A frozen machine or a cut cable does not close connections. Sends to such a broker would wait until
 they time out, even if another member of its group is already master. The new master may have the
@@ -30,8 +29,8 @@ Ticks are counted instead of time, so that a client that was itself suspended bl
 """
 PROBE_TIMEOUT_MS: Final = 1_000
 ANEW_TIMEOUT_MS: Final = 500
-"""Less than that of the probe beside it: if a broker continues after a pause, the old connection
-has time to show it.
+"""The timeout of a probe over a new connection. The probe over the old one runs at the same time
+and has longer, so a broker that continues after a pause still answers there.
 """
 LOOKUP_MS: Final = 300
 PAUSE_MS_MAX: Final = 5_000
@@ -51,7 +50,9 @@ class Brokers(Protocol):
         """Refresh the route of a topic, if a name server answers."""
 
     async def answers(self, address: str, *, timeout_ms: int) -> bool:
-        """Return whether the broker answers a cheap request in time, or its connection moves."""
+        """Return whether the broker answers a cheap request in time, or its connection transfers
+        other bytes.
+        """
 
     async def answers_anew(self, address: str, *, timeout_ms: int) -> bool:
         """Return whether a broker answers a cheap request over a new connection in time."""
@@ -85,14 +86,15 @@ class Flight(msgspec.Struct):
     """Whether the last probe went unanswered."""
     is_pursued: bool = False
     movable: dict[asyncio.Task[Any], Route | None] = msgspec.field(default_factory=dict)
-    """The tasks that wait for a send which may be retried, with its route; None if the send has
-    been given up.
+    """The route of each send that may be retried, by the task that waits for its answer. None
+    instead of the route means that `give_up` has ended the wait.
     """
 
     def give_up(self, brokers: Brokers) -> RequestTimeout | None:
-        """Let the sends fail that other brokers can take; return the error, None without any.
+        """End the waits of sends that another broker can take, and return their error; None if
+        there is no such send.
 
-        A connection that ends would fail all sends to the broker.
+        Closing the connection instead would fail all sends to the broker.
         """
         # Thousands of sends share a few routes, each of which may have thousands of queues.
         routes = {id(route): route for route in self.movable.values() if route is not None}

@@ -34,7 +34,7 @@ class Refreshes:
         keep(self._find_missing, name="client-missing-routes")
 
     def look_soon(self) -> None:
-        """Refresh the routes soon, because a broker does not answer."""
+        """Refresh the routes within SETTLE_MS, because a broker does not answer."""
         self._due.set()
 
     def outdated(self, topic: str) -> None:

@@ -19,7 +19,7 @@ from cometmq.remoting.transport.tasks import TaskSet
 
 RENEW_MS_MIN: Final = 100
 RENEW_MS: Final = 1_000
-"""The first and the last interval between lookups of a route to which nothing can be sent."""
+"""The shortest and the longest interval between lookups while a topic has no queue to send to."""
 
 
 class _Renewal(msgspec.Struct):

@@ -43,9 +43,9 @@ from cometmq.remoting.transport.tasks import TaskSet, describe
 
 NEW_TOPIC_MS: Final = 300
 CREATED_TOPIC_MS: Final = 3_000
-"""How long a lookup waits for a topic that no name server knows: by default, and once a broker has
-stored a message of the topic. A broker registers a new topic after it has answered its first
-message.
+"""How long a lookup waits for a topic that no name server knows: NEW_TOPIC_MS, or CREATED_TOPIC_MS
+once a broker has stored a message of the topic. A broker registers a new topic after it has
+answered its first message.
 """
 
 NEW_TOPIC_PAUSE_MS: Final = 20  # doubled at each lookup
@@ -213,7 +213,7 @@ class RouteBook:
     ) -> bool:
         """Wait for a shared lookup; delays of the event loop do not count towards `wait_ms`.
 
-        Return False if there was none in time, and an earlier one is used.
+        Return False if no lookup ended in time, so that the result of an earlier one applies.
         """
         share = functools.partial(self._renewals.share, key, look_up, is_found=is_found)
         late_before_ms, late_ms = self._namesrv.loop_late_ms, 0

@@ -46,8 +46,8 @@ class Route(msgspec.Struct, frozen=True):
 
 
 def checked_route(topic: str, data: TopicRoute) -> TopicRoute:
-    """Return a name server's response without addresses that are none, so that one wrong
-    registration does not keep clients from the other brokers.
+    """Return a name server's response without malformed addresses, so that one wrong registration
+    does not keep clients from the other brokers.
 
     Raise RemoteProtocolError if it claims more than QUEUES_MAX queues or ADDRESSES_MAX brokers.
     """
@@ -68,8 +68,8 @@ def checked_route(topic: str, data: TopicRoute) -> TopicRoute:
 
 
 def checked_cluster(data: ClusterInfo) -> ClusterInfo:
-    """Return a name server's response without addresses that are none, and without the names of
-    brokers that are not in it.
+    """Return a name server's response without malformed addresses, and without the names of brokers
+    that have no address in it.
 
     Raise RemoteProtocolError if it claims more than ADDRESSES_MAX brokers.
     """
@@ -140,8 +140,10 @@ def as_default_route(topic: str, data: TopicRoute, *, queue_nums: int) -> Route 
 
     A broker creates topics only from a default topic with the permission INHERIT. With
     autoCreateTopicEnable=false, RocketMQ's brokers take that permission from TBW102 at the first
-    send that they refuse, and ours register TBW102 without it. If no broker has it, all are asked:
-    name servers forget the permission when an administrator restores the write permission of a
+    send that they refuse, and ours register TBW102 without it.
+
+    If the default topic has the permission on no broker, the route contains all brokers. The reason
+    is that name servers forget INHERIT when an administrator restores the write permission of a
     broker (`addWritePerm`), although the broker still creates topics.
     """
     has_inherited = any(queue.perm & Perm.INHERIT for queue in data.queue_datas)

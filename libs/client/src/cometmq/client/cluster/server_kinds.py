@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detects brokers at the addresses of name servers, vice versa, and servers of other kinds."""
+"""Detects a broker at a name server's address, the reverse, and answers of any other server."""
 
 from typing import Final, TypeVar
 
@@ -18,7 +18,7 @@ from cometmq.remoting.types import Buffer
 T = TypeVar("T")
 
 ROUTES: Final = (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO)
-"""Requests that every name server serves, including any version of RocketMQ's."""
+"""Requests that name servers of every version of RocketMQ serve, and ours too."""
 
 
 def answered(type_: type[T], body: Buffer, server: str) -> T:

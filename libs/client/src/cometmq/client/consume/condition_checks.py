@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asks brokers whether they accept a consumer's SQL92 conditions.
 
-The client finds syntax errors itself. Only a broker knows the rest: whether it filters by
-properties at all, and whether the values of a condition can be compared.
+The client finds syntax errors itself. Only a broker knows whether it filters by properties at all,
+and whether the values of a condition can be compared.
 """
 
 import asyncio

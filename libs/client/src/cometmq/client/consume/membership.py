@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Membership of a consumer group: heartbeats, rebalancing, and the requests of brokers.
 
-A membership divides queues among the members, and passes its share to the queues of its consumer:
-`OwnedQueues`, which read by themselves, or the shares of a pull consumer.
+A membership computes which queues belong to this member. It passes them to `OwnedQueues`, whose
+readers pull at once, or to the `Shares` of a pull consumer, whose application pulls.
 """
 
 import asyncio
@@ -42,7 +42,9 @@ STORE_MS_MAX: Final = 500
 
 
 class Membership:
-    """A consumer as its client instance and the brokers see it (`ConsumerMember`)."""
+    """Rebalances one consumer, and answers for it to the client instance and brokers
+    (`ConsumerMember`).
+    """
 
     def __init__(
         self,

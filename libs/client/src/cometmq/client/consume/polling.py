@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a running lite pull consumer: its queues, their readers, and the polls.
+"""A running lite pull consumer: prefetches messages into a buffer, and returns them to polls.
 
 Invariants
     A message counts as consumed when the application requests the next ones, commits, or leaves
@@ -33,7 +33,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 
 
 class Polling:
-    """The parts of a running lite pull consumer."""
+    """Assembles the parts of a running lite pull consumer; serves its polls, commits and seeks."""
 
     def __init__(
         self,

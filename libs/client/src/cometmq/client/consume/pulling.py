@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a running pull consumer, which reads only on request."""
+"""A running pull consumer, which reads only on request."""
 
 from cometmq.client.consume.delivery.send_back import SendBack
 from cometmq.client.consume.membership import Membership
@@ -16,7 +16,7 @@ from cometmq.remoting.errors import TopicNotExist
 
 
 class Pulling:
-    """The parts of a running pull consumer."""
+    """Assembles the parts of a running pull consumer, and serves its pulls."""
 
     def __init__(
         self, parts: ConsumerParts, options: PullOptions, strategy: AllocateStrategy

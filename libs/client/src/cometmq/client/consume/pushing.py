@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a running push consumer, which delivers messages to a listener."""
+"""A running push consumer, which delivers messages to a listener."""
 
 import asyncio
 from collections.abc import Collection
@@ -35,7 +35,7 @@ R = TypeVar("R", ConsumeResult, OrderlyResult)
 
 
 class Pushing:
-    """The parts of a running push consumer."""
+    """Assembles the parts of a running push consumer, and starts and stops them in order."""
 
     def __init__(
         self,
@@ -156,8 +156,8 @@ class Pushing:
             await self.queues.store()
 
     async def _begin_lost_anew(self) -> None:
-        """Drop the queues that another member has locked, and everything pulled from them;
-        rebalancing takes back our share.
+        """Drop the queues that another member has locked, with their held messages; rebalancing
+        takes back our share.
         """
         parts = self._parts
         while True:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An in-memory broker that speaks the real protocol over a real socket.
 
-It does what clients rely on (store messages, hold pulls, track groups, keep offsets, take messages
-back, end and check transactions, create and delete topics and groups) and no more: no disk,
-and no delays, so redelivery is immediate. Tests inject failures with `fail` and inspect `requests`.
+It stores messages, holds pulls, tracks groups, keeps offsets, redelivers messages, ends and checks
+transactions, and creates and deletes topics and groups. It has no disk and no delays, so redelivery
+is immediate. Tests inject failures with `fail` and inspect `requests`.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ _Held = tuple[Call[pull.PullMessage], asyncio.TimerHandle]
 
 
 class MemoryTables:
-    """What a broker knows of its clients and their groups."""
+    """The state of the in-memory broker, except its messages."""
 
     def __init__(self) -> None:
         self.offsets: dict[tuple[str, str, int], int] = {}
@@ -90,7 +90,7 @@ class MemoryTables:
         self.ends: list[EndTransaction] = []
         """The END_TRANSACTION requests that producers have sent."""
         self.check_counts: Counter[int] = Counter()
-        """Number of these checks, by half message offset."""
+        """Number of automatic transaction checks, by half message offset."""
         self.dead: list[MessageExt] = []
         """Messages moved to a dead-letter topic."""
 

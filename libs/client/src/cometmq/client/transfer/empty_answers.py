@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bound for reads of a queue: a broker must not answer without messages for ever."""
+"""Limits how often a broker may answer without messages while a queue is read."""
 
 from typing import Final
 
@@ -8,11 +8,11 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import RemoteProtocolError
 
 EMPTY_MAX: Final = 1_000
-"""Answers in a row without a message. RocketMQ's brokers pass about 800 deleted or filtered
-messages with each, so this many pass 800,000.
+"""Answers in a row without a message. RocketMQ's brokers skip about 800 deleted or filtered
+messages per answer, so this limit allows 800,000 of them.
 """
 FILTERED_MAX: Final = 100_000
-"""The same for reads with a filter, which may accept none of millions of messages."""
+"""The limit for reads with a filter, which may accept none of millions of messages."""
 
 
 class EmptyAnswers:

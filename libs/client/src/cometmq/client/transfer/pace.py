@@ -12,9 +12,9 @@ from cometmq.remoting.bodies.queues import MessageQueue
 
 PAUSE_MS: Final = 100  # doubled at each further answer
 PAUSE_MS_MAX: Final = 1_000
-"""An honest broker holds a pull that finds nothing, so these pauses never delay its messages. A
-broker that does not hold them got 6,500 pulls/s of each queue before. Java waits 10 s after each
-moved offset, and not at all after the other answers.
+"""The longest pause. Brokers normally hold a pull that finds nothing, and then there is no pause.
+Without pauses, a broker that answers at once received 6,500 pulls/s per queue. Java waits 10 s
+after PULL_OFFSET_MOVED, and not at all after other answers.
 """
 
 
@@ -34,8 +34,9 @@ class Pace:
     def pause_ms(self, queue: MessageQueue) -> int:
         """Return how long to wait before the next pull of a queue.
 
-        The time that the broker has held the last pull counts, so only quick answers cause a pause.
-        The first empty answer causes none: with it, a slave sends a consumer back to the master.
+        The time for which the broker held the last pull is subtracted, so only quick answers cause
+        a pause. The first empty answer causes none, because a slave answers so to send a consumer
+        back to the master.
         """
         idle = self._idle.get(queue)
         if idle is None or idle.answer_count < 2:
@@ -44,9 +45,10 @@ class Pace:
         return max(0, idle.at_ms + pause_ms - self._clock_ms())
 
     def note(self, queue: MessageQueue, offset: int, pulled: Pulled, *, sent_ms: int) -> None:
-        """Count an answer to a pull from `offset`, unless it has messages or moves the queue on.
+        """Count an answer to a pull from `offset`, unless it has messages or a higher next offset.
 
-        A moved offset counts, because a broker may move it back and forth.
+        An answer with PULL_OFFSET_MOVED counts in any case, because a broker may move the offset
+        back and forth.
         """
         has_moved = pulled.status is not PullStatus.OFFSET_ILLEGAL and pulled.next_offset > offset
         if has_moved or pulled.messages or pulled.unreadable:
@@ -57,5 +59,5 @@ class Pace:
         idle.at_ms = sent_ms
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop what is known of a queue that is no longer read."""
+        """Drop the count of a queue that is no longer read."""
         self._idle.pop(queue, None)

@@ -20,8 +20,9 @@ from cometmq.remoting.types import NamedNumber
 
 QUEUE_OFFSET_MAX: Final = ((1 << 63) - 1) // 20
 BEYOND_MAX: Final = 1 << 20
-"""How far an answer may lead beyond the end that it names: messages that are stored during the
-read are returned, too, and Java brokers skip a damaged file of 300,000 entries as a whole.
+"""How far the next offset of an answer may be beyond the queue's end in the same answer. Messages
+stored during the read are returned, too, and Java brokers skip a damaged file of 300,000 entries as
+a whole.
 """
 
 
@@ -62,9 +63,10 @@ def check_offset(broker: str, what: str, offset: int) -> int:
 def check_pulled(queue: MessageQueue, offset: int, pulled: Pulled) -> None:
     """Raise RemoteProtocolError unless the offsets of an answer fit together.
 
-    Only a moved offset may lead back, as after a topic was deleted and created again. A Java slave
-    that is behind its master answers the offset that was asked for, beyond its end. A Java broker
-    whose queue has no file left answers the end 0 below the old beginning.
+    Only PULL_OFFSET_MOVED may have a lower next offset than the pull, as after a topic was deleted
+    and created again. Two odd answers of Java brokers are accepted: a slave behind its master
+    returns the pull's offset, beyond its own end; and a broker whose queue has no file left returns
+    the end 0, below the beginning.
     """
     for what, value in (
         ("the next offset", pulled.next_offset),

@@ -45,8 +45,9 @@ from cometmq.remoting.names import ALL_TAGS
 from cometmq.remoting.transport.tasks import describe
 
 PLAIN_BYTES_MAX: Final = 32 << 20
-"""Bytes of decompressed bodies after which the rest of an answer is left to the next pull. A body
-has at most `DECOMPRESSED_BYTES_MAX` bytes, but an answer of 256 KiB may contain 32 such bodies.
+"""Once the decompressed bodies of an answer have more bytes, its other messages are left to the
+next pull. A body has at most `DECOMPRESSED_BYTES_MAX` bytes, but an answer of 256 KiB may contain
+32 such bodies.
 """
 
 _ANSWERS: Final = frozenset(int(status) for status in PullStatus)

@@ -102,8 +102,8 @@ class Delivery:
         return running_count
 
     async def give_back_late(self, process_queue: ProcessQueue, *, timeout_ms: int) -> None:
-        """Send back the leading messages that the listener has kept for longer than
-        `timeout_ms`.
+        """Send back the first held messages of a queue that have been in the listener for longer
+        than `timeout_ms`.
         """
         late = process_queue.late(
             started_before_ms=monotonic_ms() - timeout_ms, count_max=LATE_COUNT_MAX

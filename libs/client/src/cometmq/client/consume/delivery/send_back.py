@@ -56,7 +56,7 @@ class SendBack:
     def of_group(
         cls, instance: ClientInstance, group: str, options: PushOptions | PullOptions
     ) -> Self:
-        """Return one that uses the internal producer of the client."""
+        """Return a SendBack that sends through the internal producer of the client."""
         sender = MessageSender(
             instance, INNER_PRODUCER_GROUP, producer_options(options), ids=unique_ids(options)
         )

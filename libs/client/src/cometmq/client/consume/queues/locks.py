@@ -194,7 +194,7 @@ class QueueLocks:
         return await self._regain(queue, granted[queue])
 
     async def recovers(self, held: ProcessQueue) -> bool:
-        """Lock a queue again whose lock has expired, however long that takes.
+        """Retry until an expired lock is valid again, without a time limit.
 
         Return False if the queue is left meanwhile, or another member has locked it since.
         """

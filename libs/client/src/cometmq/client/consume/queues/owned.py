@@ -54,8 +54,8 @@ class OwnedQueues:
         self._readers: dict[MessageQueue, Reader] = {}
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._opening: dict[MessageQueue, int | None] = {}
-        """Claimed queues whose first offset is being read, and to which offset a reset moved them
-        meanwhile: the answer to the read may be older.
+        """Claimed queues whose first offset is being read. The value is the offset of a reset since
+        then, which replaces the offset that was read; None without a reset.
         """
         self._prefetch = Prefetch(parts.options, self._readers.keys())
         self._read = ReadParts(parts, puller, sink, self._prefetch, locks)
@@ -77,7 +77,7 @@ class OwnedQueues:
 
     @property
     def process_queues(self) -> list[ProcessQueue]:
-        """The held messages of each owned queue."""
+        """The process queues, which hold the pulled messages, of all owned queues."""
         return [reader.process_queue for reader in self._readers.values()]
 
     def get(self, queue: MessageQueue) -> Reader | None:

@@ -2,8 +2,8 @@
 """Takes and leaves queues without losing messages, and calls the application at each step.
 
 To take a queue: lock it if the consumer is orderly, find its first offset, call `on_assigned`, then
-read. To leave a queue: stop reading, finish or disown running calls, store its offset, call
-`on_revoked`, then unlock.
+read. To leave a queue: stop reading, wait for running listener calls or ignore their results, store
+its offset, call `on_revoked`, then unlock.
 
 Invariants
     The offset of a locked queue is stored only while the lock is certainly valid, because the next
@@ -108,7 +108,10 @@ class Ownership:
             self._leaving.update(dict.fromkeys((one.queue for one in part), task))
 
     async def close(self, held: Collection[ProcessQueue], *, is_drained: bool) -> None:
-        """Leave all queues; unless `is_drained`, calls that are still running are disowned."""
+        """Leave all queues; the results of listener calls that are still running are ignored.
+
+        With `is_drained`, first wait up to a minute for queues that were being left already.
+        """
         self._disown(held)
         if self._leaving and is_drained:
             _, late = await asyncio.wait(

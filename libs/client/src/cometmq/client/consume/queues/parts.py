@@ -42,7 +42,7 @@ class ConsumerParts(msgspec.Struct):
 
     instance: ClientInstance
     group: str
-    """The full name."""
+    """The full name of the group."""
     options: ConsumerOptions
     subscriptions: Mapping[str, SubscriptionData]
     offsets: OffsetStore

@@ -163,7 +163,7 @@ class Shares:
         self._shares.pop(topic, None)
 
     async def revoke(self) -> None:
-        """Let the application record its last offsets."""
+        """Call `on_revoked`, in which the application may record its last offsets."""
         await self._ownership.told_revoked(self.queues)
 
     async def store(self) -> None:
@@ -174,17 +174,15 @@ class Shares:
         """Return the recorded offsets of a topic."""
         return self._recorded.of_topic(topic)
 
-    # Nothing is read unless the application asks for it, so there is nothing to change:
-
     async def reset(self, queue: MessageQueue, offset: int) -> None:
-        """Do nothing."""
+        """Do nothing, because the application chooses the offset of each pull."""
 
     def resubscribed(self, topic: str) -> None:
-        """Do nothing."""
+        """Do nothing, because each pull names its own filter."""
 
     def renew_now(self) -> None:
-        """Do nothing."""
+        """Do nothing, because a pull consumer has no locks."""
 
     def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
-        """Return nothing."""
+        """Return an empty dict, because a pull consumer holds no messages."""
         return {}
