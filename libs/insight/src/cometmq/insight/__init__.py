@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a cluster in one model, for the console and the command line.
 
-Import from the modules: a command that shows one figure must not load all rules.
+This package imports nothing, so that a command which shows one figure does not load all rules.
 """

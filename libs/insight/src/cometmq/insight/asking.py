@@ -42,10 +42,10 @@ from cometmq.remoting.names import DLQ_PREFIX
 T = TypeVar("T")
 
 IN_FLIGHT_MAX: Final = 16
-"""Requests of one snapshot that a broker serves at the same time."""
+"""The most requests of a snapshot that are in flight to one broker."""
 TURN_MAX: Final = 200
-"""Number of topics, and of groups, about which one snapshot asks a broker one by one; the first
-snapshot asks about all.
+"""The most topics, and the most groups, about which one snapshot asks a broker without an overview.
+The first snapshot asks about all of them.
 """
 TURNS_S_MAX: Final = 10.0
 NEVER_MS: Final = -1
@@ -76,17 +76,17 @@ class MasterAnswers(msgspec.Struct, frozen=True):
     delays: Mapping[int, int] | Unknown
     producers: Mapping[str, list[ProducerInfo]] | Unknown
     queues: Mapping[str, Queues]
-    """By topic; a topic is missing if the broker has not answered about it yet."""
+    """The queues of each topic; a topic is missing if the broker has not answered about it yet."""
     consumers: Mapping[str, ConsumerConnections | None]
     """The members of each group, None if it has none; a group without an answer yet is missing."""
     oldest_unread_ms: Mapping[str, int] | None = None
-    """When the oldest unread message was stored, by `topic@group`; None if the broker does not
-    report it. A group that is not behind, or not measured yet, is missing.
+    """When the oldest unread message was stored, by `topic@group`; a group without unread messages,
+    or not measured yet, is missing. None if the broker does not report these times.
     """
     untold: Unknown = NOT_TOLD
     """Why topics are missing in `queues`, and groups in `consumers`."""
     disagreements: Mapping[str, str] = {}
-    """How the members of a group subscribe differently."""
+    """How the subscriptions of a group's members differ, by group."""
     refused: Sequence[RefusedRequests] | Unknown = Unknown("this broker does not report it")
     first_dead_ms: Mapping[str, int] = {}
     """When the oldest message of a dead-letter topic was stored; a topic is missing if it is empty
@@ -95,17 +95,17 @@ class MasterAnswers(msgspec.Struct, frozen=True):
 
 
 class BrokerAnswers(msgspec.Struct, frozen=True):
-    """The answers of one copy of a broker."""
+    """The answers of one copy of a broker: its master or a slave."""
 
     runtime: Mapping[str, str]
     settings: Mapping[str, str] | Unknown
     master: MasterAnswers | None
-    """Of a master only; the tables of a slave are copies."""
+    """The answers that only masters are asked for, because the tables of slaves are copies."""
 
 
 class Turns(Generic[T]):
-    """Keeps answers about many items, and selects those with the oldest answers to be asked about
-    next.
+    """Keeps the answers about many items; selects the items with the oldest answers, to ask about
+    them next.
     """
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class Turns(Generic[T]):
         self._asked_ms: dict[str, int] = {}
 
     def next(self, items: Collection[str], count_max: int) -> list[str]:
-        """Return the items to ask about; forget those that are gone."""
+        """Return the items to ask about; drop answers about items that are not in `items`."""
         for name in self._asked_ms.keys() - set(items):
             del self._asked_ms[name]
             self._answers.pop(name, None)
@@ -133,7 +133,7 @@ class Turns(Generic[T]):
 
 
 class BrokerMemory:
-    """The state that is kept about one master between snapshots."""
+    """What is kept about one master between snapshots: answers, and whether it has an overview."""
 
     def __init__(self) -> None:
         self.queues: Turns[Queues] = Turns()
@@ -141,7 +141,9 @@ class BrokerMemory:
         self.first_dead: dict[str, tuple[Firsts, int]] = {}
         """By dead-letter topic, the first messages of its queues and the time of the oldest."""
         self.has_overview = True
-        """Whether one answer of the broker has all its queues and members; not so with Java's."""
+        """Whether the broker returns all queues and members in one answer; RocketMQ's brokers do
+        not.
+        """
 
 
 async def ask(
@@ -149,8 +151,8 @@ async def ask(
 ) -> BrokerAnswers:
     """Ask one copy of a broker; raise CometError if it does not answer at all.
 
-    Answers that are missing `timeout_ms` after the first request are `Unknown`. A broker that hangs
-    gets one request, not one of each kind.
+    Answers that have not arrived `timeout_ms` after the first request are `Unknown`. Other kinds of
+    requests are sent only after the first answer, so a broker that hangs gets one request.
     """
     asking = _Asking(timeout_ms)
     runtime = await broker.runtime_info()
@@ -194,7 +196,7 @@ class _Asking:
         self._until_s = asyncio.get_running_loop().time() + timeout_ms / 1_000
 
     async def answer(self, question: Awaitable[T]) -> T | Unknown:
-        """Return the answer, or why there is none."""
+        """Return the answer; on an error or timeout, an `Unknown` with the reason."""
         try:
             async with asyncio.timeout_at(self._until_s):
                 return await question
@@ -207,7 +209,7 @@ class _Asking:
 
 
 async def _overview(broker: BrokerAdmin, memory: BrokerMemory) -> BrokerOverview | None:
-    """Return the broker's overview; None if it has none: then each queue and group is asked for."""
+    """Return the broker's overview; None if the broker does not support it."""
     if not memory.has_overview:
         return None
     try:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read messages of a topic by offset, by time, or the newest ones, with a filter and with bounds.
+"""Reads messages of a topic from an offset, from a time, or the newest ones, with a filter and
+limits.
 
 Nothing is committed, so groups are not affected. The result says which messages were left out.
 """
@@ -27,14 +28,18 @@ from cometmq.remoting.names import ALL_TAGS, TOOLS_GROUP
 
 COUNT_MAX: Final = 500
 SCANNED_MAX: Final = 20_000
-"""Maximum number of messages that one request examines, in all queues together."""
+"""The most messages that one call of `browse` examines, over all queues."""
 FILTERED_NEWEST: Final = 2_000
-"""With a filter, the newest messages are searched among this many of each queue."""
+"""If the newest messages are wanted and a filter is given, this many messages of each queue are
+searched.
+"""
 BYTES_MAX: Final = 48 << 20
 TIME_MS_MAX: Final = 8_000
 BODY_BYTES_MAX: Final = 8 << 20
-"""Bytes to which a compressed body may expand: QUEUES_AT_ONCE bodies are read at once, and each of
-them could have 64 MiB. A longer one is shown compressed; its own page shows all of it."""
+"""The most bytes to which a compressed body may expand; a longer one is shown compressed. The
+reason is that QUEUES_AT_ONCE bodies are read at once, and each could have 64 MiB. The page of a
+single message shows its whole body.
+"""
 QUEUES_AT_ONCE: Final = 8
 
 
@@ -43,14 +48,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: str
     broker: str = ""
-    """Only of this broker; empty for all."""
+    """Read only the queues of this broker; empty for all brokers."""
     queue_id: int | None = None
     offset: int | None = None
-    """From this offset of one queue; needs `broker` and `queue_id`."""
+    """Read from this offset of one queue; needs `broker` and `queue_id`."""
     begin_ms: int | None = None
     end_ms: int | None = None
     tag: str = ""
-    """Tags, as in a subscription: `a || b`."""
+    """The wanted tags, as in a subscription: `a || b`."""
     sql: str = ""
     """A SQL92 condition; instead of `tag`."""
     count_max: int = 50
@@ -62,7 +67,7 @@ class Browsed(msgspec.Struct, frozen=True):
     messages: Sequence[MessageExt]
     notes: Sequence[str]
     unanswered: dict[str, str]
-    """The queues that could not be read, by place, with the reasons."""
+    """Why queues could not be read, by broker and queue."""
 
 
 class _Limits:
@@ -76,7 +81,7 @@ class _Limits:
 
     @property
     def reason(self) -> str:
-        """Why reading ends; empty if it goes on."""
+        """Why reading must end; empty while no limit is reached."""
         if self.scanned >= SCANNED_MAX:
             return f"{SCANNED_MAX:,} messages were looked at"
         if self.size >= BYTES_MAX:
@@ -158,7 +163,10 @@ def _selection(wanted: Wanted) -> SubscriptionData:
 
 
 async def _refusal(broker: BrokerAdmin, selection: SubscriptionData) -> str:
-    """Return why a broker does not accept a condition: its pulls would return every message."""
+    """Return why a broker does not accept a condition; empty if it does.
+
+    The caller checks this, because pulls from such a broker would return every message.
+    """
     check = ClientConfigCheck(client_id=TOOLS_GROUP, group=TOOLS_GROUP, subscription_data=selection)
     try:
         await broker.invoke(Code.CHECK_CLIENT_CONFIG, None, encode_json(check))
@@ -170,7 +178,7 @@ async def _refusal(broker: BrokerAdmin, selection: SubscriptionData) -> str:
 async def _read(
     broker: BrokerAdmin, queue: MessageQueue, wanted: Wanted, limits: _Limits
 ) -> tuple[list[MessageExt], str]:
-    """Return the messages of one queue, and where reading has ended early."""
+    """Return the messages of one queue, and a note if reading has ended early."""
     place = (queue.topic, queue.queue_id)
     offset, end = await _bounds(broker, queue, wanted)
     tags = frozenset(_selection(wanted).tags_set)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make a snapshot of the answers of all brokers (pure).
+"""Builds a snapshot from the answers of all brokers (pure).
 
-All sums of a snapshot over 1,000 topics and 2,000 groups take some ten milliseconds, so the loops
-work on plain dictionaries and make one struct per row that is shown.
+The sums over 1,000 topics and 2,000 groups take some ten milliseconds, because the loops work on
+plain dictionaries, and create only one struct per row.
 """
 
 import re
@@ -55,9 +55,11 @@ KINDS: Final = ("topics", "groups", "offsets", "delays", "producers")
 """The fields of `MasterAnswers` that each master is asked for."""
 NOBODY: Final = Unknown("no master answers")
 FORECAST_S_MAX: Final = 365 * 86_400.0
-"""A disk that lasts longer than a year has no time to full."""
+"""No time until full is given for a disk that would last longer than a year."""
 STILL_MS: Final = 30_000
-"""Members that have committed nothing for this time do not read: they commit every 5 s."""
+"""A group whose members have committed nothing for this time counts as not reading; members commit
+every 5 s.
+"""
 _SIZE: Final = re.compile(r"\b([0-9]{1,15}(?:\.[0-9]{1,15})?) (B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)")
 _UNITS: Final = {unit: 1 << (10 * place) for place, unit in enumerate("BKMGT")}
 
@@ -68,7 +70,7 @@ Outcome = tuple[Place, BrokerAnswers | Unreachable]
 def build(
     namesrv: str, outcomes: Sequence[Outcome], history: History, *, now_ms: int, took_ms: int
 ) -> Snapshot:
-    """Return the snapshot, and note its counters in the history."""
+    """Return the snapshot, and record its counters in the history."""
     masters: list[tuple[str, MasterAnswers]] = []
     for place, outcome in outcomes:
         if not isinstance(outcome, Unreachable) and outcome.master is not None:
@@ -107,7 +109,7 @@ def build(
 
 
 def _untold(answers: Iterable[object]) -> Unknown | None:
-    """Return why no master has answered; None if one has."""
+    """Return the reason of one master if no master has answered; None if one has."""
     reason = NOBODY
     for it in answers:
         if not isinstance(it, Unknown):
@@ -117,7 +119,7 @@ def _untold(answers: Iterable[object]) -> Unknown | None:
 
 
 def _missing(answers: MasterAnswers) -> str:
-    """Return what a master has not answered; empty if it has answered all."""
+    """Return the questions that a master has not answered, as text; empty if there are none."""
     asked = {kind: getattr(answers, kind) for kind in KINDS} | {"queues": answers.untold}
     silences = {kind: it for kind, it in asked.items() if is_silence(it)}
     if not silences:

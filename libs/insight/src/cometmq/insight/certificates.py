@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The certificates of a cluster: those in the brokers' files, those that servers have shown, and
-those of this program.
+"""Lists the certificates of a cluster: in the files of brokers and of this program, and as shown by
+servers on connecting.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +22,8 @@ def certificates_of(
     outcomes: Sequence[tuple[Place, BrokerAnswers | Unreachable]],
     further: Sequence[Certificate],
 ) -> list[Certificate]:
-    """Return the certificates of this program, the name servers and the brokers, as they report or
-    show them, and the `further` ones.
+    """Return the certificates of this program, of the name servers and of the brokers, and
+    `further`.
     """
     found = [*certificates_at(OURS, admin.expiries_s()), *further]
     for address in admin.namesrv.addresses:

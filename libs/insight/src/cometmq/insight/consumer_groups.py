@@ -36,11 +36,11 @@ class Parts(msgspec.Struct, frozen=True):
     now_ms: int
     disagreements: Mapping[str, Sequence[str]]
     kept_s: Mapping[str, float | None]
-    """How long each broker keeps messages; None if it does not tell."""
+    """How long each broker keeps messages, in seconds; None if the broker does not report it."""
 
 
 class _Sum(msgspec.Struct, gc=False):
-    """The progress of a group in a topic while its brokers are added."""
+    """The progress of a group in a topic, summed over the brokers that were added so far."""
 
     queues: int = 0
     committed: int = 0
@@ -49,34 +49,40 @@ class _Sum(msgspec.Struct, gc=False):
     lost: int = 0
     unread_queues: int = 0
     untold: Unknown | None = None
-    """Why the figures of a broker are missing; None if none are."""
+    """Why the figures of a broker are missing; None if no broker's are."""
     oldest_ms: int = 0
     """When the oldest unread message was stored; 0 if nothing is unread."""
     unaged: Unknown | None = None
-    """Why the age is not known."""
+    """Why `oldest_ms` is not known."""
     lost_ms: float | None = None
     """When the oldest unread message may be deleted; None if nothing is unread."""
     unkept: Unknown | None = None
-    """Why that time is not known."""
+    """Why `lost_ms` is not known."""
 
 
 def kept_s(settings: Mapping[str, str]) -> float | None:
-    """Return how long a broker keeps messages, by its settings; None if these do not tell. A full
-    disk deletes messages earlier.
+    """Return how long a broker keeps messages, according to its settings; None if they do not
+    contain it.
+
+    If the disk is full, the broker deletes messages earlier.
     """
     hours = whole(settings.get("fileReservedTime", ""))
     return None if hours is None else hours * _HOUR_S
 
 
 def loss_words(loss_s: float | Unknown | None) -> str:
-    """Return the time until unread messages may be deleted, as all lists of groups show it."""
+    """Return the text, in all lists of groups, for the time until unread messages may be
+    deleted.
+    """
     if loss_s is None:
         return "never"
     return "unknown" if isinstance(loss_s, Unknown) else lasting(loss_s)
 
 
 def loss_facts(loss_s: float | Unknown | None) -> dict[str, str | float | None]:
-    """Return the time to loss in words and in seconds; these are null if it is unknown or never."""
+    """Return the time to loss in words and in seconds; the seconds are None if it is unknown or
+    never.
+    """
     known_s = None if isinstance(loss_s, Unknown) else loss_s
     return {"time_to_loss": loss_words(loss_s), "time_to_loss_s": known_s}
 
@@ -92,7 +98,7 @@ def pause_words(group: Group) -> str:
 
 
 def build_groups(parts: Parts) -> list[Group]:
-    """Return all groups that a broker has settings or offsets of."""
+    """Return all groups for which a broker has settings or offsets."""
     configs: dict[str, SubscriptionGroupConfig] = {}
     for _, answers in parts.masters:
         if not isinstance(answers.groups, Unknown):

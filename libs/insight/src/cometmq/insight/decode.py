@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show message bodies as text: JSON, MessagePack, Protobuf, text or hex, also if compressed.
+"""Renders message bodies as text: JSON, MessagePack, Protobuf, text or hex, also if compressed.
 
 A body may be hostile: no call raises for its content, and both work and output are bounded.
 """
@@ -22,17 +22,20 @@ from cometmq.remoting.errors import UNREADABLE_JSON
 from cometmq.remoting.visible import visible
 
 CHARS_MAX: Final = 256 * 1024
-"""Characters of a decoded body that are shown; 4 MB of hex would be 20 MB."""
+"""The most characters of a rendered body; the hex dump of 4 MB would have 20 MB."""
 PLAIN_BYTES_MAX: Final = 16 << 20
-"""Bytes that are read of what a compressed body expands to."""
+"""The most bytes that a compressed body is expanded to."""
 PREVIEW_BYTES_MIN: Final = 64 << 10
 BYTES_PER_CHAR: Final = 64
-"""A list shows a line of each of hundreds of bodies, and 16 MiB take 0.2 s: fewer bytes are read
-for fewer characters, but at least PREVIEW_BYTES_MIN."""
+"""For each wanted character, this many bytes of a compressed body are expanded, but at least
+PREVIEW_BYTES_MIN. A list shows one line of each of hundreds of bodies, and 16 MiB take 0.2 s.
+"""
 PROTOBUF_BYTES_MAX: Final = 1 << 20
-"""Its values become objects first: some hundred bytes for one byte of a packed list."""
+"""A longer Protobuf body is not parsed, because a byte of a packed list becomes an object of some
+hundred bytes.
+"""
 LAYERS_MAX: Final = 2
-"""Compressions inside each other."""
+"""The most nested compressions that are undone."""
 HEX_ROW: Final = 16
 _GZIP: Final = b"\x1f\x8b"
 _ZLIB: Final = frozenset({b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda"})
@@ -162,8 +165,8 @@ def _indented(compact: str, chars_max: int) -> str:
     """Return compact JSON with indented lines; more than `chars_max` characters mean that the rest
     was cut off.
 
-    A library that indents the whole text makes gigabytes of a deep one: each line of the innermost
-    list begins with all its spaces.
+    Indenting the whole text first could take gigabytes: in a deeply nested text, every line of the
+    innermost list begins with many spaces.
     """
     parts: list[str] = []
     depth = size = 0
@@ -213,7 +216,7 @@ def _msgpack(body: bytes, _schema: Schema | None, _chars_max: int) -> str:
 
 
 def _jsonable(value: Any) -> Any:
-    """Return a MessagePack value as JSON shows it; its depth is bounded by the scan."""
+    """Return a MessagePack value in types that JSON has; `msgpack_scan` has limited its depth."""
     if isinstance(value, dict):
         return {_key(key): _jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -242,7 +245,7 @@ def _protobuf(body: bytes, schema: Schema | None, chars_max: int) -> str:
 
 
 def _hex_rows(chars_max: int) -> int:
-    """Return how many bytes fit in a hex dump of this size."""
+    """Return how many bytes of a body fit in a hex dump of `chars_max` characters."""
     return max(1, chars_max // 80) * HEX_ROW
 
 

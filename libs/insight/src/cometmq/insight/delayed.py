@@ -17,16 +17,16 @@ from cometmq.remoting.message.properties import PropertyKey, timed_ms
 from cometmq.remoting.names import SCHEDULE_TOPIC
 
 READ_MAX: Final = 20_000
-"""Maximum number of messages of one level that are searched for those of a topic."""
+"""The most messages of one level that are searched for messages of a topic."""
 _DELAY: Final = re.compile(r"([0-9]{1,9})([smhd])")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Delayed(NamedTuple):
-    """One message that waits."""
+    """A delayed message that waits."""
 
     message: MessageExt
-    """Without its body, because many messages may wait."""
+    """The message, without its body, because many messages may wait."""
     size: int
     """The length of its body in bytes."""
     due_ms: int | Unknown
@@ -38,22 +38,24 @@ class Delayed(NamedTuple):
 
     @property
     def topic(self) -> str:
-        """The topic to which it goes: a retry topic if a group waits for its next attempt."""
+        """The topic to which the message will be delivered; for a failed message, the retry topic
+        of the group.
+        """
         return self.message.properties.get(PropertyKey.REAL_TOPIC, "")
 
     @property
     def order(self) -> float:
-        """The sort key by due time; messages without a known one are last."""
+        """The sort key by due time; messages with an unknown due time are last."""
         return math.inf if isinstance(self.due_ms, Unknown) else self.due_ms
 
 
 class Queue(NamedTuple):
-    """The beginning of one level."""
+    """The first messages of one delay level."""
 
     messages: list[Delayed]
-    """In the order in which the broker delivers them."""
+    """The messages, in the order in which the broker delivers them."""
     is_cut: bool
-    """Whether more messages wait, or, with a topic, may wait."""
+    """Whether more messages wait; if a topic is wanted, whether more may wait."""
 
 
 def delay_ms(text: str) -> int | Unknown:
@@ -92,9 +94,10 @@ async def levels_at(master: BrokerAdmin) -> list[DelayLevel]:
 async def waiting_at(
     master: BrokerAdmin, level: int, delay: int | Unknown, count_max: int, topic: str | None = None
 ) -> Queue:
-    """Return the next messages of a level, or those of a topic among its next READ_MAX.
+    """Return the next messages of a level; with `topic`, those of the topic among the next
+    READ_MAX.
 
-    Recalled ones are left out.
+    Recalled messages are left out.
     """
     place = (SCHEDULE_TOPIC, level - 1)
     table = await master.delay_offsets()
@@ -124,7 +127,9 @@ def _delayed(message: MessageExt, delay: int | Unknown) -> Delayed:
 
 
 def _due(message: MessageExt, delay: int | Unknown) -> int | Unknown:
-    """Return when a message is delivered; one with a time of its own waits in several levels."""
+    """Return when a message is delivered: at its delivery time or, without one, after the level's
+    delay.
+    """
     own = timed_ms(message.properties)
     if own is not None:
         return own

@@ -15,12 +15,12 @@ class Severity(StrEnum):
     CRITICAL = "critical"
     """Messages are refused or lost, or will be."""
     WARNING = "warning"
-    """Something needs a person, but not at night."""
+    """An operator must act, but not at once."""
     INFO = "info"
 
     @property
     def rank(self) -> int:
-        """The place in the order of severity; 0 is worst."""
+        """The position in the order of severity; 0 is worst."""
         return list(Severity).index(self)
 
 
@@ -30,15 +30,17 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     severity: Severity
     subject: str
-    """What it is about: a broker, a group, a topic."""
+    """The broker, group or topic that has the problem."""
     text: str
     remedy: str
     runbook: str
     """The file in docs/runbooks."""
     command: str
-    """The command that shows it."""
+    """The command that shows the problem."""
     page: str
-    """The console's page, relative to its prefix, without names that need escaping."""
+    """The console's page about the problem, relative to its prefix, without names that need
+    escaping.
+    """
     since: Since | None = None
     """When it began; None if the rule does not know."""
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong in a cluster, since when, and what to do about it.
+"""Finds what is wrong in a cluster, since when, and what to do about it.
 
-The rules (`cometmq.insight.rules`) are pure functions of a snapshot and of earlier ones;
-`cometmq check`, `cometmq doctor` and the console's Home show what they find.
+The rules (`cometmq.insight.rules`) are pure functions of a snapshot and of the history of earlier
+ones. `cometmq doctor`, `cometmq report` and the console show the findings.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures of earlier snapshots, which give rates and the times at which conditions began.
 
-Without a history, a snapshot knows no rates, and of each condition only that it began before.
+Without a history, the rates in a snapshot are unknown, and conditions are only known to have begun
+before it.
 """
 
 from collections import deque
@@ -21,11 +22,11 @@ RATE_UNKNOWN: Final = Unknown("a rate needs two snapshots")
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The counters of one snapshot."""
+    """The counters of one snapshot, from which rates are computed."""
 
     taken_ms: int
     ends: Mapping[str, int]
-    """Messages stored, by topic."""
+    """Messages stored since the topic was created, by topic."""
     consumed: Mapping[str, int]
     """The sum of the committed offsets, by group."""
 
@@ -38,14 +39,14 @@ class Growth(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How a group has moved while it had unread messages."""
+    """How the offsets and the lag of a group have changed while it had unread messages."""
 
     committed: int
     still_since: Since
     """When the committed offsets were first seen at their present values."""
     lag: int
     lag_grows_since: Since | None
-    """Since when each snapshot has found more unread messages than the one before, or as many."""
+    """Since when no snapshot has found fewer unread messages than the one before."""
     lag_at_first: int
 
 
@@ -59,7 +60,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class History:
-    """Earlier snapshots, reduced to what the next one needs. One history belongs to one cluster."""
+    """The data of earlier snapshots that later ones need; one history belongs to one cluster."""
 
     def __init__(self) -> None:
         self.first_look_ms: int | None = None
@@ -67,7 +68,7 @@ class History:
         self.conditions: dict[str, Since] = {}
         """Since when each condition holds, by key."""
         self.places: dict[str, Place] = {}
-        """Brokers by address; a broker stays here when the name servers forget it."""
+        """Brokers by address, including those that name servers no longer list."""
         self.progress: dict[str, Progress] = {}
         """Groups with unread messages."""
         self.dead_letters: dict[str, Since] = {}
@@ -83,14 +84,16 @@ class History:
         return self._memories.setdefault(address, BrokerMemory())
 
     def since(self, key: str, now_ms: int) -> Since:
-        """Return when a condition that holds now began; one that was not known begins now."""
+        """Return when a condition began that holds now; record `now_ms` for a condition that is
+        new.
+        """
         found = self.conditions.get(key)
         if found is None:
             found = self.conditions[key] = self.now(now_ms)
         return found
 
     def now(self, now_ms: int) -> Since:
-        """Return the beginning of something that is seen now for the first time."""
+        """Return the beginning of a condition that this snapshot is the first to find."""
         return Since(now_ms, is_bound=self.first_look_ms in {None, now_ms})
 
     def keep_only(self, keys: Collection[str], prefix: str = "") -> None:
@@ -100,13 +103,13 @@ class History:
             del self.conditions[key]
 
     def began(self, now_ms: int) -> None:
-        """Note that a snapshot has begun."""
+        """Record that a snapshot has begun."""
         if self.first_look_ms is None:
             self.first_look_ms = now_ms
         self.last_look_ms = now_ms
 
     def note(self, sample: Sample) -> None:
-        """Keep the counters of a snapshot for the rates of later ones."""
+        """Record the counters of a snapshot, for the rates in later ones."""
         last = self._samples[-1].taken_ms if self._samples else None
         if last is None or sample.taken_ms - last >= SAMPLE_PAUSE_MS:
             self._samples.append(sample)
@@ -116,12 +119,14 @@ class History:
             self._samples.popleft()
 
     def earlier(self, now_ms: int) -> Sample | None:
-        """Return the oldest sample in the window of rates, if it is old enough for one."""
+        """Return the oldest sample of the period over which rates are computed, if it is old enough
+        for a rate.
+        """
         found = self._samples[0] if self._samples else None
         return found if found is not None and now_ms - found.taken_ms >= 1_000 else None
 
     def note_progress(self, group: str, committed: int, lag: int, now_ms: int) -> None:
-        """Note a group's progress; a group without unread messages is forgotten."""
+        """Record a group's progress; drop the record of a group without unread messages."""
         if not lag:
             self.progress.pop(group, None)
             return
@@ -159,7 +164,7 @@ class History:
             self.dead_letters[group] = Since(now_ms, is_bound=True)
 
     def note_log(self, address: str, log_bytes: int, now_ms: int) -> None:
-        """Note the size of a broker's log."""
+        """Record the size of a broker's log."""
         kept = self._growth.setdefault(address, deque())
         if not kept or now_ms - kept[-1].taken_ms >= DISK_PAUSE_MS:
             kept.append(Growth(now_ms, log_bytes))
@@ -167,8 +172,8 @@ class History:
             kept.popleft()
 
     def growth_per_s(self, address: str, log_bytes: int, now_ms: int) -> float | None:
-        """Return how fast a log grows, net of the files that were deleted; None without an older
-        figure.
+        """Return how fast a log grows in bytes per second, less deleted files; None without an
+        older size.
         """
         kept = self._growth.get(address)
         if not kept or now_ms - kept[0].taken_ms < DISK_PAUSE_MS:

@@ -30,7 +30,7 @@ SECOND_MS: Final = 1_000
 
 
 class Found(msgspec.Struct):
-    """The messages that one broker has returned, and the times for which it may have more."""
+    """The messages that one broker has returned, and the store times at which it may have more."""
 
     messages: list[MessageExt]
     crowded_ms: list[int]

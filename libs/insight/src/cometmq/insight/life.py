@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of one message, as events on one line of time.
+"""The life of one message, as a list of events in order of time.
 
 Everything comes from the message's properties, the brokers' offsets, and the copies that retries,
 delays and dead letters have left under the message's unique key; it needs no tracing.
@@ -36,7 +36,9 @@ GROUPS_MAX: Final = 50
 """Groups whose retries and dead letters are searched."""
 IN_FLIGHT_MAX: Final = 8
 REPLAYS_MAX: Final = 100
-"""Dead letters of which lists tell when they were sent again: each costs a search."""
+"""The most dead letters in a list for which it is looked up when they were replayed; each takes a
+search.
+"""
 
 
 class Happening(StrEnum):
@@ -58,7 +60,7 @@ class Happening(StrEnum):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened to a message, or is true of it now."""
+    """Something that happened to a message, or its present state in a group."""
 
     happening: Happening
     text: str
@@ -66,17 +68,17 @@ class Event(msgspec.Struct, frozen=True):
     """The time; None for a state whose beginning is not recorded."""
     group: str = ""
     place: str = ""
-    """The broker, queue and offset."""
+    """The broker, queue and offset of the stored copy concerned."""
     topic: str = ""
-    """The topic of another message that the event is about: the original, a retry, a dead letter;
-    empty if there is none.
+    """The topic of the stored copy that the event concerns (the original, a retry or a dead
+    letter), if it is another one than the shown message; else empty.
     """
     message: str = ""
-    """The offset message id of that message."""
+    """The offset message id of that copy."""
 
 
 class Life(msgspec.Struct, frozen=True):
-    """The events of one message: those with a time in order, then the states of now."""
+    """The events of one message: those with a time in order, then its present states."""
 
     message_id: str
     topic: str
@@ -149,7 +151,7 @@ def place_of(message: MessageExt) -> str:
 
 
 def _named(message: MessageExt) -> tuple[str, str]:
-    """Return the topic and the id with which a message is found."""
+    """Return the `topic` and `message` of an event that concerns this stored copy."""
     return message.queue.topic, message.offset_message_id
 
 
@@ -193,7 +195,7 @@ def _delay_text(properties: Mapping[str, str], *, was: bool = False) -> str:
 
 
 async def _origin(admin: AdminClient, message: MessageExt) -> list[Event]:
-    """Return the events of the original of which a retry or a dead letter is a copy."""
+    """Return the events of the original, if the message is a retry or a dead letter."""
     copied_to = message.queue.topic
     topic, group = origin_topic(message), copied_to.partition("%")[2].partition("%")[2]
     if not copied_to.startswith((DLQ_PREFIX, RETRY_PREFIX)) or topic == copied_to:
@@ -284,7 +286,9 @@ async def _of_group(
 async def _retry_state(
     admin: AdminClient, found: Sequence[MessageExt], group: str, events: Sequence[Event]
 ) -> list[Event]:
-    """Return whether the group has read the newest retry, unless that became a dead letter."""
+    """Return the event that says whether the group has read the newest retry; none if it became a
+    dead letter.
+    """
     newest = max(found, key=lambda it: it.store_timestamp)
     if any(
         it.happening is Happening.DEAD and (it.at_ms or 0) >= newest.store_timestamp

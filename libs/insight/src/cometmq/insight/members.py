@@ -16,25 +16,25 @@ from cometmq.remoting.errors import CometError, ConsumerNotOnline
 from cometmq.remoting.names import BOOT_GROUPS, is_system_group
 
 MEMBER_TIMEOUT_S: Final = 2.0
-"""How long a member may take to say which queues it has; a broker asks it."""
+"""Timeout for a member's answer about its queues, which a broker requests from it."""
 ASKED_MAX: Final = 16
-"""Members that are asked at a time."""
+"""The most members that are asked at the same time."""
 NOBODY: Final = "nobody"
 
 
 class Owners(msgspec.Struct, frozen=True):
-    """The members that read each queue of a group, as the members themselves say."""
+    """The members that read each queue of a group, as the members report."""
 
     found: Mapping[MessageQueue, Sequence[str]] = {}
     """Client ids by queue; several if members disagree, as while queues are moved."""
     silent: Sequence[str] = ()
-    """The members that did not say which queues they have."""
+    """The members that did not report their queues."""
     is_online: bool = False
     """Whether members are connected that share the queues."""
 
     def of(self, queue: MessageQueue) -> list[str] | None:
-        """Return the owners of a queue, none if members are connected and no one has it, or None
-        if it is not known, or if no member is connected.
+        """Return the owners of a queue: empty if no connected member owns it; None if they are not
+        known, or if no member is connected.
         """
         owners = self.found.get(queue)
         if owners is None and self.is_online and not self.silent:
@@ -48,7 +48,7 @@ def owner_words(owners: Sequence[str] | None) -> str | None:
 
 
 def silent_notes(owners: Owners) -> list[str]:
-    """Return a line about the members that did not say which queues they have."""
+    """Return a line about the members that did not report their queues."""
     if not owners.silent:
         return []
     asked = counted(len(owners.silent), "member")
@@ -56,7 +56,7 @@ def silent_notes(owners: Owners) -> list[str]:
 
 
 async def owners_of(admin: AdminClient, group: str, client_ids: Collection[str]) -> Owners:
-    """Ask connected members that share the queues for those that they have."""
+    """Ask each of these members which queues it owns."""
     room = asyncio.Semaphore(ASKED_MAX)
 
     async def queues_of(client_id: str) -> list[MessageQueue] | None:
@@ -95,8 +95,8 @@ class GroupMembers(msgspec.Struct, frozen=True):
 
     @property
     def sharers(self) -> list[str]:
-        """Return the client ids of the members that share the queues; none in BROADCASTING, in
-        which each member has all of them.
+        """Return the client ids of the members that share the queues; none with BROADCASTING,
+        because each member then reads all queues.
         """
         if self.online is None or self.model == "BROADCASTING":
             return []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The uses of a broker's memory, from its answer to GET_BROKER_RUNTIME_INFO (pure)."""
+"""What a broker uses its memory for, from its answer to GET_BROKER_RUNTIME_INFO (pure)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -18,8 +18,10 @@ REST: Final = "tables, connections and interpreter"
 
 
 def memory_of(facts: Mapping[str, str]) -> Memory | Unknown:
-    """Return the memory of a broker and its parts, in bytes; a part that exceeds what the parts
-    before it have left is omitted.
+    """Return the memory of a broker and its parts, in bytes.
+
+    The sum of the parts never exceeds the whole: a part that does not fit beside those before it is
+    left out.
     """
     told = _told(facts.get(KEY, ""))
     resident = told.get("resident")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model of a cluster, as one snapshot shows it.
 
-Three outcomes have different types: a number (also 0), an empty collection, and `Unknown` with the
-reason. A broker that does not answer has the state `Unreachable`. Everything is immutable and can
-be written as JSON by msgspec. No struct can be part of a cycle, so the garbage collector ignores
-them: it would take half the time of a snapshot.
+A known figure is a number or a collection, which may be 0 or empty; a missing one is `Unknown` with
+the reason. A broker that does not answer has the state `Unreachable`. Everything is immutable and
+can be written as JSON by msgspec. No struct can be part of a reference cycle, so the garbage
+collector ignores them; otherwise it would take half the time of a snapshot.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,15 +37,15 @@ class Unknown(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="un
 
 
 class Trouble(StrEnum):
-    """How a broker fails to answer."""
+    """Why a broker counts as unreachable."""
 
     DOWN = "down"
     HANGS = "hangs"
     REFUSES = "refuses"
     GARBLED = "garbled"
-    """It answers, but not as a broker does."""
+    """The server at the address answers, but not as a broker does."""
     GONE = "gone"
-    """No name server lists it, although one did, or although it is expected."""
+    """No name server lists the broker, although one did before, or although it is expected."""
 
 
 class Unreachable(msgspec.Struct, frozen=True, gc=False, tag="unreachable"):
@@ -63,8 +63,8 @@ class Disk(msgspec.Struct, frozen=True, gc=False, tag="disk"):
     total_bytes: int | None = None
     free_bytes: int | None = None
     full_in_s: float | None = None
-    """Time until the disk is full if the log grows as it did; None if it does not grow, would take
-    more than a year, or if there are too few snapshots to tell.
+    """Time until the disk is full at the present growth of the log. None if the log does not grow,
+    if it would take more than a year, or if there are too few snapshots.
     """
 
 
@@ -80,13 +80,13 @@ class Memory(msgspec.Struct, frozen=True, gc=False, tag="memory"):
 
     resident_bytes: int
     parts: Sequence[MemoryPart]
-    """The largest first; together, they are the whole."""
+    """The parts, the largest first; their sum is the whole."""
     peak_bytes: int | None = None
     limit_bytes: int | None = None
 
     @property
     def used_ratio(self) -> float | None:
-        """The part of the limit that is used; None without a limit."""
+        """The used share of the limit, 0 to 1; None without a limit."""
         return self.resident_bytes / self.limit_bytes if self.limit_bytes else None
 
 
@@ -96,11 +96,11 @@ class BrokerState(msgspec.Struct, frozen=True, gc=False, tag="answers"):
     figures: BrokerFigures
     disk: Disk | Unknown
     behind_bytes: int | Unknown | None = None
-    """Of a slave: the bytes of its master's log that it lacks."""
+    """The bytes of the master's log that a slave lacks; None for a master."""
     epoch: int | None = None
     """The epoch of a member of a group with failover."""
     runtime: Mapping[str, str] = {}
-    """The answer to GET_BROKER_RUNTIME_INFO as it came."""
+    """The unparsed answer to GET_BROKER_RUNTIME_INFO."""
     settings: Mapping[str, str] | None = None
     """Its settings; None if it did not return them."""
     native_share: float | None = None
@@ -148,7 +148,7 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
     name: str
     kind: TopicKind
     perm: int
-    """The rights that clients have at each of its brokers."""
+    """The permission that clients have on every broker of the topic."""
     read_queues: int
     write_queues: int
     brokers: Sequence[str]
@@ -163,12 +163,12 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
     """The groups that read it or have an offset in it."""
     is_ordered: bool = False
     perms: Mapping[str, int] = {}
-    """The rights that clients have, by broker."""
+    """The permission that clients have, by broker."""
 
     @property
     def lacks(self) -> str:
-        """Return what cannot be done with the topic, and where, unless it is so at all brokers:
-        `read or written`, `written at broker-b`; empty if clients may do everything.
+        """Return what clients may not do with the topic, and at which brokers unless at all of
+        them: `read or written`, `written at broker-b`; empty if they may do everything.
         """
         places: dict[tuple[str, ...], list[str]] = {}
         for bit, word in ((Perm.READ, "read"), (Perm.WRITE, "written")):
@@ -231,20 +231,20 @@ class Group(msgspec.Struct, frozen=True, gc=False):
     topics: Sequence[GroupTopic]
     lag: int | Unknown
     behind_s: float | Unknown
-    """The age of its oldest unread message. It may have read others a moment ago, or have stopped
-    before this one was stored.
+    """The age of the oldest unread message. It does not show when the group last read: that may
+    have been a moment ago, or before this message was stored.
     """
     out_per_s: float | Unknown
     dead_letters: int | Unknown
     """All that still exist, also those that were sent again."""
     retry_backlog: int | Unknown
-    """Failed messages that wait for their next delivery, and can be read now."""
+    """Failed messages in the retry topic that are due for redelivery and not consumed yet."""
     disagreements: Sequence[str] = ()
     """How the members' subscriptions differ."""
     missing_brokers: Sequence[str] = ()
     """The brokers without which the figures are lower bounds."""
     loss_s: float | Unknown | None = Unknown("no broker reports it")
-    """The time until its oldest unread message may be deleted for its age; None if nothing is
+    """Seconds until the oldest unread message may be deleted because of its age; None if nothing is
     unread.
     """
     dead_sent: int = 0
@@ -254,8 +254,8 @@ class Group(msgspec.Struct, frozen=True, gc=False):
     has_read_nothing: bool = False
     """Whether all its offsets are 0, though messages are unread."""
     still_since: Since | None = None
-    """Since when it has read nothing, though messages are unread; None if it reads, or if nothing
-    is known.
+    """Since when the group has read nothing although messages are unread; None if it reads, or if
+    this is not known.
     """
 
     @property
@@ -296,7 +296,9 @@ class HalfMessages(msgspec.Struct, frozen=True, gc=False):
 
     broker: str
     waiting_max: int
-    """Half messages that were not examined; an upper bound of the open transactions."""
+    """Number of half messages that were not examined yet; an upper bound of the open
+    transactions.
+    """
 
 
 class DelayLevel(msgspec.Struct, frozen=True, gc=False):
@@ -320,7 +322,7 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
     peer: str
     """The address of the client that sent the newest of them."""
     subject: str
-    """The topic or group that they named; may be empty."""
+    """The topic or group in the requests; may be empty."""
     count: int
     first_ms: int
     last_ms: int
@@ -330,9 +332,13 @@ class Certificate(msgspec.Struct, frozen=True, gc=False):
     """A certificate that a program uses or trusts."""
 
     where: str
-    """The program: `broker NAME:ID`, `name server ADDRESS`, `this program` or another's name."""
+    """The program that has the certificate: `broker NAME:ID`, `name server ADDRESS`, `this program`
+    or another name.
+    """
     what: str
-    """The setting that names its file; empty for the certificate that a server has shown."""
+    """The setting that names the file; empty for a certificate that a server has shown on
+    connecting.
+    """
     expires_ms: int
 
 
@@ -352,11 +358,15 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     notes: Sequence[str] = ()
     """The figures that brokers refused to return, one line each."""
     incomplete: Mapping[str, str] = {}
-    """Brokers that answered only some of the questions: what is missing; all sums lack it."""
+    """Brokers that answered only some requests, with what is missing in all sums because of
+    that.
+    """
     certificates: Sequence[Certificate] = ()
-    """Of the brokers, the name servers and this program, as far as they are known."""
+    """The known certificates of the brokers, the name servers and this program."""
     unrouted: Sequence[str] | Unknown = ()
-    """The topics of brokers that name servers do not know: clients cannot find them."""
+    """The topics that brokers have and name servers do not know, so that clients cannot
+    find them.
+    """
 
     @property
     def missing_brokers(self) -> list[str]:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check MessagePack before it is decoded: a decoder allocates what a header of five bytes asks for.
+"""Checks MessagePack before it is decoded, because a header of five bytes can make a decoder
+allocate gigabytes.
 
 The scan reads the headers only. It accepts a single map or array that fills the whole body; a lone
 number or string is more likely something else.
@@ -9,7 +10,7 @@ from typing import Final
 
 DEPTH_MAX: Final = 32
 ITEMS_MAX: Final = 50_000
-"""Maximum number of values in a decoded body; to scan them takes about 10 ms."""
+"""The most values in a body that is decoded; scanning them takes about 10 ms."""
 
 _SIZES: Final = {  # headers of scalars -> bytes after the header byte
     0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1,

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Previews count the messages that a reset of a group or a trim would redeliver or skip.
-
-They only read.
+"""Previews of changes, which only read: how many messages a reset of a group would redeliver or
+skip, and what a trim would delete.
 """
 
 import asyncio
@@ -42,9 +41,11 @@ class QueueMove(msgspec.Struct, frozen=True):
     skipped: int
     """Messages that the group has not read and will not get."""
     from_ms: int | None
-    """When the first of these messages was stored; None if there are none, or it is unreadable."""
+    """When the first of the redelivered or skipped messages was stored; None if there are none, or
+    if it cannot be read.
+    """
     to_ms: int | None
-    """When the last of them was stored."""
+    """When the last of these messages was stored."""
 
 
 class Preview(msgspec.Struct, frozen=True):
@@ -99,7 +100,7 @@ async def preview_offsets(
     *,
     is_new_group: bool = False,
 ) -> Preview:
-    """Return what committing these offsets would do; other queues stay.
+    """Return what committing these offsets would do; other queues are left unchanged.
 
     Raise InvalidArgument for an offset outside its queue, or a queue that the topic lacks.
     """
@@ -205,7 +206,7 @@ async def _move(
 
 
 def trim_place(text: str, *, now_ms: int) -> Before:
-    """Return what `OFFSET`, `@TIME` or `end` means; raise InvalidArgument for anything else."""
+    """Parse `OFFSET`, `@TIME` or `end`; raise InvalidArgument for anything else."""
     if text == TRIM_END:
         return Before()
     if text.isascii() and text.isdigit():

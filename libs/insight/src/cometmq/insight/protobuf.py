@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protobuf bodies, with the descriptor set that `protoc --descriptor_set_out` writes.
+"""Renders Protobuf bodies, described by a descriptor set from `protoc --descriptor_set_out`.
 
 The library is optional (`cometmq-insight[protobuf]`) and imported with the first schema.
 """

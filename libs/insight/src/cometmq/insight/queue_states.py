@@ -43,13 +43,19 @@ class QueueState(msgspec.Struct, frozen=True):
     max_offset: int
     lag: int
     behind_s: float | None
-    """Age of the first message not consumed; 0 if there is none, None if it cannot be read."""
+    """Age in seconds of the first message not consumed; 0 if there is none, None if it cannot be
+    read.
+    """
     unread_since_ms: int | None = None
-    """When that message was stored; None if there is none, or if it cannot be read."""
+    """When the first message not consumed was stored; None if there is none, or if it cannot be
+    read.
+    """
 
     @property
     def is_beyond_end(self) -> bool:
-        """Return whether the group's next pull will make the broker move the group to the end."""
+        """Return whether the committed offset is beyond the end of the queue. The broker moves the
+        group to the end at its next pull.
+        """
         return self.committed > self.max_offset
 
     @property
@@ -195,8 +201,8 @@ def missed_notes(group: str, states: Sequence[QueueState]) -> list[str]:
 async def offsets_by_group(
     admin: AdminClient, masters: Iterable[BrokerAdmin], topic: str
 ) -> dict[str, int]:
-    """Return the highest offset of each group with offsets above 0 in a topic, even a deleted
-    one.
+    """Return the highest committed offset in a topic of each group that has one above 0; the topic
+    may have been deleted.
     """
     found: dict[str, int] = {}
     for _, table in await admin.ask_each(masters, lambda it: it.consumer_offsets()):
@@ -295,10 +301,11 @@ def _remedy(group: str, topic: str) -> str:
 async def time_to_loss(
     admin: AdminClient, states: Sequence[QueueState], kept: dict[str, float | None] | None = None
 ) -> float | Unknown | None:
-    """Return the seconds until the oldest unread message may be deleted for its age; None if
+    """Return the seconds until the oldest unread message may be deleted because of its age; None if
     nothing is unread.
 
-    `kept` saves a request per broker if it is given for several groups.
+    `kept` caches how long brokers keep messages; pass the same mapping for several groups to save
+    requests.
     """
     left: list[float] = []
     kept = {} if kept is None else kept

@@ -25,13 +25,13 @@ from cometmq.remoting.errors import NO_ANSWER, CometError, CommandError
 from cometmq.remoting.names import DLQ_REPLAY_GROUP, dead_letter_topic
 
 SAVE_EVERY: Final = 100
-"""Messages between two commits of a replay's position; after a kill, at most this many are
-sent again.
+"""The position of a replay is committed after this many messages. After a kill, at most this many
+are sent again.
 """
 REST_IDS_MAX: Final = 20
-"""Messages that the command for the rest of a replay names by their ids."""
+"""The most ids in the command that sends the rest of a replay."""
 LOOKED_UP_MAX: Final = 1_000
-"""Number of dead letters that a dry run looks up; it counts further ones as never sent again."""
+"""The most dead letters that a dry run looks up; it counts further ones as never sent."""
 
 
 Edit = Callable[[MessageExt], MessageExt]
@@ -44,7 +44,9 @@ class Choice(msgspec.Struct, frozen=True):
     key: str | None
     origin: str | None
     ids: frozenset[str] | None
-    """Only those with one of these message ids, original ids or offset message ids."""
+    """Select messages by message id, original id or offset message id; None selects by the other
+    fields only.
+    """
     begin_ms: int | None
     end_ms: int | None
     count_max: int | None
@@ -123,8 +125,10 @@ def rest_command(
     is_ignored: bool,
     options: Sequence[str] = (),
 ) -> str:
-    """Return the command that sends the rest of a replay that was interrupted; empty if each would
-    begin again. `left` are the offset message ids of the rest.
+    """Return the command that sends the messages which an interrupted replay has not sent; empty if
+    no command selects only these.
+
+    `left` are the offset message ids of these messages.
     """
     is_remembered = not is_ignored and (topic is None or choice.is_everything)
     if is_remembered and choice.count_max is not None:
@@ -144,8 +148,8 @@ def _ids_of(message: MessageExt) -> set[str]:
 class Replayed:
     """Which of a group's dead letters earlier replays have sent.
 
-    Replays of all have a position, a committed offset of `DLQ_REPLAY_GROUP` in the dead-letter
-    topic. What others have sent is found in the group's retry topic.
+    A replay of all dead letters has a position, the committed offset of `DLQ_REPLAY_GROUP` in the
+    dead-letter topic. Messages that other replays have sent are found in the group's retry topic.
     """
 
     def __init__(self, admin: AdminClient, group: str, *, is_ignored: bool) -> None:
@@ -166,12 +170,12 @@ class Replayed:
                 self._begins[queue] = await self._stored(queue)
 
     async def _stored(self, queue: MessageQueue) -> int:
-        """Return the committed position; 0 if it is of an older topic of the same name."""
+        """Return the committed position; 0 if it belongs to a deleted topic of the same name."""
         offset = await self._admin.committed_offset(DLQ_REPLAY_GROUP, queue) or 0
         return 0 if offset > await self._admin.max_offset(queue) else offset
 
     def sent_count(self, stats: Mapping[MessageQueue, TopicOffset]) -> int:
-        """Return how many of the dead letters in these queues the positions have passed."""
+        """Return how many dead letters in these queues are before the positions."""
         return sum(
             max(0, min(self._begins.get(queue, 0), it.max_offset) - it.min_offset)
             for queue, it in stats.items()
@@ -180,7 +184,8 @@ class Replayed:
     async def was_sent(self, message: MessageExt) -> bool:
         """Return whether an earlier replay has sent a message; if so, count it as skipped.
 
-        Messages beyond the position are looked up; one that cannot be counts as not sent.
+        A message beyond the position is looked up in the retry topic; if that fails, it counts as
+        not sent.
         """
         if self._is_ignored:
             return False
@@ -249,7 +254,7 @@ class Pace:
 
 
 class Replay:
-    """One run that sends dead letters again, and what it has done so far."""
+    """Sends dead letters again, and counts what it has sent so far."""
 
     def __init__(
         self,
@@ -323,8 +328,8 @@ class Replay:
                 yield message
 
     async def _is_sent(self, admin: AdminClient, message: MessageExt) -> bool:
-        """Resend a dead letter; leave out one that can never be sent, because others wait behind
-        it.
+        """Resend a dead letter; return False for one that can never be sent, so that the run
+        continues without it.
         """
         try:
             await admin.replay(message, self._group, topic=self._topic)

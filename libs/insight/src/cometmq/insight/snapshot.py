@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look at a cluster: `look` once, `Watch` again and again."""
+"""Takes snapshots of a cluster: `look` takes one, `Watch` takes them at intervals."""
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
@@ -27,7 +27,7 @@ from cometmq.insight.model import (
 from cometmq.remoting.errors import CometError
 
 TIMEOUT_MS: Final = 3_000
-"""How long a snapshot waits for what one broker answers."""
+"""How long a snapshot waits for all answers of one broker."""
 INTERVAL_S: Final = 5.0
 
 
@@ -39,8 +39,8 @@ async def look(
     timeout_ms: int = TIMEOUT_MS,
     further: Sequence[Certificate] = (),
 ) -> Snapshot:
-    """Ask all brokers at the same time; return a snapshot of their answers, and of those without
-    one.
+    """Ask all brokers at the same time; return a snapshot, in which brokers without an answer are
+    unreachable.
 
     Without a history of earlier snapshots, rates are unknown. `expected` names brokers that must be
     there, although no name server may list them; `further` are certificates that the caller knows.
@@ -74,7 +74,11 @@ async def look(
 
 
 async def _unrouted(admin: AdminClient, found: Snapshot) -> list[str] | Unknown:
-    """Return the topics without a route; name servers are asked last, so they know all others."""
+    """Return the topics without a route.
+
+    Name servers are asked after the brokers, so that they know the topics that brokers have
+    registered meanwhile.
+    """
     own = [it.name for it in known(found.topics) if it.kind is TopicKind.NORMAL]
     if not own:
         return []
@@ -115,8 +119,8 @@ async def _ask(
 def _gone(
     outcomes: Sequence[Outcome], history: History, expected: Collection[str], now_ms: int
 ) -> list[Outcome]:
-    """Return the brokers that earlier snapshots found, or that are expected, and that are no longer
-    listed.
+    """Return the brokers that are not listed although an earlier snapshot found them or they are
+    expected.
     """
     places = [place for place, _ in outcomes]
     listed = {(it.name, it.broker_id) for it in places}
@@ -155,7 +159,7 @@ def _key(place: Place) -> str:
 
 
 class Watch:
-    """Looks at a cluster every few seconds; pages use the newest snapshot."""
+    """Takes a snapshot of a cluster every few seconds, and keeps the newest."""
 
     def __init__(
         self,
@@ -173,7 +177,7 @@ class Watch:
         self.snapshot: Snapshot | None = None
         """The newest snapshot; None before the first."""
         self.error: CometError | None = None
-        """Why the last snapshot failed altogether; None if it did not."""
+        """Why the last attempt yielded no snapshot; None if it succeeded."""
         self._admin = admin
         self._interval_s = interval_s
         self._expected = expected
@@ -183,11 +187,11 @@ class Watch:
 
     @property
     def failure(self) -> str:
-        """Why the last snapshot failed altogether; empty if it did not."""
+        """Why the last attempt yielded no snapshot; empty if it succeeded."""
         return "" if self.error is None else str(self.error)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Take snapshots until cancelled."""
         while True:
             await self.refresh()
             await asyncio.sleep(self._interval_s)

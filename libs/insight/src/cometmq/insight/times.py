@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times on the command line: parsing and formatting."""
+"""Parses and formats times for the command line and the console."""
 
 import re
 from collections.abc import Collection
@@ -13,7 +13,7 @@ from cometmq.remoting.spelling import did_you_mean
 LAST_MS: Final = 253_370_764_800_000
 """Start of the last year that a date can express; brokers accept no later time, either."""
 CALENDAR_MS_MAX: Final = 253_402_214_400_000
-"""The last day of 9999: a later time has no date in some time zone."""
+"""The beginning of the last day of 9999: later times have no date in some time zones."""
 _AGO: Final = re.compile(r"(\d+)([smhd])")
 _MQADMIN: Final = re.compile(r"(\d{4}-\d\d-\d\d)#(\d\d:\d\d:\d\d):(\d{3})")
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -26,7 +26,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def is_known(timestamp_ms: float) -> bool:
-    """Return whether a number is a time of a calendar; senders choose the times of messages."""
+    """Return whether a time is within the calendar; senders may set any time in a message."""
     return 0 < timestamp_ms < CALENDAR_MS_MAX
 
 
@@ -43,7 +43,7 @@ def parsed(text: str, *, now_ms: int, words: Collection[str] = ()) -> int:
 
     mqadmin's `2026-11-20#10:00:00:000` works, too. A time without a zone is local. The error names
     `words`, which the caller accepts instead of a time. Milliseconds between 0 and EPOCH_S_MAX are
-    refused: they are seconds or offsets, which would silently mean `first`.
+    refused: they are probably seconds or offsets, and would silently select the first message.
     """
     found_ms = _milliseconds(text, now_ms, words)
     if text.isdigit() and 0 < found_ms < EPOCH_S_MAX:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open transactions: find, describe, check and end them, on CometMQ's and RocketMQ's brokers."""
+"""Finds, describes, checks and ends open transactions on CometMQ's and RocketMQ's brokers."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -101,12 +101,14 @@ async def end_open(admin: AdminClient, transaction: str, *, commit: bool) -> Hal
 
 
 def asked_by_rocketmq(half: HalfMessage) -> int:
-    """Return how often RocketMQ's broker has asked about a transaction; 0 if that is no number."""
+    """Return how often a RocketMQ broker has asked about a transaction, according to a property; 0
+    if it is missing or malformed.
+    """
     return whole(half.message.properties.get(PropertyKey.TRANSACTION_CHECK_TIMES, "")) or 0
 
 
 def facts_of(half: HalfMessage, *, is_open: bool) -> dict[str, Any]:
-    """Return everything about a transaction, for scripts."""
+    """Return the fields of a transaction for JSON."""
     message = half.message
     described: dict[str, Any] = msgspec.json.decode(message_json.render(message))
     return {

@@ -24,7 +24,9 @@ def counted(count: int, noun: str) -> str:
 
 
 def listed(names: Sequence[str], count_max: int = 5) -> str:
-    """Return names as a list; of many, the first ones and the number of the others."""
+    """Return names separated by commas; if there are more than `count_max`, the first ones and the
+    number of the others.
+    """
     if len(names) <= count_max:
         return ", ".join(names)
     return f"{', '.join(names[:count_max])} and {len(names) - count_max:,} others"

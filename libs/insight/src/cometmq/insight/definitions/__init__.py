@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics, groups and rights of a cluster as one file, the import of one, and brokers' settings."""
+"""Definitions, which are topics, groups and rights of a cluster as one file: export and import.
+Also the settings of brokers.
+"""

@@ -15,7 +15,7 @@ OWN_BY_NATURE: Final = frozenset(
      "listenPort", "haListenPort", "storePathRootDir", "storePathCommitLog", "adminHttpPort",
      "brokerRole", "haMasterAddress", "controlPort", "controlBindAddress", "groupAddress"}
 )  # fmt: skip
-"""Settings that every broker has of its own, so that a difference means nothing."""
+"""Settings whose values normally differ between brokers."""
 UNSET: Final = "(unset)"
 
 
@@ -63,8 +63,8 @@ async def settings_of(broker: BrokerAdmin) -> list[Setting]:
 def differences(brokers: Mapping[str, Iterable[Setting]]) -> list[Difference]:
     """Return the settings that at least two brokers have with different values, by name.
 
-    Settings that are a broker's own by nature are left out, as are brokers without the setting:
-    RocketMQ and CometMQ, and their versions, have different ones.
+    Settings in OWN_BY_NATURE are left out. Brokers without a setting do not count as different,
+    because RocketMQ, CometMQ and their versions have different settings.
     """
     by_name: dict[str, dict[str, Setting]] = {}
     for broker, settings in brokers.items():

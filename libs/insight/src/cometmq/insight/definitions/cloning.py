@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give a new topic the settings that another has at each of its brokers."""
+"""Creates a topic with the settings that another topic has on each of its brokers."""
 
 from collections.abc import Mapping
 
@@ -15,13 +15,13 @@ from cometmq.remoting.errors import CometError
 
 
 class Clone(msgspec.Struct, frozen=True):
-    """A topic that is about to be created."""
+    """A checked request to create a topic."""
 
     source: str
     name: str
     masters: Mapping[str, BrokerAdmin]
     configs: Mapping[str, TopicConfig]
-    """By broker."""
+    """The settings to create, by broker."""
     order_config: str | None
 
 

@@ -33,7 +33,7 @@ class Entry(
     """The fields that all entries have."""
 
     brokers: tuple[str, ...] | UnsetType = UNSET
-    """The brokers that have it; unset for all masters."""
+    """The brokers to which the entry applies; unset for all masters."""
 
 
 class TopicEntry(Entry, frozen=True, kw_only=True, gc=False):
@@ -88,9 +88,9 @@ class Definitions(
     format: str
     version: int
     exported_at: str = ""
-    """When it was written; not compared."""
+    """When the file was written; ignored by an import."""
     namesrv: str = ""
-    """Where it comes from; not compared."""
+    """The name servers of the exported cluster; ignored by an import."""
     topics: tuple[TopicEntry, ...] = ()
     order_config: dict[str, str] = {}
     """`BROKER:QUEUES;...` by ordered topic, as name servers keep it."""

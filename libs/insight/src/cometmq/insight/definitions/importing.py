@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carry out a plan of an import: brokers at the same time, the rows of each in their order.
+"""Carries out the plan of an import: all brokers at the same time, the rows of a broker in their
+order.
 
-Each row has an outcome of its own. After a broker has not answered, its other rows are not tried;
-since equal rows are left alone, the same import can be repeated.
+Each row has an outcome of its own. If a broker does not answer, its remaining rows are not tried.
+The same import can be repeated, because rows without a difference are left alone.
 """
 
 import asyncio
@@ -80,7 +81,7 @@ async def carry_out(
     *,
     done: Callable[[Imported], None] = lambda _: None,
 ) -> list[Imported]:
-    """Make the changes of a plan, and return what became of each; refused rows are left out.
+    """Make the changes of a plan, and return the outcome of each; refused rows are left out.
 
     `done` is called with each outcome as it happens. Raise InvalidArgument before the first change
     if a secret key is missing.
@@ -146,7 +147,9 @@ async def _change(admin: AdminClient, state: State, row: Row, secrets: Mapping[s
 
 
 def _broker(admin: AdminClient, state: State, row: Row) -> BrokerAdmin:
-    """Return the broker for the client that makes the change, which may have another account."""
+    """Return the client of a row's broker, made by `admin`, whose account may differ from the one
+    that read the state.
+    """
     return admin.broker(state.masters[row.place].address, name=row.place)
 
 

@@ -23,7 +23,7 @@ from cometmq.insight.words import command, counted
 from cometmq.remoting.bodies.topic_config import queue_excess
 
 NAMESRV: Final = "name servers"
-"""The place of rows that no broker keeps."""
+"""The `broker` of rows that are stored on name servers."""
 
 
 class Kind(StrEnum):
@@ -46,7 +46,7 @@ class Fate(StrEnum):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A setting that changes; `before` is None if the thing is new."""
+    """A setting that changes; `before` is None if the topic, group or account is new."""
 
     setting: str
     before: Any
@@ -67,10 +67,10 @@ class Row(msgspec.Struct, frozen=True):
     fate: Fate
     differences: Sequence[Difference] = ()
     reason: str = ""
-    """Why it is refused."""
+    """Why the row is refused."""
     after: Entry | str | None = None
     needs_secret: bool = False
-    """Whether it needs the secret key of its account."""
+    """Whether the change needs the secret key of its account."""
 
     @property
     def text(self) -> str:
@@ -85,7 +85,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     rows: Sequence[Row]
     untouched: int
-    """Definitions of the cluster that the file does not name; they stay."""
+    """Number of definitions of the cluster that are not in the file, and are left unchanged."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -245,7 +245,9 @@ def _group_refusal(after: GroupEntry) -> str:
 
 
 def _cleared(before: Entry | None, after: AccountEntry) -> str:
-    """Return which rights an account would lose: requests replace rights, but cannot clear them."""
+    """Return the rights that the file would remove from an account; requests can replace rights,
+    but not remove them.
+    """
     if not isinstance(before, AccountEntry):
         return ""
     for name in ("topic_perms", "group_perms", "white_remote_address"):

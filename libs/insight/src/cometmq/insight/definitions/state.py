@@ -53,7 +53,7 @@ class State(msgspec.Struct, frozen=True):
     namesrv: str
     masters: Mapping[str, BrokerAdmin]
     reserved: frozenset[str]
-    """Names of brokers and clusters, which are topics of their own."""
+    """The names of brokers and clusters; brokers create topics with these names."""
     topics: Table[TopicEntry]
     groups: Table[GroupEntry]
     accounts: Table[AccountEntry]
@@ -108,10 +108,10 @@ def is_reserved_group(name: str) -> bool:
 
 
 async def read_state(admin: AdminClient, *, is_whole: bool = True) -> State:
-    """Ask all masters; raise CometError if one does not answer: a file that lacks its definitions
-    would look complete.
+    """Read the definitions of all masters.
 
-    Unless `is_whole` is set, `admin` decides about masters that do not answer.
+    If `is_whole` is set, raise CometError if a master does not answer, because a file without its
+    definitions would look complete. Otherwise `admin` decides what to do about such masters.
     """
     masters: dict[str, BrokerAdmin] = {}
     for name, group in (await admin.broker_groups()).items():
@@ -168,8 +168,9 @@ async def read_state(admin: AdminClient, *, is_whole: bool = True) -> State:
 
 
 async def rights_of(broker: BrokerAdmin) -> AclConfig | str:
-    """Return the rights, or why there are none; a RocketMQ broker without access control does not
-    answer the question.
+    """Return a broker's accounts, or the reason as text if it does not return them.
+
+    RocketMQ's brokers do not answer this request without access control.
     """
     try:
         if (await broker.config()).get("aclEnable") == "false":

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about brokers: whether they answer, lead, are known and may start again."""
+"""Rules about brokers: unreachable ones, missing masters, electors and routes, broken account
+files, mixed versions.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -22,7 +24,9 @@ from cometmq.insight.words import command, listed
 broker_condition: Final = partial(Condition, command="cometmq cluster", page="brokers")
 _UNROUTED: Final = "unrouted:"
 UNROUTED_MS: Final = 10_000
-"""A deletion is over by then."""
+"""A topic without a route is reported only after this time, because it may be about to be
+deleted.
+"""
 _DOWN: Final = {
     Trouble.DOWN: ("does not answer", "start it, or look at its log"),
     Trouble.HANGS: ("hangs", "look at its log and its /readyz"),
@@ -71,7 +75,7 @@ def unreachable(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
 
 
 def unregistered(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
-    """Find a cluster without a broker, in which nothing else can be wrong."""
+    """Find a cluster in which no broker is registered."""
     if not snapshot.brokers:
         yield broker_condition(
             rule="no-broker",
@@ -105,7 +109,7 @@ def masterless(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
 
 
 def electorless(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
-    """Find the broker groups that no elector watches."""
+    """Find the broker groups without a connected elector."""
     for broker, state in states(snapshot):
         if state.figures.is_elector_missing:
             yield broker_condition(
@@ -139,7 +143,7 @@ def routes_missing(snapshot: Snapshot, _history: History) -> Iterator[Condition]
 
 
 def topics_unrouted(snapshot: Snapshot, history: History) -> Iterator[Condition]:
-    """Find the topics that brokers have, and clients cannot find."""
+    """Find the topics that brokers have, but that have no route."""
     keys = {f"{_UNROUTED}{it}": it for it in known(snapshot.unrouted)}
     history.keep_only(keys, _UNROUTED)
     for key, topic in keys.items():

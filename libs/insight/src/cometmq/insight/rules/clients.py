@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about producers: open transactions, refused requests, topics without consumers."""
+"""Rules about clients: open transactions, refused requests, unread and closed topics."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ _RUNBOOKS: Final[Mapping[int, str]] = {
 _REQUEST_REFUSED: Final = "requests-refused.md"
 """The runbook of refusals that the client or its account causes, not the broker's state."""
 _COMPANIONS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
-"""Requests that a client library makes by itself, beside those of its application."""
+"""Requests that a client library sends on its own, in addition to those of its application."""
 _ACCOUNT_READS: Final = frozenset(
     {RequestCode.GET_BROKER_CLUSTER_ACL_INFO, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG}
 )
@@ -39,12 +39,12 @@ _LACKING: Final = re.compile(r"No default permission for (topic|group):(\S+) \(a
 _UNPROVEN: Final = re.compile(
     r"Check signature failed|No accessKey is configured|No acl config for"
 )
-"""Refusals that no right would change: the account is unknown, or its key is wrong."""
+"""Refusals for reasons other than a missing right: the account is unknown, or its key is wrong."""
 _NO_PRODUCER: Final = "No default permission for producer group:"
 _PUBLISHING: Final = frozenset({Need.SEND, Need.REPLY, Need.STORED})
 SIGNATURE_PROBE: Final = RequestCode.GET_ALL_DELAY_OFFSET
-"""The request that the console's login sends with a wrong signature, to learn whether a broker
-checks any. A client with a wrong secret is refused other requests, too.
+"""The request that the console's login sends with a wrong signature, to find out whether a broker
+checks signatures. A real client with a wrong secret is refused other requests, too.
 """
 _WRONG_SIGNATURE: Final = "Check signature failed"
 _ACL_IS_OFF: Final = "access control is off"
@@ -80,7 +80,7 @@ _ADVICE: Final = {
 
 
 def half_messages(snapshot: Snapshot, history: History) -> Iterator[Condition]:
-    """Find brokers on which transactions pile up."""
+    """Find brokers with many transactions that may be open."""
     for it in known(snapshot.half_messages):
         key = f"half:{it.broker}"
         if it.waiting_max < HALF_MAX:
@@ -174,8 +174,10 @@ class Question(NamedTuple):
 
 
 def question_of(code: int, remark: str) -> Question | None:
-    """Return the question about a right that an account lacked; None for another refusal, and if
-    the broker does not name the account, as RocketMQ's do not.
+    """Return the arguments for the right that an account lacked.
+
+    Return None for any other refusal, or if the broker does not name the account; RocketMQ's
+    brokers do not.
     """
     found = _LACKING.fullmatch(plain_remark(remark)) if is_access_refusal(remark) else None
     if found is None:
@@ -233,19 +235,19 @@ def _grant(question: Question | None) -> str:
 
 
 def unexpected_refusals(snapshot: Snapshot) -> Sequence[Refusal] | Unknown:
-    """Return the refusals that a user should see: every view and every format shows these."""
+    """Return the refusals to show to users, in every view and format."""
     if isinstance(snapshot.refusals, Unknown):
         return snapshot.refusals
     return [it for it in snapshot.refusals if not _is_expected(it)]
 
 
 def _is_expected(refusal: Refusal) -> bool:
-    """Return whether a refusal is no push-back: a probe of a CometMQ server, a request of one for
-    something that is only created when it is first used, or a mistyped setting.
+    """Return whether a refusal needs no attention: a probe by the console's login, a request of a
+    CometMQ server for something that does not exist yet, or a wrong value for a setting.
 
-    A txn-checker asks for transactions before the first one, the console for the accounts of a
-    broker without access control. A wrong value for a setting is a mistake that the tool has told
-    its user.
+    A txn-checker asks for half messages before the first one is stored, and the console asks for
+    the accounts of brokers without access control. The tool that sent a wrong value has shown the
+    error to its user.
     """
     if refusal.code == RequestCode.UPDATE_BROKER_CONFIG and not is_access_refusal(refusal.remark):
         return True
@@ -308,10 +310,9 @@ def is_shut(snapshot: Snapshot, topic: Topic) -> bool:
     """Return whether a topic is closed on purpose: it has no permission at any broker, and no
     client is seen to miss it.
 
-    No program of RocketMQ removes both rights by itself, so the permission `none` is the operator's
-    word that the topic is out of use; it is kept with the topic, and each console and command knows
-    it. A single missing right says nothing: the producers of a topic that can only be read find no
-    queue in its route, so that no broker sees them fail.
+    No program of RocketMQ removes both permissions by itself, so an operator has set `none`, and
+    all consoles and commands see it in the topic. A topic that lacks one permission may be a
+    mistake: its producers find no queue in the route, so their failures never reach a broker.
     """
     if any(topic.perms.values()) or isinstance(snapshot.groups, Unknown):
         return False

@@ -85,8 +85,10 @@ def _best_bound(still: Since | None, unread: Since | None) -> Since | None:
 
 
 def _unread_since(snapshot: Snapshot, group: Group) -> Since | None:
-    """Return when unread messages began to wait, if that is known. The oldest of those that are
-    unread now is no more than a bound: there may have been older ones, which have been read since.
+    """Return when unread messages began to wait, if that is known.
+
+    The store time of the oldest unread message is only the latest possible beginning: older
+    messages may have waited and been read since.
     """
     if isinstance(group.behind_s, Unknown) or not group.behind_s:
         return None
@@ -94,7 +96,7 @@ def _unread_since(snapshot: Snapshot, group: Group) -> Since | None:
 
 
 def _age(group: Group) -> str:
-    """Return how long the oldest unread message waits, if that is known."""
+    """Return the age of the oldest unread message as text; empty if it is not known."""
     if isinstance(group.behind_s, Unknown) or group.behind_s < 1:
         return ""
     return f", the oldest {lasting(group.behind_s)} old"
@@ -154,7 +156,7 @@ def lag_grows(snapshot: Snapshot, history: History) -> Iterator[Condition]:
 
 
 def behind(snapshot: Snapshot, history: History) -> Iterator[Condition]:
-    """Find groups with members whose messages have been unread for long.
+    """Find groups with members whose oldest unread message is old.
 
     They read slowly, or there is only one snapshot, which cannot show whether they read at all: so
     the severity is that of a group that is stuck, and a look and a watch agree.
@@ -186,7 +188,7 @@ def behind(snapshot: Snapshot, history: History) -> Iterator[Condition]:
 
 
 def _pace(group: Group) -> tuple[str, str]:
-    """Return how fast a group reads, if that is known, and what to do about it."""
+    """Return how fast a group reads, as text, and the remedy."""
     rate = group.out_per_s
     if isinstance(rate, Unknown) or rate <= 0:
         return "", "see whether its offsets move; if not, look at its members and their logs"
@@ -285,7 +287,9 @@ def _lag(group: Group) -> int:
 
 
 def _loss(group: Group) -> str:
-    """Return when the first unread message is deleted because of its age, if that is soon."""
+    """Return, as text, when the oldest unread message is deleted because of its age; empty if that
+    is not soon.
+    """
     left_s = group.loss_s
     if left_s is None or isinstance(left_s, Unknown) or left_s > LOSS_SOON_S:
         return ""

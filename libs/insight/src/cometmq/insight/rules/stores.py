@@ -11,7 +11,7 @@ from cometmq.insight.rules.brokers import broker_condition, place, states
 from cometmq.insight.words import lasting, sized
 
 FULL_RATIO: Final = 0.85
-"""Above this, brokers begin to delete messages before their time."""
+"""Above this ratio, brokers delete messages before they are older than fileReservedTime."""
 FULL_SOON_S: Final = 86_400
 BEHIND_BYTES: Final = 64_000_000
 

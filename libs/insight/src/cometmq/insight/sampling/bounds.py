@@ -18,4 +18,4 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     bytes_max: int = BYTES_MAX
     time_ms: int = TIME_MS_MAX
     begin_ms: int | None = None
-    """Only messages stored since then."""
+    """Read only messages stored at this time or later."""

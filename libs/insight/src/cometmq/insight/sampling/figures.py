@@ -11,7 +11,7 @@ from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
 
 TOP_MAX: Final = 10
 NAMES_MAX: Final = 100_000
-"""Different keys, tags, hosts or properties that are counted; further ones are not."""
+"""The most different keys, tags, hosts or properties that are counted."""
 NAME_CHARS_MAX: Final = 200
 PERCENTILES: Final = (0, 25, 50, 75, 90, 95, 99, 99.9, 100)
 
@@ -24,7 +24,9 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """The number of messages of at most `until` bytes, without those of the bars before."""
+    """The number of messages of at most `until` bytes that are larger than the previous bar's
+    `until`.
+    """
 
     until: int
     count: int
@@ -41,12 +43,12 @@ class Names(msgspec.Struct, frozen=True):
     """The names of one kind: keys, tags, hosts or properties."""
 
     messages: int
-    """Messages of the sample that have any."""
+    """Number of messages in the sample that have a name of this kind."""
     different: int
-    """In the sample; a lower bound of all."""
+    """Number of different names in the sample; a lower bound for the topic."""
     top: Sequence[Named]
     is_cut: bool = False
-    """Whether there were too many different ones to count."""
+    """Whether `different` is too low, because only NAMES_MAX names are counted."""
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -55,7 +57,7 @@ class Figures(msgspec.Struct, frozen=True):
     messages: int
     body_bytes: int
     sizes: Sequence[Point]
-    """Of the bodies, decompressed, in bytes."""
+    """Percentiles of the sizes of decompressed bodies, in bytes."""
     bars: Sequence[Bar]
     ages_s: Sequence[Point]
     keys: Names
@@ -92,7 +94,7 @@ class _Names:
 
 
 class Collector:
-    """Takes messages one after another, without keeping them."""
+    """Collects the statistics of messages without keeping the messages."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -104,7 +106,7 @@ class Collector:
 
     @property
     def count(self) -> int:
-        """The number of messages taken."""
+        """The number of messages added."""
         return len(self._sizes)
 
     def add(self, message: MessageExt) -> None:
@@ -119,7 +121,7 @@ class Collector:
         self._damaged += isinstance(message, DamagedMessage | UnreadableMessage)
 
     def figures(self) -> Figures:
-        """Return the statistics of all messages taken."""
+        """Return the statistics of all messages added."""
         return Figures(
             messages=self.count,
             body_bytes=sum(self._sizes),
@@ -144,7 +146,7 @@ def percentiles(values: Sequence[int]) -> list[Point]:
 
 
 def bars(sizes: Sequence[int]) -> list[Bar]:
-    """Return a histogram whose bars double in width, without those that are empty at its ends."""
+    """Return a histogram whose bars double in width, without empty bars at either end."""
     counts = Counter(0 if size == 0 else 1 << (size - 1).bit_length() for size in sizes)
     if not counts:
         return []

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a sample of a topic, spread over its queues and their whole length, within bounds.
+"""Reads a sample of a topic, spread over all its queues and their whole length, within bounds.
 
-Nothing is committed, so groups are not affected. A queue that fits into its share is read whole; of
-a longer one, blocks at equal distances.
+Nothing is committed, so groups are not affected. Each queue has a share of the sample. A shorter
+queue is read completely, a longer one in blocks at equal distances.
 """
 
 import asyncio
@@ -44,15 +44,15 @@ class Analysis(msgspec.Struct, frozen=True):
     messages: int
     """Number of messages that exist in the range."""
     per_s: float | None
-    """Messages stored per second between the first and the last of the sample; None if that is no
-    time.
+    """Messages stored per second, between the first and the last of the sample; None if both have
+    the same time.
     """
     figures: Figures
     queues: Sequence[QueueShare]
     ended: str
-    """Why the sample is smaller than wanted; empty if it is not."""
+    """Why the sample is smaller than wanted; empty if it is complete."""
     unanswered: dict[str, str]
-    """The queues that could not be read, by place, with the reasons."""
+    """Why queues could not be read, by broker and queue."""
 
     @property
     def is_whole(self) -> bool:
@@ -171,8 +171,8 @@ async def _span(broker: BrokerAdmin, queue: MessageQueue, bounds: Bounds) -> _Qu
 
 
 def shared(lengths: Sequence[int], count_max: int) -> list[int]:
-    """Divide a number of messages among queues equally; the unused parts of short queues go to
-    others.
+    """Divide a number of messages equally among queues; longer queues share what short ones do not
+    use.
 
     The sum may exceed `count_max` by one message per queue.
     """
@@ -185,7 +185,7 @@ def shared(lengths: Sequence[int], count_max: int) -> list[int]:
 
 
 def blocks(first: int, end: int, share: int) -> Iterator[tuple[int, int]]:
-    """Return the spans of offsets to read: the whole, or blocks at equal distances."""
+    """Yield the spans of offsets to read: all of them, or blocks at equal distances."""
     if end - first <= share:
         if end > first:
             yield first, end
