@@ -4,9 +4,9 @@
 They apply to every command and may be given before or after it. The files they name are read only
 when a client is created, because commands without a client do not need them.
 
-An option wins over the context that --context or COMETMQ_CONTEXT names, this context over other
-variables, these over the context of `cometmq context use`, and that over the default. An account
-always comes from one of them as a whole.
+A value comes from the first of these sources that has it: an option; the context that --context or
+COMETMQ_CONTEXT names; another variable; the context of `cometmq context use`; the default. All
+values of an account come from the same source.
 """
 
 import os
@@ -23,12 +23,12 @@ from cometmq.cli.say import say
 
 TLS_CONFIG_VARIABLE: Final = "COMETMQ_TLS_CONFIG"
 CONTEXTS_FILE: Final = "cometmq/contexts.json"
-"""The file of `cometmq.runtime.contexts` in the user's folder of settings."""
+"""The file with the user's contexts, relative to XDG_CONFIG_HOME."""
 
 COMMON: Final = "Common"
-"""The panel of options that the help page of a command only names (hints/help_pages.py)."""
+"""The panel of options that help pages name without describing them (hints/help_pages.py)."""
 JOINED: Final = "Joined"
-"""The panel of options that a help page shows on the line of the option before."""
+"""The panel of options that a help page shows on the same line as the option before them."""
 
 AccessKey = Annotated[
     str,
@@ -97,7 +97,7 @@ NAMESRV_HELP: Final = "Name servers, HOST:PORT;HOST:PORT; the default port is 98
 
 
 class Access(NamedTuple):
-    """The options of `cometmq` itself."""
+    """The values of the options of `cometmq` itself, completed from the context."""
 
     access_key: str = ""
     secret_key: str = ""
@@ -111,7 +111,7 @@ class Access(NamedTuple):
     """
     as_json: bool = False
     is_account_said: bool = False
-    """Whether the account comes from options, not from the environment."""
+    """Whether the account is given by options, not by variables."""
     context: str = ""
     """The context that --context or COMETMQ_CONTEXT names."""
     is_tls_said: bool = False
@@ -119,12 +119,14 @@ class Access(NamedTuple):
     is_resolved: bool = False
     """Whether the values of the context are filled in."""
     account_from: str = ""
-    """The context with the account, if it comes from one."""
+    """The name of the context that the account comes from; empty if it comes from elsewhere."""
     tls_from: str = ""
-    """The context with the TLS settings, if they come from one."""
+    """The name of the context that the TLS settings come from; empty if they come from
+    elsewhere.
+    """
     context_namesrv: str = ""
     namespace: str = ""
-    """The namespace in which our own commands look for topics and groups."""
+    """The namespace of topics and groups in commands other than mqadmin's."""
     is_dry_run: bool = False
     """Whether the command only says what it would change."""
 
@@ -145,13 +147,13 @@ ACCESS: Final[ContextVar[Access]] = ContextVar("ACCESS", default=Access())  # no
 
 
 def is_said(ctx: typer.Context, name: str | None) -> bool:
-    """Return whether this option is given on the command line."""
+    """Return whether the option called `name` is given on the command line."""
     source = ctx.get_parameter_source(name or "")
     return source is not None and source.name == "COMMANDLINE"
 
 
 def namesrv_or_global(ctx: typer.Context, param: typer.CallbackParam, namesrv: Any) -> Any:
-    """Return the name servers given after the command, or those given before it, or the default."""
+    """Return the name servers given after the command, or else before it, or else the default."""
     if is_said(ctx, param.name):
         return namesrv
     if ACCESS.get().namesrv:
@@ -186,9 +188,10 @@ def resolved_access() -> Access:
 
 
 def _chosen_context(name: str) -> tuple[str, Any]:
-    """Return the name and the values of the context that applies, or None.
+    """Return the name and the values of the context in use; None instead of the values if there is
+    none.
 
-    Raise SettingsError if its file is wrong.
+    Raise SettingsError if the file of contexts is invalid.
     """
     config = os.environ.get("XDG_CONFIG_HOME", "")  # noqa: TID251  # a stat instead of imports
     folder = config if config.startswith("/") else os.path.expanduser("~/.config")  # noqa: PTH111
@@ -201,7 +204,7 @@ def _chosen_context(name: str) -> tuple[str, Any]:
 
 
 def with_context(access: Access, name: str, context: Any) -> Access:
-    """Fill in the values of a context that neither an option nor a stronger variable gives."""
+    """Return `access` with the values of a context that no source with precedence gives."""
     is_named = bool(access.context)
     changes: dict[str, Any] = {
         "context_namesrv": context.namesrv, "namespace": context.namespace,
@@ -246,14 +249,14 @@ def note_unread_variables() -> None:
 
 
 def json_or_global(as_json: bool) -> bool:
-    """Return whether `--json` is given before or after the command, and remember it."""
+    """Return whether `--json` is given before or after the command, and store this in ACCESS."""
     access = ACCESS.get()
     ACCESS.set(access._replace(as_json=as_json or access.as_json))
     return as_json or access.as_json
 
 
 def note_dry_run(is_dry_run: bool) -> bool:
-    """Remember whether `--dry-run` is given."""
+    """Store in ACCESS whether `--dry-run` is given."""
     ACCESS.set(ACCESS.get()._replace(is_dry_run=is_dry_run))
     return is_dry_run
 
@@ -300,8 +303,9 @@ def use_namespace(command: Any) -> None:
 
 
 def check_namespace(topic: str, named: str) -> None:
-    """Raise ClientError if what a position or an id names has a topic that is not of the namespace
-    of the context.
+    """Raise ClientError if `topic` is not in the context's namespace.
+
+    `named` describes the message that has this topic; the user has named it by a position or an id.
     """
     name = resolved_access().namespace
     if name and import_module("cometmq.client.namespace").Namespace(name).wrap(topic) != topic:

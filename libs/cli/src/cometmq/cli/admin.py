@@ -41,7 +41,7 @@ GROUP_REMEDY: Final = (
 
 
 class DryRun(Exception):
-    """A dry run has reached its first change; everything before it was checked."""
+    """A dry run has reached its first change, so all checks before it have passed."""
 
     def __init__(self, what: str, places: Sequence[str]) -> None:
         super().__init__(what)
@@ -61,9 +61,9 @@ class CommandAdmin(AdminClient):
         self.absent: set[str] = set()
         """Names of the brokers without which the command has continued."""
         self.resume: Callable[[Sequence[BrokerAdmin]], str] = lambda _: "repeat the command"
-        """Return what to do on the brokers that a change has not reached."""
+        """Returns the remedy for an incomplete change, given the brokers that lack the change."""
         self.preview: dict[str, Cell] = {}
-        """What a dry run shows of the change."""
+        """The fields of the change that a dry run prints."""
 
     async def cluster(self) -> ClusterInfo:
         """Return all broker groups; raise BrokerMissing if none is registered."""
@@ -83,7 +83,7 @@ class CommandAdmin(AdminClient):
         return found
 
     async def masters(self, cluster: str | None = None) -> dict[str, BrokerAdmin]:
-        """Return the masters; exit if there are none, because the cluster would otherwise look
+        """Return the masters; exit if there are none, so that an unreachable cluster does not look
         empty.
         """
         masters = await super().masters(cluster)
@@ -195,7 +195,7 @@ class CommandAdmin(AdminClient):
         return found
 
     async def similar_topic(self, text: str) -> str:
-        """Return a hint at a topic whose name is like that in the text of a NoRoute."""
+        """Return a hint that names a topic spelt like the one in `text`, the text of a NoRoute."""
         named = _NO_TOPIC.match(text)
         if named is None:
             return ""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Entry point of `cometmq`: what must precede all other imports.
 
-Ctrl-C prints no traceback, even while modules are being imported. gRPC prints errors only, because
-any peer can cause a line of a lower level, as by each failed TLS handshake; it reads its variable
-when it is imported.
+Ctrl-C prints no traceback, even while modules are being imported. gRPC may print only errors,
+because any peer can cause lines of lower levels, for example by a failed TLS handshake. gRPC reads
+the variable for this when it is imported.
 """
 
 import os

@@ -41,7 +41,7 @@ def _known(open_group: OpenGroup) -> dict[str, Cell]:
 
 
 def _electors(open_group: OpenGroup) -> Cell:
-    """Return how many electors look after the members, or that no member knows."""
+    """Return how many electors are connected to the members, or that no member answers."""
     counts = [it.electors for it in open_group.reports.values() if it.electors is not None]
     return max(counts) if counts else UNKNOWN
 
@@ -130,7 +130,7 @@ def note_faults(open_group: OpenGroup, record: Record | None) -> None:
 
 
 def _note_electors(open_group: OpenGroup) -> None:
-    """Report the members that no elector looks after."""
+    """Report the members to which no elector is connected."""
     name, reports = open_group.name, open_group.reports
     alone = sorted(one for one, report in reports.items() if report.electors == 0)
     if not alone:

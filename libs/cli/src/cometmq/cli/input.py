@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines from a file, a pipe or a keyboard, read without blocking the loop.
+"""Reads lines from a file, a pipe or a keyboard without blocking the loop.
 
 A daemon thread reads the bare file descriptor, so that waiting for a keyboard does not keep the
 process from exiting.

@@ -101,8 +101,9 @@ def shorten_help(command: Any, *, takes_global: bool) -> None:
 
 
 def name_in_errors(command: Any) -> None:
-    """Make errors of the parser name the command whose help page helps: click's do not, if the
-    value of an option is missing.
+    """Make errors of the parser name the command, so that its help page can be suggested.
+
+    Click's own errors do not name it if the value of an option is missing.
     """
     parse = command.parse_args
 
@@ -120,8 +121,8 @@ def name_in_errors(command: Any) -> None:
 
 
 def require_numbers(command: Any) -> None:
-    """Make a command and its subcommands name what they accept instead of a word, and refuse nan
-    and inf, which range checks do not catch.
+    """Make the numeric options of a command and its subcommands name their bounds if the value is
+    not a number. Also refuse nan and inf, which range checks accept.
     """
     for param in command.params:
         is_number = param.type.name.partition(" ")[0] in {"int", "integer", "float"}
@@ -210,7 +211,7 @@ def refuse_empty(command: str, args: Sequence[str]) -> None:
 
 
 class LazyGroup(TyperGroup):
-    """Reads its commands from a table.
+    """A command group that reads its commands from a table.
 
     Set `table` in a subclass, and pass the subclass to `typer.Typer` as `cls`.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time limit that a user gives to a command holds beside servers that never answer, too.
+"""Keeps a command within the user's time limit even if servers never answer.
 
-Each request may take a part of the limit, and the end of a command, in which clients take their
-leave of brokers, is interrupted after a moment.
+Each request may take a part of the limit. Closing clients, which send requests to brokers, is
+interrupted after some seconds.
 """
 
 import asyncio
@@ -20,14 +20,22 @@ from cometmq.client.settings import OptionsT
 T = TypeVar("T")
 
 REQUEST_SHARE: Final = 0.25
-"""Part of a limit that one request may take: a command needs several before it waits."""
+"""The part of the limit that one request may take, because a command sends several before
+it waits.
+"""
 REQUEST_MS_MIN: Final = 1_000
 LAST_WAIT_S: Final = 2.0
-"""Wait for messages, unless the limit is shorter, even if the start has used up the limit."""
+"""The shortest wait for messages, unless the limit itself is shorter. It applies even if the start
+has used up the limit.
+"""
 LAST_WAIT_SHARE: Final = 0.25
-"""Part of a limit for messages that a broker is known to have when the limit has passed."""
+"""The part of the limit that is added if the limit has passed and a broker is known to have more
+messages.
+"""
 AGAIN_S: Final = 0.2
-"""Pause between the interruptions of an end, which may consist of several steps."""
+"""Pause between interruptions: closing has several steps, each of which may have to be
+interrupted.
+"""
 
 
 def with_limit(options: OptionsT, limit_s: float | None) -> OptionsT:
@@ -39,7 +47,7 @@ def with_limit(options: OptionsT, limit_s: float | None) -> OptionsT:
 
 
 class Limit:
-    """The longest time without a message, from the start of the command on."""
+    """The longest time without a message; the first period begins when the command starts."""
 
     def __init__(self, limit_s: float | None) -> None:
         self.limit_s = limit_s
@@ -50,9 +58,10 @@ class Limit:
         self._since = monotonic()
 
     def wait_s(self, *, is_last: bool = False) -> float | None:
-        """Return how long to wait for the next message; None means without end.
+        """Return how long to wait for the next message; None means without a limit.
 
-        `is_last` is set after the limit has passed, for what a broker is known to have.
+        `is_last` asks for the extra wait after the limit, for messages that a broker is known to
+        have.
         """
         if self.limit_s is None:
             return None
@@ -74,13 +83,13 @@ class Limit:
 
 
 class BriefEnd(AsyncExitStack):
-    """Leaves its contexts, but interrupts those that still wait after some seconds."""
+    """An exit stack that interrupts the exits of its contexts after `end_s` seconds."""
 
     def __init__(self, end_s: float) -> None:
         super().__init__()
         self._end_s = end_s
         self._count = 0
-        """Interruptions so far."""
+        """Number of interruptions so far."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aexit__(  # no context here swallows exceptions
@@ -89,7 +98,7 @@ class BriefEnd(AsyncExitStack):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Leave the contexts; an exception of the body goes on."""
+        """Exit the contexts; an exception of the body is not suppressed."""
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
         self._timer = loop.call_later(self._end_s, self._interrupt, task)

@@ -79,7 +79,7 @@ async def live(
 def rate(count: int, since: float, total: int | None = None) -> str:
     """Return a count as text, with its rate since `since`, a time on the monotonic clock.
 
-    `total` is the count that is expected at the end; it may turn out higher.
+    `total` is the expected final count, which `count` may exceed.
     """
     seconds = max(monotonic() - since, 0.001)
     whole = "" if total is None else f" of {max(total, count):,}"

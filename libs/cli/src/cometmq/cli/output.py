@@ -39,8 +39,8 @@ def print_rows(
 ) -> None:
     """Print a table or, in JSON, a list of objects with snake_case keys.
 
-    In a pipe or a file, each row is one line of any width, unless `piped_chars` limits it: a table
-    of sentences is for readers there, too.
+    In a pipe or a file, each row is one line of any width. `piped_chars` limits the width for
+    tables of sentences, which are read by people even there.
 
     If there are no rows, `empty` is printed on standard error; it states what was not found.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How commands print lines: brokers, name servers and clients have chosen parts of most of them."""
+"""Prints the lines of commands, safely: other parties have chosen parts of most of them."""
 
 import typer
 

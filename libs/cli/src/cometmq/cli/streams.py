@@ -33,7 +33,7 @@ class OutputClosed(OutputFailed):
 
 
 class _Output(io.FileIO):
-    """Standard output that raises error types of its own, unlike other files."""
+    """Standard output whose write errors are raised as OutputFailed or OutputClosed."""
 
     def write(self, data: Buffer, /) -> int | None:  # type: ignore[override]
         try:

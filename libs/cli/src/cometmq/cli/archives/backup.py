@@ -104,7 +104,7 @@ class _Wanted(NamedTuple):
 
     topics: Sequence[str]
     options: Mapping[str, Sequence[str]]
-    """The options given, to compare with those of an unfinished backup."""
+    """The options as given, for the comparison with those of an unfinished backup."""
     plan: Callable[[CommandAdmin], Awaitable[Plan]]
 
 
@@ -201,7 +201,9 @@ def _check_unfinished(
 
 
 def _note_dry_run(admin: CommandAdmin, folder: Path, plan: Plan) -> None:
-    """End a dry run with a preview; it counts offsets, and some of these may have no message."""
+    """End a dry run with a preview. It shows numbers of offsets, which may exceed those of
+    messages.
+    """
     if ACCESS.get().is_dry_run:
         admin.preview = {
             "topics": [it.name for it in plan.topics],
@@ -228,7 +230,7 @@ def _facts(folder: Folder) -> dict[str, Cell]:
 
 
 def _verified(folder: Folder) -> dict[str, Cell]:
-    """Check every byte and line; return the facts of a backup, with the size of its files."""
+    """Check every byte and line of a backup; return what to print about it."""
     if folder.end is None:
         raise ClientError(
             f"{folder.path} is unfinished: it has {folder.message_count:,} messages; repeat the"

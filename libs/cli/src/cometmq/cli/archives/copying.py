@@ -23,11 +23,11 @@ QUEUES_MAX: Final = 4
 
 
 class _Behind(ClientError, Outage):
-    """A broker does not have messages that the queue had when the backup began."""
+    """A broker lacks messages that existed when the backup began."""
 
 
 class Copy:
-    """One run of a backup."""
+    """Copies the queues of a backup, from where earlier runs ended."""
 
     def __init__(
         self, admin: AdminClient, folder: Folder, *, rate: float | None, patience_s: float
@@ -41,12 +41,12 @@ class Copy:
         self._room = asyncio.Semaphore(QUEUES_MAX)
         self._number = folder.next_number()
         self.message_count = folder.message_count
-        """Messages that are copied, also by earlier runs."""
+        """Messages copied by this run and earlier ones."""
         self.done_offsets = sum(it.next - it.first for it in folder.segments)
-        """Offsets that have been examined."""
+        """Offsets read by this run and earlier ones, with or without a message."""
 
     async def run(self) -> None:
-        """Copy what is missing; after an error, what was copied completely is kept."""
+        """Copy what is missing; complete files are kept after an error."""
         async with asyncio.TaskGroup() as tasks:
             for key, span in self._folder.plan.spans.items():
                 tasks.create_task(self._queue(key, span))
@@ -58,7 +58,7 @@ class Copy:
                 at = await self._segment(key, at, span.end)
 
     async def _segment(self, key: QueueKey, at: int, end: int) -> int:
-        """Write one file; return where the next one begins."""
+        """Write one file of a queue; return the offset at which the next file begins."""
         name = f"{self._number:06}.jsonl.gz"
         self._number += 1
         try:
@@ -92,7 +92,7 @@ class Copy:
     async def _answer(
         self, writer: SegmentWriter, key: QueueKey, end: int, empty: EmptyAnswers
     ) -> None:
-        """Pull once, and write what is wanted of the answer."""
+        """Pull once, and write the messages that the plan includes."""
         plan, at = self._folder.plan, writer.next
         found = await self._pulled(key, at)
         empty.check(found)
@@ -113,8 +113,9 @@ class Copy:
         writer.next = after
 
     async def _pulled(self, key: QueueKey, at: int) -> Pulled:
-        """Ask until a broker has the next message: after a failover, this is another one, which may
-        be behind.
+        """Retry until a broker has the message at `at`.
+
+        After a failover, the messages come from another broker, which may be behind the old master.
         """
         topic, name, queue = key
         deadline = monotonic() + self._patience_s

@@ -6,8 +6,8 @@
     segments.jsonl     one line for each file above that is complete, with its SHA-256; at the end
                        a line with the totals and the SHA-256 of the lines before it
 
-A file of messages counts only once its line is on disk, so a killed backup continues after the
-last line. Whoever writes has locked backup.json.
+A file of messages counts only once its line in segments.jsonl is on disk, so a killed backup
+continues after the last line. A process locks backup.json while it writes.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ QueueKey = tuple[str, str, int]
 
 
 class QueueSpan(msgspec.Struct, frozen=True):
-    """The offsets of one queue that are copied: from `first` up to, and without, `end`."""
+    """The offsets of one queue to copy, from `first` to `end`, exclusive."""
 
     broker: str
     queue: int
@@ -44,12 +44,12 @@ class QueueSpan(msgspec.Struct, frozen=True):
 
 
 class TopicPlan(msgspec.Struct, frozen=True):
-    """One topic; it is created again with as many queues, which can be read and written."""
+    """A topic to copy. A restore creates it with `queue_count` readable and writable queues."""
 
     name: str
     queues: Sequence[QueueSpan]
     queue_count: int
-    """The most queues that it has on a broker."""
+    """The highest number of queues on any of its brokers."""
 
 
 class GroupOffset(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ class GroupOffset(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> QueueKey:
-        """The queue."""
+        """The key of the queue."""
         return self.topic, self.broker, self.queue
 
 
@@ -78,7 +78,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     namesrv: str
     topics: Sequence[TopicPlan]
     options: Mapping[str, Sequence[str]] = {}
-    """The options that chose what is copied, as they were given."""
+    """The options that select what is copied, as given."""
     since_ms: int | None = None
     """Messages stored before this time are left out."""
     until_ms: int | None = None
@@ -105,18 +105,18 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     queue: int
     first: int
     next: int
-    """The offset after the last one that was examined."""
+    """The exclusive end of the offsets that the file covers."""
     messages: int
     plain_bytes: int
     sha256: str
     damaged: int = 0
-    """Messages whose body differs from the one that was sent."""
+    """Number of messages whose body differs from the one that was sent."""
     missing: int = 0
-    """Offsets whose messages the broker did not have any more."""
+    """Number of offsets whose messages the broker no longer had."""
 
     @property
     def key(self) -> QueueKey:
-        """The queue."""
+        """The key of the queue."""
         return self.topic, self.broker, self.queue
 
 
@@ -126,11 +126,11 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     ended: str
     messages: int
     sha256: str
-    """Of the lines before."""
+    """The digest of the lines before this one."""
 
 
 class Folder:
-    """A backup on disk."""
+    """A backup on disk: its plan and its complete files."""
 
     def __init__(
         self,
@@ -141,17 +141,17 @@ class Folder:
         *,
         size: int = 0,
     ) -> None:
-        """`size` is that of the whole lines of `SEGMENTS`."""
+        """`size` is the number of bytes in the complete lines of SEGMENTS."""
         self.path = path
         self.plan = plan
         self.segments = list(segments)
         self.end = end
-        """None if the backup is unfinished."""
+        """The last line of SEGMENTS; None if the backup is unfinished."""
         self._table = Lines(path / SEGMENTS, size)
 
     @property
     def message_count(self) -> int:
-        """Messages in the complete files."""
+        """The number of messages in the complete files."""
         return sum(it.messages for it in self.segments)
 
     def next_offset(self, key: QueueKey) -> int:
@@ -164,19 +164,19 @@ class Folder:
         return max((int(it.file.partition(".")[0]) for it in self.segments), default=0) + 1
 
     def add(self, segment: Segment) -> None:
-        """Note a complete file, which is on disk."""
+        """Add the line of a complete file; the file must be on disk already."""
         self._append(msgspec.json.encode(segment))
         self.segments.append(segment)
 
     def clean(self) -> None:
-        """Delete files of messages that do not count, which runs that were killed have left."""
+        """Delete the incomplete files that killed runs have left."""
         known = {it.file for it in self.segments}
         for file in self.path.iterdir():
             if _FILE.fullmatch(file.name) and file.name not in known:
                 file.unlink()
 
     def finish(self, ended: str) -> None:
-        """Write the last line."""
+        """Write the last line; `ended` is the time, as text."""
         table = self.path / SEGMENTS
         try:
             before = table.read_bytes()[: self._table.size] if self.segments else b""
@@ -250,7 +250,7 @@ def is_begun(path: Path) -> bool:
 
 
 def load(path: Path) -> Folder:
-    """Return the backup in a folder, without a line that was not written to its end.
+    """Return the backup in a folder, ignoring an incomplete last line.
 
     Raise InvalidArgument for a folder that is no backup, or whose tables are damaged.
     """
@@ -277,7 +277,9 @@ def _read(file: Path) -> bytes:
 
 
 def _segments(path: Path, plan: Plan) -> tuple[list[Segment], End | None, int]:
-    """Return the complete files, the last line, and the size of the whole lines."""
+    """Return the complete files, the last line if it is there, and the bytes of all
+    complete lines.
+    """
     file, spans = path / SEGMENTS, plan.spans
     try:
         data = _read(file)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places consumer groups in a restored topic as they stood in the backup."""
+"""Commits the saved offsets of consumer groups in a restored topic."""
 
 from collections.abc import Collection
 
@@ -37,8 +37,8 @@ async def check_groups(admin: CommandAdmin, backup: Folder, topics: Collection[s
 async def move_groups(admin: CommandAdmin, backup: Folder, progress: Progress) -> int:
     """Commit the offsets of the saved groups; return how many.
 
-    A group that has not read the target's queue up to where the restored messages begin stays
-    where it is, because moving it would skip messages.
+    A group keeps its offset in a queue if it has unread messages before the restored ones, because
+    the saved offset would skip them.
     """
     wanted = restored_offsets(backup, progress)
     begins = {it.place: it.begin for it in progress.targets.values()}

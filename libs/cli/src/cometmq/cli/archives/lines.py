@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of a backup and of a restore: files of lines, each written by one process at a time."""
+"""Files to which a backup or a restore appends lines; one process at a time writes a file."""
 
 import fcntl
 import os
@@ -11,19 +11,19 @@ from cometmq.client.errors import ClientError
 
 
 class Lines:
-    """A file to which whole lines are appended.
+    """Appends lines to a file.
 
-    What stands behind the last whole line is of a write that failed or was killed. Readers leave it
-    out, and the next line replaces it.
+    A write that fails or is killed may leave an incomplete last line. Readers ignore it, and the
+    next line replaces it.
     """
 
     def __init__(self, path: Path, size: int) -> None:
-        """`size` is the number of bytes in whole lines; 0 to begin anew."""
+        """`size` is the number of bytes in complete lines; 0 replaces the file."""
         self.path = path
         self.size = size
 
     def append(self, line: bytes, *, is_synced: bool = True) -> None:
-        """Write a line; raise OSError if it is not there completely."""
+        """Append a line; raise OSError if it could not be written completely."""
         with self.path.open("r+b" if self.size else "wb") as file:
             file.truncate(self.size)
             file.seek(self.size)
@@ -39,7 +39,7 @@ def claimed(path: Path, purpose: str) -> Iterator[int]:
     """Lock a file, which is created if it is missing; yield its descriptor.
 
     Raise ClientError if another process has locked it for the same purpose, and OSError if it
-    cannot be written. A file system without locks grants all.
+    cannot be written. On a file system without locks, every process gets the lock.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:

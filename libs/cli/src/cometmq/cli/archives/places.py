@@ -21,7 +21,7 @@ from cometmq.remoting.visible import command
 
 
 class TopicPlace(msgspec.Struct, frozen=True):
-    """A topic of a backup and its target."""
+    """A topic of a backup, and the topic that receives its messages."""
 
     plan: TopicPlan
     topic: str
@@ -37,7 +37,7 @@ class TopicPlace(msgspec.Struct, frozen=True):
     async def targets(
         self, admin: CommandAdmin, producer: Producer, patience_s: float
     ) -> list[tuple[QueueKey, Target]]:
-        """Create the topic if it is new; return where each queue goes, and where it ends now."""
+        """Create the topic if it is new; return the target of each queue of the backup."""
         if self.is_new:
             await admin.create_topic(
                 self.topic, queue_count=self.plan.queue_count, perm=int(Perm.READ | Perm.WRITE)
@@ -56,7 +56,9 @@ class TopicPlace(msgspec.Struct, frozen=True):
     async def _queues(
         self, admin: CommandAdmin, producer: Producer, patience_s: float
     ) -> list[MessageQueue]:
-        """Return the queues; of a new topic, wait until the name servers know all of them."""
+        """Return the queues of the topic; if it is new, first wait until the name servers know them
+        all.
+        """
         wanted = set(await admin.masters()) if self.is_new else set()
         deadline = monotonic() + patience_s
         while True:
@@ -70,8 +72,8 @@ class TopicPlace(msgspec.Struct, frozen=True):
 
 
 async def place_of(admin: CommandAdmin, backup: Folder, source: str, topic: str) -> TopicPlace:
-    """Return where a topic of a backup goes; raise ClientError if brokers take no messages for
-    it.
+    """Return the target of a topic of a backup; raise ClientError if brokers would refuse its
+    messages.
     """
     plan = next(it for it in backup.plan.topics if it.name == source)
     try:
@@ -100,7 +102,9 @@ async def place_of(admin: CommandAdmin, backup: Folder, source: str, topic: str)
 
 
 def assigned(plan: TopicPlan, queues: Sequence[MessageQueue]) -> dict[QueueKey, MessageQueue]:
-    """Return the target of each queue: the same broker and number if all exist, or else in turn."""
+    """Return the target of each queue of the backup: the queue with the same broker and number if
+    all of these exist, else the queues in turn.
+    """
     by_name = {(it.broker_name, it.queue_id): it for it in queues}
     sources = sorted((it.broker, it.queue) for it in plan.queues)
     if all(it in by_name for it in sources):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a backup is to contain, as brokers tell it: queues with their bounds, groups' offsets."""
+"""Plans a backup: asks brokers for the bounds of queues, and for the offsets of groups."""
 
 import asyncio
 import re
@@ -85,7 +85,9 @@ async def planned(  # one parameter per option
 
 
 async def _own_topics(admin: CommandAdmin) -> list[str]:
-    """Return the topics that a cluster has beside those of servers and groups."""
+    """Return the topics of a cluster, except those that servers create for themselves and for
+    groups.
+    """
     reserved = {*await admin.masters(), *(await admin.cluster()).cluster_addr_table}
     return [it for it in await admin.topics() if it not in reserved and kind_of(it) == "messages"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a restore has got: a line for each batch that a broker has stored."""
+"""The progress file of a restore, with a line for each batch that a broker has stored."""
 
 import os
 from collections.abc import Collection, Iterator, Sequence
@@ -15,26 +15,26 @@ from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.remoting.bodies.queues import MessageQueue
 
 SYNC_EVERY: Final = 64
-"""Batches after which the file is flushed to disk; a restore that is killed later recognizes the
-messages that it has sent.
+"""The file is flushed to disk after this number of batches. If a killed restore loses lines, its
+next run finds the messages of their batches in the queues.
 """
 
 
 LINE_BYTES_MAX: Final = 64 << 10
-"""More than any line but the first."""
+"""Longer than any line except the first."""
 DONE: Final = b'{"done":true}\n'
 _BEGIN: Final = b'{"backup":"'
-"""The first bytes of a file: of its first line, the field `backup`."""
+"""The first bytes of the first line: the field `backup`."""
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where the messages of one queue go."""
+    """The queue that receives the messages of a queue of the backup."""
 
     topic: str
     broker: str
     queue: int
     begin: int
-    """The end of this queue before the first message was restored."""
+    """The exclusive end of the target queue before the restore began."""
 
     @property
     def place(self) -> MessageQueue:
@@ -43,35 +43,41 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line: which backup goes where."""
+    """The first line: the backup, and the target of each of its queues."""
 
     backup: str
     topic: str
-    """The topic to which the messages go."""
+    """The topic that receives the messages."""
     targets: Sequence[tuple[QueueKey, Target]]
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Lines of a file that are stored, one after another, from an offset on."""
+    """Consecutive lines of a file of the backup, whose messages are stored at consecutive
+    offsets.
+    """
 
     file: str
     line: int
-    """The number of lines before the first one."""
+    """The number of lines of the file before the batch."""
     count: int
-    """The number of lines; those that were left out are not stored."""
+    """The number of lines in the batch."""
     first: int = 0
     """The offset of the first message in the backup's queue."""
     broker: str
     queue: int
     offset: int = -1
-    """Of the first message in the target's queue; -1 if the lines were left out."""
+    """The offset of the first message in the target queue; -1 if the messages cannot be stored and
+    were left out.
+    """
 
 
 class Progress:
-    """The file of a restore, appended to while it runs; its batches are not held in memory."""
+    """The progress file of a restore. Batches are read from the file when needed, not held in
+    memory.
+    """
 
     def __init__(self, table: Lines, head: Head, files: Collection[str]) -> None:
-        """`files` are those of the backup."""
+        """`files` are the names of the backup's files."""
         self.path = table.path
         self._table = table
         self.head = head
@@ -79,25 +85,25 @@ class Progress:
         self.is_done = False
         """Whether everything is stored and verified."""
         self.stored_count = 0
-        """Messages that are stored."""
+        """Number of messages stored so far."""
         self.left_out_count = 0
-        """Lines that cannot be stored."""
+        """Number of lines left out so far, because brokers do not accept their messages."""
         self._lines: dict[str, int] = {}
         self._ends = {it.place: it.begin for _, it in head.targets}
         self._unsynced = 0
 
     @property
     def size(self) -> int:
-        """The bytes of the whole lines."""
+        """The number of bytes in complete lines."""
         return self._table.size
 
     @property
     def targets(self) -> dict[QueueKey, Target]:
-        """Where the messages of each queue go."""
+        """The target of each queue of the backup."""
         return dict(self.head.targets)
 
     def lines_done(self, file: str) -> int:
-        """Return how many lines of a file are done."""
+        """Return how many lines of a file are stored or left out."""
         return self._lines.get(file, 0)
 
     def end_of(self, place: MessageQueue) -> int:
@@ -105,9 +111,10 @@ class Progress:
         return self._ends[place]
 
     def batches(self) -> Iterator[tuple[Batch, Target]]:
-        """Yield the batches in the order in which they were stored, those of a file in line order.
+        """Yield the batches in the order in which they were stored; those of a file are in line
+        order.
 
-        Raise InvalidArgument for a line that is damaged, or whose batch goes elsewhere.
+        Raise InvalidArgument for a damaged line, or one that names an unknown queue or file.
         """
         places = {(it.broker, it.queue): it for _, it in self.head.targets}
         with self.path.open("rb") as file:
@@ -128,7 +135,7 @@ class Progress:
                 yield batch, target
 
     def add(self, batch: Batch) -> None:
-        """Note a batch."""
+        """Append the line of a batch."""
         self._count(batch)
         self._unsynced += 1
         self._append(msgspec.json.encode(batch) + b"\n", is_synced=self._unsynced >= SYNC_EVERY)
@@ -143,12 +150,12 @@ class Progress:
         self._ends[place] = max(self._ends[place], batch.offset + batch.count)
 
     def read(self) -> None:
-        """Count what an earlier run has done."""
+        """Restore the counters from the batches of earlier runs."""
         for batch, _ in self.batches():
             self._count(batch)
 
     def finish(self) -> None:
-        """Note that everything is stored and verified."""
+        """Append the last line: everything is stored and verified."""
         self._append(DONE, is_synced=True)
         self.is_done = True
 
@@ -162,8 +169,10 @@ class Progress:
 
 @contextmanager
 def claim(path: Path, size: int) -> Iterator[None]:
-    """Keep other restores from the file; raise ClientError if it does not have `size` whole bytes
-    any more.
+    """Lock the file against other restores.
+
+    Raise ClientError if its complete lines no longer have `size` bytes, because another restore has
+    written it.
     """
     with ExitStack() as stack:
         try:
@@ -178,7 +187,7 @@ def claim(path: Path, size: int) -> Iterator[None]:
 
 
 def forget(path: Path) -> None:
-    """Delete what a file says; the file remains, with its lock."""
+    """Empty a progress file; the file itself remains, because it is locked."""
     try:
         os.truncate(path, 0)
     except OSError as error:
@@ -219,7 +228,7 @@ def load(path: Path, files: Collection[str]) -> Progress | None:
 
 
 def _whole_bytes(file: BinaryIO) -> int:
-    """Return the size of a file without a last line that has no end."""
+    """Return the number of bytes in complete lines."""
     end = file.seek(0, os.SEEK_END)
     at = max(0, end - LINE_BYTES_MAX)
     file.seek(at)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads restored messages back, and compares them with the backup, one by one in bounded memory."""
+"""Reads restored messages back and compares each with the backup, in bounded memory."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -17,11 +17,11 @@ from cometmq.client.message import DamagedMessage
 from cometmq.remoting.bodies.queues import MessageQueue
 
 DIFFERENCES_MAX: Final = 20
-"""Differences that are described."""
+"""Number of differences that are described."""
 
 
 class Proof:
-    """A comparison of a backup with the queues to which it was restored."""
+    """Compares a backup with the queues to which it was restored."""
 
     def __init__(self, admin: AdminClient, folder: Folder, progress: Progress) -> None:
         self._admin, self._folder, self._progress = admin, folder, progress
@@ -31,7 +31,7 @@ class Proof:
         self.checked_count = 0
         self.differing_count = 0
         self.differences: list[str] = []
-        """The first ones, as text."""
+        """Descriptions of the first DIFFERENCES_MAX differences."""
 
     async def run(self) -> None:
         """Compare all batches."""
@@ -50,7 +50,9 @@ class Proof:
                 )
 
     def _next_lines(self, batch: Batch) -> list[bytes]:
-        """Return the lines of a batch; files are read side by side, because queues are."""
+        """Return the lines of a batch. Several files may be open, because batches of different
+        queues alternate.
+        """
         if batch.file not in self._lines:
             segment = self._segments[batch.file]
             self._lines[batch.file] = lines_of(self._folder.path, segment)
@@ -108,10 +110,10 @@ def difference_of(wanted: Message, found: MessageExt | None) -> str:
 
 
 def restored_offsets(folder: Folder, progress: Progress) -> dict[tuple[str, MessageQueue], int]:
-    """Return where each group goes on in the target's queues, by group and queue.
+    """Return the offsets at which groups continue in the target queues, by group and queue.
 
-    It reads what it had not read, and never skips: of several queues that went to one, the
-    smallest offset counts.
+    A group skips no message that was unread in the backup: if several queues were restored to one,
+    it gets the smallest of their offsets.
     """
     keys = {it.file: it.key for it in folder.segments}
     waiting: dict[QueueKey, list[GroupOffset]] = {}

@@ -34,7 +34,7 @@ from cometmq.remoting.names import SEND_FORBIDDEN_TOPICS
 
 GROUP: Final = "CLI_RESTORER"
 END_S: Final = 1.0
-"""Time to leave the brokers; all sends have ended before."""
+"""Time limit for closing the client; by then all sends have ended."""
 COLUMNS: Final = (
     "Topic", "To", "Messages", "Restored", "Left out", "Verified", "Differ", "Group offsets",
 )  # fmt: skip
@@ -120,7 +120,9 @@ def restore(  # noqa: PLR0913  # one parameter per option
 def _chosen(
     backup: Folder, only: Sequence[str], target: str | None, *, is_unfinished_wanted: bool
 ) -> list[str]:
-    """Return the topics to restore; raise before any server is asked."""
+    """Return the topics to restore; raise InvalidArgument for contradictions, without asking a
+    server.
+    """
     if backup.end is None and not is_unfinished_wanted:
         raise ClientError(
             f"{backup.path} is unfinished: repeat the command that began it, or restore what it has"
@@ -152,7 +154,7 @@ def _left(works: Sequence[Work]) -> list[Work]:
 async def _confirmed(
     admin: CommandAdmin, works: Sequence[Work], *, has_groups: bool, is_confirmed: bool
 ) -> None:
-    """Show what will be done, and ask; a dry run ends here."""
+    """Print what will be restored, and ask for confirmation; a dry run ends here."""
     sent = sum(it.message_count - it.done_count for it in works)
     new = [it.place.topic for it in works if it.place.is_new]
     facts: dict[str, Cell] = {

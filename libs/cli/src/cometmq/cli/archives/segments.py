@@ -19,14 +19,14 @@ from cometmq.insight import message_json
 SEGMENT_BYTES: Final = 32 << 20
 """A file is complete when it has this number of uncompressed bytes."""
 LINE_BYTES_MAX: Final = 256 << 20
-"""Longer lines are damage; a broker's maxMessageSize is 4 MiB unless it is set."""
+"""A longer line counts as damaged; the default maxMessageSize of brokers is 4 MiB."""
 LEVEL: Final = 4
-"""Of zlib: 6 takes twice the time for 5 % less."""
+"""The zlib level; level 6 takes twice the time and saves 5 %."""
 _CHUNK_BYTES: Final = 1 << 20
 
 
 class Position(msgspec.Struct):
-    """Where a message was stored: what a restore needs of its line."""
+    """The position of a message in the backed-up queue, and its id: fields of its line."""
 
     queue_offset: int
     message_id: str = ""
@@ -34,7 +34,7 @@ class Position(msgspec.Struct):
 
 
 class SegmentWriter:
-    """Writes one file; it counts only after `finish`."""
+    """Writes one file of messages, which is complete after `finish`."""
 
     def __init__(self, path: Path, key: QueueKey, first: int) -> None:
         """Create the file, or replace one that was not finished."""
@@ -85,7 +85,7 @@ class SegmentWriter:
 
 
 def check(folder: Path, segment: Segment) -> int:
-    """Return the size of a file; raise ClientError if its content is not what was written."""
+    """Return the size of a file; raise ClientError if it was changed since it was written."""
     size = 0
     digest = hashlib.sha256()
     try:
@@ -101,7 +101,7 @@ def check(folder: Path, segment: Segment) -> int:
 
 
 def lines_of(folder: Path, segment: Segment) -> Iterator[bytes]:
-    """Yield the lines of a file; raise ClientError if they are not as many as were written."""
+    """Yield the lines of a file; raise ClientError if their number differs from the segment's."""
     count = size = 0
     try:
         with gzip.open(folder / segment.file, "rb") as file:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends the messages of a backup to the queues of a topic, in order, and remembers how far."""
+"""Sends the messages of a backup to the queues of a topic, in order, and records the progress."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,7 +42,7 @@ class Item(msgspec.Struct):
 
 
 class Sending:
-    """One run of a restore."""
+    """Sends what earlier runs of a restore have not sent."""
 
     def __init__(  # one parameter per option
         self,
@@ -57,7 +57,7 @@ class Sending:
     ) -> None:
         """Send `rate` messages per second; wait `patience_s` for brokers that do not answer."""
         self.repeated_count = 0
-        """Messages of which an unanswered attempt may store another copy."""
+        """Number of messages of which an unanswered attempt may store another copy."""
         self._admin, self._producer = admin, producer
         self._folder, self._progress = folder, progress
         self._pace = None if rate is None else Pace(rate)
@@ -132,8 +132,8 @@ class Sending:
     async def _stored(self, items: Sequence[Item], target: Target) -> int:
         """Send until a broker confirms; return the offset of the first message.
 
-        An earlier attempt, also one of a run that was killed, may have stored the batch: then it
-        is found in the queue, and not sent again.
+        If an earlier attempt, perhaps of a killed run, has stored the batch, it is found in the
+        queue and not sent again.
         """
         messages = [it.message for it in items if it.message is not None]
         deadline = monotonic() + self._patience_s
@@ -160,7 +160,7 @@ class Sending:
             return result.queue_offset
 
     async def _found(self, messages: Sequence[Message], target: Target) -> int | None:
-        """Return the offset at which a batch is stored already, or None."""
+        """Return the offset at which an earlier attempt has stored a batch, or None."""
         place = target.place
         broker = await master_of(self._admin, place)
         at, end = self._progress.end_of(place), await broker.max_offset(place.topic, place.queue_id)
@@ -182,7 +182,7 @@ class Sending:
 
 
 def cuts_of(folder: Folder) -> dict[QueueKey, set[int]]:
-    """Return the offsets at which groups stand: there, a new batch begins."""
+    """Return the saved offsets of groups, by queue; a new batch begins at each of them."""
     cuts: dict[QueueKey, set[int]] = {}
     for it in folder.plan.offsets:
         cuts.setdefault(it.key, set()).add(it.offset)
@@ -190,7 +190,11 @@ def cuts_of(folder: Folder) -> dict[QueueKey, set[int]]:
 
 
 def item_of(number: int, line: bytes, topic: str) -> Item:
-    """Return the message of a line with its id; a line that is no message is left out."""
+    """Return the message of a line, with its original id; without a message if no producer could
+    send it.
+
+    Raise ClientError for a line that lacks the position of its message.
+    """
     try:
         position = _position.decode(line)
     except msgspec.MsgspecError as error:
@@ -203,10 +207,10 @@ def item_of(number: int, line: bytes, topic: str) -> Item:
 
 
 def batches_of(items: Iterable[Item], cuts: frozenset[int]) -> Iterator[list[Item]]:
-    """Yield lists of items: what is left out alone, and messages until a list is full.
+    """Yield batches: each has items with messages, up to the size limits, or one item without.
 
-    A group that stands between two messages must get an offset between them, so a list also ends
-    before the first message at or after a cut.
+    `cuts` are offsets of groups. A batch also ends before the first message at or after a cut, so
+    that the offset of its first message is the group's new offset.
     """
     batch: list[Item] = []
     size = 0

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets backup and restore survive a failover: temporary errors, and the brokers that serve now."""
+"""What backup and restore need to survive a failover: which errors are temporary, and the brokers
+that serve now.
+"""
 
 from typing import Final
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restores one topic: sends, compares, places groups; goes on where the last run ended."""
+"""Restores one topic: sends its messages, compares them, and commits the offsets of groups."""
 
 import hashlib
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from cometmq.insight.words import counted
 
 
 class Manner(NamedTuple):
-    """How to restore."""
+    """Options that apply to all topics of a restore."""
 
     rate: float | None
     """Messages per second."""
@@ -32,11 +32,11 @@ class Manner(NamedTuple):
     has_proof: bool
     """Whether everything is read back and compared."""
     has_groups: bool
-    """Whether the saved groups are placed."""
+    """Whether the saved offsets of groups are committed."""
 
 
 class Work:
-    """The restore of one topic."""
+    """The restore of one topic, which continues where an earlier run ended."""
 
     def __init__(
         self,
@@ -61,22 +61,22 @@ class Work:
 
     @property
     def message_count(self) -> int:
-        """Messages in the backup."""
+        """Number of messages of the topic in the backup."""
         return self.backup.message_count
 
     @property
     def group_offset_count(self) -> int:
-        """Saved offsets of groups in the topic."""
+        """Number of saved offsets of groups in the topic."""
         return sum(it.topic == self.place.source for it in self.backup.plan.offsets)
 
     @property
     def done_count(self) -> int:
-        """Messages that an earlier run has restored."""
+        """Number of messages that earlier runs have restored."""
         return 0 if self._progress is None else self._progress.stored_count
 
     @property
     def done_text(self) -> str:
-        """Say that there is nothing to do, or nothing if there is."""
+        """A sentence for a topic that was restored completely before; empty for any other."""
         if self._progress is None or not self._progress.is_done:
             return ""
         return (
@@ -86,7 +86,7 @@ class Work:
 
     @property
     def _progress(self) -> Progress | None:
-        """The restore to continue; None to begin."""
+        """The progress of the run to continue; None if the restore begins."""
         is_ignored = self._is_again and self._found is not None and self._found.is_done
         return None if is_ignored else self._found
 
@@ -100,14 +100,14 @@ class Work:
         return found
 
     def begin_again(self) -> None:
-        """Forget an earlier restore that is complete, if it is to be repeated."""
+        """Empty the progress file of a complete restore, if the user wants it repeated."""
         if self._found is not None and self._progress is None:
             with progresses.claim(self._path, self._found.size):
                 progresses.forget(self._path)
             self._found = None
 
     async def run(self, admin: CommandAdmin, producer: Producer, manner: Manner) -> list[Cell]:
-        """Restore the topic; return a row of the result."""
+        """Restore the topic; return its row in the table of results."""
         with progresses.claim(self._path, 0 if self._found is None else self._found.size):
             return await self._run(admin, producer, manner)
 
@@ -159,7 +159,7 @@ class Work:
 
 
 def _default_path(backup: Folder, place: TopicPlace, cluster: Sequence[str]) -> Path:
-    """Return the file in the folder that belongs to this topic and cluster."""
+    """Return the default path of the progress file, which depends on the topic and the cluster."""
     text = "\n".join([place.source, place.topic, *sorted(cluster)])
     return backup.path / f"restore-{hashlib.sha256(text.encode()).hexdigest()[:12]}.jsonl"
 

@@ -38,9 +38,9 @@ from cometmq.remoting.names import ALL_TAGS
 from cometmq.runtime.service import new_event_loop
 
 VARIABLE: Final = "MESSAGE_"
-"""The prefix of the variables that tell a command about its message."""
+"""The prefix of the environment variables that describe a message to the command of --exec."""
 END_S: Final = 3.0
-"""Time to commit the last offsets, and to leave the group."""
+"""Time limit for committing the last offsets and leaving the group."""
 HINT_S: Final = 1.0
 """Idle time after which a terminal shows that the command is waiting."""
 
@@ -199,7 +199,7 @@ def _checked_span(
 
 
 def _selector(tag: str, condition: str | None) -> str | MessageSelector:
-    """Return what to select."""
+    """Return the filter: a tag expression, or a SQL92 condition if one is given."""
     if condition is not None and tag != ALL_TAGS:
         raise wrong_usage("--tag and --filter are two filters: give TAGS = 'A' in the condition")
     selector = tag if condition is None else MessageSelector.by_sql(condition)
@@ -225,7 +225,9 @@ def _renderer(format_: str | None, decode: str, *, has_headers: bool, as_json: b
 
 
 def _decoder(form: str) -> Callable[[MessageExt], bytes] | None:
-    """Return the function that shows a body in a form; a body of another form is shown as hex."""
+    """Return the function that renders a body as `form`; a body that is not of this form is shown
+    as hex.
+    """
     if form == "raw":
         return None
     module = import_module("cometmq.insight.decode")
@@ -240,7 +242,7 @@ def _decoder(form: str) -> Callable[[MessageExt], bytes] | None:
 
 
 class Printer:
-    """Prints messages, or runs a command for each; on a terminal, a hint when there are none."""
+    """Prints messages, or runs a command for each; prints a hint on a terminal if none arrive."""
 
     def __init__(
         self,
@@ -260,10 +262,12 @@ class Printer:
         self._is_hint_due = is_terminal(sys.stderr)
         self.count = 0
         self.failed = 0
-        """Messages whose command failed."""
+        """Number of messages whose command failed."""
 
     async def print_all(self, count_max: int | None) -> int:
-        """Print until the count is reached or the limit passes; return the count."""
+        """Print until `count_max` messages are printed or the time limit ends; return their
+        number.
+        """
         out, source = sys.stdout.buffer, self._source
         is_last_wait = False
         while self.count != count_max:

@@ -247,7 +247,9 @@ def _facts(found: GroupMembers) -> dict[str, Cell]:
 def _progress(
     found: GroupMembers, states: Sequence[QueueState], loss_s: float | Unknown | None
 ) -> dict[str, Cell]:
-    """Return how far the group is behind; members that broadcast keep their own offsets."""
+    """Return the fields about unread messages, whose values are unknown if members broadcast,
+    because these keep their own offsets.
+    """
     if found.model == "BROADCASTING":
         return {"unread_messages": None, "oldest_unread": None, **loss_facts(OWN_OFFSETS)}
     since_ms = unread_since_ms(states)

@@ -62,7 +62,7 @@ QUEUE_COLUMNS: Final = (
     "Owners",
 )  # fmt: skip
 LOOKS_MAX: Final = 50
-"""Looks in the plot of `--watch`."""
+"""Snapshots in the plot of `--watch`."""
 GROUP_COLUMNS: Final = (
     "Group", "Members", "Topics", "Queues", "Lag", "Skips", "Seconds behind", "Oldest unread",
     "Time to loss",
@@ -70,7 +70,7 @@ GROUP_COLUMNS: Final = (
 MISSING_COLUMN: Final = "Missing brokers"
 """Names the brokers without which a group's figures are lower bounds."""
 RARE_COLUMNS: Final = frozenset({"Skips", MISSING_COLUMN})
-"""Columns that tables have only if one of their cells says something."""
+"""Columns that are left out of a table if all their cells are empty."""
 
 Ask = Callable[[Callable[[CommandAdmin], Awaitable[Any]]], Any]
 """Runs a query against the cluster."""
@@ -158,7 +158,9 @@ def _group_view(
     trend: deque[float | None],
     at: int | None,
 ) -> Callable[[], None]:
-    """Ask for the queues of a group; return a function that prints them, by the column `at`."""
+    """Ask for the queues of a group; return a function that prints them, sorted by the
+    column `at`.
+    """
 
     async def question(
         admin: CommandAdmin,
@@ -251,7 +253,7 @@ Losses = dict[str, float | Unknown | None]
 async def _ask_groups(
     topic: str | None, admin: CommandAdmin
 ) -> tuple[Sequence[Sequence[Cell]], Losses, list[str]]:
-    """Return a row for each group, the exact time to loss of each, and notes about them."""
+    """Return a row for each group, the time to loss of each in seconds, and notes."""
     notes: list[str] = []
     kept_s: dict[str, float | None] = {}
     losses: Losses = {}
@@ -296,7 +298,9 @@ def _groups_view(
     trend: deque[float | None],
     at: int | None,
 ) -> Callable[[], None]:
-    """Ask for the lag of all groups; return a function that prints it, by the column `at`."""
+    """Ask for the lag of all groups; return a function that prints it, sorted by the column
+    `at`.
+    """
     rows, losses, notes = ask_all(partial(_ask_groups, topic))
     worst_first = GROUP_COLUMNS.index("Lag") if at is None else at
     is_loss = worst_first == GROUP_COLUMNS.index("Time to loss")  # the shortest is the worst
@@ -320,7 +324,7 @@ def _groups_view(
 def _print_filled(
     columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str, empty: str
 ) -> None:
-    """Print a table without the rare columns that say nothing."""
+    """Print a table without the RARE_COLUMNS that have only empty cells."""
     kept = [
         at
         for at, column in enumerate(columns)
@@ -331,7 +335,9 @@ def _print_filled(
 
 
 def _shown(row: Sequence[Cell], loss_s: float | Unknown | None) -> list[Cell]:
-    """Return a row as the table shows it: times in two words, so that it fits on 80 columns."""
+    """Return a row for the table, with times shortened to two units, so that it fits on 80
+    columns.
+    """
     *others, since, _, missing = row
     second = f"{since[:19].replace('T', ' ')}Z" if isinstance(since, str) else None
     return [*others, second, loss_words(loss_s), missing]

@@ -102,7 +102,9 @@ async def as_member(wanted: Wanted, group: str, start: str | None) -> AsyncItera
 
 
 async def _prepared(wanted: Wanted, ends: Ends, group: str, start: str | None) -> int:
-    """Check that the group may read the topic, and place it; return its limit of retries."""
+    """Check that the group may read the topic, and store its start offsets; return its limit of
+    retries.
+    """
     async with wanted.admin() as admin:
         queues = await queues_to_read(admin, wanted.topic)
         brokers = await readable(admin, wanted.topic)
@@ -120,8 +122,9 @@ async def _try_to_pull(
     queues: Sequence[MessageQueue],
     selector: str | MessageSelector,
 ) -> set[str]:
-    """Raise a broker's refusal before the group joins or gets offsets there, so that a refused
-    command leaves nothing behind; return the names of the brokers that do not answer.
+    """Pull once from each broker, and raise its refusal; return the brokers that do not answer.
+
+    This runs before the group joins or gets offsets, so a refused command changes nothing.
     """
 
     wanted = subscription("-", selector, version_ms=0)
@@ -151,9 +154,10 @@ async def _try_to_pull(
 
 
 async def _retries(brokers: Mapping[str, BrokerAdmin], group: str) -> int:
-    """Return the group's limit of retries, the smallest if brokers differ; -1 if none tells it.
+    """Return the group's limit of retries, the smallest if brokers differ; -1 if no broker knows
+    it.
 
-    Brokers keep to the limit that a member sends, and members of all clients send one.
+    The command needs it because brokers apply the limit that a member sends.
     """
     found: list[int] = []
     for broker in brokers.values():

@@ -118,7 +118,7 @@ def _literal(data: bytes) -> Piece:
 
 
 def _escaped(text: str, at: int) -> tuple[bytes, int]:
-    """Return the byte of the escape at `at`, and the place behind it."""
+    """Return the byte of the escape at index `at`, and the index after it."""
     found = _BYTE.match(text, at)
     if found is not None:
         return bytes.fromhex(found[1]), found.end()
@@ -174,7 +174,7 @@ def _time_form(form: str, at: int) -> Callable[[int], bytes]:
 
 
 def _properties(form: str, at: int, safe: Form) -> Piece:
-    """Return the piece that repeats `form` for each property."""
+    """Return the Piece that renders `form` once for each property."""
     parts = re.split(r"(%[kv%])", form)
     if any("%" in part for part in parts[::2]):
         raise _wrong(at, "%h{...} may contain %k, %v and %% only")
@@ -191,7 +191,7 @@ def _properties(form: str, at: int, safe: Form) -> Piece:
 
 
 def _unescaped(text: str) -> bytes:
-    """Return a text without signs of percent, with its escapes replaced."""
+    """Return a text that contains no percent signs, with its escapes replaced."""
     found = bytearray()
     at = 0
     while at < len(text):
@@ -204,7 +204,9 @@ def _unescaped(text: str) -> bytes:
 
 
 def _braces(text: str, at: int) -> tuple[str, int]:
-    """Return the text between braces, which may contain braces, and the place behind them."""
+    """Return the text between braces, which may contain pairs of braces, and the index
+    after them.
+    """
     if text[at : at + 1] != "{":
         return "", at
     depth = 0

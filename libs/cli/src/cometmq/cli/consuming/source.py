@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages on their way from a consumer to the output, and the queues that were not read.
+"""The queue of messages between a consumer and the output, and which queues may have unread ones.
 
-Silence does not mean that everything was read: a broker that hangs or is down is silent, too.
+If no message arrives, not everything may have been read: brokers that hang or are down send none.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ RECENT_S: Final = 15.0
 UNANSWERED: Final = frozenset(
     error.__name__ for error in (ConnectFailed, ConnectionLost, RequestTimeout)
 )
-"""The errors, as logs name them, that mean that a broker did not answer."""
+"""The names of the errors after which a broker counts as not answering, as they appear in logs."""
 
 Positions = Mapping[MessageQueue, int]
 
@@ -63,7 +63,7 @@ class Unread(msgspec.Struct):
 
 
 class Wanted(NamedTuple):
-    """What to read, where, and the user's time limit."""
+    """The topic and the filter, the name servers, and the user's time limit."""
 
     namesrv: str
     topic: str
@@ -71,7 +71,7 @@ class Wanted(NamedTuple):
     limit_s: float | None = None
 
     def admin(self) -> AdminClient:
-        """Return a client, to be started, whose requests end within the limit."""
+        """Return a client, not started yet, whose requests end within the limit."""
         options = with_limit(with_access(ClientOptions()), self.limit_s)
         return AdminClient(self.namesrv, options=options, log=NO_LOG)
 

@@ -40,7 +40,7 @@ from cometmq.remoting.names import ALL_TAGS
 LAST_MAX: Final = 10_000
 """Maximum of --last: the messages are held in memory until they are sorted."""
 BYTES_MAX: Final = 256 << 20
-"""Bodies that --last holds at most."""
+"""Limit of the bytes in the bodies that --last holds in memory."""
 AHEAD_MAX: Final = 64
 """Messages that are read but not printed yet."""
 
@@ -57,7 +57,9 @@ class Span(msgspec.Struct, frozen=True):
     last: int | None = None
     """Only this many of the newest messages."""
     follow: bool | None = None
-    """Whether to wait for more at the end; None leaves it to the other fields."""
+    """Whether to wait for more messages at the end; None means that `is_bounded` decides by the
+    other fields.
+    """
 
     @property
     def is_bounded(self) -> bool:
@@ -148,7 +150,7 @@ async def as_reader(
 
 class _SpanSource(Source):
     async def unread(self) -> Unread:
-        """Return that the rest was not read, because the time was over."""
+        """Return a note that the time limit ended before the span was read."""
         return Unread({"--timeout": "the rest was not read: give a longer --timeout"})
 
 
@@ -196,7 +198,9 @@ class _Reader:
         return await begin_of(broker, queue, self._span.start or LAST, offset), end
 
     async def messages(self) -> AsyncIterator[MessageExt]:
-        """Yield the messages, queue by queue; of --last, in the order in which they were stored."""
+        """Yield the messages, queue by queue; with --last, in the order in which they were
+        stored.
+        """
         if self._span.last is None:
             for queue in self._spans:
                 async for message in self._read(queue):

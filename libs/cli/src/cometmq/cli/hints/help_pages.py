@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Help pages that fit on 80 columns and 24 lines: a page only names the options that many commands
-share, and `cometmq help options` describes them.
+"""Help pages that fit on 80 columns and 24 lines. Options that many commands share are only named;
+`cometmq help options` describes them.
 
 An option is shared if its panel is `access.COMMON`.
 """
@@ -21,15 +21,16 @@ ALL: Final = "all"
 _METAVARS: Final = {"str": "TEXT", "int": "N", "float": "N", "true|false": "BOOL"}
 _METAVAR: Final = re.compile(r"<(str|int|float|path|file|true\|false)(?: range)?>")
 _LEAST: Final = re.compile(r" *\[x>=[01]\]|; x>=[01](?=[];])|(?<=\[)x>=[01]; ")
-"""A bound that goes without saying."""
+"""Lower bounds of 0 and 1, which help pages leave out."""
 
 
 _COLUMNS_MAX: Final = 80
 
 
 def page_columns() -> int:
-    """Return the width of help pages: of the terminal, but at most 80 columns; click's default is
-    two columns less, which wraps many lines.
+    """Return the width of help pages: that of the terminal, but at most 80 columns.
+
+    Click's default is two columns narrower, and would wrap many lines.
     """
     return min(shutil.get_terminal_size().columns, _COLUMNS_MAX)
 

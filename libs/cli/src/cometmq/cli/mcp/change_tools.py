@@ -36,7 +36,7 @@ from cometmq.remoting.names import DLQ_REPLAY_GROUP, dead_letter_topic
 
 PLACES: Final = {"first": 0, "last": END}
 REPLAYED_MAX: Final = 1_000
-"""Dead letters that one call sends; the command line sends any number."""
+"""The most dead letters that one call sends; `cometmq dlq replay` has no such limit."""
 SECONDS_MAX: Final = 60
 QUEUES_SHOWN: Final = 200
 Queues = Annotated[int, msgspec.Meta(ge=1, le=QUEUES_MAX, description="Queues per broker.")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a tool changes something: a plan, which is all that a dry run returns, then the change.
+"""How a tool changes something: it makes a plan, and performs it unless the call is a dry run.
 
 The change is written to the audit log before it is made, and again with its outcome.
 """
@@ -33,9 +33,9 @@ class Plan(NamedTuple):
     """A change that is ready to be made."""
 
     what: str
-    """What happens, in one sentence."""
+    """The change, in one sentence."""
     subject: str
-    """The name of what changes."""
+    """The name of the changed topic, group or message, for the audit log."""
     before: Any
     after: Any
     consequences: Sequence[str]

@@ -34,7 +34,7 @@ from cometmq.insight.words import counted
 T = TypeVar("T")
 
 NAMES_MAX: Final = 20
-"""Names in one row, such as the groups of a topic."""
+"""The most names in one row, such as the groups of a topic."""
 ROWS_MAX: Final = 200
 
 
@@ -49,7 +49,7 @@ def _count(rows: Sequence[Any] | Unknown) -> int | Unknown:
 
 
 def _notes(snapshot: Snapshot) -> list[str]:
-    """Return what a reader of any figure of this snapshot must know."""
+    """Return notes on what the snapshot lacks, which concern all its figures."""
     silent = [
         f"{it}: no master answers; its figures are missing" for it in snapshot.missing_brokers
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tools that read messages: stored ones, their lives, dead letters and open transactions."""
+"""Tools that read messages: stored messages, their history, dead letters and open transactions."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final

@@ -45,7 +45,7 @@ def _error(code: int, why: str, request_id: int | str | None = None) -> SessionM
 
 
 def _id_of(line: bytes) -> int | str | None:
-    """Return the id of a request that is malformed elsewhere, so that its client stops waiting."""
+    """Return the id of a malformed request, so that the client can match the error to it."""
     raw = _raw_id_of(line)
     if len(raw) > ID_BYTES_MAX:
         return None
@@ -56,7 +56,7 @@ def _id_of(line: bytes) -> int | str | None:
 
 
 def _raw_id_of(line: bytes) -> bytes:
-    """Return the text of the member `id`; it is empty if there is none, or no object."""
+    """Return the JSON text of the field `id`; empty if the line has none, or is not an object."""
     try:
         return bytes(msgspec.json.decode(line, type=_Request).id)
     except (ValueError, RecursionError):

@@ -39,10 +39,10 @@ ERROR_MAX: Final = 2_000
 AT_ONCE_MAX: Final = 8
 """Calls that are served at the same time; others wait."""
 WAITING_MAX: Final = 64
-"""Calls that wait, and answers that the client has not read; above, the input is not read."""
+"""While this number of calls and unread answers wait, the input is not read."""
 WAIT_S: Final = 0.02
 LINE_BYTES_MAX: Final = 16 << 20
-"""The longest line that is read: a body may have 4 MiB, or 8 with escapes."""
+"""The longest line that is accepted: a body may have 4 MiB, or 8 MiB with escapes."""
 AUDIT_MIB_MAX: Final = 16
 READING: Final = (*cluster_tools.TOOLS, *message_tools.TOOLS)
 CHANGING: Final = change_tools.TOOLS
@@ -108,8 +108,10 @@ class _Answers:
 
 
 class _Input:
-    """Standard input by line; the SDK's own reader would keep the process from ending, and take as
-    many requests as a client sends, also if it reads no answers.
+    """Reads standard input by line.
+
+    The SDK's own reader would keep the process from ending, and would accept any number of requests
+    from a client that reads no answers.
     """
 
     def __init__(self) -> None:
@@ -143,9 +145,9 @@ class _Input:
 def server_of(
     session: Session, *, allow_changes: bool, calls: set[int] | None = None
 ) -> Server[Any]:
-    """Return a server with the tools that read, and those that change if they are allowed.
+    """Return a server with the reading tools and, if changes are allowed, the changing ones.
 
-    Calls without an answer are kept in `calls`.
+    The server keeps the ids of unanswered calls in `calls`.
     """
     pending = set[int]() if calls is None else calls
     offered = (*READING, *CHANGING) if allow_changes else READING
@@ -267,7 +269,7 @@ def _schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _user() -> str:
-    """Return who makes changes: the account of the cluster, or else the user of this machine."""
+    """Return the name for the audit log: the access key, or else the user of this machine."""
     access = resolved_access()
     if access.access_key:
         return access.access_key

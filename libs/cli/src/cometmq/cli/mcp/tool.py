@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tool is, what all tools work with, and how what strangers wrote is shown to a model.
+"""The form of a tool, the session that all tools share, and how untrusted text is shown to a model.
 
 Clients choose the names, keys and bodies in every answer. They are bounded in size, and characters
 that a reader would not see, which can hide instructions, are written out.
@@ -24,17 +24,17 @@ from cometmq.insight.model import Snapshot
 from cometmq.insight.snapshot import look
 
 FRESH_MS: Final = 2_000
-"""Tools use a look at the cluster that is not older than this."""
+"""The greatest age of the snapshot that tools use."""
 TEXT_MAX: Final = 16_384
-"""Characters of one text in an answer."""
+"""The most characters of one text in an answer."""
 PROPERTY_MAX: Final = 500
-"""Characters of one property of a message."""
+"""The most characters of one property of a message."""
 PROPERTIES_MAX: Final = 50
 _SEEN: Final = frozenset("\n\t")
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 Text = Annotated[str, msgspec.Meta(max_length=255)]
-"""A selection; empty for all."""
+"""A text that selects by name, key or similar; an empty one selects all."""
 Limit = Annotated[int, msgspec.Meta(ge=1, le=200, description="Rows to return, at most.")]
 Moment = Annotated[
     str,
@@ -46,7 +46,7 @@ Chars = Annotated[
 
 
 def said(description: str) -> msgspec.Meta:
-    """Return what clients are told about an argument."""
+    """Return the description of an argument for the JSON schema."""
     return msgspec.Meta(description=description)
 
 
@@ -70,7 +70,7 @@ class Nothing(Arguments, frozen=True, kw_only=True):
 
 
 class Session:
-    """The parts that the tools of one server share."""
+    """The clients, the snapshot and the audit log that the tools of one server share."""
 
     def __init__(self, admin: AdminClient, *, reader: AdminClient, audit: Audit, user: str) -> None:
         """`reader` leaves out brokers that do not answer; `user` is the name for the audit log."""
@@ -79,7 +79,7 @@ class Session:
         self.audit = audit
         self.user = user
         self.client = ""
-        """The program that asks, as it calls itself."""
+        """The name of the client program, as it has given it."""
         self.changing: asyncio.Lock = asyncio.Lock()
         self._looks = History()
         self._looking: asyncio.Lock = asyncio.Lock()
@@ -88,11 +88,11 @@ class Session:
 
     @property
     def looks(self) -> History:
-        """What earlier looks saw: since when something is so."""
+        """The history of snapshots, which shows since when a state lasts."""
         return self._looks
 
     async def snapshot(self) -> Snapshot:
-        """Return a look at the cluster; raise CometError if no name server answers."""
+        """Return a snapshot not older than FRESH_MS; raise CometError if no name server answers."""
         async with self._looking:
             found = self._snapshot
             if found is None or monotonic_ms() - self._looked_ms >= FRESH_MS:
@@ -101,12 +101,12 @@ class Session:
             return found
 
     def renew(self) -> None:
-        """After a change: the next snapshot is a new look."""
+        """Drop the snapshot after a change, so that the next call takes a new one."""
         self._snapshot = None
 
 
 class Tool(NamedTuple):
-    """One tool; its answer is a struct, from whose type clients learn the form."""
+    """One tool. Its answer is a struct, whose type becomes the JSON schema for clients."""
 
     name: str
     description: str
@@ -114,7 +114,7 @@ class Tool(NamedTuple):
     result: type[msgspec.Struct]
     run: Callable[[Session, Any], Awaitable[msgspec.Struct]]
     risk: Risk | None = None
-    """Of a tool that changes something."""
+    """The risk of a tool that changes something; None for one that only reads."""
 
 
 # -- texts of strangers ---------------------------------------------------------------------------
@@ -204,12 +204,12 @@ def message_view(message: MessageExt, chars_max: int) -> MessageView:
 
 
 def time_of(text: str) -> int | None:
-    """Return the time that an argument names, or None for an empty one."""
+    """Return a time in ms since 1970; None for an empty text."""
     return times.parsed(text, now_ms=wall_ms()) if text else None
 
 
 def missing(kind: str, name: str) -> ClientError:
-    """Return the error for a name that no broker that answers knows."""
+    """Return the error for a name that none of the answering brokers knows."""
     return ClientError(
         f"there is no {kind} {shown(name, 255)} at the brokers that answer; the tool {kind}s lists"
         " them, and findings says which brokers do not answer"

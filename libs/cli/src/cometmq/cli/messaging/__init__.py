@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands about the conversation of a sender and a consumer: requests, replies and traces."""
+"""Commands about the way of messages between clients: requests, replies, traces and delays."""

@@ -9,7 +9,7 @@ from cometmq.cli.verbs.templates import expanded
 from cometmq.client import MessageExt
 
 VARIABLE: Final = "REQUEST_"
-"""The prefix of the variables that tell a command about its request."""
+"""The prefix of the environment variables that describe a request to a command."""
 
 Answer = Callable[[MessageExt, int, float], Awaitable[bytes]]
 """Returns the answer to a request, by its number and the seconds left; raises ClientError."""
@@ -35,7 +35,7 @@ def text(body: str, *, has_templates: bool) -> Answer:
 def output_of(command: str) -> Answer:
     """Return a function that runs a shell command for each request and returns its output.
 
-    A command that fails, prints nothing or too much, or is late gives no answer.
+    The function raises ClientError if the command fails, prints nothing or too much, or is late.
     """
 
     async def answer(request: MessageExt, _number: int, left_s: float) -> bytes:

@@ -18,7 +18,7 @@ from cometmq.remoting.errors import QueryNotFound
 from cometmq.remoting.names import TRACE_TOPIC
 
 LIVES_MAX: Final = 20
-"""Messages about which brokers are asked: each takes a request for each group."""
+"""The most messages that brokers are asked about; each takes one request per group."""
 COLUMNS: Final = ("Time", "Seen by", "Event", "Group", "Client", "Took ms", "What")
 _HOW: Final = (
     "clients write traces only with trace=True (Java: enableMsgTrace), a second later or so; they"
@@ -93,7 +93,7 @@ def trace(
 async def _trace_messages(
     admin: AdminClient, trace_topic: str, key: str, count_max: int
 ) -> tuple[str, list[MessageExt], list[str]]:
-    """Return why there are no traces at all, if so; the messages with traces; and notes."""
+    """Return the reason why there can be no traces (or ""), the messages with traces, and notes."""
     try:
         return "", *await find_by_key(admin, trace_topic, key, count_max=count_max)
     except NoRoute:

@@ -38,28 +38,28 @@ from cometmq.runtime.service import new_event_loop
 
 GROUP: Final = "CLI_REPLIER"
 CLOCKS_MS: Final = 5_000
-"""How far clocks may differ before a request counts as expired."""
+"""A request counts as expired only this long after its time to live, because clocks may differ."""
 TTL_MS: Final = 3_000
-"""Of a request whose time to live cannot be read."""
+"""The time to live of a request whose own value cannot be read."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 class Served(msgspec.Struct):
-    """What a run has done."""
+    """Counts of the requests of one run, by outcome."""
 
     replied: int = 0
     failed: int = 0
-    """Requests without an answer, or whose answer could not be sent."""
+    """Requests that got no answer, or whose reply could not be sent."""
     gone: int = 0
-    """Replies whose requester was not connected any more."""
+    """Replies whose requester was no longer connected."""
     expired: int = 0
     """Requests whose requester had given up when they arrived."""
     not_requests: int = 0
 
     @property
     def requests(self) -> int:
-        """All requests that were read, whatever became of them."""
+        """The number of requests that were read, with any outcome."""
         return self.replied + self.failed + self.gone + self.expired
 
 
@@ -134,7 +134,7 @@ def reply(  # noqa: PLR0913  # one parameter per option
 
 
 def _answer(body: str | None, command: str | None, *, is_echo: bool, has_templates: bool) -> Answer:
-    """Return what answers; raise if the options name no answer, or several."""
+    """Return the function that answers; exit unless the options name exactly one kind of answer."""
     if (body is not None) + (command is not None) + is_echo != 1:
         raise wrong_usage("give one answer: a body, --echo or --command")
     if has_templates and body is None:
@@ -155,8 +155,10 @@ async def _ended_with_the_output() -> AsyncIterator[None]:
 async def _serve(
     producer: Producer, source: Source, answer: Answer, served: Served, count: int | None
 ) -> None:
-    """Answer requests one after another; each is acknowledged, whatever becomes of it, because a
-    later delivery would find no requester.
+    """Answer requests one after another.
+
+    Each is acknowledged even if the answer fails, because its requester would be gone at a later
+    delivery.
     """
     while served.requests != count:
         printed = await source.get()

@@ -26,7 +26,7 @@ from cometmq.runtime.service import new_event_loop
 
 GROUP: Final = "CLI_REQUESTER"
 END_S: Final = 1.0
-"""Time to leave the brokers; no reply is awaited any more."""
+"""Time limit for closing the client, after all replies."""
 BODY_BYTES_MAX: Final = 4 << 20
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

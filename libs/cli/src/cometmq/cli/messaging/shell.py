@@ -13,7 +13,7 @@ from cometmq.client.errors import ClientError
 
 OUTPUT_BYTES_MAX: Final = 4 << 20
 _VALUE_BYTES_MAX: Final = 64 << 10
-"""Longer values are left out: the system limits an environment."""
+"""Longer values are left out, because the system limits the size of an environment."""
 
 
 async def output(command: str, message: MessageExt, prefix: str, within_s: float) -> bytes:
@@ -93,8 +93,8 @@ async def _conversation(process: asyncio.subprocess.Process, body: bytes) -> byt
 
 
 def facts_of(message: MessageExt, prefix: str) -> dict[str, str]:
-    """Return the variables that describe a message; names and values that none can have are left
-    out.
+    """Return the variables that describe a message, without names and values that the system does
+    not allow.
     """
     facts = {
         "ID": message.message_id,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The events of a message on one line of time, from trace records and from its life: pure
-functions.
+"""Lists the events of a message in order of time, from trace records and from brokers (pure
+functions).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,9 +37,9 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
     message_id: str
     at_ms: int | None
-    """None for a state whose beginning is not recorded."""
+    """The time of the event; None for a state whose beginning is not recorded."""
     seen_by: str
-    """`client` if a trace says it, or `broker`."""
+    """`client` for an event from a trace, else `broker`."""
     event: str
     group: str = ""
     client: str = ""
@@ -49,7 +49,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     topic: str = ""
     copy: str = ""
-    """The offset message id of the original, the retry or the dead letter that it is about."""
+    """The offset message id of the stored copy concerned: original, retry or dead letter."""
 
     def as_object(self) -> dict[str, Any]:
         """Return the moment for JSON."""
@@ -149,7 +149,7 @@ def _ended(record: EndTransaction, message_id: str, host: str) -> Moment:
 
 
 def of_life(life: Life) -> list[Moment]:
-    """Return what brokers know of a message."""
+    """Return the moments that brokers know of a message."""
     return [
         Moment(
             message_id=life.message_id, at_ms=it.at_ms, seen_by=BROKERS,

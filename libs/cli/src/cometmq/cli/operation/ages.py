@@ -17,8 +17,8 @@ Add = Callable[[AdminClient, Snapshot], Awaitable[Snapshot]]
 
 
 def with_ages(names: Collection[str]) -> Add:
-    """Return a function that asks when these topics, or all, got their newest message; snapshots
-    of many topics leave it out.
+    """Return a function that adds the times of the newest messages of these topics, or of all, to a
+    snapshot. Snapshots of many topics lack these times.
     """
 
     async def add(admin: AdminClient, snapshot: Snapshot) -> Snapshot:

@@ -39,16 +39,16 @@ from cometmq.runtime.service import new_event_loop
 
 GROUP: Final = "CLI_BENCH"
 MARK: Final = struct.Struct(">8sqq")
-"""Begins the body of a message of `bench latency`: a mark of the run, and when it was due."""
+"""The first bytes of a body of `bench latency`: the id of the run, and when the message was due."""
 WAITING_MAX: Final = 10_000
-"""Sends that may be late or in flight at a given rate; more wait, and their wait counts."""
+"""The most sends in flight at a given rate. Further ones wait, which counts as latency."""
 REPORT_S: Final = 0.25
 ERRORS_MAX: Final = 5
 DRAIN_S: Final = 5.0
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process has to do."""
+    """The part of a measurement that one process carries out."""
 
     kind: str
     namesrv: str
@@ -63,13 +63,13 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[MessageQueue, ...] = ()
     delay_level: int = 0
     delay_ms: int = 0
-    """The delay of this level; latencies count from its end."""
+    """The delay of `delay_level`; latencies count from its end."""
     run: bytes = b""
     """Distinguishes the messages of this run from others in the topic."""
 
 
 class Outcome(msgspec.Struct):
-    """What one process has done."""
+    """The counts and latencies that one process has measured."""
 
     messages: int = 0
     bytes: int = 0
@@ -78,7 +78,7 @@ class Outcome(msgspec.Struct):
     seconds: float = 0.0
     cpu_s: float = 0.0
     late_max: int = 0
-    """Messages that were due but not sent, at most."""
+    """The highest number of messages that were due but not sent."""
     latencies: Histogram = msgspec.field(default_factory=Histogram)
 
 
@@ -172,7 +172,7 @@ async def _produce(
 
 
 def _producer(task: Task) -> Producer:
-    """Return the producer of a task; that of transactions commits each of them at once."""
+    """Return the producer of a task; a transactional one answers every check with COMMIT."""
     fields = {name: getattr(task.options, name) for name in ClientOptions.__struct_fields__}
     if task.kind == "txn":
         options = TransactionOptions(**fields, retry_times=0)

@@ -24,7 +24,6 @@ from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.certificate_files import expiries_named_in
 
-"""Requests at a time."""
 EXIT_UNKNOWN: Final = int(Status.UNKNOWN)
 
 app = typer.Typer(
@@ -258,9 +257,9 @@ def _check(
     expected: Collection[str] = (),
     add: Callable[[AdminClient, Snapshot], Awaitable[Snapshot]] | None = None,
 ) -> NoReturn:
-    """Look at the cluster, print the result, and exit with its status.
+    """Take a snapshot, judge it, print the result, and exit with its status.
 
-    `add` asks for what a snapshot leaves out.
+    `add` completes the snapshot with figures that it does not contain by default.
     """
 
     async def asked() -> Sequence[Item]:
@@ -282,7 +281,7 @@ def _conclude(
     *,
     is_down_critical: bool = True,
 ) -> NoReturn:
-    """Ask, print the result, and exit with its status."""
+    """Await the items of a check, print them, and exit with their status."""
     try:
         items = run(asked)
     except typer.Exit as end:

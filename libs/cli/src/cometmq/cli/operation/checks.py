@@ -80,7 +80,7 @@ def of_figure(  # one parameter per part of the sentence
     text: str,
     missing: Sequence[str] = (),
 ) -> Item:
-    """Return the item of one figure; without all brokers, it is a lower bound."""
+    """Return the item of one figure; if brokers are missing, the figure is a lower bound."""
     if isinstance(value, Unknown):
         return Item(name, Status.UNKNOWN, f"{figure} is unknown: {value.reason}", figure)
     status = limits.status(value)

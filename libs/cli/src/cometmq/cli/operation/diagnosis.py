@@ -24,12 +24,12 @@ OWN: Final = (
     "Role",
     "Members",
 )
-"""Endings of the names of settings that may well differ between brokers."""
+"""Endings of the names of settings that normally differ between brokers."""
 OK: Final = "ok"
 
 
 class Verdict(NamedTuple):
-    """One line of the doctor's report."""
+    """One line of doctor's report: the state of an area, or a problem in it."""
 
     area: str
     level: str
@@ -40,7 +40,7 @@ class Verdict(NamedTuple):
 
 
 def diagnose(evidence: Evidence) -> list[Verdict]:
-    """Return a verdict for each area, and for each thing that is wrong."""
+    """Return one verdict for each area without problems, and one for each problem."""
     parts = (
         ("names", _names(evidence)),
         ("connections", _connections(evidence)),
@@ -104,7 +104,9 @@ def _place(server: Server) -> str:
 
 
 def _namesrvs(evidence: Evidence) -> Iterator[Verdict]:
-    """Name servers know nothing of each other, so a broker may be missing at one of them."""
+    """Yield the name servers that lack a broker, because name servers do not copy each other's
+    tables.
+    """
     lists = {it.address: set(it.brokers) for it in evidence.servers if it.brokers is not None}
     every = set().union(*lists.values()) if lists else set()
     for address, found in lists.items():
@@ -149,7 +151,7 @@ def _versions(evidence: Evidence) -> Iterator[Verdict]:
 
 
 def _settings(evidence: Evidence) -> Iterator[Verdict]:
-    """Name settings that one broker has and most others do not."""
+    """Yield settings that differ at one broker from the value at most others."""
     tables = {name: it.settings for name, it in _states(evidence).items() if it.settings}
     for setting in sorted({it for table in tables.values() for it in table}):
         if setting.endswith(OWN) or setting.startswith("storePath"):

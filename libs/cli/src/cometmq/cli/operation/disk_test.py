@@ -13,7 +13,7 @@ from cometmq.cli.operation.latencies import Histogram
 from cometmq.remoting.errors import SettingsError
 
 BYTES_MAX: Final = 1 << 30
-"""The size of the file; then the appends begin again at its start."""
+"""The maximum size of the file; after that, the blocks overwrite it from its beginning."""
 
 
 class DiskOutcome(msgspec.Struct):
@@ -25,7 +25,8 @@ class DiskOutcome(msgspec.Struct):
 
 
 def measure(folder: Path, size: int, seconds: float) -> DiskOutcome:
-    """Append and flush blocks of `size` bytes, one after another; the file leaves no name.
+    """Append and flush blocks of `size` bytes, one after another, to a temporary file without a
+    name.
 
     Raise SettingsError if the folder cannot be written, or its disk is full.
     """

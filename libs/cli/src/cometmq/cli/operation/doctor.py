@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq doctor` and `cometmq debug bundle`: what is wrong, and the evidence for others."""
+"""`cometmq doctor` and `cometmq debug bundle`: find problems, and archive the evidence."""
 
 from datetime import UTC, datetime
 from pathlib import Path

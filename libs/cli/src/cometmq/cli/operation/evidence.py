@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `cometmq doctor` looks at, and the archive of `cometmq debug bundle` that contains it."""
+"""Collects the evidence that `cometmq doctor` examines; writes and reads the archive of `debug
+bundle`.
+"""
 
 import asyncio
 import gzip
@@ -42,14 +44,14 @@ EVIDENCE: Final = "evidence.json"
 ENTRY_BYTES_MAX: Final = 64 << 20
 BUNDLE_BYTES_MAX: Final = 256 << 20
 LOG_BYTES_MAX: Final = 4 << 20
-"""The newest bytes of each log."""
+"""The archive contains this many of the newest bytes of each log."""
 LOGS_MAX: Final = 16
 _UPTIME: Final = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
 _SAFE: Final = re.compile(r"[^\w.-]")
 
 
 class Server(msgspec.Struct, frozen=True):
-    """One try to reach an address."""
+    """The outcome of one attempt to reach an address."""
 
     address: str
     kind: str
@@ -246,7 +248,7 @@ def read_bundle(file: Path) -> Evidence:
 
     Only the header and the content of its first entry are decompressed: a stranger may have made
     the archive, and links or long headers would make `tarfile` read all of it. Raise SettingsError
-    for a file that is none, or larger than any bundle.
+    for a file that is not a bundle, or is too large for one.
     """
     try:
         if file.stat().st_size > BUNDLE_BYTES_MAX:

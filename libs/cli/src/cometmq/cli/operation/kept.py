@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq audit` and `cometmq notes`: what a console, or `cometmq mcp`, keeps in its folder."""
+"""`cometmq audit` and `cometmq notes`: print what a console or `cometmq mcp` has recorded."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -20,7 +20,7 @@ AUDIT_COLUMNS: Final = ("At", "User", "By", "From", "Action", "Subject", "Outcom
 NOTE_COLUMNS: Final = ("Kind", "Name", "Text", "User", "At")
 ENTRIES_PER_CHANGE: Final = 2
 FACTOR: Final = 50
-"""A search reads at most so many times the changes that are shown."""
+"""A search reads at most this many changes for each one that may be shown."""
 
 Folder = Annotated[
     Path,

@@ -44,7 +44,9 @@ class Histogram(msgspec.Struct):
         self.most = max(self.most, other.most)
 
     def percentiles(self, wanted: Iterable[float] = PERCENTILES) -> Mapping[float, int]:
-        """Return the value below or at which each share of the values lies, in percent."""
+        """Return, for each wanted percentage, the value that this share of all values does not
+        exceed.
+        """
         rows = sorted(self.counts.items())
         found: dict[float, int] = {}
         for share in wanted:

@@ -78,7 +78,9 @@ def report(  # one parameter per option
 
 
 def _with_ages(top: int) -> Add:
-    """Return a function that asks when the topics of the report got their newest message."""
+    """Return a function that adds the times of the newest messages of the report's topics to a
+    snapshot.
+    """
 
     async def add(admin: AdminClient, snapshot: Snapshot) -> Snapshot:
         names = [str(row[0]) for row in rows_of(snapshot, Screen("topics"))[1][:top]]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The self-test of a cluster: messages that each broker stores and returns, and their times.
+"""The self-test of a cluster: sends messages to each broker, reads them back, and measures the
+times.
 
-It creates a topic of its own on each broker, and deletes it however the test ends.
+It creates a topic of its own on each broker, and deletes it even if the test fails.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
 
 PREFIX: Final = "CLI_CHECK_"
-"""Begins the names of the topics; one that a killed process left behind can be deleted."""
+"""The prefix of the test topics. A topic that a killed process has left can be deleted."""
 GROUP: Final = "CLI_CHECK"
 ROUTE_S: Final = 10.0
 READ_S: Final = 5.0
@@ -56,7 +57,7 @@ def _middle(values: Sequence[float]) -> float:
 async def round_trips(
     namesrv: str, names: Sequence[str], limits: Limits, *, count: int, size: int
 ) -> list[Item]:
-    """Send `count` messages to each master, or to those of `names`, and read them again."""
+    """Send `count` messages to each master, or to the masters in `names`, and read them back."""
     options = with_access(ClientOptions())
     async with AdminClient(namesrv, options=options, log=NO_LOG) as admin:
         groups = await admin.broker_groups()
@@ -95,7 +96,7 @@ async def _item(  # all that a test needs
 
 
 async def _left(admin: AdminClient, master: BrokerAdmin, topic: str) -> str:
-    """Delete the topic; return what a failure leaves."""
+    """Delete the topic; on failure, return a text that names it."""
     try:
         await master.delete_topic(topic)
         await admin.namesrv.delete_topic(topic)

@@ -30,7 +30,7 @@ View = tuple[tuple[str, ...], Callable[[Snapshot], list[list[Cell]]], str]
 
 
 class Screen:
-    """What the user has chosen."""
+    """The user's choices, such as view and sort column, and the plots of all views."""
 
     def __init__(self, view: str, sort: str = "") -> None:
         self.view = view
@@ -138,7 +138,7 @@ def _group(group: Group) -> list[Cell]:
 
 
 def _slowest(snapshot: Snapshot) -> list[list[Cell]]:
-    """Return the groups with unread messages, and how long they need for them."""
+    """Return the groups with unread messages, with the time to read them at the current rate."""
     rows: list[list[Cell]] = []
     for it in known(snapshot.groups):
         lag, out = _number(it.lag), _number(it.out_per_s)
@@ -196,7 +196,7 @@ def empty_text(snapshot: Snapshot, view: str) -> str:
 
 
 TRENDS: Final = {"topics": "In per s", "groups": "Lag", "slowest": "Lag"}
-"""The column of a view that is plotted over the looks."""
+"""The column of each view that is plotted over all snapshots."""
 VIEWS: Final[Mapping[str, View]] = {
     "topics": (
         ("Topic", "In per s", "Messages", "Queues", "Groups", "Last message"), _topics, "In per s",

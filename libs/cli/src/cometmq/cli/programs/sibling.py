@@ -39,11 +39,11 @@ _INPUT: Final = 0
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What a further broker must know."""
+    """The settings that `standalone` passes to a further broker."""
 
     number: int
     namesrv_port: int = 0
-    """Known once the name server listens."""
+    """The port of the name server; 0 until the name server listens."""
     config: str | None
     data: str | None
     host: str | None

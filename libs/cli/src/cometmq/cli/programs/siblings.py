@@ -17,13 +17,13 @@ from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.service import Stop
 
 STOP_TIMEOUT_S: Final = 60
-"""Longer than a broker takes to save everything; then it is killed."""
+"""A broker that has not stopped after this time is killed; saving everything takes less."""
 PAUSES_S: Final = (1, 2, 5, 10, 30)
 """The pauses before a broker that ended is started again; the last one is repeated."""
 
 
 class Sibling:
-    """One further broker: its process, and the connection on which that depends."""
+    """One further broker: its process, and the connection whose end makes it stop."""
 
     def __init__(self, order: Order, *, log: Log) -> None:
         self.number = order.number

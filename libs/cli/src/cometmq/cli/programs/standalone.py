@@ -204,7 +204,7 @@ class Page(NamedTuple):
     """The console of a suite."""
 
     port: int
-    """If it is -1, there is none."""
+    """The port of the pages; -1 means that there is no console."""
     log_level: str
     log_json: bool | None
 

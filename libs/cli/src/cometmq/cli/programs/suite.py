@@ -74,7 +74,7 @@ class Options(NamedTuple):
     namesrv_port: int | None = None
     broker_port: int | None = None
     http_port: int | None = None
-    """If it is -1, there is no HTTP port."""
+    """The HTTP port; -1 means that there is none."""
 
     def given(self) -> set[str]:
         """Return the names of the options that are given."""
@@ -170,7 +170,8 @@ def load_suite(config: Path | None, options: Options) -> Suite:
 def console_settings(suite: Suite, namesrv_port: str) -> dict[str, str]:
     """Return the settings of the console, without its port: the cluster, its folder and TLS.
 
-    It is not imported here, because it may never be opened; `COMETMQ_CONSOLE_*` sets the others.
+    The console is not imported here, because it may never be opened. The variables
+    `COMETMQ_CONSOLE_*` give its other settings.
     """
     found = {
         "namesrvAddr": f"{LOOPBACK}:{namesrv_port}",

@@ -28,8 +28,10 @@ _INPUT: Final = 0
 
 
 class ConsoleOrder(msgspec.Struct, frozen=True):
-    """What the console's process must know. It comes through a pipe, because it may hold a secret,
-    and anybody on the machine can read the arguments of a process.
+    """The settings of the console's process.
+
+    They are sent through a pipe, because they may contain a secret, and every user of the machine
+    can read the arguments of a process.
     """
 
     listener: int

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Listens on the port of the console, and starts its process at the first connection.
 
-A suite that nobody looks at pays for one socket. The connection waits in the kernel's queue until
-the process accepts it, which takes less than a second.
+Until a browser connects, the console costs one socket. The first connection waits in the kernel's
+queue until the process accepts it, which takes less than a second.
 
-The process is started anew, not forked from the suite before its threads start. A sleeping fork
+The process is started when it is needed, not forked from the suite at its start. A waiting fork
 shares memory with the suite only until the suite writes to it, and every use of an object writes
-its reference count: measured, the fork has 16 MB of its own while nobody looks, and an open console
-then costs 3 MB less.
+its reference count. As measured, the fork takes 16 MB while it waits, and saves only 3 MB once the
+console is open.
 """
 
 import asyncio

@@ -122,8 +122,8 @@ def _narrow(row: list[Cell]) -> list[Cell]:
 def _members_of_groups(members: list[ClusterMember]) -> dict[str, int | None]:
     """Return the brokerId of each member of a group with failover, by address.
 
-    Name servers list a slave by its brokerId + 1, and a master by 0, so that of a master that does
-    not answer is unknown.
+    The value is None for a master that does not answer: name servers list every master under 0, and
+    a slave under its brokerId + 1.
     """
     told = {it.address: it.figures.member_id for it in members if it.figures is not None}
     groups = {it.broker_name for it in members if told.get(it.address) is not None}
@@ -245,7 +245,7 @@ def _broken_accounts(member: ClusterMember) -> str:
 
 
 def _copies(member: ClusterMember) -> GroupCopies | None:
-    """Return the copies of the group that a broker leads, if one is missing."""
+    """Return the copies of the broker group whose master this broker is, if one is missing."""
     copies = member.figures.copies if member.figures else None
     return copies if copies is not None and copies.missing else None
 

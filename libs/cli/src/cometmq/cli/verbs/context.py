@@ -116,7 +116,7 @@ def add(  # noqa: PLR0913  # one parameter per option
 
 
 def _asked_secret(access_key: str) -> str:
-    """Return the secret key from a terminal, without say, or the first line of a pipe."""
+    """Return the secret key, typed on a terminal without echo, or the first line of a pipe."""
     if is_terminal(sys.stdin):
         secret = getpass(f"Secret key of {access_key}: ")
     else:

@@ -58,7 +58,7 @@ COLUMNS: Final = (
     "Message id",
 )  # fmt: skip
 BODY_CHARS: Final = 60
-"""Of a body, `show` prints this many characters."""
+"""The number of characters of a body that `show` prints."""
 AGAIN: Final = "the same command would begin again, and send those that were sent, too"
 app = typer.Typer(
     add_completion=False,

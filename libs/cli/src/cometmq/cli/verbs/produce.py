@@ -47,7 +47,7 @@ STDIN: Final = "-"
 LOOKUP_S: Final = 2.0
 """Time limit for learning whether the topic exists; the sends do not depend on it."""
 END_S: Final = 1.0
-"""Time to leave the brokers; all sends have ended before."""
+"""Time limit for closing the client; by then all sends have ended."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

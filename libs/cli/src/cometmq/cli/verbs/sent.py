@@ -34,7 +34,7 @@ _DOUBTS: Final = {
     "SLAVE_NOT_AVAILABLE": "no slave was close enough for a second copy when it answered: cometmq"
     " cluster shows the slaves",
 }
-"""What a message with each status other than SEND_OK lacks."""
+"""The guarantee that a message lacks, for each status other than SEND_OK."""
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 

@@ -243,7 +243,7 @@ def _unread_note(
 
 
 def _ends(topic: str, waiting: Mapping[MessageQueue, int]) -> dict[str, int]:
-    """Return the number behind the highest queue with waiting messages on each broker."""
+    """Return, by broker, one more than the number of the highest queue with waiting messages."""
     ends: dict[str, int] = {}
     for queue, count in waiting.items():
         if count and queue.topic == topic:
