@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The console as a program: looks at the cluster, keeps the history, and serves the pages."""
+"""The console as a program: takes snapshots of the cluster, keeps the history, and serves the
+pages.
+"""
 
 import asyncio
 import math
@@ -54,18 +56,21 @@ if TYPE_CHECKING:
     from cometmq.console.login.oidc import Oidc
 
 FRESH_MS: Final = 5_000
-"""Pages use a look at the cluster that is not older than this."""
+"""The greatest age of the snapshot that pages use."""
 BACKLOG: Final = 256
 PROGRAMS_MS: Final = 60_000
-"""Pause between two looks at the TLS files of other programs."""
+"""Interval between checks of the TLS files of other programs."""
 CERTIFICATES_MS: Final = 5_000
-"""Pause between two looks at the TLS files."""
+"""Interval between checks of the console's own TLS files."""
 TOKENS_MS: Final = 1_000
-"""Pause between two looks at the file of tokens."""
+"""Interval between checks of the file of tokens."""
 
 
 class ConsoleApp:
-    """The console; `listener` is a socket that another program has bound."""
+    """Starts and stops the parts of a console.
+
+    `listener` is a socket that another program has bound; without it, the console binds its own.
+    """
 
     def __init__(
         self,
@@ -167,7 +172,7 @@ class ConsoleApp:
         self._log.info("console.stopped")
 
     def fault(self) -> str | None:
-        """Return why the newest look at the cluster failed."""
+        """Return why the last snapshot failed; None if it succeeded."""
         return self._watch.failure or None
 
     # -- parts --------------------------------------------------------------------------------
@@ -263,7 +268,9 @@ class ConsoleApp:
         return Tokens(path, "token"), str(path)
 
     async def _refresh(self, tokens: Tokens) -> None:
-        """Read a changed file of tokens; sessions of removed ones end with their next request."""
+        """Read a changed file of tokens; a session of a removed token ends with its next
+        request.
+        """
         try:
             if await asyncio.to_thread(tokens.refresh):
                 self._log.info("tokens.reloaded")
@@ -305,7 +312,7 @@ class ConsoleApp:
     # -- the cluster --------------------------------------------------------------------------
 
     async def look(self) -> Snapshot | None:
-        """Look at the cluster now; return None if no name server answers and none ever did."""
+        """Take a snapshot now, and return the newest; None if no name server has ever answered."""
         self._look_ms = self._clock.monotonic_ms()
         return await self._watch.refresh()
 
@@ -332,7 +339,7 @@ class ConsoleApp:
 
 
 class _Collector:
-    """Notes each look at the cluster in the history."""
+    """Records each snapshot in the history."""
 
     def __init__(self, app: ConsoleApp, store: HistoryStore) -> None:
         self._app = app
@@ -340,7 +347,7 @@ class _Collector:
         self._noted_ms = 0
 
     async def look(self) -> None:
-        """Look at the cluster; a snapshot that failed leaves a gap."""
+        """Take a snapshot and record it; a failed one leaves a gap in the history."""
         snapshot = await self._app.look()
         if snapshot is not None and snapshot.taken_ms != self._noted_ms:
             self._noted_ms = snapshot.taken_ms

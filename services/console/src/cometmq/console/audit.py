@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit log: who changed what, and what it was before; a JSON line per change, in files.
+"""The audit log: who changed what, and the state before; JSON lines in files.
 
-A change is written before it is made and again with its outcome, each durably: a change that could
-not be noted is not made. Full files are renamed to `audit.log.1` to `audit.log.9`. Several
-programs, such as two of `cometmq mcp`, write one log: each takes the lock `audit.lock` to write.
+A change is written, durably, before it is made, and again with its outcome. If the first entry
+cannot be written, the change is not made. Full files are renamed to `audit.log.1` to `audit.log.9`.
+
+Several programs may write one log, such as two processes of `cometmq mcp`. Each holds the lock
+`audit.lock` while it writes.
 """
 
 import errno
@@ -26,7 +28,7 @@ from cometmq.runtime.worker import Worker
 
 OLDER_FILES: Final = 9
 VALUE_MAX: Final = 16_384
-"""Longer values are cut, in characters of JSON."""
+"""Longer values are cut; the length counts characters of JSON."""
 LOCK_S: Final = 10.0
 LOCK_PAUSE_S: Final = 0.01
 SUBJECTS_MAX: Final = 10_000
@@ -38,7 +40,7 @@ class Unaudited(CometError):
 
 
 class Outcome:
-    """What has become of a change; the caller sets it once the change is made."""
+    """The outcome of a change, which the caller sets once the change is made."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -63,7 +65,7 @@ class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One change: its begin and, once it has ended, its outcome."""
+    """One change: its first entry and, once it has ended, the entry with its outcome."""
 
     begun: AuditEntry
     outcome: str
@@ -92,10 +94,10 @@ class Audit:
         self._versions: dict[str, str] = {}
 
     async def write(self, entry: AuditEntry) -> None:
-        """Append an entry durably; raise OSError if the disk refuses it.
+        """Append an entry durably; raise OSError if it cannot be written.
 
-        The version of the subject changes at once: while one change is written, another that was
-        planned before it must not begin.
+        The version of the subject changes before the write, so that no change planned before this
+        one can begin meanwhile.
         """
         self._versions.pop(entry.subject, None)
         self._versions[entry.subject] = entry.id
@@ -115,9 +117,10 @@ class Audit:
 
     @asynccontextmanager
     async def noted(self, entry: AuditEntry) -> AsyncIterator[Outcome]:
-        """Write an entry before the block makes the change, and its outcome afterwards.
+        """Write an entry before the block makes the change, and the outcome afterwards.
 
-        Raise Unaudited if the disk refuses the entry, before the block, or the outcome, after it.
+        Raise Unaudited if the entry cannot be written (the block is then not run), or if the
+        outcome cannot be written.
         """
         try:
             await self.write(entry)
@@ -146,8 +149,10 @@ class Audit:
                 raise Unaudited(f"{text} ({error.strerror})") from error
 
     def version(self, subject: str) -> str:
-        """Return the id of the newest change of a subject; empty if there is none, or if it is
-        older than this console or than SUBJECTS_MAX others.
+        """Return the id of the newest change of a subject since this process began; empty if there
+        is none.
+
+        Only the SUBJECTS_MAX subjects with the newest changes are known.
         """
         return self._versions.get(subject, "")
 
@@ -169,7 +174,9 @@ class Audit:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other programs from writing and renaming; raise OSError if one does not end."""
+        """Hold the lock against other programs; raise OSError if another one does not
+        release it.
+        """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path.with_name("audit.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         deadline_s = time.monotonic() + LOCK_S
@@ -227,7 +234,7 @@ class Audit:
 
 
 def _append(descriptor: int, line: bytes) -> None:
-    """Append a line durably and whole; on failure, take back what was written of it."""
+    """Append a whole line durably; on failure, remove the part that was written."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         line = b"\n" + line  # a crash has torn the line before

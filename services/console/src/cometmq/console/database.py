@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open SQLite files; one that is damaged is put aside, any other fault is raised."""
+"""Opens SQLite files. A damaged file is renamed and replaced; any other fault is raised."""
 
 import errno
 import sqlite3
@@ -15,7 +15,7 @@ _COMPANIONS: Final = ("-wal", "-shm")
 
 
 class DiskFull(StoreError):
-    """There is no space to open a database, which is left as it is."""
+    """The disk has no space to open a database; the file is left unchanged."""
 
 
 def opened(
@@ -23,8 +23,8 @@ def opened(
 ) -> tuple[sqlite3.Connection, list[Any]]:
     """Open or create a database; return it and the rows of the query.
 
-    A damaged file gets another name, which `damaged` is told with the error. Raise DiskFull or
-    StoreError if the file cannot be used for another reason; it is left as it is.
+    A damaged file is renamed, and `damaged` is called with the error and the new name. Raise
+    DiskFull or StoreError if the file cannot be used for another reason; it is then left unchanged.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def _opened(path: Path, schema: str, query: str) -> tuple[sqlite3.Connection, li
 
 
 def put_aside(path: Path) -> Path:
-    """Rename a file and its write-ahead log, which may hold what the file does not."""
+    """Rename a file and its write-ahead log, which may contain newer data."""
     number, aside = 1, path.with_suffix(".damaged")
     while any(_companion(aside, end).exists() for end in ("", *_COMPANIONS)):
         number += 1

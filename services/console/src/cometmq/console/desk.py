@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pages and actions work with: the cluster, its history, the audit log and the clock."""
+"""The objects that all pages and actions share: clients, history, audit log and clock."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ ANALYSES_MAX: Final = 2
 
 
 class Desk:
-    """The parts that requests share."""
+    """The objects that all pages and actions share."""
 
     def __init__(  # noqa: PLR0913  # one parameter per part
         self,
@@ -46,25 +46,27 @@ class Desk:
         self.settings = settings
         self.rights = ReadingRights(settings.readable_topics)
         self.admin = admin
-        """For changes: it raises if a broker does not answer."""
+        """The client for changes, which raises if a broker does not answer."""
         self.reader = reader
-        """Makes the client of each page."""
+        """Creates the client of each page, which continues without brokers that do not answer."""
         self.snapshot = snapshot
         self.renew = renew
-        """After a change: the next snapshot is taken anew."""
+        """Called after a change, so that the next page takes a new snapshot."""
         self.findings = findings
         self.history = history
         self.audit = audit
         self.notes = notes
         self.analyses = asyncio.Semaphore(ANALYSES_MAX)
-        """Samples of topics that are read at the same time."""
+        """Limits how many samples of topics are read at the same time."""
         self.jobs = Jobs(clock, log)
         self.clock = clock
         self.log = log
 
     @property
     def folder(self) -> str:
-        """The folder of the history, the notes and the audit log, for commands to copy."""
+        """The folder of the history, the notes and the audit log, as shown in `cometmq`
+        commands.
+        """
         return str(Path(self.settings.store_path_root_dir).absolute())
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes that may take longer than a request: they go on after the answer."""
+"""Changes that may take longer than a request, and continue after its answer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,14 +13,14 @@ from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.clock import Clock
 
 GRACE_S: Final = 1.0
-"""A change that ends within this time is answered with its outcome."""
+"""If the change ends within this time, the answer contains its outcome."""
 RUNNING_MAX: Final = 8
 KEPT_MAX: Final = 50
-"""Changes that have ended, of which a page still tells the outcome."""
+"""The most ended changes that are kept, so that a page can show their outcome."""
 
 
 class Job:
-    """One such change; `name` is the same for all that must not run at the same time."""
+    """One such change; changes with the same `name` must not run at the same time."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Job:
 
     @property
     def done(self) -> int:
-        """How much is done."""
+        """The progress, from 0 to `total`."""
         return self._count()
 
     def stop(self) -> None:
@@ -82,9 +82,9 @@ class Jobs:
         return found if found is not None and found.ended_ms is None else None
 
     async def run(self, job: Job, work: Callable[[], Awaitable[str]]) -> bool:
-        """Begin a change; return whether it has ended within a moment.
+        """Begin a change; return whether it has ended within GRACE_S.
 
-        Raise its error if that ends it so soon, and Problem if it cannot begin.
+        Raise its error if it fails within this time, and Problem if it cannot begin.
         """
         running = [it for it in self._jobs.values() if it.ended_ms is None]
         if self.running(job.name) is not None or len(running) >= RUNNING_MAX:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators write about topics and groups: a text each, in SQLite.
+"""Notes of operators about topics and groups, in SQLite.
 
-All notes are in memory too, so that lists show them. Everything on disk happens on one thread.
+All notes are in memory too, so that lists can show them. All calls of SQLite run on one thread.
 """
 
 import sqlite3
@@ -48,7 +48,7 @@ class Note(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """Return the beginning, for lists."""
+        """Return the beginning of the text, for lists."""
         words = " ".join(self.text.split())
         return words if len(words) <= 80 else f"{words[:79]}…"
 
@@ -70,7 +70,7 @@ def read_notes(folder: Path) -> list[Note]:
 
 
 class Notes:
-    """Keeps the notes."""
+    """Stores the notes."""
 
     def __init__(self, folder: Path, *, log: Log) -> None:
         self._path = folder / "notes.db"
@@ -80,9 +80,9 @@ class Notes:
         self._notes: dict[tuple[str, str], Note] = {}
 
     async def open(self) -> None:
-        """Open or create the file; one that is damaged is put aside.
+        """Open or create the file; a damaged one is renamed and replaced.
 
-        On a full disk, the file is only read; the next note that is stored opens it again.
+        If the disk is full, the file is only read; the next `put` opens it again for writing.
         """
         try:
             self._add(await self._worker.submit(self._read))
@@ -96,17 +96,14 @@ class Notes:
         return {name: it for (its, name), it in self._notes.items() if its == kind}
 
     def get(self, kind: str, name: str) -> Note | None:
-        """Return the note about one topic or group."""
         return self._notes.get((kind, name))
 
     @property
     def all(self) -> list[Note]:
-        """Return all notes."""
         return list(self._notes.values())
 
     @property
     def is_full(self) -> bool:
-        """Whether no further note can be stored."""
         return len(self._notes) >= COUNT_MAX
 
     async def put(self, note: Note) -> None:
@@ -129,7 +126,6 @@ class Notes:
         self._notes.update({(it.kind, it.name): it for it in notes})
 
     async def close(self) -> None:
-        """Close the file."""
         await self._worker.submit(self._close)
         self._worker.close()
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates of programs that cannot be asked, read from the files that their settings name."""
+"""The certificates of programs without a port to ask, read from the files that their
+settings name.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

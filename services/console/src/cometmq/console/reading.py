@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client for pages: it continues without brokers that do not answer.
 
-Each page has one of its own (`for_page`), which asks such a broker once and names it. Changes use a
-client that raises.
+Each page has its own client (`for_page`), which sends one request to such a broker, and records it
+for the page. Changes use a client that raises instead.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class ReadingAdmin(AdminClient):
-    """An admin client that leaves out what does not answer."""
+    """An admin client that leaves out brokers that do not answer."""
 
     def __init__(
         self, namesrv: str = "", *, options: ClientOptions | None = None, log: AnyLog = None
@@ -53,10 +53,10 @@ class ReadingAdmin(AdminClient):
         self.unreachable(broker, error)
 
     def without_master(self, _name: str, _slaves: Sequence[str]) -> None:
-        """Continue; the snapshot names the broker."""
+        """Continue silently, because the snapshot names the broker."""
 
     def without_topic(self, _broker: BrokerAdmin, _topic: str, error: TopicNotExist) -> None:
-        """Continue."""
+        """Continue silently."""
 
 
 def _name(broker: BrokerAdmin) -> str:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rights that brokers tell, and "may X do Y?" at each of them, for the page and the command."""
+"""The rights of accounts at each broker, and "may X do Y?", for the console and the command
+line.
+"""
 
 from asyncio import TaskGroup
 from collections.abc import Mapping
@@ -32,16 +34,16 @@ class Answer(NamedTuple):
 
     broker: str
     is_allowed: bool | None
-    """None if the broker does not tell its accounts."""
+    """None if the broker does not return its accounts."""
     reason: str
 
 
 class Told(NamedTuple):
-    """The accounts of all brokers that tell them."""
+    """The accounts of all brokers that return them."""
 
     configs: Mapping[str, AclConfig]
     refusals: Mapping[str, str]
-    """Why other brokers do not."""
+    """Why the other brokers do not return their accounts, by broker."""
 
     def rows(self) -> list[AccountRow]:
         """Return each account once."""

@@ -19,8 +19,6 @@ class BrowserKeys(tls_keys.ServerKeys, frozen=True, kw_only=True):
 
 
 class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """All settings of a console."""
-
     namesrv_addr: Annotated[
         str,
         Meta(

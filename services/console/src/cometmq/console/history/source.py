@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where plots come from, and the names of their lines."""
+"""The interface of a history, and the keys of its figures."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -12,7 +12,7 @@ Points = list[tuple[int, float | None]]
 
 
 class History(Protocol):
-    """Figures of the last days."""
+    """The figures of the last days, from a file or from Prometheus."""
 
     async def lines(self, keys: Sequence[str], begin_ms: int, end_ms: int) -> Mapping[str, Points]:
         """Return the points of each key; a key without any has an empty list."""

@@ -24,7 +24,7 @@ from cometmq.runtime.clock import Clock
 from cometmq.runtime.worker import Worker
 
 POINTS_MAX: Final = 400
-"""Points of a line that is drawn."""
+"""The most points of a line in a plot."""
 GAP_INTERVALS: Final = 4
 """Number of intervals without a snapshot after which lines are interrupted."""
 COMPACT_S: Final = 3_600
@@ -83,9 +83,9 @@ class HistoryStore:
         self._compacted_s = 0
 
     async def open(self) -> None:
-        """Open or create the file; one that is damaged is put aside.
+        """Open or create the file; a damaged one is renamed and replaced.
 
-        On a full disk, there is no history until the file can be opened for a point.
+        If the disk is full, each `record` tries again, and there is no history until then.
         """
         try:
             await self._worker.submit(self._open)
@@ -113,7 +113,6 @@ class HistoryStore:
         )
 
     async def close(self) -> None:
-        """Close the file."""
         await self._worker.submit(self._close)
         self._worker.close()
 
@@ -255,7 +254,7 @@ class HistoryStore:
         database.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", (level.bucket_s, until_s))
 
     def _forget(self, database: sqlite3.Connection, before_s: int) -> None:
-        """Delete what is older, except the newest older point of a series that still holds."""
+        """Delete older points, except the newest older point of each series that is still valid."""
         with database:
             database.execute("BEGIN")
             database.execute("DELETE FROM runs WHERE end_s < ?", (before_s,))
@@ -290,7 +289,7 @@ def _is_same(pause: Progress | None, other: Progress) -> bool:
 
 
 def _rounded(value: float) -> float:
-    """Keep three digits of a figure, so that small changes of rates cost no point."""
+    """Round a figure to three digits, so that a small change of a rate needs no new point."""
     return float(f"{value:.3g}") if abs(value) < 1e15 else value
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may: sessions, roles, and the ways to log in."""
+"""Logins, sessions and roles: who a user is, and what the user may do."""

@@ -19,7 +19,7 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.signature import SessionCredentials
 
 STANDING_TIMEOUT_MS: Final = 1_000
-"""How long a page waits for each broker that is asked again about the account of a session."""
+"""How long a page waits for each broker when it checks the account of a session again."""
 
 
 class Refused(Exception):
@@ -31,9 +31,11 @@ async def account_user(
 ) -> User:
     """Return the user of an account; `role` is for one that is no administrator.
 
-    Only the brokers that deny a wrong signature can check an account. All that answer must accept
-    it, and at least one must answer; raise Refused otherwise. An administrator is an account that
-    at least one master treats as one, and no master denies: a slave may have older accounts.
+    Only brokers that refuse a wrong signature can check an account. Raise Refused unless at least
+    one such broker answers, and all that answer accept the account.
+
+    The account is an administrator if at least one master treats it as one, and no master refuses.
+    Slaves do not count, because their accounts may be older.
     """
     if not credentials.access_key or not credentials.secret_key:
         raise Refused("give an access key and a secret key")
@@ -58,11 +60,12 @@ async def account_user(
 async def standing_user(
     options: ClientOptions, credentials: SessionCredentials, user: User, *, role: Role, log: Log
 ) -> User:
-    """Return the user of a session as the brokers see the account now; `role` is for one that is
-    no administrator any more.
+    """Return the user of a session with the role that the account has now; `role` applies if it is
+    no longer an administrator.
 
-    Raise Refused if a broker denies the account. Silent brokers change nothing, because operators
-    need the console most during an outage. A new administrator has to log in again.
+    Raise Refused if a broker denies the account. If brokers do not answer, the user keeps the role,
+    because operators need the console most during an outage. An account that has become an
+    administrator has to log in again.
     """
     options = msgspec.structs.replace(
         options, api_timeout_ms=min(options.api_timeout_ms, STANDING_TIMEOUT_MS)
@@ -83,7 +86,8 @@ async def _answers(
     *,
     masters_only: bool = False,
 ) -> dict[str, bool]:
-    """Return whether brokers accept a request without content, by address; only those that answer.
+    """Return whether brokers accept a request without content, by address; brokers that do not
+    answer are left out.
 
     SIGNATURE_PROBE and GET_BROKER_RUNTIME_INFO need a valid signature only. UPDATE_BROKER_CONFIG,
     which changes nothing here, is a request that also RocketMQ grants to administrators only.

@@ -13,17 +13,17 @@ KEYS_MAX: Final = 10_000
 
 
 class Attempts:
-    """Failed logins, and those in progress, in the current period of each key.
+    """Counts failed logins, and logins in progress, in the current period of each key.
 
-    An attempt counts as failed from its beginning, because many can wait for a broker at a time.
-    A name is locked only for the addresses that fail with it, so that a stranger cannot lock its
-    owner out.
+    An attempt counts as failed from its beginning, because many attempts can wait for brokers at
+    the same time. A name is locked only for the addresses that fail with it, so that a stranger
+    cannot lock its owner out.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failures: dict[tuple[str, ...], tuple[int, int]] = {}
-        """The begin of the period and the count."""
+        """The start of the period and the count, by key."""
 
     def wait_s(self, name: str, address: str) -> int:
         """Return the seconds until the next attempt may be made; 0 if it may be made now."""
@@ -42,7 +42,7 @@ class Attempts:
             del self._failures[next(iter(self._failures))]
 
     def withdraw(self, name: str, address: str) -> None:
-        """Do not count an attempt that did not fail."""
+        """Subtract an attempt that did not fail."""
         for key, _ in _keys(name, address):
             begin_ms, count = self._failures.get(key, (0, 0))
             if count:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users had typed into a form when their session expired, until they have logged in again.
+"""Keeps the input of forms whose session has expired, until the user has logged in again.
 
-Drafts stay in memory. Only a browser that shows the token of a form of an expired session may leave
-one, and only the user of that session gets it back. An address holds the id of a draft, not its
-text; secrets and the tokens of forms are not kept.
+Drafts stay in memory. A draft is kept only if the form has the token of the expired session, and
+only the user of that session gets it back. URLs contain the id of a draft, not its text. Secrets
+and tokens are not kept.
 """
 
 import secrets
@@ -15,12 +15,12 @@ from cometmq.runtime.clock import Clock
 
 LIFE_MS: Final = 30 * 60_000
 ARGUMENT_CHARS_MAX: Final = 1 << 20
-"""Characters of one argument; the user has a longer text in a file."""
+"""The most characters of one argument that are kept; users have longer texts in files."""
 TOTAL_CHARS_MAX: Final = 4 << 20
 COUNT_MAX: Final = 100
 PER_USER_MAX: Final = 5
 UNKEPT: Final = frozenset({"csrf", "mark", "confirm", "preview", "json", "secret", "draft"})
-"""Arguments that belong to one sending of a form only."""
+"""Arguments that are not part of the user's input, or are secret."""
 
 Args = Mapping[str, list[str]]
 
@@ -42,7 +42,7 @@ class _Kept(NamedTuple):
 
 
 def kept(args: Args) -> dict[str, list[str]]:
-    """Return the arguments without those that belong to one sending of a form."""
+    """Return the arguments without those in UNKEPT."""
     return {name: values for name, values in args.items() if name not in UNKEPT}
 
 
@@ -74,7 +74,7 @@ class Drafts:
         return id_
 
     def find(self, id_: str, user: User, path: str) -> Draft | None:
-        """Return what this user typed into the form at a path, if it is kept."""
+        """Return the user's draft for the form at a path; None if it is not kept."""
         self._expire()
         found = self._drafts.get(id_)
         if found is None or found.owner != _owner(user) or found.path != path:

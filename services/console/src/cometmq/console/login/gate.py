@@ -22,7 +22,7 @@ _BEARER: Final = "bearer "
 
 
 class Gate:
-    """Decides who a user is."""
+    """Finds the users of requests, and begins and ends their sessions."""
 
     def __init__(
         self, settings: ConsoleSettings, tokens: Tokens, *, clock: Clock, log: Log
@@ -42,7 +42,7 @@ class Gate:
 
     @property
     def is_closed(self) -> bool:
-        """Return whether pages need a login, too."""
+        """Return whether pages need a login, not only changes."""
         return self._anonymous.role is Role.NONE
 
     def who(self, request: Request) -> tuple[User, Session | None]:
@@ -61,7 +61,9 @@ class Gate:
         return (self._anonymous, None) if session is None else (session.user, session)
 
     def known(self, request: Request) -> tuple[User, Session | None]:
-        """Return the user of a request that is answered with an error; a token is not checked."""
+        """Return the user of a request for a page about an error, without checking a bearer
+        token.
+        """
         if request.headers.get("authorization", "").lower().startswith(_BEARER):
             return User("", Role.NONE, ""), None
         return self.who(request)
@@ -69,7 +71,7 @@ class Gate:
     def check_form(
         self, request: Request, session: Session | None, form: dict[str, list[str]]
     ) -> None:
-        """Raise Problem unless the form is one that the console gave to this browser."""
+        """Raise Problem unless the form has the token that the console gave to this browser."""
         if request.headers.get("authorization", "").lower().startswith(_BEARER):
             return  # browsers do not add this header by themselves
         check_origin(request, self._settings)
@@ -79,11 +81,13 @@ class Gate:
             raise FormExpired
 
     def has_ended(self, request: Request) -> bool:
-        """Return whether the session of a request has expired, as far as is remembered."""
+        """Return whether the session of a request has expired; only the newest ended sessions are
+        known.
+        """
         return self.sessions.ended(request.cookie(self._cookie)) is not None
 
     def keep_draft(self, request: Request, form: dict[str, list[str]]) -> str:
-        """Keep what a user typed into a form whose session has expired; return the draft's id.
+        """Keep the input of a form whose session has expired; return the draft's id.
 
         Raise Problem unless it is a form of that session.
         """
@@ -102,12 +106,13 @@ class Gate:
         self._log.info("login.accepted", user=user.name, role=user.role.name.lower(), how=user.how)
 
     def revoke(self, request: Request, session: Session) -> None:
-        """End the session of an account, a token or a provider's user that is refused now."""
+        """End the session of a user whose account, token or provider no longer permits the
+        login.
+        """
         self.sessions.end(request.cookie(self._cookie))
         self._log.warning("login.revoked", user=session.user.name)
 
     def end(self, request: Request, response: Response) -> None:
-        """Log a user out."""
         self.sessions.end(request.cookie(self._cookie))
         response.set_cookie(self._cookie, "", life_s=0, path=self._path)
 
@@ -117,7 +122,6 @@ class Gate:
         self.attempts.begin(name, request.client)
 
     def check_attempts(self, name: str, request: Request) -> None:
-        """Raise Problem if there were too many failed logins."""
         wait_s = self.attempts.wait_s(name, request.client)
         if wait_s:
             problem = Problem(
@@ -127,11 +131,12 @@ class Gate:
             raise problem
 
     def refuse(self, name: str, request: Request) -> None:
-        """Log a failed login."""
         self._log.warning("login.refused", user=name[:100], address=request.client)
 
     def form_token(self, request: Request, response_cookies: dict[str, str]) -> str:
-        """Return the token for the login form; note the cookie that the answer must set."""
+        """Return the token for the login form; add a cookie for the answer to `response_cookies` if
+        needed.
+        """
         cookie = request.cookie(self._form_cookie)
         if not cookie:
             cookie = secrets.token_urlsafe(32)
@@ -139,7 +144,7 @@ class Gate:
         return self.sessions.form_token(cookie)
 
     def set_short(self, response: Response, name: str, value: str, life_s: int = 3_600) -> None:
-        """Set a cookie for the time of a login."""
+        """Set a cookie that is needed only while a login is in progress."""
         self._set(response, name, value, life_s)
 
     def _form_token(self, request: Request) -> str:
@@ -170,5 +175,4 @@ class Gate:
 
 
 def may(user: User, role: Role) -> bool:
-    """Return whether a user has a role or a higher one."""
     return user.role >= role

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs in with an OpenID provider: authorization code flow with PKCE, state and nonce; asks it
-again with the refresh token.
+"""Logs in with an OpenID provider: authorization code flow with PKCE, state and nonce. Later checks
+of the user use the refresh token.
 
 The packages authlib and httpx2 come with the extra `oidc`.
 """
@@ -30,12 +30,14 @@ SEALED: Final = {"alg": "dir", "enc": "A256GCM"}
 THERE_MAX: Final = 1_000
 TIMEOUT_S: Final = 10.0
 STANDING_TIMEOUT_S: Final = 3.0
-"""How long a page waits for a provider that is asked again."""
+"""How long a page waits for the provider when it checks the user of a session again."""
 NOT_ABOUT_USERS: Final = frozenset({"invalid_client", "server_error", "temporarily_unavailable"})
-"""Errors of a provider that do not say that a user is refused."""
+"""Errors of a provider that do not mean that the user is refused."""
 LEEWAY_S: Final = 60
 ALGORITHMS: Final = ["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA"]
-"""No symmetric ones: a provider that signs with the client's secret is refused."""
+"""The accepted signatures. Symmetric ones are missing, so a provider that signs with the client's
+secret is refused.
+"""
 NAME_MAX: Final = 200
 _UNUSABLE: Final = (
     *(HTTPError, InvalidURL, ValueError, RecursionError),
@@ -67,9 +69,9 @@ class _Tokens(msgspec.Struct, frozen=True):
 
 
 class _Pending(msgspec.Struct, frozen=True):
-    """A login that is under way at the provider.
+    """A login in progress at the provider.
 
-    The browser keeps it, sealed: logins that strangers begin cannot evict it.
+    It is stored in a sealed cookie, not in memory, so logins that strangers begin cannot evict it.
     """
 
     state: str
@@ -104,13 +106,13 @@ class Oidc:
         )
 
     async def close(self) -> None:
-        """Close the connections to the provider."""
         await self._client.aclose()
 
     async def begin(self, there: str) -> tuple[str, str]:
-        """Return the provider's address to which the browser goes, and a cookie for the way back.
+        """Return the provider's URL to which the browser is redirected, and the cookie with the
+        login's state.
 
-        A long path is not kept: the login then leads to the home page.
+        `there` is the path to open after the login; if it is long, the home page is opened instead.
         """
         metadata = await self._provider()
         verifier, nonce = secrets.token_urlsafe(48), secrets.token_urlsafe(24)
@@ -125,8 +127,8 @@ class Oidc:
         return url, jwe.encrypt_compact(SEALED, msgspec.json.encode(pending), self._seal)
 
     async def end(self, answer: Mapping[str, str], cookie: str) -> tuple[User, Grant, str]:
-        """Return the user, what the provider grants, and the path to which the login leads; raise
-        Refused for any fault.
+        """Return the user, the provider's grant, and the path to open; raise Refused for
+        any fault.
         """
         pending = self._opened(cookie)
         if (
@@ -155,10 +157,11 @@ class Oidc:
         return self._user(claims), grant, pending.there
 
     async def standing_user(self, grant: Grant, user: User) -> User:
-        """Return the user of a session as the provider sees it now.
+        """Return the user of a session with the role that the provider gives now.
 
-        Raise Refused if the provider refuses the user, or has confirmed it too long ago: operators
-        need the console during an outage, but it may not last forever.
+        If the provider does not answer, the user keeps the role for a limited time, because
+        operators need the console during an outage. Raise Refused after that, or if the provider
+        refuses the user.
         """
         if grant.refresh_token:
             try:
@@ -200,7 +203,7 @@ class Oidc:
         return user
 
     def _opened(self, cookie: str) -> _Pending | None:
-        """Return what `begin` has sealed; None for anything else."""
+        """Return the login that `begin` has sealed in a cookie; None if the cookie is not valid."""
         try:
             opened = jwe.decrypt_compact(cookie, self._seal, algorithms=list(SEALED.values()))
             return msgspec.json.decode(opened.plaintext or b"", type=_Pending)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may read the messages of a topic: bodies, keys and properties.
+"""Decides who may read the messages of a topic: bodies, keys and properties.
 
 The brokers decide about users who logged in with an account of the cluster. For all others, the
 setting `readableTopics` names topics by role.
@@ -28,7 +28,9 @@ class ReadingRights:
         self._patterns = patterns_of(text)
 
     def why_not(self, user: User, topic: str) -> str:
-        """Return why a user without an account of the cluster may not read a topic; empty if so."""
+        """Return why a user without an account of the cluster may not read a topic; empty if the
+        user may.
+        """
         named = [it for role, its in self._patterns.items() if role <= user.role for it in its]
         is_open = user.role is Role.ADMIN or not self._patterns
         if is_open or any(fnmatchcase(topic, it) for it in named):
@@ -51,13 +53,13 @@ def patterns_of(text: str) -> Mapping[Role, Sequence[str]]:
 
 
 async def account_why_not(reader: AdminClient, session: Session, topic: str, log: Log) -> str:
-    """Return why the brokers let a session's account read no messages of a topic; empty if they do.
+    """Return why the account of a session may not read messages of a topic; empty if it may.
 
     Every broker that answers must allow it, and at least one must answer: the messages are read
     with the console's own account, perhaps from a slave whose master is gone.
 
-    The question is a search for a key that no message has: also RocketMQ checks the right to the
-    topic for it, but not for a message's position in the log.
+    The right is checked by a search for a key that no message has. RocketMQ's brokers check the
+    right for this request, too, but not for a request by position in the log.
     """
     assert session.credentials is not None, "the user logged in with an account"
     options = with_account(reader.options, session.credentials)

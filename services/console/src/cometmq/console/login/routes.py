@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LENGTH_MAX = 1_000
 FORM_BYTES_MAX = 64 << 10
-"""Strangers may send these forms, and large ones take a second to decode."""
+"""The largest login form. Anybody may send these forms, and decoding a large one takes a second."""
 
 
 class LoginPages:
@@ -57,10 +57,10 @@ class LoginPages:
         return found
 
     async def who(self, request: Request) -> tuple[User, Session | None]:
-        """Return the user of a request; ask from time to time whether it still has its role: the
-        brokers about an account, the provider about its user.
+        """Return the user of a request.
 
-        Raise Problem if they refuse the user; the session has then ended.
+        At intervals, the brokers or the provider are asked whether the user still has the role. If
+        they refuse the user, end the session and raise Problem.
         """
         user, session = self._gate.who(request)
         if session is None or not self._gate.sessions.is_due(session):
@@ -76,7 +76,7 @@ class LoginPages:
         return session.user, session
 
     async def _standing(self, session: Session) -> User:
-        """Return the user of a session as the brokers or the provider see it now."""
+        """Return the user of a session with the role that the brokers or the provider give now."""
         if session.credentials is not None:
             return await standing_user(
                 self._desk.admin.options,
@@ -112,7 +112,7 @@ class LoginPages:
         return response
 
     async def _user(self, values: dict[str, str], name: str) -> tuple[User, Proof]:
-        """Return a user, and what proves who it is."""
+        """Return the user of a login form, and the proof of the login."""
         if "token" in values:
             words = values["token"].split()
             # the whole line of the file, `name role token`, is as good as the token in it

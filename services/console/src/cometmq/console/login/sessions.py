@@ -15,23 +15,29 @@ from cometmq.runtime.clock import Clock
 
 SESSIONS_MAX: Final = 1_000
 SESSIONS_PER_USER_MAX: Final = 20
-"""One user cannot push the sessions of others out."""
+"""The oldest session of a user with more sessions ends, so that one user cannot evict all
+others.
+"""
 ENDED_MAX: Final = 1_000
 ASKED_AGAIN_MS: Final = 10_000
-"""How long a session may outlive its account, or the rights of its account."""
+"""Interval of asking brokers about an account: a session may outlive the account, or its rights, by
+this time.
+"""
 PROVIDER_ASKED_AGAIN_MS: Final = 60_000
-"""The same for users of an OpenID provider, which may limit the rate of requests."""
+"""Interval of asking an OpenID provider about a user; it is longer because providers may limit the
+rate.
+"""
 
 
 class Ended(NamedTuple):
-    """What is remembered of a session that has expired."""
+    """What is kept of a session that has expired: enough to accept a draft of its user."""
 
     user: User
     csrf: str
 
 
 class Grant:
-    """What an OpenID provider said of a user, and the token with which it is asked again."""
+    """An OpenID provider's confirmation of a user, and the refresh token for later checks."""
 
     __slots__ = ("confirmed_ms", "refresh_token", "subject")
 
@@ -63,7 +69,9 @@ class Session:
         self.credentials = proof if isinstance(proof, SessionCredentials) else None
         """The user's own account, with which changes are sent; None for the console's account."""
         self.token = proof if isinstance(proof, str) else ""
-        """The digest of the token, without which the session ends."""
+        """The digest of the token with which the user logged in; the session ends if the token is
+        removed.
+        """
         self.grant = proof if isinstance(proof, Grant) else None
         self.csrf = secrets.token_urlsafe(32)
         self.begun_ms = now_ms
@@ -71,7 +79,7 @@ class Session:
         """When the brokers or the provider were last asked about the user."""
         self.seen_ms = now_ms
         self.notice = ""
-        """The outcome of the last change, shown once."""
+        """The outcome of the last change, which is shown on the next page only."""
 
 
 Proof = SessionCredentials | Grant | str
@@ -123,9 +131,9 @@ class Sessions:
         return session
 
     def is_due(self, session: Session) -> bool:
-        """Return whether the brokers or the provider must be asked about the user of a session.
+        """Return whether the brokers or the provider must be asked about the user of a session now.
 
-        Until the pause has passed again, other requests of the session need not ask.
+        After True, it returns False for the interval, so that only one request asks.
         """
         if session.token:
             return False
@@ -141,7 +149,7 @@ class Sessions:
         self._sessions.pop(_digest(token), None)
 
     def ended(self, token: str) -> Ended | None:
-        """Return what is remembered of a session that has expired; only of the newest ones."""
+        """Return what is kept of an expired session; only the newest ones are kept."""
         return self._ended.get(_digest(token)) if token else None
 
     def form_token(self, cookie: str) -> str:

@@ -18,21 +18,21 @@ GENERATED: Final = "token"
 
 
 class Tokens:
-    """The valid tokens, by their digests. `refresh` reads their file again when it has changed."""
+    """The valid tokens of a file, by digest."""
 
     def __init__(self, path: Path | None, setting: str = "") -> None:
-        """Read the file; raise SettingsError if it cannot be used. Without one, none is valid."""
+        """Read the file; raise SettingsError if it cannot be used. Without a file, no token is
+        valid.
+        """
         self._path = path
         self._setting = setting
         self._seen = self._changing = self._content()
         self._users = self._parsed(self._seen)
 
     def find(self, token: str) -> User | None:
-        """Return the user of a token."""
         return self.user_of(digest_of(token))
 
     def user_of(self, digest: str) -> User | None:
-        """Return the user of the token with this digest."""
         found = None
         for known, user in self._users.items():  # all, so that the time tells nothing
             if hmac.compare_digest(known, digest):
@@ -40,10 +40,11 @@ class Tokens:
         return found
 
     def refresh(self) -> bool:
-        """Read the file again if it has changed and settled; return whether its tokens differ.
+        """Read the file again; return whether the valid tokens have changed. Blocks.
 
-        Blocks. A change takes effect if the next call finds the same content. A file that cannot be
-        used raises SettingsError once, and the tokens before stay valid.
+        A change takes effect once two calls in a row find the same content, because a file may be
+        read while it is written. A file that cannot be used raises SettingsError once, and the
+        previous tokens remain valid.
         """
         content = self._content()
         is_at_rest = content == self._changing
@@ -98,7 +99,7 @@ def parse_tokens(text: str, path: str) -> dict[str, User]:
 def own_token(folder: Path) -> Path:
     """Return the file with the generated token of an admin; create it if it is missing.
 
-    Raise OSError if it cannot be written; no part of it stays.
+    Raise OSError if it cannot be written; nothing is left of it then.
     """
     path = folder / GENERATED
     try:
@@ -115,5 +116,5 @@ def own_token(folder: Path) -> Path:
 
 
 def digest_of(token: str) -> str:
-    """Return how a file may name a token without its text."""
+    """Return the digest of a token, which a file of tokens may contain instead of the token."""
     return f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"

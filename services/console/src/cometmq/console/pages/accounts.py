@@ -21,7 +21,6 @@ RIGHTS: Final = ("DENY", "PUB", "SUB", "PUB|SUB")
 
 
 def columns(view: View) -> list[Column[AccountRow]]:
-    """Return the columns of the list."""
     edits = view.user.role >= Role.ADMIN
     return [
         Column("name", "Account", lambda it: it.name,
@@ -140,7 +139,7 @@ async def prepare_alter(view: View) -> Form:
 
 
 def _wanted(view: View, row: AccountRow) -> AccountRow:
-    """Return an account with the settings that the form gives; it keeps the others."""
+    """Return an account with the settings in the form; the other settings are unchanged."""
     return row._replace(
         is_admin=view.text("admin", "yes" if row.is_admin else "no") == "yes",
         topic_default=view.text("topic_default", row.topic_default),
@@ -160,7 +159,7 @@ def _check_rights(row: AccountRow) -> None:
 
 
 def _account(row: AccountRow, secret: str) -> AclAccount:
-    """Return what brokers are sent; they cannot clear rights, only replace them."""
+    """Return the account to send to brokers, which can replace rights, but not remove them."""
     topics, groups = list(row.topics) or None, list(row.groups) or None
     defaults = row.group_default, row.topic_default
     return AclAccount(
@@ -176,7 +175,6 @@ def _settings(row: AccountRow) -> dict[str, Any]:
 
 
 async def prepare_delete(view: View) -> Form:
-    """Plan the end of an account."""
     name = view.needed("name")
     row = next((it for it in (await told_rights(view.admin())).rows() if it.name == name), None)
     if row is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The analysis of a topic: what a sample of its messages says, and its clone."""
+"""The analysis of a topic from a sample of its messages, and the cloning of a topic."""
 
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -32,7 +32,7 @@ QUEUES: "Final[list[Column[QueueShare]]]" = [
 
 
 async def analysis(view: View) -> Shown:
-    """Read a sample of a topic and show what it says."""
+    """Read a sample of a topic and show its statistics."""
     from cometmq.insight.sampling.bounds import Bounds  # noqa: PLC0415  # 0.1 MB, rarely needed
     from cometmq.insight.sampling.reading import analyse  # noqa: PLC0415
 
@@ -92,7 +92,7 @@ def _kinds(found: "Analysis") -> "list[tuple[str, Names]]":
 
 
 async def prepare(view: View) -> Form:
-    """Plan a topic with the settings of another."""
+    """Plan the clone: a topic with the settings of another one."""
     name, new = view.needed("name"), view.text("to")
     fields = [
         Field("name", "Topic", "hidden", name),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit log: who changed what, what it was before, and how it ended."""
+"""The audit log: who changed what, the state before, and the outcome."""
 
 from typing import Final
 
@@ -33,7 +33,6 @@ def _short(value: object) -> object:
 
 
 async def audit(view: View) -> Shown:
-    """List changes."""
     changes = changes_of(await view.desk.audit.newest(ENTRIES_MAX))
     table = view.table(
         changes, COLUMNS, default="-at",

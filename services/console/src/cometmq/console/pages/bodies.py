@@ -29,7 +29,7 @@ def format_of(view: View) -> Format:
 
 
 def schema_of(view: View) -> Schema | None:
-    """Return the message type that the request names, of the console's descriptor set."""
+    """Return the schema for the message type in the request; None if there is none."""
     message_type = view.text("type")
     if not message_type:
         return None

@@ -59,7 +59,9 @@ def _told(setting: Setting, fact: str | None) -> str | Unknown:
 
 
 async def settings_in(view: View, cluster: str, snapshot: Snapshot) -> tuple[Told, dict[str, str]]:
-    """Return the settings of the brokers of a cluster, and why others do not tell theirs."""
+    """Return the settings of the brokers of a cluster, and the reasons of the brokers that did not
+    return them.
+    """
     admin = view.admin()
 
     async def ask(it: Broker) -> list[Setting] | CometError:
@@ -84,12 +86,11 @@ async def settings_in(view: View, cluster: str, snapshot: Snapshot) -> tuple[Tol
 
 
 def label_of(broker: Broker) -> str:
-    """Return the name of a copy."""
     return f"{broker.name}:{broker.broker_id}"
 
 
 def rows_of(broker: Broker, told: Told) -> list[Row]:
-    """Return the settings of one broker beside those of the others."""
+    """Return the settings of one broker, with the values of other brokers that differ."""
     label = label_of(broker)
     different = {it.name: it.settings for it in differences(told)}
     return [

@@ -34,7 +34,7 @@ class Row(msgspec.Struct, frozen=True):
         return state if isinstance(state, BrokerState) else None
 
     def of(self, read: Any) -> Any:
-        """Return a figure, or why the broker does not tell it."""
+        """Return a figure, or an Unknown with the reason why it is missing."""
         state = self.broker.state
         return state if isinstance(state, Unreachable) else read(state)
 
@@ -48,7 +48,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def faults(self) -> list[str]:
-        """Return why this copy is not well, for the list."""
+        """Return the problems of this copy, for the list."""
         if self.state is None:
             assert isinstance(self.broker.state, Unreachable)
             return [f"{self.broker.state.trouble}: {self.broker.state.reason}"]
@@ -101,7 +101,7 @@ def _resident(state: BrokerState) -> Any:
 
 
 def _times(state: BrokerState) -> list[tuple[str, float | None, str]]:
-    """Return how long sends and reads take, as the broker tells it."""
+    """Return how long sends and reads take, as the broker reports it."""
     names = {
         "99 % of the sends take at most": "putLatency99",
         "99.9 % of the sends": "putLatency999",
@@ -138,7 +138,6 @@ def _in_sync(state: BrokerState) -> str | None:
 
 
 async def brokers(view: View) -> Shown:
-    """List all copies."""
     snapshot = await view.snapshot()
     rows = [Row(it, snapshot.taken_ms) for it in snapshot.brokers]
     table = view.table(
@@ -157,7 +156,7 @@ async def brokers(view: View) -> Shown:
 
 
 async def broker(view: View) -> Shown:
-    """Show one copy, with its settings beside those of the others."""
+    """Show one copy, with its settings and the values of other brokers that differ."""
     name, broker_id = view.needed("name"), view.number("id", 0)
     snapshot = await view.snapshot()
     found = snapshot.broker(name, broker_id)

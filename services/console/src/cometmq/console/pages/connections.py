@@ -49,7 +49,7 @@ def clients_of(snapshot: Snapshot) -> list[Client]:
 
 
 def gaps_of(snapshot: Snapshot) -> list[str]:
-    """Return what is not known about clients, one line each."""
+    """Return the reasons why clients may be missing, one line each."""
     notes = []
     if isinstance(snapshot.producers, Unknown):
         notes.append(f"producers: {snapshot.producers.reason}")
@@ -63,7 +63,6 @@ def gaps_of(snapshot: Snapshot) -> list[str]:
 
 
 async def overview(view: View) -> Shown:
-    """Show all clients."""
     snapshot = await view.snapshot()
     clients = clients_of(snapshot)
     refused = known(unexpected_refusals(snapshot))
@@ -115,7 +114,6 @@ def _columns(view: View, refusals: Mapping[str, str]) -> list[Column[Client]]:
 
 
 async def disconnect(view: View) -> Form:
-    """Plan to close the connections of a client."""
     client_id = view.needed("client")
     clients = [it for it in clients_of(await view.snapshot()) if it.client_id == client_id]
     groups = sorted({f"{it.role} {it.group}" for it in clients})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Correct one dead letter: a copy with another body, tag or keys is sent, as text or as bytes."""
+"""Sends a corrected copy of one dead letter, whose body is edited as text or as bytes."""
 
 import re
 from typing import Final, NamedTuple
@@ -21,7 +21,9 @@ from cometmq.remoting.names import dead_letter_topic
 
 TEXT_BYTES_MAX: Final = 256 << 10
 HEX_BYTES_MAX: Final = 64 << 10
-"""Their text has three times as many characters, and the page has it twice."""
+"""Longer bodies cannot be edited as bytes: the text has three times as many characters, and the
+page contains it twice.
+"""
 HEX_ROW: Final = 16
 KEYS_CHARS_MAX: Final = 4_000
 _CONTROL: Final = re.compile("[^\\n\\t -~\xa0-\U0010ffff]")
@@ -39,7 +41,9 @@ class Written(NamedTuple):
 
     @classmethod
     def of(cls, body: bytes) -> "Written":
-        """Return a body as text if nothing of it gets lost in a browser, or else as bytes."""
+        """Return a body as text if browsers keep all its characters, or else in hexadecimal
+        form.
+        """
         try:
             text = body.decode()
         except UnicodeDecodeError:
@@ -128,7 +132,7 @@ async def edit(view: View) -> Form:
 
 
 def _about(body: bytes) -> str:
-    """Return what the bytes are, as far as they tell."""
+    """Return a sentence with the size, and the likely form, of a body that is edited as bytes."""
     found = decode(body)
     kind = " of ".join((*reversed(found.layers), found.format)) if found.layers else found.format
     form = "binary data" if kind == "hex" else f"binary data ({kind})"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters: who has them and why; send them again, all, some or edited, after a dry run."""
+"""Dead letters: lists them by group, and sends them again, all or some, after a preview."""
 
 import asyncio
 import re
@@ -45,11 +45,13 @@ NO_REASON: Final = (
     " (event listener.failed)"
 )
 REPLAYED_MAX: Final = 10_000
-"""Dead letters that one action sends: it keeps their ids; the command line sends any number."""
+"""The most dead letters that one action sends, because it keeps their ids in memory. The command
+line has no such limit.
+"""
 TICKED_MAX: Final = SHOWN_MAX
 PREVIEW_CHARS: Final = 120
 TIMES_MAX: Final = 50
-"""Groups of which the list tells when their newest dead letter was stored."""
+"""The most groups for which the list shows when the newest dead letter was stored."""
 _SECTION: Final = "/dead-letters"
 
 
@@ -57,7 +59,6 @@ _SECTION: Final = "/dead-letters"
 
 
 async def overview(view: View) -> Shown:
-    """Show the groups that have dead letters."""
     snapshot = await view.snapshot()
     groups = [
         it
@@ -101,8 +102,9 @@ async def overview(view: View) -> Shown:
 
 
 async def _last_times(view: View, groups: Sequence[Group]) -> list[int | Unknown]:
-    """Return when the newest dead letter of each group was stored; only the first groups are asked
-    about, because each costs a request to every broker.
+    """Return when the newest dead letter of each group was stored.
+
+    Only the first TIMES_MAX groups are looked up, because each takes a request to every broker.
     """
 
     async def last_ms(group: Group) -> int | Unknown:
@@ -138,7 +140,6 @@ def _choice(view: View, count_max: int | None = None) -> Choice:
 
 
 async def of_group(view: View) -> Shown:
-    """Show the dead letters of one group."""
     group = view.needed("group")
     await view.check_readable(dead_letter_topic(group))
     choice = _choice(view, SHOWN_MAX + 1)
@@ -205,7 +206,7 @@ def _attempts(message: MessageExt) -> str:
 
 
 class _Asked(NamedTuple):
-    """What the form says."""
+    """The values of the form."""
 
     group: str
     topic: str | None
@@ -214,7 +215,7 @@ class _Asked(NamedTuple):
     is_ticked: bool
     """Whether the user ticks dead letters, instead of giving conditions for them."""
     ids: Sequence[str]
-    """The ticked ones."""
+    """The ids of the ticked dead letters."""
     choice: Choice
 
     @property
@@ -223,7 +224,9 @@ class _Asked(NamedTuple):
 
 
 async def replay(view: View) -> Form:
-    """Plan to send dead letters again: the ticked ones, or those that the selection names."""
+    """Plan to send dead letters again: the ticked ones, or all that meet the conditions in the
+    form.
+    """
     asked = await _asked(view)
     counting = Replay(asked.group, asked.topic, is_dry=True)
     await _run(counting, view.admin(), asked)
@@ -337,7 +340,9 @@ _SELECTION: Final = (
 
 
 async def _refusal(view: View, asked: _Asked, count: int) -> tuple[str, Link | None]:
-    """Return why so many messages cannot be sent now, and the page that helps."""
+    """Return why `count` messages cannot be sent now, and a link to the page with the remedy; ""
+    and None if they can.
+    """
     group = asked.group
     if asked.is_ticked and not asked.ids:
         return "No dead letter is ticked: tick those to send, or send all that match.", None
@@ -356,7 +361,9 @@ async def _refusal(view: View, asked: _Asked, count: int) -> tuple[str, Link | N
 
 
 async def why_not_sent(view: View, group: str, topic: str | None) -> tuple[str, Link | None]:
-    """Return why brokers cannot take dead letters of a group again, and the page that helps."""
+    """Return why brokers would refuse the dead letters of a group, and a link to the page with the
+    remedy; "" and None if they would not.
+    """
     try:
         await view.admin().check_replay(group, topic=topic)
     except NoRetries as error:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Definitions: topics, groups and rights of the cluster as one file, and back from a file."""
+"""Definitions: exports topics, groups and rights of the cluster as one file, and imports such a
+file.
+"""
 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, NamedTuple
@@ -28,9 +30,9 @@ from cometmq.insight.words import counted, listed
 
 PATH: Final = "/definitions"
 SHOWN_MAX: Final = 500
-"""Rows of a preview that are shown; the counts are of all."""
+"""The most rows of a preview that are shown; its counts include all rows."""
 CHANGES_MAX: Final = 2_000
-"""Changes of one request of a browser; the command line has no such limit."""
+"""The most changes of one import in the console; the command line has no such limit."""
 
 
 class Row(NamedTuple):
@@ -51,7 +53,6 @@ COLUMNS: Final[list[Column[Row]]] = [
 
 
 def rows_of(found: Definitions) -> Iterator[Row]:
-    """Return the entries of a file."""
     kinds = {
         "topic": found.topics,
         "group": found.groups,
@@ -67,7 +68,7 @@ def rows_of(found: Definitions) -> Iterator[Row]:
 
 
 async def definitions(view: View) -> Shown:
-    """Show what an export contains, or send it."""
+    """Show the content of an export, or send the file."""
     downloads = view.is_set("download")
     state = await read_state(view.admin(), is_whole=downloads)
     sees_accounts = view.user.role >= Role.OPERATOR
@@ -91,7 +92,6 @@ async def definitions(view: View) -> Shown:
 
 
 async def prepare_import(view: View) -> Form:
-    """Plan to create and change what a file defines."""
     text, skips = view.raw("file"), view.is_set("skip")
     fields = [
         Field("file", "Definitions, as JSON", "file", text, is_needed=True,
@@ -150,7 +150,9 @@ def _importing(
 
 
 def _states(found: ImportPlan, *, is_after: bool) -> list[str]:
-    """Return what the audit log keeps of the changes."""
+    """Return a line per change for the audit log: the previous settings or, if `is_after`, the
+    change.
+    """
     return [
         f"{row.kind} {row.name} at {row.place}: "
         + (

@@ -23,7 +23,6 @@ _SECTION: Final = "/delayed"
 
 
 async def overview(view: View) -> Shown:
-    """Show the levels in which messages wait."""
     snapshot = await view.snapshot()
     levels = known(snapshot.delayed)
     columns: list[Column[DelayLevel]] = [
@@ -57,7 +56,7 @@ def _seconds(text: str) -> float | Unknown:
 
 
 async def of_level(view: View) -> Shown:
-    """Show the next messages of one level of one broker, by the time at which they are due."""
+    """Show the messages of one level of one broker that are due next."""
     name, level = view.needed("broker"), view.number("level", 1, low=1, high=100_000)
     masters = await view.admin().masters()
     if name not in masters:
@@ -108,7 +107,6 @@ def _row(view: View, it: Delayed, *, has_tag: bool) -> dict[str, Any]:
 
 
 async def recall(view: View) -> Form:
-    """Plan to recall a message."""
     name, topic, message_id = view.needed("broker"), view.needed("topic"), view.needed("id")
     masters = await view.admin().masters()
     if name not in masters:

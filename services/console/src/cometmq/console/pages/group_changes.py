@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Move, create, alter and delete consumer groups, after showing what each change does."""
+"""Moves, creates, alters and deletes consumer groups, after showing the consequences."""
 
 import asyncio
 from typing import Any, Final, NamedTuple
@@ -28,7 +28,7 @@ RETRIES_MAX: Final = 1_000
 
 
 class Move(NamedTuple):
-    """What a reset does to one queue."""
+    """The effect of a reset on one queue."""
 
     queue: str
     now: int
@@ -57,7 +57,7 @@ async def _group(view: View) -> Group:
 
 
 async def prepare_reset(view: View) -> Form:
-    """Plan other offsets of a group in one topic."""
+    """Plan to move a group to other offsets in one topic."""
     group = await _group(view)
     retries = retry_topic(group.name)  # rarely meant, so it is offered last
     topics = sorted((it.topic for it in group.topics), key=lambda it: (it == retries, it))
@@ -170,7 +170,6 @@ def _retries_field(retries: int) -> Field:
 
 
 async def prepare_create(view: View) -> Form:
-    """Plan a new group."""
     name = view.text("name")
     retries = view.number("retries", 16, high=RETRIES_MAX)
     fields = [
@@ -210,7 +209,6 @@ async def prepare_create(view: View) -> Form:
 
 
 async def prepare_alter(view: View) -> Form:
-    """Plan other settings of a group."""
     group = await _group(view)
     configs = await _configs_of(view.admin(), group.name)
     if not configs:
@@ -264,7 +262,6 @@ async def prepare_alter(view: View) -> Form:
 
 
 async def _configs_of(admin: AdminClient, name: str) -> dict[str, SubscriptionGroupConfig]:
-    """Return the settings of a group at each broker that has it."""
     masters = (await admin.masters()).values()
     tables = await admin.ask_each(masters, lambda it: it.groups())
     return {broker.name: table[name] for broker, table in tables if name in table}
@@ -285,7 +282,6 @@ def _settings(config: SubscriptionGroupConfig) -> dict[str, Any]:
 
 
 async def prepare_delete(view: View) -> Form:
-    """Plan the end of a group."""
     group = await _group(view)
     with_offsets = view.text("offsets", "keep") == "remove"
     fields = [

@@ -62,7 +62,7 @@ def _retry_rates(snapshot: Snapshot) -> dict[str, float | Unknown]:
 
 
 def loss(loss_s: float | Unknown | None) -> float | Unknown | str:
-    """Return the time to loss as a cell shows it: `never`, unknown and zero look different."""
+    """Return the time to loss for a cell; `never` instead of None."""
     return loss_words(None) if loss_s is None else loss_s
 
 
@@ -73,12 +73,13 @@ def _loss_tone(loss_s: float | Unknown | None) -> str:
 
 
 def member_count(group: Group) -> int | Unknown:
-    """Return the number of connected members."""
     return group.members if isinstance(group.members, Unknown) else len(group.members)
 
 
 def state_of(group: Group) -> str:
-    """Describe a group in a few words."""
+    """Return the worst problem of a group, such as `behind`; without one, `healthy` or `no
+    members`.
+    """
     if not group.is_enabled:
         return "disabled"
     if group.lost:
@@ -100,7 +101,6 @@ def _tone(group: Group) -> str:
 
 
 async def groups(view: View) -> Shown:
-    """List groups."""
     snapshot = await view.snapshot()
     with_all, notes = view.is_set("all"), view.desk.notes.of("group")
     rows = [it for it in known(snapshot.groups) if with_all or not it.is_system]
@@ -124,7 +124,6 @@ async def groups(view: View) -> Shown:
 
 
 def queue_columns(owners: Owners) -> list[Column[QueueState]]:
-    """Return the columns of the queues."""
     return [
         *QUEUES,
         Column("owners", "Owners", lambda it: owner_words(owners.of(it.queue)),
@@ -151,7 +150,6 @@ QUEUES: Final[list[Column[QueueState]]] = [
 
 
 def member_columns(view: View, group: str) -> list[Column[Member]]:
-    """Return the columns of the members."""
     return [
         Column("id", "Client id", lambda it: it.client_id,
                link=lambda it: view.href("/group/member", name=group, client=it.client_id)),
@@ -163,7 +161,6 @@ def member_columns(view: View, group: str) -> list[Column[Member]]:
 
 
 async def group(view: View) -> Shown:
-    """Show one group."""
     name = view.needed("name")
     snapshot = await view.snapshot()
     found = snapshot.group(name)
@@ -227,7 +224,7 @@ async def group(view: View) -> Shown:
 
 
 def _behind(group: Group, states: Sequence[QueueState]) -> float | Unknown:
-    """Return the age of the oldest unread message: that of the queues, if the snapshot lacks it."""
+    """Return the age of the oldest unread message, from the snapshot or else from the queues."""
     known_s = [it.behind_s for it in states if it.behind_s is not None]
     if isinstance(group.behind_s, Unknown) and len(known_s) == len(states) and states:
         return max(known_s)
@@ -235,7 +232,7 @@ def _behind(group: Group, states: Sequence[QueueState]) -> float | Unknown:
 
 
 async def member(view: View) -> Shown:
-    """Show what a connected member says about itself; its stack only to operators."""
+    """Show the running info of a connected member; its stacks only to operators."""
     name, client = view.needed("name"), view.needed("client")
     with_stack = view.is_set("stack") and view.user.role >= Role.OPERATOR
     info = await view.admin().running_info(name, client, with_stacks=with_stack)
@@ -291,7 +288,6 @@ HELD: Final[list[Column[tuple[MessageQueue, ProcessQueueInfo]]]] = [
     Column("dropped", "Given up", lambda it: it[1].droped, "flag",
            help="Whether another member gets the queue"),
 ]  # fmt: skip
-"""The columns of a member's queues."""
 
 
 def _held(info: ProcessQueueInfo, offset: int) -> int | None:

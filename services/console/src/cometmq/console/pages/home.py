@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Home: what is wrong now, since when, and what to do about it; and the runbooks."""
+"""Home: the findings with their remedies, and totals of the cluster. Also the runbooks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +19,7 @@ _PLACES: Final = {
     "topics": ("/topic", "name"),
     "dead-letters": ("/dead-letters/group", "group"),
 }
-"""The pages about the subjects of findings, instead of the lists that have them."""
+"""The page about a single subject, and its argument, by the list page that a finding names."""
 TONES: Final = {Severity.CRITICAL: "bad", Severity.WARNING: "warn", Severity.INFO: ""}
 
 
@@ -60,7 +60,7 @@ async def view(view: View) -> Shown:
 
 
 def _place(view: View, finding: Finding) -> str:
-    """Return the address of what a finding is about."""
+    """Return the address of the page about the subject of a finding."""
     if finding.page not in _PLACES:
         return view.href(f"/{finding.page}")
     path, name = _PLACES[finding.page]
@@ -108,7 +108,7 @@ def totals_of(snapshot: Snapshot) -> Totals:
 
 
 async def runbook(view: View) -> Shown:
-    """Show what to do about a kind of finding."""
+    """Show a runbook."""
     from cometmq.runtime.meanings.runbooks import runbook_text  # noqa: PLC0415  # rarely needed
 
     name = view.needed("name")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages: find them by id, key, offset or time, follow a topic, and see the life of one."""
+"""Messages: finds them by id, key, offset or time, follows a topic, and shows the life of one."""
 
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ _OPTIONS: Final = {
 
 
 async def search(view: View) -> Shown:
-    """Show the form, and the messages that it asks for."""
+    """Show the search form, and the messages found."""
     topic = view.text("topic")
     extra: dict[str, Any] = {"args": {name: view.text(name) for name in _KEPT}, "formats": Format}
     if not topic:

@@ -16,7 +16,6 @@ PATH: Final = "/notes"
 
 
 def columns(view: View) -> list[Column[Note]]:
-    """Return the columns of the list."""
     return [
         Column("name", "About", lambda it: it.name,
                link=lambda it: view.href(f"/{it.kind}", name=it.name)),
@@ -28,7 +27,6 @@ def columns(view: View) -> list[Column[Note]]:
 
 
 async def notes(view: View) -> Shown:
-    """List all notes."""
     found = view.desk.notes.all
     table = view.table(
         found, columns(view), default="name", search=lambda it: f"{it.kind} {it.name} {it.text}"
@@ -91,12 +89,10 @@ async def _exists(view: View, kind: str, name: str) -> bool:
 
 
 async def prepare_topic(view: View) -> Form:
-    """Plan a note about a topic."""
     return await _prepare(view, "topic")
 
 
 async def prepare_group(view: View) -> Form:
-    """Plan a note about a group."""
     return await _prepare(view, "group")
 
 

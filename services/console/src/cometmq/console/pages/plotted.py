@@ -11,11 +11,11 @@ from cometmq.console.web.plots import Line, line_plot
 
 HOURS: Final = (1, 6, 24, 72, 168, 336)
 HOURS_DEFAULT: Final = 6
-"""Shown unless the user chooses; less if the history is younger."""
+"""The period that is shown by default, or less if the history is younger."""
 
 
 class Drawing(NamedTuple):
-    """One plot: its title, how its values are written, and the history's key of each line."""
+    """One plot to draw: its title, the format of its values, and the history's key of each line."""
 
     title: str
     text: Callable[[float], str]
@@ -23,7 +23,7 @@ class Drawing(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A plot that is ready, and the names of its lines."""
+    """A drawn plot, and the names of its lines."""
 
     title: str
     svg: Markup
@@ -31,7 +31,7 @@ class Drawn(NamedTuple):
 
 
 async def plots(view: View, drawings: Sequence[Drawing]) -> dict[str, Any]:
-    """Return what the template `plots.html` needs."""
+    """Return the values for the template `plots.html`."""
     hours = view.number("hours", HOURS_DEFAULT, low=1, high=24 * 366)
     end_ms = view.desk.clock.now_ms()
     begin_ms = end_ms - hours * 3_600_000

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Push-back: which requests brokers refuse or keep waiting, of whom, why, and what helps."""
+"""Push-back: the requests that brokers refuse or delay, with clients, reasons and remedies."""
 
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from cometmq.remoting.message.flags import Perm
 from cometmq.remoting.refusals import is_access_refusal, plain_remark
 
 CLOSED_MAX: Final = 10
-"""Topics without write permission that are named."""
+"""The most topics without write permission that are named."""
 
 
 def _response_name(code: int) -> str:
@@ -22,7 +22,7 @@ def _response_name(code: int) -> str:
 
 
 async def overview(view: View) -> Shown:
-    """Show the refusals that brokers report, and what each broker holds back now."""
+    """Show the refusals that brokers report, and the requests that wait at each broker now."""
     snapshot = await view.snapshot()
     refusals = unexpected_refusals(snapshot)
     columns: list[Column[Refusal]] = [
@@ -76,7 +76,9 @@ async def overview(view: View) -> Shown:
 
 
 def _accounts(view: View, refusal: Refusal) -> str:
-    """Return the page that answers whether the client may do what was refused."""
+    """Return the address of the page of accounts, with a question about the right that the request
+    lacked.
+    """
     asked = question_of(refusal.code, refusal.remark)
     if asked is None:
         return view.href("/accounts")
@@ -84,7 +86,9 @@ def _accounts(view: View, refusal: Refusal) -> str:
 
 
 def _states(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Return what keeps requests waiting at each master, which Java's brokers report, too."""
+    """Return the reasons for which requests wait at each master; RocketMQ's brokers report these,
+    too.
+    """
     found: list[dict[str, Any]] = []
     for broker in snapshot.brokers:
         if not broker.is_master:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replay of dead letters that runs: how far it is, its rate, and its end on request."""
+"""A running replay of dead letters: shows its progress and rate, and stops it on request."""
 
 from typing import Any, Final
 
@@ -30,7 +30,6 @@ def _found(view: View) -> tuple[str, Job]:
 
 
 async def progress(view: View) -> Shown:
-    """Show the group's newest replay."""
     group, job = _found(view)
     now_ms = view.desk.clock.now_ms()
     per_s = job.per_s(now_ms)
@@ -65,7 +64,6 @@ def _sent_text(job: Job) -> str:
 
 
 async def stop(view: View) -> Form:
-    """Plan to end the group's replay."""
     group, job = _found(view)
     return _form(view, group, job)
 

@@ -20,7 +20,6 @@ DELAY_LEVEL_MAX: Final = 18
 
 
 async def prepare(view: View) -> Form:
-    """Plan to send one message."""
     name, body = view.needed("name"), view.raw("body").replace("\r\n", "\n")
     tag, keys = view.text("tag"), view.text("keys").split()
     level = view.number("delay", 0, high=DELAY_LEVEL_MAX)

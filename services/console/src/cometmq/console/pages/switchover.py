@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Switch a broker group over, as `cometmq ha switchover` does, after showing what that does."""
+"""Switches a broker group over, as `cometmq ha switchover` does, after showing the consequences."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -89,7 +89,6 @@ def _is_electorless(snapshot: Snapshot, name: str) -> bool:
 
 
 async def prepare(view: View) -> Form:
-    """Plan a switchover."""
     name, to = view.needed("name"), view.text("to")
     number = view.number("to", 0) if to else None
     snapshot = await view.snapshot()
@@ -147,7 +146,9 @@ async def prepare(view: View) -> Form:
 
 
 def _choices(members: list[Broker], plan: "Planned | None") -> list[tuple[str, str]]:
-    """Return the copies in sync with their addresses: name servers list them by other ids."""
+    """Return the copies in sync as choices, with their addresses, because name servers list them
+    under other ids.
+    """
     states = [it.state for it in members if it.is_master and isinstance(it.state, BrokerState)]
     copies = states[0].figures.copies if states else None
     known = states[0].member_id if states else None

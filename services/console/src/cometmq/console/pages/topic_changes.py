@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Create, alter and delete topics, after showing what each change costs."""
+"""Creates, alters and deletes topics, after showing the consequences."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -38,7 +38,6 @@ def _perm(view: View, default: str) -> str:
 
 
 async def prepare_create(view: View) -> Form:
-    """Plan a new topic on all brokers."""
     name, queues = view.text("name"), view.number("queues", QUEUES_DEFAULT, low=1, high=QUEUES_MAX)
     perm = _perm(view, "rw")
     fields = [
@@ -217,7 +216,6 @@ async def _alter_consequences(
 
 
 async def prepare_delete(view: View) -> Form:
-    """Plan the end of a topic."""
     name = view.needed("name")
     snapshot = await view.snapshot()
     found = snapshot.topic(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delete the messages of a topic before an offset or a time, such as all dead letters."""
+"""Deletes the messages of a topic before an offset or a time, such as all dead letters."""
 
 import re
 from typing import Final
@@ -20,7 +20,6 @@ _PLACE: Final = re.compile(r"(\S{1,255}):(\d{1,5})")
 
 
 async def prepare_trim(view: View) -> Form:
-    """Plan the deletion of messages."""
     name, where, place = view.needed("name"), view.text("before"), view.text("queue")
     fields = [
         Field("name", "Topic", "hidden", name),
@@ -62,7 +61,9 @@ def _text(queue: MessageQueue) -> str:
 
 
 def _seen(view: View, topic: str) -> Before | None:
-    """Return the offsets that the user has confirmed: messages may have arrived since."""
+    """Return the offsets in the confirmed plan, because later messages must not be deleted; None
+    before a plan.
+    """
     offsets: dict[MessageQueue, int] = {}
     for part in view.raw("seen").split():
         place, _, offset = part.rpartition("=")

@@ -30,19 +30,18 @@ class TopicRow(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int | Unknown:
-        """The messages that the slowest group has not read."""
+        """The lag of the group with the most unread messages."""
         lags = [lag_in(group, self.topic.name) for group in self.groups]
         unknown = [it for it in lags if isinstance(it, Unknown)]
         return unknown[0] if unknown else max((it for it in lags if isinstance(it, int)), default=0)
 
 
 def lag_in(group: Group, topic: str) -> int | Unknown:
-    """Return the lag of a group in one topic."""
     return next((it.lag for it in group.topics if it.topic == topic), 0)
 
 
 def permission(perm: int) -> str:
-    """Write a permission as the command line does."""
+    """Return a permission in the words of the command line."""
     return ("r" if perm & Perm.READ else "") + ("w" if perm & Perm.WRITE else "") or "none"
 
 
@@ -65,7 +64,9 @@ _LAST: Final[Column[TopicRow]] = Column(
 
 
 def columns(view: View, rows: Sequence[TopicRow]) -> list[Column[TopicRow]]:
-    """Return the columns of the list; CometMQ's brokers tell when messages came only per topic."""
+    """Return the columns of the list; that of the last message only if its time is known of some
+    topic.
+    """
     notes = view.desk.notes.of("topic")
     is_dated = any(isinstance(it.topic.last_write_ms, int) for it in rows)
     return [
@@ -106,7 +107,6 @@ def _is_of(topic: Topic, kind: str) -> bool:
 
 
 async def topics(view: View) -> Shown:
-    """List topics."""
     snapshot = await view.snapshot()
     kind, notes = view.text("kind", "own"), view.desk.notes.of("topic")
     rows = rows_of(snapshot, kind)
@@ -131,8 +131,6 @@ def _unknown(snapshot: Snapshot) -> str:
 
 
 class QueueRow(msgspec.Struct, frozen=True):
-    """One queue of a topic."""
-
     broker: str
     number: int
     first: int
@@ -151,7 +149,6 @@ QUEUES: Final[list[Column[QueueRow]]] = [
 
 
 def reader_columns(view: View, topic: str) -> list[Column[Group]]:
-    """Return the columns of the groups that read a topic."""
     return [
         Column("name", "Group", lambda it: it.name,
                link=lambda it: view.href("/group", name=it.name)),
@@ -170,7 +167,6 @@ def _behind_in(group: Group, topic: str) -> float | Unknown | None:
 
 
 async def topic(view: View) -> Shown:
-    """Show one topic."""
     name = view.needed("name")
     snapshot = await view.snapshot()
     found = snapshot.topic(name)
@@ -218,7 +214,6 @@ async def topic(view: View) -> Shown:
 
 
 async def configs_of(view: View, name: str) -> Mapping[str, TopicConfig]:
-    """Return the settings of a topic at each broker that has it."""
     masters = (await view.admin().masters()).values()
     tables = await view.admin().ask_each(masters, lambda it: it.topics())
     return {broker.name: table[name] for broker, table in tables if name in table}

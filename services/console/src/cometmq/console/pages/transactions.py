@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions: which are open, since when, and asking or deciding in place of the producer."""
+"""Transactions: lists open ones, has their producers asked, and ends them in place of the
+producer.
+"""
 
 from collections.abc import Collection, Sequence
 from typing import Any, Final
@@ -26,7 +28,7 @@ from cometmq.insight.words import command
 from cometmq.remoting.errors import CometError, TopicNotExist
 
 SHOWN_MAX: Final = 200
-"""Open transactions that a page reads of each broker, the oldest first."""
+"""The most open transactions of a broker that a page reads, the oldest first."""
 _CONTENT: Final = ("tag", "keys", "properties", "body", "body_base64")
 _SECTION: Final = "/transactions"
 
@@ -55,7 +57,10 @@ async def overview(view: View) -> Shown:
 
 
 async def _open_halves(view: View, silent: dict[str, str]) -> tuple[list[HalfMessage], list[str]]:
-    """Return the open half messages, and notes on what is left out; add to the silent brokers."""
+    """Return the open half messages, and notes on what is left out.
+
+    Brokers that do not answer are added to `silent`, with the reasons.
+    """
     halves: list[HalfMessage] = []
     notes: list[str] = []
     for master in (await view.admin().masters()).values():
@@ -119,7 +124,6 @@ def _place(half: HalfMessage) -> str:
 
 
 async def one(view: View) -> Shown:
-    """Show one transaction, open or ended."""
     place = view.needed("id")
     master, half = await find_transaction(view.admin(), place)
     await view.check_readable(half.topic)
@@ -175,7 +179,6 @@ async def _plan(
 
 
 async def check(view: View) -> Form:
-    """Plan to ask a producer now."""
     place = view.needed("id")
 
     async def perform(client: AdminClient) -> str:
@@ -196,7 +199,6 @@ async def check(view: View) -> Form:
 
 
 async def resolve(view: View) -> Form:
-    """Plan to end a transaction in place of its producer."""
     place, outcome = view.needed("id"), view.text("outcome")
     if not outcome:
         options = [("commit", "Commit: deliver the message"), ("rollback", "Roll back: drop it")]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages, actions, their rendering and the HTTP server, without any subject."""
+"""The framework of the console: pages, actions, rendering and the HTTP server."""

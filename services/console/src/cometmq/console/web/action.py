@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a change is: a form, a plan that shows its consequences, and the change itself.
 
-GET, a POST with `preview`, or one without a mark if the form is long, shows the form and, once it
-is filled in, the plan. POST makes the plan again and carries it out, if the inputs and the state
-that it replaces are still those that the user saw; otherwise the user is told, and nothing changes.
-Clients with a token do the same with JSON.
+These requests show the form and, once it is filled in, the plan: GET, a POST with `preview`, and a
+POST without a mark if the form is too long for a URL.
+
+Any other POST makes the plan again. It is carried out if the inputs and the state that it replaces
+are still those that the user saw. Otherwise an error is shown, and nothing changes. Clients with a
+token do the same with JSON.
 """
 
 import hashlib
@@ -20,7 +22,7 @@ from cometmq.console.login.roles import Role
 from cometmq.console.web.page import View
 
 TICKED: Final = frozenset({"1", "on", "true"})
-"""Values of a check box that is ticked."""
+"""The values of an argument that mean a ticked check box."""
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=str, order="deterministic")
 
 
@@ -68,9 +70,9 @@ class Plan(NamedTuple):
     """A change that is ready to be made."""
 
     what: str
-    """What happens, in one sentence."""
+    """The change, in one sentence."""
     subject: str
-    """The name of what changes."""
+    """The name of the changed topic, group or other subject, for the audit log."""
     before: Any
     """The state that the change replaces; it must be the same when the change is made, unless
     `compared` is given.
@@ -85,21 +87,22 @@ class Plan(NamedTuple):
     refusal: str = ""
     """Why the change cannot be made now."""
     remedy: Link | None = None
-    """The page that helps against the refusal."""
+    """The page with the remedy for the refusal."""
     details: Any = None
-    """More for the template and for JSON, such as offsets per queue."""
+    """Further data for the template and for JSON, such as offsets per queue."""
 
     asks: Sequence[Field] = ()
-    """Inputs beside the button, which are never part of an address, such as secrets."""
+    """Inputs that are sent only with the confirmation and never in a URL, such as secrets."""
     compared: Any = None
-    """What must be the same instead of `before`, if that changes all the time."""
+    """The state to compare instead of `before`, if `before` changes all the time."""
     job: Job | None = None
-    """Set if `perform` may take longer than a request: it goes on after the answer."""
+    """Set if `perform` may take longer than a request, and continues after the answer."""
 
     def mark(self, version: str) -> str:
-        """Return a digest of what the user has seen, to notice that it has changed meanwhile.
+        """Return a digest of the plan that the user sees, which differs if the state has changed
+        meanwhile.
 
-        `version` is the newest change of the subject by anybody.
+        `version` is the id of the subject's newest change in the audit log.
         """
         seen = self.before if self.compared is None else self.compared
         text = _ENCODER.encode([self.what, self.subject, seen, version])
@@ -114,20 +117,20 @@ class Form(NamedTuple):
     intro: str = ""
 
     def mark(self, version: str) -> str:
-        """Return the plan's mark with a digest of the inputs that the plan was made of."""
+        """Return the plan's mark, combined with a digest of the inputs of the plan."""
         if self.plan is None:
             return ""
         return f"{self.plan.mark(version)}.{self.typed}"
 
     @property
     def typed(self) -> str:
-        """A digest of the inputs, to notice that a user types others beside the plan."""
+        """A digest of the inputs, which differs if the user edits them after the plan was shown."""
         text = _ENCODER.encode([(it.name, _as_sent(it)) for it in self.fields])
         return hashlib.sha256(text).hexdigest()[:32]
 
 
 def _as_sent(field: Field) -> str:
-    """Return a value in the one form that it has before and after a browser sends it."""
+    """Return a value in the form that a browser sends back, so that both have the same digest."""
     if field.kind == "check":
         return "1" if field.value in TICKED else ""
     return "\n".join(field.value.splitlines())
@@ -144,7 +147,7 @@ class Action(NamedTuple):
     risk: Risk
     prepare: Callable[[View], Awaitable[Form]]
     section: str = ""
-    """The path of the menu entry to which it belongs."""
+    """The path of the menu entry to which the action belongs."""
     template: str = "action.html"
     by_post: bool = False
     """Whether the form is too long for an address: a POST without a mark shows the plan."""

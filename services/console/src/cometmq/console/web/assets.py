@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The style, the scripts and the icon, from memory: they are small, and need no thread to read."""
+"""Serves the style sheet, the scripts and the icon from memory, because they are small."""
 
 import hashlib
 from http import HTTPStatus
@@ -18,7 +18,7 @@ class Asset(NamedTuple):
     data: bytes
     kind: str
     tag: str
-    """Its entity tag: browsers ask with it whether they have the newest."""
+    """The entity tag, with which browsers ask whether their copy is current."""
 
 
 class Assets:
@@ -28,7 +28,7 @@ class Assets:
         self._files = {path.name: _read(path) for path in folder.iterdir() if path.suffix in _KINDS}
 
     def serve(self, name: str, request: Request) -> Response:
-        """Answer with a file, or that the browser has it already."""
+        """Answer with a file; with 304 if the browser's copy is current."""
         found = self._files.get(name)
         if found is None:
             raise no_page()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries a plan out: checks that it is the one that the user saw, and audits it."""
+"""Carries out a plan, after checking that it is the plan that the user saw; writes the
+audit log.
+"""
 
 import secrets
 from contextlib import AsyncExitStack
@@ -19,11 +21,11 @@ from cometmq.console.web.rendering import json_answer, wants_json
 from cometmq.remoting.errors import CometError
 
 BEGUN: Final = "It has begun and goes on by itself: the page at `see` shows how far it is."
-"""The answer to a program; browsers are led to the page."""
+"""The answer to a program; a browser is redirected to the page."""
 
 
 async def carry_out(desk: Desk, action: Action, form: Form, view: View, address: str) -> Response:
-    """Make a change and lead to the page that shows it; raise Problem if it is not made."""
+    """Make a change and redirect to the page that shows it; raise Problem if it is not made."""
     plan = _checked(desk, action, form, view)
     entry = AuditEntry(
         at_ms=desk.audit.now_ms(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values as people read them, as HTML. Unknown, empty and zero look different."""
+"""Formats values for people, as text and HTML. Unknown, empty and zero look different."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -69,7 +69,7 @@ def loss(value: float | str) -> str:
 
 
 def moment(ms: float) -> Markup:
-    """Write a time of the day in UTC, with its date unless it is recent."""
+    """Write a time in UTC, with the date unless it is recent."""
     if not is_known(ms):
         return Markup('<span class="none">never</span>')
     at = datetime.fromtimestamp(ms / 1_000, UTC)
@@ -112,7 +112,7 @@ NUMERIC: Final = frozenset({"number", "rate", "size", "percent", "duration", "lo
 
 
 def cell(value: Any, kind: str = "text") -> Markup:
-    """Return a value as HTML: its text, or why there is none."""
+    """Return a value as HTML; for an Unknown, the reason."""
     if value is None:
         return Markup('<span class="none" title="not reported">&ndash;</span>')
     if isinstance(value, Unknown) and not value.is_silence:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who sends a request: the address of the peer, or the one that a trusted proxy names."""
+"""Finds the address of a request's client: the peer's, or the one that a trusted proxy reports."""
 
 import ipaddress
 from typing import Final
@@ -10,7 +10,7 @@ _ALL: Final = "*"
 
 
 class Proxies:
-    """The proxies whose `X-Forwarded-For` names the client."""
+    """The trusted proxies, whose `X-Forwarded-For` names the client."""
 
     def __init__(self, text: str) -> None:
         """Parse addresses and networks, separated by commas; raise SettingsError for others."""
@@ -22,10 +22,10 @@ class Proxies:
             raise SettingsError(f"trustedProxies={text}: {error}") from None
 
     def client(self, peer: str, forwarded: str) -> str:
-        """Return the address of the client; `forwarded` has the addresses that proxies noted.
+        """Return the address of the client; `forwarded` is the value of X-Forwarded-For.
 
-        Each proxy adds the address of its own peer, so the last one that is no trusted proxy
-        counts; a client can invent the addresses before it.
+        Each proxy appends the address of its own peer. The last address that is not a trusted proxy
+        is the client's; a client can invent those before it.
         """
         found = [peer, *(it.strip() for it in reversed(forwarded.split(",")) if it.strip())]
         for address in found:
@@ -44,7 +44,9 @@ class Proxies:
 
 
 def network_of(address: str) -> str:
-    """Return the network that one stranger may have whole: an IPv4 address, or 64 bits of IPv6."""
+    """Return the network that a single client may own: the address for IPv4, its first 64 bits for
+    IPv6.
+    """
     try:
         found = _parsed(address)
     except ValueError:

@@ -7,11 +7,11 @@ from typing import Final
 from urllib.parse import parse_qs, unquote
 
 _UNQUOTED: Final = frozenset("/:?&=#%+,;@!$'()*-._~[]")
-"""What a `Location` keeps; everything else that is not a letter or digit of ASCII is encoded."""
+"""The characters that stay as they are in a `Location`, besides ASCII letters and digits."""
 
 
 class Disconnected(Exception):
-    """The client has gone before its request was complete."""
+    """The client closed the connection before its request was complete."""
 
 
 class Request:
@@ -36,11 +36,11 @@ class Request:
 
     @property
     def args(self) -> dict[str, list[str]]:
-        """The arguments of the address, with all their values."""
+        """The arguments of the URL, each with all its values."""
         return parse_qs(self.query, keep_blank_values=True)
 
     def arg(self, name: str, default: str = "") -> str:
-        """Return the last value of an argument of the address."""
+        """Return the last value of an argument of the URL."""
         return self.args.get(name, [default])[-1]
 
     def cookie(self, name: str) -> str:
@@ -86,12 +86,11 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def plain(text: str, status: int = HTTPStatus.OK) -> Response:
-    """Return plain text."""
     return Response(text, status, kind="text/plain")
 
 
 def redirect(url: str) -> Response:
-    """Lead the browser to another page, which it asks for with GET."""
+    """Redirect the browser to another page, which it requests with GET (303)."""
     parts = (
         character
         if character in _UNQUOTED or (character.isascii() and character.isalnum())

@@ -30,9 +30,11 @@ from cometmq.remoting.transport.tasks import describe
 
 _STATIC: Final = Path(__file__).with_name("static")
 ADDRESS_MAX: Final = 2_000
-"""Characters of a link to a form with its values."""
+"""The most characters of a link to a form with its values."""
 ASKING_S_MAX: Final = 60.0
-"""How long one page may ask the cluster, also a broker that answers without an end."""
+"""Time limit for all requests of one page to the cluster; some broker might answer without
+an end.
+"""
 OTHER_SESSION: Final = (
     "The form is of a session that has ended: nothing was done. This is what you typed; look at it,"
     " and confirm it again."
@@ -69,17 +71,17 @@ async def _in_time() -> AsyncIterator[None]:
 
 
 class _Sent(NamedTuple):
-    """The arguments with which an action is asked for."""
+    """The arguments of a request for an action."""
 
     args: Mapping[str, list[str]]
     warning: str = ""
     status: HTTPStatus = HTTPStatus.OK
     is_preview: bool = False
-    """Whether nothing may be done, although it is a POST."""
+    """Whether the request only asks for the plan, although it is a POST."""
 
 
 class Frame:
-    """Serves pages and actions."""
+    """Routes requests to pages and actions, and turns errors into answers."""
 
     def __init__(
         self,
@@ -259,7 +261,7 @@ class Frame:
         return _Sent(draft.args, DRAFT_BACK if draft.is_whole else f"{DRAFT_BACK} {DRAFT_CUT}")
 
     async def _log_in_again(self, request: Request) -> Response:
-        """Keep what was typed into a form whose session has expired, and lead to the login."""
+        """Keep the input of a form whose session has expired, and redirect to the login."""
         draft = self._gate.keep_draft(request, await form_of(request))
         there = address("", request.path, {"draft": draft})
         return redirect(address(self._desk.prefix, "/login", {"next": there}))
@@ -296,7 +298,9 @@ class Frame:
         )
 
     def _bug(self, request: Request, error: Exception) -> Response:
-        """Answer a request that a bug has ended; the details are in the log only."""
+        """Answer a request that failed by a bug, and log the exception; the answer contains no
+        details.
+        """
         self._desk.log.error(
             "request.failed", path=request.path, error=describe(error), exc_info=error
         )
@@ -314,7 +318,9 @@ def _plan_data(plan: Plan, mark: str) -> dict[str, Any]:
 
 
 async def _name_field(problem: Problem, action: Action, view: View) -> None:
-    """Name a wrong field as its form does, and lead back to the form with the other values."""
+    """Make a problem name the wrong field by its label, and link to the form with the other
+    values.
+    """
     try:
         form = await action.prepare(view)
     except (Problem, CometError):
@@ -326,7 +332,9 @@ async def _name_field(problem: Problem, action: Action, view: View) -> None:
 
 
 def _form_again(view: View, action: Action, form: Form) -> str:
-    """Return the address of a form as it was filled in; empty if its values do not fit there."""
+    """Return the address of a form with the values that it was sent with; empty if it would be too
+    long.
+    """
     if action.by_post or any(it.kind in {"area", "file", "password"} for it in form.fields):
         return ""
     found = view.href(action.path, **{it.name: it.value for it in form.fields})
@@ -334,13 +342,15 @@ def _form_again(view: View, action: Action, form: Form) -> str:
 
 
 def _is_typed_anew(view: View, form: Form) -> bool:
-    """Return whether a form is confirmed with other inputs than those of the plan it showed."""
+    """Return whether the inputs of a confirmed form differ from those of the plan that was
+    shown.
+    """
     _, _, planned = view.raw("mark").partition(".")
     return form.plan is not None and bool(planned) and planned != form.typed
 
 
 def _further(view: View, form: Form) -> list[tuple[str, str]]:
-    """Return the arguments of a form that are none of its inputs."""
+    """Return the arguments of a request that are not inputs of its form."""
     asks = () if form.plan is None else form.plan.asks
     inputs = {it.name for it in (*form.fields, *asks)}
     return [pair for pair in view.pairs() if pair[0] not in UNKEPT | inputs]

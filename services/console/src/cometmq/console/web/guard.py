@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every request and answer passes: the prefix, host names, sizes, and security headers."""
+"""Checks that apply to every request (prefix, host name, size, origin), and the security headers of
+answers.
+"""
 
 import ipaddress
 import re
@@ -12,7 +14,7 @@ from cometmq.console.web.exchange import Disconnected, Handler, Request, Respons
 from cometmq.console.web.problems import Problem, bad
 
 BODY_BYTES_MAX: Final = 8 << 20
-"""Message bodies have at most 4 MiB; forms encode them."""
+"""The largest form: a message body has at most 4 MiB, and encoding enlarges it."""
 FIELDS_MAX: Final = 5_000
 
 POLICY: Final = (
@@ -34,7 +36,7 @@ _LOOPBACK_NAMES: Final = frozenset({"localhost", "localhost.localdomain"})
 
 
 class Guard:
-    """The outermost layer of the application."""
+    """The outermost layer of the application, which calls the others."""
 
     def __init__(self, handler: Handler, settings: ConsoleSettings) -> None:
         self._handler = handler
@@ -141,7 +143,7 @@ def check_origin(request: Request, settings: ConsoleSettings) -> None:
 
 
 def local_path(text: str) -> str:
-    """Return a path on this console to which a login may lead; `/` for anything else."""
+    """Return a path of this console, to open after a login; `/` for anything else."""
     is_path = text.startswith("/") and not text.startswith(("//", "/\\"))
     is_plain = all(32 < ord(character) != 127 and character != "\\" for character in text)
     return text if is_path and is_plain and len(text) <= 2_000 else "/"

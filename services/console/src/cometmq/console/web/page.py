@@ -20,7 +20,7 @@ from cometmq.insight.model import Snapshot, Unknown
 from cometmq.insight.times import parsed
 
 NOT_READABLE: Final = Unknown("you may not read messages of this topic")
-"""In place of a part of a message."""
+"""Shown instead of the parts of a message."""
 TEXT_MAX = 1_000
 _SAFE = "/:@,;+*$!~'()-._"
 
@@ -120,7 +120,8 @@ class View:
         keep: tuple[str, ...] = (),
         name: str = "",
     ) -> "Table[R]":
-        """Return the page of a table that the arguments ask for.
+        """Return a table, sorted, filtered and cut to one page according to the request's
+        arguments.
 
         `keep` names further arguments of the page; `name` distinguishes several tables.
         """
@@ -139,7 +140,7 @@ class View:
         return address(self.desk.prefix, path, args)
 
     async def snapshot(self) -> Snapshot:
-        """Return the newest look at the cluster; it is at most a few seconds old."""
+        """Return the newest snapshot, at most a few seconds old."""
         return await self.desk.snapshot()
 
     async def why_unreadable(self, topic: str) -> str:
@@ -189,39 +190,39 @@ class Shown(NamedTuple):
     """The answer of a page."""
 
     data: Any
-    """What JSON clients get: anything that msgspec encodes."""
+    """The answer to JSON clients, which msgspec can encode."""
     command: str
-    """The `cometmq` command that gives the same."""
+    """The `cometmq` command that prints the same data."""
     as_of_ms: int | None = None
     """When the data was collected; None if it does not age."""
     unanswered: Mapping[str, str] = {}
     """Brokers whose data is missing, with the reasons."""
     extra: Mapping[str, Any] = {}
-    """What only the template needs, such as tables and plots."""
+    """Further values for the template only, such as tables and plots."""
     title: str = ""
     """The heading, if it differs from the page's title."""
     refresh_s: int = 0
-    """How often the page renews itself if the user wants that; 0 stands for the usual."""
+    """The interval of automatic refreshes, if the user wants them; 0 means the default."""
     download: Download | None = None
     """Sent instead of the page."""
 
 
 class Page(NamedTuple):
-    """One page."""
+    """A page of the console: its path, menu entry and template, and the function that shows it."""
 
     path: str
     title: str
     template: str
     view: Callable[[View], Awaitable[Shown]]
     menu: str = ""
-    """The entry in the menu; empty for a page to which others lead."""
+    """The entry in the menu; empty for a page that is only reached by links."""
     section: str = ""
     """The path of the menu entry to which the page belongs, if it has none itself."""
     role: Role = Role.VIEWER
 
 
 def silent_brokers(snapshot: Snapshot) -> dict[str, str]:
-    """Return the brokers that lack in the figures, altogether or in part, with the reasons."""
+    """Return the brokers whose figures are missing, completely or in part, with the reasons."""
     found: dict[str, str] = {}
     for broker in snapshot.brokers:
         if broker.is_master and not hasattr(broker.state, "figures"):

@@ -28,7 +28,7 @@ _DURATIONS_S: Final = (
     2, 10, 20, 60, 120, 600, 1_200, 3_600, 7_200, 14_400, 43_200, _DAY_S, 2 * _DAY_S,
 )  # fmt: skip
 LINES_MAX: Final = 6
-"""There are as many colours."""
+"""The most lines of a plot; the style sheet has this number of colours."""
 
 
 class Line(NamedTuple):
@@ -88,7 +88,7 @@ def line_plot(
 
 
 def _finite(points: Sequence[tuple[int, float | None]]) -> list[tuple[int, float | None]]:
-    """Interrupt a line where its value is no number: Prometheus also answers NaN and infinity."""
+    """Replace NaN and infinity, which Prometheus may return, by None, which interrupts the line."""
     return [
         (at_ms, value if value is not None and isfinite(value) else None) for at_ms, value in points
     ]

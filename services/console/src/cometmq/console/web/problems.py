@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that end a request with a page, and the status of errors of the cluster."""
+"""Errors that end a request with a page, and their HTTP status."""
 
 from http import HTTPStatus
 
@@ -30,8 +30,9 @@ class FormExpired(Problem):
 
 
 def bad(text: str, *, field: str = "") -> Problem:
-    """Return the problem of a request with a wrong argument; `field` is its name, if it is one
-    input of a form, and the text begins with it.
+    """Return the problem of a request with a wrong argument.
+
+    If the argument is an input of a form, `field` is its name, with which `text` begins.
     """
     problem = Problem(HTTPStatus.BAD_REQUEST, text)
     problem.field = field
@@ -49,7 +50,7 @@ def no_page() -> Problem:
 
 
 def of_cluster(error: CometError) -> Problem:
-    """Return the page for an error of the cluster."""
+    """Return the problem for an error of the cluster."""
     text = str(error) or type(error).__name__
     if isinstance(error, AccessDenied):
         return Problem(HTTPStatus.FORBIDDEN, text, title="The cluster denies access")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Templates, and answers as HTML or JSON."""
+"""Renders answers as HTML from templates, or as JSON."""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -26,9 +26,9 @@ DEFAULTS: Final = {
     "refresh_s": 0,
     "as_of_ms": None,
 }
-"""What the frame of a page shows if the page does not say otherwise."""
+"""The default values of the template that all pages extend."""
 STALE_MS: Final = 60_000
-"""Older data is marked."""
+"""Data older than this is marked as stale."""
 
 
 class Renderer:
@@ -93,7 +93,7 @@ class Renderer:
 
 
 def _by_reason(unanswered: Mapping[str, str]) -> list[tuple[str, list[str]]]:
-    """Return each reason once, with all that did not answer because of it."""
+    """Return each reason once, with the brokers to which it applies."""
     found: dict[str, list[str]] = {}
     for name, why in unanswered.items():
         found.setdefault(why, []).append(name)
@@ -105,7 +105,7 @@ def _query(path: str, args: Mapping[str, str]) -> str:
 
 
 def _prefixed(prefix: str, args: Mapping[str, str]) -> dict[str, str]:
-    """Put a table's prefix before the names of its own arguments."""
+    """Put a table's prefix before the names of the arguments."""
     own = {"sort", "find", "page", "size"}
     return {f"{prefix}{key}" if key in own else key: text for key, text in args.items()}
 
@@ -113,7 +113,7 @@ def _prefixed(prefix: str, args: Mapping[str, str]) -> dict[str, str]:
 def json_answer(
     data: Any, status: HTTPStatus = HTTPStatus.OK, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return anything that msgspec encodes."""
+    """Return `data` as a JSON answer."""
     return Response(_ENCODER.encode(data) + b"\n", status, headers, kind="application/json")
 
 

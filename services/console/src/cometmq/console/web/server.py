@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP server: h11 on asyncio's streams.
 
-A server with more parts, such as uvicorn with Starlette, adds 3.5 MB to a console of 30.
+It is not uvicorn with Starlette, because these add 3.5 MB to a console of 30 MB.
 """
 
 import asyncio
@@ -24,23 +24,23 @@ from cometmq.runtime.turn_lock import TurnLock
 
 BACKLOG: Final = 256
 ACCEPTED_AT_ONCE: Final = 4
-"""Connections that one turn of the loop accepts."""
+"""The most connections that one turn of the loop accepts."""
 CONNECTIONS_MAX: Final = 500
 HEAD_BYTES_MAX: Final = 64 << 10
 READ_BYTES: Final = 64 << 10
 SILENT_S: Final = 15.0
 """Connections that have not sent the head of a request for this time are closed."""
 REQUEST_S: Final = 60.0
-"""Requests that take longer than this may have to make room for new connections."""
+"""A connection whose request takes longer than this may be closed to make room for a new one."""
 STOP_S: Final = 5.0
 UNREAD_BYTES_MAX: Final = 64 << 20
 UNREAD_S: Final = 5.0
-"""How much of a form that is refused early is read, and for how long: a client that still sends
-would otherwise see a reset connection instead of the answer.
+"""After an early refusal, UNREAD_BYTES_MAX of the form are still read, for up to this time.
+Otherwise a client that is still sending would see a reset connection instead of the answer.
 """
 UNSENT_BYTES_MAX: Final = 64 << 20
-"""Total size of the answers that clients have not read; above it, the largest reader loses its
-oldest connection.
+"""The most bytes in answers that clients have not read. Above it, the network with the most of
+these bytes loses its oldest connection.
 """
 _BODILESS: Final = frozenset({HTTPStatus.NOT_MODIFIED, HTTPStatus.NO_CONTENT})
 
@@ -48,10 +48,12 @@ _BODILESS: Final = frozenset({HTTPStatus.NOT_MODIFIED, HTTPStatus.NO_CONTENT})
 class WebServer:
     """Serves requests until it is stopped.
 
-    A stranger who opens many connections and sends no request, half a header or half a form, or
-    does not read the answers, loses the oldest of them, and keeps nobody out: the address, or the
-    IPv6 network, that holds the most connections makes room. A turn of the loop begins to answer
-    one request, because a page takes 10 ms or more; addresses take turns.
+    Slow or silent clients cannot keep others out. If there are too many connections, the network
+    with the most of them loses its oldest one. This applies to clients that send no request, only a
+    part of one, or do not read the answers.
+
+    Each turn of the loop begins to answer only one request, because a page takes 10 ms or more.
+    Networks are served in turn.
     """
 
     def __init__(
@@ -121,7 +123,9 @@ class WebServer:
             self._open.pop(connection, None)
 
     def _make_room(self) -> bool:
-        """Close one connection; return False if all are being answered."""
+        """Close one connection to make room; return False if all have requests that are being
+        answered.
+        """
         others = [it for it in self._open if it.may_close]
         if not others:
             return False
@@ -133,7 +137,7 @@ class WebServer:
 
 
 class Unsent:
-    """The answers that clients have not read yet: bounded in total."""
+    """Bounds the total size of the answers that clients have not read yet."""
 
     def __init__(self, bytes_max: int = UNSENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -189,7 +193,7 @@ class _Connection:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the client has to send something: a request, or the rest of one."""
+        """Whether the server waits for a request, or for the rest of one."""
         return self._http.their_state in {h11.IDLE, h11.SEND_BODY}
 
     @property
@@ -202,7 +206,6 @@ class _Connection:
         self._writer.close()
 
     def abort(self) -> None:
-        """Close the connection now."""
         self._writer.transport.abort()
 
     async def exchange(self, handler: Handler) -> bool:
@@ -285,13 +288,15 @@ class _Connection:
             await self._writer.drain()
 
     async def _refuse(self, error: h11.RemoteProtocolError) -> None:
-        """Answer something that is not HTTP, or a client that closed in the middle."""
+        """Answer input that is not HTTP, or an incomplete request."""
         if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             status = HTTPStatus(error.error_status_hint)
             await self._send(plain(f"{status.phrase}\n", status), has_body=True)
 
     async def _drop_rest(self) -> None:
-        """Read what the client still sends, until it has seen the answer and closes."""
+        """Read and drop the rest of a refused request, until the client closes or a limit is
+        reached.
+        """
         if self._writer.can_write_eof():
             self._writer.write_eof()
         left = UNREAD_BYTES_MAX

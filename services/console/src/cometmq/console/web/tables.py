@@ -34,18 +34,20 @@ class Column(NamedTuple, Generic[R]):
 
 
 class Cells(NamedTuple, Generic[R]):
-    """The HTML around the cells of a column, which is the same in each row."""
+    """The HTML around the cells of a column, which does not depend on the row."""
 
     column: Column[R]
     begin: Markup
-    """Up to the tone."""
+    """The HTML before the tone."""
     middle: Markup
-    """Between the tone and the content."""
+    """The HTML between the tone and the content."""
     end: Markup
 
 
 def cells_of(columns: Sequence[Column[R]]) -> list[Cells[R]]:
-    """Return what surrounds the cells of each column; the first one names the row."""
+    """Return the HTML around the cells of each column; the first column is the heading of
+    the row.
+    """
     found = []
     for place, column in enumerate(columns):
         kinds = "num " if column.is_numeric else ""
@@ -66,7 +68,9 @@ def cells_of(columns: Sequence[Column[R]]) -> list[Cells[R]]:
 
 
 class Order(NamedTuple):
-    """What a request asks of a table; an empty sort key stands for the table's own."""
+    """The sort key, filter and page in a request; an empty sort key means the default of
+    the table.
+    """
 
     sort: str = ""
     find: str = ""
@@ -80,9 +84,9 @@ class Table(NamedTuple, Generic[R]):
     columns: Sequence[Column[R]]
     rows: Sequence[R]
     total: int
-    """All rows, before filtering."""
+    """The number of rows before filtering."""
     found: int
-    """The rows that the filter leaves."""
+    """The number of rows that match the filter."""
     page: int
     pages: int
     size: int
@@ -91,14 +95,14 @@ class Table(NamedTuple, Generic[R]):
     find: str
     path: str
     args: dict[str, str]
-    """The arguments of the request that are not the table's."""
+    """The arguments of the request that do not belong to the table."""
 
     @property
     def first(self) -> int:
         return (self.page - 1) * self.size
 
     def heading_sort(self, column: Column[R]) -> str:
-        """Return the sort key that a click on the heading asks for."""
+        """Return the sort key for the link in the heading."""
         if self.sort == column.key:
             return f"-{column.key}"
         if self.sort == f"-{column.key}":
@@ -129,8 +133,8 @@ def table(
 ) -> Table[R]:
     """Sort, filter and cut rows; `search` returns the text in which the filter looks.
 
-    The filter's words must all occur, in any case. Unknown values come last, whatever the
-    direction; an unknown sort key counts as the default.
+    The filter's words must all occur, in any case. Unknown values come last in both directions; an
+    unknown sort key counts as the default.
     """
     everything = list(rows)
     needles = order.find.casefold().split()

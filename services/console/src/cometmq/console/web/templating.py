@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Templates of pages: HTML with Python in it, compiled when they are first shown.
+"""Templates of pages: HTML with Python expressions, compiled at their first use.
 
 - `{{ expression }}` shows a value, escaped unless it is `Markup`; control characters are written
   out, except in what a form sends back.
@@ -10,8 +10,8 @@
 - A template that `{% extends 'another' %}` is shown as that one, with its own `{% block name %}`
   instead of that one's. `{% include 'another' %}` shows it in place.
 
-This is the syntax of Jinja, but for its filters and tests. Jinja itself adds 3 MiB to the memory of
-an open console, a tenth of all.
+This is the syntax of Jinja without filters and tests. Jinja itself is not used, because it adds 3
+MiB, a tenth, to the memory of an open console.
 """
 
 import re
@@ -34,7 +34,7 @@ _TAG: Final = re.compile(
 
 
 class Templates:
-    """The templates of a folder; `names` are there for all of them."""
+    """The templates of a folder; `names` are defined in all of them."""
 
     def __init__(self, folder: Path, names: Mapping[str, object]) -> None:
         self._folder = folder
@@ -42,7 +42,7 @@ class Templates:
         self._compiled: dict[str, tuple[CodeType, str]] = {}
 
     def render(self, name: str, values: Mapping[str, object]) -> str:
-        """Return a page; raise NameError if a template needs another value."""
+        """Return a page; raise NameError if a template uses a value that is missing in `values`."""
         space: dict[str, Any] = {**self._names, **values, "_blocks": {}}
         macros = dict(space)
         try:
@@ -66,12 +66,12 @@ class Templates:
 
 
 def escaped(value: Any) -> Markup:
-    """Escape a value, so that people see each of its characters; `Markup` stays as it is."""
+    """Escape a value for HTML, with control characters written out; `Markup` is left unchanged."""
     return value if type(value) is Markup else escape(visible(str(value)))
 
 
 def _exact(value: Any) -> Markup:
-    """Escape a value that a browser sends back."""
+    """Escape a value for a form's field, without writing out control characters."""
     return value if type(value) is Markup else escape(value)
 
 
@@ -102,7 +102,7 @@ def as_module(text: str) -> tuple[str, str]:
 
 
 def _is_sent_back(before: str) -> bool:
-    """Return whether the text before a value makes it that of a form's field."""
+    """Return whether the text before a value shows that it is the value of a form's field."""
     is_in_area = before.rfind("<textarea") > before.rfind("</textarea")
     return is_in_area or before.endswith('value="')
 
@@ -114,21 +114,21 @@ class _Writer:
         self.extended = ""
         self._finished: list[str] = []
         self._functions: list[list[str]] = []
-        """Those that have begun, the innermost last."""
+        """The lines of each function that has begun, the innermost last."""
         self._open: list[tuple[str, str]] = []
-        """What ends each statement that has begun, and the name of a block."""
+        """The word that ends each statement that has begun, and its name if it is a block."""
         self._indent: list[str] = []
-        """Of the lines of each function."""
+        """The present indentation in each function that has begun."""
         self._begin_function("_page()")
 
     def module(self) -> str:
-        """Return the source."""
+        """Return the source of the module."""
         assert not self._open, f"{self._open[-1][0]} is missing"
         self._end_function()
         return "\n".join(self._finished)
 
     def show(self, expression: str) -> None:
-        """Show the value of an expression."""
+        """Write the code that shows the value of an expression."""
         if expression != "''":
             self._write(f"yield {expression}")
 
