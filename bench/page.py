@@ -71,7 +71,8 @@ def _rounds(count: int) -> str:
 def _is_told(row: report.Row) -> bool:
     """Return whether the second table shows a figure.
 
-    It leaves out a quiet machine, and shares that the README shows, unless they have a target.
+    It omits the processor use of other programs if this is low, and the shares of the plain rate
+    that have no target, because the README shows these.
     """
     if row.metric == "others_cpus":
         return _is_disturbed(row)

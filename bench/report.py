@@ -145,7 +145,7 @@ def _median(rounds: Sequence[Sample], metric: str) -> float | None:
 def _paired(by_server: Mapping[str, Sequence[Sample]], metric: str) -> float | None:
     """Return the median ratio of the rounds beside the parent, or with and without a console.
 
-    They differ by less than what the rate of a machine changes in a minute, so only the two
+    The difference is smaller than the changes of a machine's speed within a minute, so only the two
     samples of one round are compared.
     """
     beside = next((by_server[name] for name in PAIRED if name in by_server), ())

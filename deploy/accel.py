@@ -2,10 +2,10 @@
 """Build and install the native message path, which is optional, if Rust is available.
 
 `install` does nothing if the installed module was built from the current sources; otherwise it
-prints one line. With `--to-run`, for those who run a suite, it also keeps a wheel of this version
-that somebody has installed, and does not repeat a build that has failed. `lint` runs rustfmt and
-clippy, `test` runs the tests of the crate and short fuzz tests, and `fuzz` passes mutated input to
-the native readers.
+prints one line. With `--to-run`, which is for running a suite, it also keeps an installed wheel of
+this version, and does not repeat a build that has failed. `lint` runs rustfmt and clippy, `test`
+runs the tests of the crate and short fuzz tests, and `fuzz` passes mutated input to the native
+readers.
 
 Without cargo, or if cargo cannot build the module, the commands print the reason and do nothing
 else, and the tests of the native path are skipped. Where they must not be skipped, as in CI, set
@@ -72,8 +72,8 @@ def sources() -> str:
 def build_environment(crate: Path = MEMBER) -> dict[str, str]:
     """Return the environment of a build, which keeps cargo's output for the next build.
 
-    The crate of fuzz has a folder of its own: the library has one name with and without the feature
-    that fuzz needs, so cargo would take the one for the other.
+    The fuzz crate has a folder of its own: it needs the library with another feature, but under the
+    same name, so cargo would confuse the two builds.
     """
     folder = "target" if crate == MEMBER else f"target-{crate.name}"
     return {**os.environ, "CARGO_TARGET_DIR": str(CACHE / folder)}  # noqa: TID251  # not ours

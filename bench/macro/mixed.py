@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A normal day in one workload: 10 topics with tags, accounts, TLS, delayed messages, retries, and
-two groups, one of which is too slow.
+"""A workload like that of a normal day: 10 topics, tags, accounts, TLS, delayed messages, retries,
+and two consumer groups, one of which is too slow.
 
-The native generator sends at a fixed rate, and this module, as a program, consumes. Sends and pulls
-are what a broker mostly serves; the sample shows which share of all requests took the native path.
+The native generator sends at a fixed rate, and this module, run as a program, consumes. A sample
+contains the share of requests that took the native path.
 """
 
 import asyncio

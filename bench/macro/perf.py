@@ -23,7 +23,7 @@ LIBRARIES: Final = (
     ("loop.", "uvloop"),
     ("libc.", "libc"),
 )
-"""Beginnings of the names of files, and what they are called in the table."""
+"""Prefixes of the names of files, each with its part in the table."""
 _SYSTEM_CALL: Final = "do_syscall_64"
 _KERNEL: Final = "[kernel.kallsyms]"
 
@@ -68,7 +68,7 @@ def count_samples(script: str) -> Counter[str]:
 
 
 def _part(frames: Sequence[str]) -> str:
-    """Return what the innermost frame belongs to."""
+    """Return the part of the table to which the innermost frame belongs."""
     names = [frame.split()[1].partition("+")[0] for frame in frames]
     file = frames[0].rpartition("(")[2].rstrip(")")
     if file == _KERNEL:

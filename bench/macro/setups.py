@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration of a workload: what both servers and the generator do beyond the default.
 
-A column of the configuration is a field of `Setup`, a row of `COLUMNS`, and what it means for the
-servers (`apply`), the generator (`generator_options`), and the benchmark's own requests (`signed`)
-and consumers (`client_context`).
+To add a column to the configuration, add a field to `Setup` and a row to `COLUMNS`. Then apply it
+to the servers (`apply`), the generator (`generator_options`), and the benchmark's own requests
+(`signed`) and consumers (`client_context`).
 """
 
 import base64
@@ -33,7 +33,7 @@ accounts:
 
 
 class Column(NamedTuple):
-    """How a column of the configuration is named in the names and titles of workloads."""
+    """The words for a column of the configuration in the names and titles of workloads."""
 
     field: str
     suffix: str

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CometMQ with a console attached and ten pages open that renew themselves.
+"""CometMQ with a console, and ten pages that refresh themselves.
 
-The console and its tabs stand still while the server beside it is measured. Each sample begins with
-the page of one tab and a new snapshot, so short samples have more of these than ten tabs cause.
+The console is stopped while the other server is measured. Each sample begins with the page of one
+tab and a new snapshot, so short samples contain more of both than in normal use.
 """
 
 import os
@@ -25,7 +25,7 @@ from cometmq.peers.processes import Child
 
 WATCHED: Final = "watched"
 RENEWAL_S: Final = 10.0
-"""How often a page renews itself in a browser (`Live`)."""
+"""The interval at which a page in a browser refreshes itself (`Live`)."""
 TABS: Final = (
     "", "brokers", "topics", "groups", "connections", "push-back", "dead-letters", "transactions",
     "delayed", "messages",
@@ -35,7 +35,7 @@ ANSWER_TIMEOUT_S: Final = 30.0
 
 
 class WatchedServer(Server):
-    """A server that people look at while it is under load, with the processor time of both."""
+    """A server under load with an open console; its processor time includes the console's."""
 
     console: Child
     url: str
@@ -49,7 +49,7 @@ class WatchedServer(Server):
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
-        """Let all tabs renew themselves, evenly spread, inside the context."""
+        """Refresh all tabs inside the context, evenly spread over time."""
         done = threading.Event()
         os.killpg(self.console.pid, signal.SIGCONT)
         tabs = [

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time a scrape of a broker with many topics and groups.
 
-The figures are the event loop's share, its longest step, the rest, which runs on a thread, and how
-long the loop takes to free what is left. The broker and its store are real, and garbage is
-collected as in the program. The budget is 50 ms on the loop for 10,000 series. `--names own`
-leaves out the names of rocketmq-exporter and RocketMQ 5.
+The figures are the time on the event loop, its longest step, the time on a thread, and the time in
+which the loop frees the memory. The broker and its store are real, and garbage is collected as in
+the program. The budget is 50 ms on the loop for 10,000 series. `--names own` leaves out the names
+of rocketmq-exporter and RocketMQ 5.
 """
 
 import argparse

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server at which people look: its tabs renew themselves only while it is under load."""
+"""The server with an open console: its tabs are refreshed only while it is under load."""
 
 import urllib.request
 from pathlib import Path

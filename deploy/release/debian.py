@@ -140,7 +140,7 @@ Description: message broker that speaks the protocol of RocketMQ 4.9
 
 
 def _set_modes(tree: Path) -> None:
-    """Set the modes that the package shall have, whatever the umask is."""
+    """Set the modes of the package's files, which must not depend on the umask."""
     for path in [tree, *tree.rglob("*")]:
         if not path.is_symlink():
             is_program = path.is_dir() or path.stat().st_mode & 0o100

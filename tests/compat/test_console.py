@@ -93,7 +93,9 @@ async def desk(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Desk]:
 
 
 async def _runtime(admin: AdminClient, broker: str) -> dict[str, str]:
-    """Return what the broker tells; Java's refuses in its first second (an empty putTimesList)."""
+    """Return the broker's runtime info; a Java broker refuses in its first second (an empty
+    putTimesList).
+    """
     try:
         return await (await admin.masters())[broker].runtime_info()
     except ServerError:

@@ -90,7 +90,7 @@ def data(place, path):
 
 @pytest.fixture(scope="session")
 def names(place):
-    """Return what the addresses of pages name."""
+    """Return the names and ids that the URLs of pages contain."""
     return {
         "broker": data(place, "/brokers")[0]["name"],
         "message": data(place, "/messages?topic=orders&count=1")[0]["offset_message_id"],

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One operator looks after 50 groups within its limits of memory, API writes and failover times.
+"""One operator manages 50 groups within its limits of memory, API writes and failover times.
 
-The operator is a process of its own, started as in its container;
-see `cometmq.peers.scale.operator` for the two arguments that differ. The brokers are real, with the
+The operator is a process of its own, started as in its container; see
+`cometmq.peers.scale.operator` for the two arguments that differ. The brokers are real, with the
 settings that the operator renders, but many share a process. Their addresses are given to the
 operator in place of DNS names: a hosts file in a mount namespace would need root and an API server
 on port 443, and would change nothing else. The limits are meant for 50 groups (`--groups`): the
@@ -45,7 +45,7 @@ LOST_MAX = 10
 PODS_PER_NODE = 30
 RUNNING_S = 600.0
 QUIET_S = 10.0
-"""The groups have settled when the operator has changed nothing for so long."""
+"""The groups have settled when the operator has changed nothing for this time."""
 SETTLED_S = 180.0
 MEASURED_S = 60.0
 MINUTES_MAX = 4

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run of the tests says first what it takes, and Ctrl-C ends it, whatever the test that it hits
-does with it.
+"""`make test` first prints what a run involves, and Ctrl-C ends it even if the running test handles
+the interrupt.
 """
 
 import os

@@ -48,7 +48,7 @@ exit 101
 
 @pytest.fixture
 def broken_cargo(tmp_path, monkeypatch):
-    """Let a cargo that cannot build be the first in PATH; return the uninstalled packages."""
+    """Put a cargo that cannot build first in PATH; return the packages that are uninstalled."""
     cargo = tmp_path / "bin/cargo"
     cargo.parent.mkdir()
     cargo.write_text(BROKEN_CARGO, encoding="utf-8")

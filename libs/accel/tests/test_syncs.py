@@ -18,7 +18,9 @@ DEADLINE_S = 30.0
 
 
 def is_readable(syncer, timeout_s):
-    """Unlike select, poll takes any descriptor: other tests of the process may hold a thousand."""
+    """Poll the syncer: `select` would refuse a descriptor above 1,023, and other tests may hold
+    many.
+    """
     poll = select.poll()
     poll.register(syncer.fileno(), select.POLLIN)
     return bool(poll.poll(timeout_s * 1_000))
@@ -242,7 +244,9 @@ def test_an_end_whose_answers_are_all_written_is_reported_late_and_with_the_next
 
 def test_the_thread_ends_with_its_object():
     def threads() -> set[str]:
-        """Return those of this object: threads of earlier ones may end meanwhile."""
+        """Return the threads that were not there before: those of earlier objects may end
+        meanwhile.
+        """
         found = set()
         for task in Path("/proc/self/task").iterdir():
             with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended

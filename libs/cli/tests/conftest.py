@@ -54,7 +54,7 @@ def start(tmp_path):
 
 @pytest.fixture(autouse=True)
 def own_settings(tmp_path, monkeypatch):
-    """Keep the contexts of the user who runs the tests out of them."""
+    """Hide the contexts of the user who runs the tests."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
@@ -89,9 +89,9 @@ class Result(NamedTuple):
 
 @pytest.fixture
 def silent(monkeypatch):
-    """Return the addresses of servers that hang: requests of this process to them fail soon.
+    """Return the addresses of servers that hang; requests of this process to them fail soon.
 
-    Those to other servers keep their time-outs, so that no test fails on a slow machine.
+    Requests to other servers keep their timeouts, so that no test fails on a slow machine.
     """
     addresses: set[str] = set()
     invoke = RemotingClient.invoke

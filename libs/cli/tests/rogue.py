@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A proxy that changes the answers of real servers: each is almost what a server would say."""
+"""A proxy that makes a few changes in the answers of real servers."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ TEXTS: Final = (
     "<script>alert(1)</script>",
 )  # fmt: skip
 PLACES: Final = ("a..b:10911", "\ufffd:1", "host:99999", "127.0.0.1:1", "\x1b[2J:5", "[::")
-"""Instead of addresses."""
+"""Texts that replace addresses in answers."""
 NUMBERS: Final = (
     -1, 0, -(2**31), 2**31, -(2**63), 2**63 - 1, 2**63, 10**30, 1.5, 1e308, float("nan"),
     float("inf"), 253_402_300_800_000,
@@ -104,7 +104,7 @@ class Rogue:
         self._loop = loop
 
     def stand_for(self, address: str) -> str:
-        """Listen for a server; return the address."""
+        """Listen in place of a server; return the address."""
         listening = asyncio.start_server(self._serve, "127.0.0.1", 0)
         server = asyncio.run_coroutine_threadsafe(listening, self._loop).result()
         self._servers.append(server)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of starting programs share."""
+"""Helpers for tests that start programs."""
 
 import subprocess
 import urllib.request

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named clusters and accounts: the file, its permissions, and what wins over what."""
+"""Named clusters and accounts: the file, its permissions, and the precedence of sources."""
 
 import io
 import json

@@ -30,7 +30,7 @@ ENDS_S = 30
 LINES_MAX = 3
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 ENDLESS = {"mcp", "startMonitoring"}
-"""Verbs that serve until they are told to end."""
+"""Verbs that run until a signal ends them."""
 OFFLINE = {
     "context add", "debug bundle", "definitions import", "restore", "txn verify",
     "brokerConsumeStats", "producer", "sendMsgStatus",
@@ -149,7 +149,9 @@ SHARES = 3
 
 
 def each(verbs, share):
-    """Run a test for each verb; `make test` has one of the tests below for each, not all."""
+    """Run a test for each verb; in `make test`, only for the verbs of this share, so that each verb
+    gets one of the tests below.
+    """
     mine = [it for it in verbs if IS_LONG or ASKING.index(it) % SHARES == share]
     return pytest.mark.parametrize("verb", mine, ids=by_name)
 
@@ -235,7 +237,7 @@ def test_files_that_cannot_be_read_or_written_are_named(refused, call, tmp_path,
 
 
 STEP = 1 if IS_LONG else 30
-"""Of the verbs that are started as processes, `make test` takes one in so many."""
+"""`make test` starts only every STEP-th verb as a process."""
 
 
 @pytest.mark.long

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A time limit that a user gives holds beside servers that accept connections and never answer."""
+"""Commands keep the user's time limit even if servers accept connections and never answer."""
 
 import asyncio
 import re
@@ -97,7 +97,7 @@ def test_a_bench_beside_a_silent_broker_ends_with_a_line(call, cluster, stored):
 
 
 class ComingEnds:
-    """A broker that answers, and never delivers what it has."""
+    """A broker that answers requests, but never delivers its messages."""
 
     asked = 0
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whoever reaches a name server can register brokers and topics: clients survive what they read."""
+"""Anybody who can reach a name server can register brokers and topics, so clients survive any
+route.
+"""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers that no queue can give are refused, and useless ones are asked for slowly."""
+"""Impossible answers to pulls are refused, and pulls with useless answers are slowed down."""
 
 from collections.abc import Callable
 from time import monotonic
@@ -51,7 +51,7 @@ TRUTHS: Final = [
 
 
 class Lies:
-    """What the broker answers to the pulls of the topic T; the truth if it is None."""
+    """The answer to pulls of the topic T; None lets the broker give the true one."""
 
     def __init__(self) -> None:
         self.answer: Reply | None = None
@@ -205,7 +205,7 @@ async def test_single_offsets_are_checked(code: int, reply: Any, value: int) -> 
 
 
 async def pulls(lies: Lies, count: int) -> float:
-    """Return how many seconds it takes until the broker was asked so often."""
+    """Return how many seconds it takes until the broker has received `count` pulls."""
     begin = monotonic()
     await eventually(lambda: len(lies.asked) >= count)
     return monotonic() - begin

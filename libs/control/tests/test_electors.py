@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member knows whether electors look after it."""
+"""A member knows how many electors are connected to it."""
 
 import asyncio
 from collections.abc import AsyncGenerator

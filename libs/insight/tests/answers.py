@@ -31,7 +31,7 @@ def master(
 
 
 def telling(answers, **facts):
-    """Return a master's answers with other parts."""
+    """Return a master's answers with some of their fields replaced."""
     return msgspec.structs.replace(answers, master=msgspec.structs.replace(answers.master, **facts))
 
 

@@ -8,7 +8,7 @@ from cometmq.remoting.errors import RequestCodeNotSupported
 
 
 class JavaBroker:
-    """Tells only values, as RocketMQ's brokers do."""
+    """Returns only values, without defaults and sources, as RocketMQ's brokers do."""
 
     async def settings(self):
         raise RequestCodeNotSupported("request type 30006 not supported")

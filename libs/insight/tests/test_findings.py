@@ -36,9 +36,10 @@ def reader(offset=20, *, online=True, **more):
 
 
 class Case(NamedTuple):
-    """A fault, as brokers tell it; `answers` may be several, or depend on the number of the look.
+    """The answers of brokers that report a fault, and the text of the finding.
 
-    `facts` are the parts of the snapshot that do not come from these answers.
+    `answers` is one answer, a list, or a function of the number of the snapshot. `facts` are fields
+    of the snapshot that do not come from answers.
     """
 
     answers: Any
@@ -47,7 +48,7 @@ class Case(NamedTuple):
     facts: Any = None
 
     def look(self) -> tuple[Snapshot, History]:
-        """Look a few times, a minute apart; return the last snapshot."""
+        """Take snapshots a minute apart; return the last one, and the history."""
         history, found = History(), None
         for at in range(self.looks):
             answers = self.answers(at) if callable(self.answers) else self.answers

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of messages, as a running suite tells it."""
+"""The life of messages on a running suite."""
 
 import msgspec
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at a running suite, and at brokers that hang, lie or vanish."""
+"""Snapshots of a running suite, and of brokers that hang, lie or vanish."""
 
 import asyncio
 import time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The owners of queues, as members tell them."""
+"""The owners of queues, as members report them."""
 
 import asyncio
 from typing import Any

@@ -22,7 +22,7 @@ from cometmq.runtime.process.garbage import (
 
 KEPT_COUNT = 300_000
 VISITED_MAX = 15_000
-"""Visiting so many objects takes up to 10 ms."""
+"""Visiting this number of objects takes up to 10 ms."""
 
 
 class Node:

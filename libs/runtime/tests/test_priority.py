@@ -26,12 +26,14 @@ print(found[0], *(group.read_text() if group.exists() else "").split()[-1:])
 
 
 def own_niceness():
-    """Return that of the tests, which one that runs a program in this process may have lowered."""
+    """Return the niceness of this process; a test that runs a program in it may have changed it."""
     return os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def lowered(*, niceness=0, is_service=True):
-    """Return the niceness of a process and of its session, which is compared before it."""
+    """Run a program that lowers its priority; return the niceness of the process, then of its
+    session.
+    """
     done = subprocess.run(
         [sys.executable, "-c", RUN.format(niceness=niceness)],
         capture_output=True, text=True, check=True, start_new_session=is_service,

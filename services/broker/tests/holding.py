@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of holds of the loop share."""
+"""Helpers for tests of how long the loop is held."""
 
 import asyncio
 import json

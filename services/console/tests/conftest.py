@@ -48,7 +48,7 @@ async def plain_admin(plain_suite):
 
 @pytest.fixture
 async def live(sites, plain_admin):
-    """Return a console of the running suite, whose every request looks at the cluster."""
+    """Return a console of the running suite, which takes a new snapshot for every request."""
     site = sites(admin=plain_admin)
 
     async def fresh():

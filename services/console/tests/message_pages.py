@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of the pages of messages share."""
+"""Helpers for tests of the pages of messages."""
 
 import re
 

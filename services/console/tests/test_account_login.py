@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the answers of brokers make of an account."""
+"""Logins with an account, and the role that follows from the answers of brokers."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit log notes each change before it is made, and what became of it."""
+"""The audit log records each change before it is made, and its outcome."""
 
 import asyncio
 import errno

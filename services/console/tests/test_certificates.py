@@ -25,7 +25,7 @@ DEADLINE_S = 60
 
 
 def pem(folder, name, days):
-    """Return a file with a certificate that expires after so many days, and its key."""
+    """Return a file with a certificate that expires after `days`, and its key."""
     path, key = folder / f"{name}.pem", folder / f"{name}.key"
     words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
     words += ["-nodes", "-subj", f"/CN={name}", "-days", str(days), "-keyout", str(key)]

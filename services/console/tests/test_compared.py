@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the guide says of groups and messages beside other consoles, on a real suite."""
+"""The claims of the guide that compares consoles, about groups and messages, on a real suite."""
 
 import re
 from contextlib import AsyncExitStack

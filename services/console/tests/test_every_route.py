@@ -28,7 +28,7 @@ from .marked import READERS, marked_messages
 from .test_hostile_names import NAMES, Inspector, hostile
 
 WITH_CLIENTS_OR_JOBS = {"/group/member", "/dead-letters/progress"}
-"""Pages about what must be running; test_on_a_suite.py and test_replaying.py show them."""
+"""Pages that need a running client or job; test_on_a_suite.py and test_replaying.py cover them."""
 SOURCES = Path(pages.__file__).parent.glob("*.py")
 READ = re.compile(r"""\bview\.\w+\(\s*"(\w+)\"""")
 ARGUMENTS = sorted(

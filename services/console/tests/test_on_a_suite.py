@@ -26,7 +26,7 @@ async def log_in(desk, **form):
 
 
 async def change(desk, path, confirm="", **form):
-    """Look at the plan of a change, and make it; return the plan's page and the answer."""
+    """Request the plan of a change, and make it; return the plan's page and the answer."""
     page = await desk.web.get(path, params=form)
     assert page.status_code == 200, page.text
     tokens = {"csrf": hidden(page, "csrf"), "mark": hidden(page, "mark"), "confirm": confirm}

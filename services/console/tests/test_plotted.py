@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of the history a page shows if the user does not say."""
+"""The period of the history that a page shows by default."""
 
 import pytest
 
@@ -11,7 +11,9 @@ HOUR_MS = 3_600_000
 
 
 async def hours_shown(sites, age_ms, **given):
-    """Return the hours that a page plots if the history began so long ago; None: it is empty."""
+    """Return the hours that a page plots if the history began `age_ms` ago; None means that it is
+    empty.
+    """
     found = {}
 
     async def handler(view):

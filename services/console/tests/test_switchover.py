@@ -51,7 +51,7 @@ def brokers(**runtime):
 
 
 class SilentAdmin(FakeAdmin):
-    """Brokers do not tell their settings."""
+    """An admin client whose brokers do not return their settings."""
 
     def broker(self, address, **_):
         class Silent:

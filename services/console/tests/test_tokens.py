@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def settle(tokens: Tokens) -> bool:
-    """Look until a change has settled; return whether the tokens differ."""
+    """Refresh until a change has taken effect; return whether the tokens differ."""
     return [tokens.refresh(), tokens.refresh()][-1]
 
 

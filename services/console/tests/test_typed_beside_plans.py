@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is typed beside a plan is never ignored: the new plan is shown, and nothing is done."""
+"""Inputs that are changed after a plan was shown are not ignored: a new plan is shown, and nothing
+is done.
+"""
 
 import re
 

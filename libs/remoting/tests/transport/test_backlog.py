@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that wait as bytes come back as they were."""
+"""Requests that wait in encoded form are decoded unchanged."""
 
 import random
 import sys

@@ -80,7 +80,9 @@ def connect_deaf(port: int, count: int = 200) -> socket.socket:
 async def read_answers(
     reader: asyncio.StreamReader, count: int, *, last: int | None = None
 ) -> list[int]:
-    """Return the numbers of so many answers, or of those that come with the `last` one."""
+    """Return the numbers of the next `count` answers; with `last`, stop at the read that has this
+    one.
+    """
     frames, seen = FrameReader(), list[int]()
     while len(seen) < count and last not in seen:
         data = await asyncio.wait_for(reader.read(100_000), 60)

@@ -458,7 +458,7 @@ def test_test_mode_asks_no_certificate_of_a_client() -> None:
 
 
 def dated_pem(folder: Path, name: str, days: int) -> Path:
-    """Return a file with a certificate that expires after so many days, and its key."""
+    """Return a file with a certificate that expires after `days`, and its key."""
     key, cert = folder / f"{name}.key", folder / f"{name}.pem"
     request = ["openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
     request += ["-nodes", "-subj", f"/CN={name}", "-keyout", str(key)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A look at thousands of connections is divided among turns of the loop."""
+"""A check of thousands of connections is divided among turns of the loop."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A failed writeback is seen by everyone who vouches for the lost bytes, whoever syncs first."""
+"""Flushes and checkpoints both notice a failed writeback of their bytes, whichever syncs first."""
 
 import errno
 from random import Random

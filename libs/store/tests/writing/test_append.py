@@ -38,7 +38,7 @@ def stored(
 ) -> tuple[dict[int, PutResult], dict[str, bytes]]:
     """Return the result of each put, and the files; commit once, or after each put.
 
-    With a `step_count`, units are placed in steps: so many before the next put is staged.
+    With a `step_count`, batches are placed in steps; `step_count` steps run before the next put.
     """
     disk = MemoryDisk()
     rig = StoreRig(disk, small_settings())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of pulls share."""
+"""Helpers for tests of pulls."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The overview for consoles agrees with what the requests for single topics and groups tell."""
+"""The overview for consoles agrees with the answers to requests for single topics and groups."""
 
 from types import SimpleNamespace
 from typing import Any

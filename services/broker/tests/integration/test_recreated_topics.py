@@ -30,7 +30,7 @@ async def delete(client: Client) -> None:
 
 
 async def until_saved(store: Path, count: int) -> None:
-    """Wait until a checkpoint covers so many messages."""
+    """Wait until a checkpoint covers `count` messages."""
     async with asyncio.timeout(120):
         while (progress := saved(store)) is None or progress.entry_count < count:  # noqa: ASYNC110  # a file
             await asyncio.sleep(0.02)

@@ -28,10 +28,12 @@ to 137 MB; it grew by 4,161 MB, and a sender waited 36 s, when output was only c
 written.
 """
 CONNECTION_KB = 32
-"""What a connection costs besides, as documented. Measured: 28 to 29 KiB if it is idle."""
+"""The documented memory of a connection, in addition to its output. Measured: 28 to 29 KiB if it is
+idle.
+"""
 WAIT_S_MAX = 0.05
-"""Of 99 % of the sends beside the silent readers. Measured: 11 to 40 ms on a busy machine. The time
-in which the processor was busy with other programs does not count (`stalled_s`).
+"""The longest wait of 99 % of the sends beside the silent readers. Measured: 11 to 40 ms on a busy
+machine. The time in which the processor ran other programs does not count (`stalled_s`).
 """
 WATCH_S = 4.0
 WATCHES_MAX = 3
@@ -39,9 +41,10 @@ WATCHES_MAX = 3
 RELEASE_S_MAX = 10.0
 KEPT_MB_MAX = 24
 SCATTERED_MB = 24
-"""More remains if memory is freed between allocations that stay: if the broker waited for a
-processor for more than `BUSY_S`, and on the Python path, whose requests are objects. Measured
-there: 4 to 11 MB remained, and 54 to 67 when requests that waited for a turn were decoded.
+"""Memory that may remain in addition, in gaps between allocations that stay. This applies if the
+broker waited for a processor for more than `BUSY_S`, and on the Python path, whose requests are
+objects. Measured on that path: 4 to 11 MB remained, and 54 to 67 MB before waiting requests were
+kept in encoded form.
 """
 BUSY_S = 5.0
 

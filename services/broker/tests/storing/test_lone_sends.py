@@ -71,7 +71,7 @@ class Rig:
         )
 
     async def settled(self) -> None:
-        """Wait until nothing waits for the disk; no answer may be owed then."""
+        """Wait until nothing waits for the disk; no answer may be missing then."""
         driver = self.app.broker.driver
         await self.until(
             lambda: not driver.sends.waiting_count and driver.sends.head_wait_ms() == 0

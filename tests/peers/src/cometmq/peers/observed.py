@@ -120,7 +120,7 @@ class ObservedSuite:
         return f"{HOST}:{self._ports[-1]}"
 
     def lag(self) -> int:
-        """Return how many messages the group has not consumed, as the brokers tell clients."""
+        """Return how many messages the group has not consumed, as the brokers report to clients."""
         found = json.loads(self.run("lag", CONSUMERS, "--json"))
         return int(found["lag"])
 
