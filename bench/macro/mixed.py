@@ -193,7 +193,9 @@ class Member:
                 await self._process(body)
 
     async def _process(self, body: bytes) -> None:
-        """Send a part of the messages of the fast group back, and take time for all of them."""
+        """Send some of the messages back to the broker, to be delivered again, and wait as if all
+        were processed.
+        """
         at = 0
         retries: list[int] = []
         while at < len(body):

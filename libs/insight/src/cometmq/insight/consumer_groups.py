@@ -53,11 +53,11 @@ class _Sum(msgspec.Struct, gc=False):
     oldest_ms: int = 0
     """When the oldest unread message was stored; 0 if nothing is unread."""
     unaged: Unknown | None = None
-    """Why `oldest_ms` is not known."""
+    """Why `oldest_ms` is not known; None if it is."""
     lost_ms: float | None = None
     """When the oldest unread message may be deleted; None if nothing is unread."""
     unkept: Unknown | None = None
-    """Why `lost_ms` is not known."""
+    """Why `lost_ms` is not known; None if it is."""
 
 
 def kept_s(settings: Mapping[str, str]) -> float | None:

@@ -59,7 +59,7 @@ class Format(StrEnum):
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """A body as text."""
+    """A body as readable text, and how it was decoded."""
 
     format: Format
     """The form that was used; HEX if the body does not have the wanted form."""

@@ -27,7 +27,7 @@ TRIM_END: Final = "end"
 
 
 class QueueMove(msgspec.Struct, frozen=True):
-    """The change in one queue."""
+    """What the change does in one queue."""
 
     queue: MessageQueue
     committed: int | None
@@ -49,7 +49,7 @@ class QueueMove(msgspec.Struct, frozen=True):
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """The change in all queues of a topic."""
+    """What the change does in the queues of a topic."""
 
     group: str
     topic: str

@@ -39,14 +39,14 @@ class Answer(NamedTuple):
 
 
 class Told(NamedTuple):
-    """The accounts of all brokers that return them."""
+    """The accounts of the brokers that return them, and why the others do not."""
 
     configs: Mapping[str, AclConfig]
     refusals: Mapping[str, str]
     """Why the other brokers do not return their accounts, by broker."""
 
     def rows(self) -> list[AccountRow]:
-        """Return each account once."""
+        """Return one row for each account, whichever brokers have it."""
         homes: dict[str, dict[str, AclAccount]] = {}
         for broker, config in self.configs.items():
             for it in config.plain_access_configs:

@@ -38,7 +38,7 @@ class Target(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> MessageQueue:
-        """The queue."""
+        """The target queue."""
         return MessageQueue(self.topic, self.broker, self.queue)
 
 

@@ -73,7 +73,7 @@ RARE_COLUMNS: Final = frozenset({"Skips", MISSING_COLUMN})
 """Columns that are left out of a table if all their cells are empty."""
 
 Ask = Callable[[Callable[[CommandAdmin], Awaitable[Any]]], Any]
-"""Runs a query against the cluster."""
+"""Runs a query of the cluster, with an admin client that it opens for it."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -247,7 +247,7 @@ def _write_report(
 
 
 Losses = dict[str, float | Unknown | None]
-"""The time to loss of each group."""
+"""The time until each group loses messages."""
 
 
 async def _ask_groups(

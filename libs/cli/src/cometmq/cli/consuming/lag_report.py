@@ -94,7 +94,7 @@ class GroupRow(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """All groups, worst first."""
+    """The lag of all consumer groups at one time, worst first."""
 
     namesrv: str
     made_at: str

@@ -5,7 +5,7 @@ from cometmq.remoting.errors import CometError
 
 
 class DemoFailed(CometError):
-    """A process of the demo failed or timed out."""
+    """A process of the demo has failed or timed out."""
 
 
 def stalled(what: str, stall_s: float) -> DemoFailed:

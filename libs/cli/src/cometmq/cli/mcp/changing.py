@@ -42,7 +42,7 @@ class Plan(NamedTuple):
     perform: Callable[[], Awaitable[str]]
     """Make the change and return its outcome in one sentence."""
     refusal: str = ""
-    """Why the change cannot be made now."""
+    """Why the change cannot be made now; empty if it can be made."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):

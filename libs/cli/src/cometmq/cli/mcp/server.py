@@ -119,7 +119,7 @@ class _Input:
         """The calls of tools that have no answer yet."""
         self.answers: _Answers | None = None
         self.error: InvalidArgument | None = None
-        """Why reading has ended early."""
+        """Why reading has ended before the end of the input; None if it has not."""
 
     async def __aiter__(self) -> AsyncIterator[str]:
         try:

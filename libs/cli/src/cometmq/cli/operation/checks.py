@@ -299,7 +299,7 @@ def certificates(snapshot: Snapshot, limits: Limits) -> list[Item]:
 
 
 def as_text(check: str, items: Sequence[Item]) -> str:
-    """Return a line for each item, worst first."""
+    """Return a line of text for each item, worst first."""
     if not items:
         return f"OK: {check}: there is nothing to check\n"
     return "".join(
@@ -320,7 +320,7 @@ def _sorted(items: Sequence[Item]) -> list[Item]:
 
 
 def as_json(check: str, items: Sequence[Item]) -> str:
-    """Return one JSON document."""
+    """Return the overall status and all items, worst first, as one JSON document."""
     rows = [
         {
             "name": it.name,

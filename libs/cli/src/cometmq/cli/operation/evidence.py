@@ -72,7 +72,7 @@ class Evidence(msgspec.Struct, frozen=True):
     servers: Sequence[Server]
     snapshot: Snapshot | None
     failure: str = ""
-    """Why there is no snapshot."""
+    """Why there is no snapshot; empty if there is one."""
     clocks_s: Mapping[str, float] = {}
     """How far the clock of each broker is ahead of this machine's; exact to a second or two."""
     found: Sequence[Finding] = ()

@@ -29,14 +29,14 @@ _MARKS: Final = {"critical": "▲▲", "warn": "◆", "info": "○"}
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One table."""
+    """A table of the report, with its title."""
 
     name: str
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     empty: str
-    """What to say instead of an empty table."""
+    """The sentence that the report shows instead of an empty table."""
     left_out: int = 0
     """Rows that are not shown."""
 

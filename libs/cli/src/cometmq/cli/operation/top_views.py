@@ -60,7 +60,7 @@ class Screen:
         ]
 
     def press(self, key: str) -> None:
-        """React to a key."""
+        """Do what a pressed key means: leave, pause, sort, or show another view."""
         names = list(VIEWS)
         if key in {"q", "Q", "\x04"}:
             self.is_over = True

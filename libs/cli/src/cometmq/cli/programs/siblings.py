@@ -95,14 +95,16 @@ class Sibling:
 
 
 class Siblings:
-    """All further brokers."""
+    """The further brokers of `cometmq standalone`, each in a child process."""
 
     def __init__(self, orders: list[Order], *, log: Log) -> None:
         self._all = [Sibling(order, log=log) for order in orders]
         self._tasks = TaskSet(log)
 
     async def start(self, stop: Stop) -> list[Serving]:
-        """Start all, side by side; return once all serve. If one cannot start, stop the others."""
+        """Start all of them at the same time, and return once all serve. If one cannot start, stop
+        the others.
+        """
         async with asyncio.TaskGroup() as group:
             starting = [group.create_task(one.start()) for one in self._all]
         for one in self._all:
@@ -110,7 +112,7 @@ class Siblings:
         return [task.result() for task in starting]
 
     async def stop(self) -> None:
-        """Stop all, side by side."""
+        """Stop all of them at the same time."""
         await self._tasks.close()
         async with asyncio.TaskGroup() as group:
             for one in self._all:

@@ -37,7 +37,7 @@ Facts = dict[str, Cell]
 
 
 class NotExplained(CometError):
-    """Nothing of this name is known."""
+    """No code, event, setting or remark of this name is known."""
 
 
 @app.command()

@@ -65,7 +65,7 @@ def pairs(texts: Sequence[str]) -> dict[str, str]:
 
 
 class LineForm(NamedTuple):
-    """How a line becomes a message."""
+    """How a line of the input becomes a message."""
 
     defaults: Message
     is_json: bool

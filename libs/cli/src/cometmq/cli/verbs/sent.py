@@ -39,7 +39,7 @@ _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Sent(msgspec.Struct):
-    """The outcome of a run."""
+    """What one run of a sending command has stored and skipped."""
 
     count: int = 0
     skipped_count: int = 0
@@ -58,7 +58,7 @@ class Sent(msgspec.Struct):
     repeated_count: int = 0
     """Stored messages of which an unanswered attempt may have stored another copy."""
     results: list[SendResult] = []
-    """The first results."""
+    """The results of the first `RESULTS_MAX` messages."""
     levels: list[int] = []
     """The delay level of each of these results."""
     is_delayed: bool = False
@@ -69,7 +69,7 @@ class Sent(msgspec.Struct):
     seconds: float = 0.0
 
     def add(self, result: SendResult, delay_level: int) -> None:
-        """Count a stored message."""
+        """Count a stored message; keep the first results for the output."""
         self.count += 1
         self.is_delayed = self.is_delayed or delay_level > 0 or bool(self.due)
         if result.status is not SendStatus.SEND_OK:

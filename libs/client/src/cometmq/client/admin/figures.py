@@ -66,7 +66,7 @@ class OwnFigures(msgspec.Struct, frozen=True):
     """Values that RocketMQ's brokers do not report: problems, copies and the native path."""
 
     writes_refused: str = ""
-    """Why the store refuses messages, such as `disk-full`."""
+    """Why the store refuses messages, such as `disk-full`; empty if it accepts them."""
     not_following: str = ""
     """Why a slave cannot follow its master, such as `ahead`."""
     slave_missing: str = ""

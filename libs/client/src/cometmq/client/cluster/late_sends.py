@@ -81,7 +81,7 @@ class Flight(msgspec.Struct):
     seen_count: int = 0
     """`ended_count` at the last tick."""
     late_ticks: int = 0
-    """Ticks since a send last ended."""
+    """Number of ticks since a send last ended."""
     is_silent: bool = False
     """Whether the last probe went unanswered."""
     is_pursued: bool = False

@@ -30,7 +30,7 @@ class _Renewal(msgspec.Struct):
     pause_ms: int = 0
     """Interval between the last lookup and the next one."""
     error: CometError | None = None
-    """Why the last lookup failed."""
+    """Why the last lookup failed; None if it succeeded."""
     running: asyncio.Task[None] | None = None
     """The current lookup, or the next one before it is due; it may outlast its callers."""
     waiters: dict[asyncio.Future[None], None] = {}

@@ -37,7 +37,7 @@ class Entry(
 
 
 class TopicEntry(Entry, frozen=True, kw_only=True, gc=False):
-    """The settings of a topic."""
+    """A topic and its settings."""
 
     topic_name: str
     read_queue_nums: Int32
@@ -49,7 +49,7 @@ class TopicEntry(Entry, frozen=True, kw_only=True, gc=False):
 
 
 class GroupEntry(Entry, frozen=True, kw_only=True, gc=False):
-    """The settings of a consumer group."""
+    """A consumer group and its settings."""
 
     group_name: str
     consume_enable: bool = True

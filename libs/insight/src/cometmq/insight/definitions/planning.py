@@ -67,7 +67,7 @@ class Row(msgspec.Struct, frozen=True):
     fate: Fate
     differences: Sequence[Difference] = ()
     reason: str = ""
-    """Why the row is refused."""
+    """Why the row is refused; empty if it is not."""
     after: Entry | str | None = None
     needs_secret: bool = False
     """Whether the change needs the secret key of its account."""

@@ -187,7 +187,7 @@ def accounts_broken(snapshot: Snapshot, _history: History) -> Iterator[Condition
 
 
 def releases_differ(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
-    """Find a mixture of versions."""
+    """Find out whether brokers of different versions are running."""
     versions = Counter(state.figures.version for _, state in states(snapshot))
     if len(versions) > 1:
         names = [f"{version} ({count})" for version, count in sorted(versions.items())]

@@ -29,7 +29,7 @@ QUEUES_MAX: Final = 4_096
 
 
 class QueueShare(msgspec.Struct, frozen=True):
-    """One queue, and how much of it was read."""
+    """How many messages a queue has in the range, and how many of them were read."""
 
     broker: str
     queue: int

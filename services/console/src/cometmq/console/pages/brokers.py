@@ -23,7 +23,7 @@ _YEAR_S: Final = 366 * 86_400
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One copy in the list."""
+    """A broker in the list; masters and slaves have rows of their own."""
 
     broker: Broker
     now_ms: int

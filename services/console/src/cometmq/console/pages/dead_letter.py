@@ -31,7 +31,7 @@ _CONTROL: Final = re.compile("[^\\n\\t -~\xa0-\U0010ffff]")
 
 
 class Written(NamedTuple):
-    """A body as a person edits it."""
+    """A body in the form in which a user edits it."""
 
     text: str
     is_text: bool

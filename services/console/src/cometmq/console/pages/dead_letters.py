@@ -206,7 +206,7 @@ def _attempts(message: MessageExt) -> str:
 
 
 class _Asked(NamedTuple):
-    """The values of the form."""
+    """What the user has chosen in the form for a replay."""
 
     group: str
     topic: str | None

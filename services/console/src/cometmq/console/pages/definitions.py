@@ -36,7 +36,7 @@ CHANGES_MAX: Final = 2_000
 
 
 class Row(NamedTuple):
-    """One entry of the file."""
+    """An entry of the exported file, as the table of the page shows it."""
 
     kind: str
     name: str

@@ -85,9 +85,9 @@ class Plan(NamedTuple):
     leads_to: str
     """The page that shows the outcome, as from `View.href`."""
     refusal: str = ""
-    """Why the change cannot be made now."""
+    """Why the change cannot be made now; empty if it can be made."""
     remedy: Link | None = None
-    """The page with the remedy for the refusal."""
+    """The page where the user can remove the reason for the refusal."""
     details: Any = None
     """Further data for the template and for JSON, such as offsets per queue."""
 
@@ -137,7 +137,7 @@ def _as_sent(field: Field) -> str:
 
 
 class Action(NamedTuple):
-    """One kind of change."""
+    """A kind of change that the console offers, such as deleting a topic."""
 
     name: str
     """The name in the audit log, such as `topic.delete`."""

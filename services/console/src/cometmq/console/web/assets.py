@@ -13,7 +13,7 @@ _KINDS: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/sv
 
 
 class Asset(NamedTuple):
-    """One file."""
+    """The content of one file, and the headers with which it is served."""
 
     data: bytes
     kind: str

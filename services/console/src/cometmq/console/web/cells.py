@@ -18,14 +18,14 @@ _DECIMAL: Final = ("", "k", "M", "G")
 
 
 def number(value: float) -> str:
-    """Write a count with separators."""
+    """Return a count as text, with separators."""
     if value != int(value):
         return f"{value:,.1f}"
     return f"{int(value):,}"
 
 
 def rate(value: float) -> str:
-    """Write a rate per second."""
+    """Return a rate per second as text."""
     for unit in _DECIMAL[:-1]:
         if abs(value) < 1_000 or (not unit and abs(value) < 10_000):
             digits = 0 if value == int(value) or abs(value) >= 100 else 1
@@ -35,7 +35,7 @@ def rate(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Write a number of bytes."""
+    """Return a number of bytes as text."""
     for unit in _BINARY[:-1]:
         if abs(value) < 1024:
             return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
@@ -44,12 +44,12 @@ def size(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """Write a share between 0 and 1."""
+    """Return a share between 0 and 1 as a percentage."""
     return f"{value * 100:.1f} %" if 0 < value < 0.1 else f"{value * 100:.0f} %"
 
 
 def duration(seconds: float) -> str:
-    """Write a duration with its two largest units."""
+    """Return a duration as text, in its two largest units."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
     if seconds < 1:
@@ -64,12 +64,12 @@ def duration(seconds: float) -> str:
 
 
 def loss(value: float | str) -> str:
-    """Write the time until a loss, or the word for none."""
+    """Return the time until a loss as text, or the word for none."""
     return value if isinstance(value, str) else duration(value)
 
 
 def moment(ms: float) -> Markup:
-    """Write a time in UTC, with the date unless it is recent."""
+    """Return a time in UTC as an HTML element, or the word `never` if it is unknown."""
     if not is_known(ms):
         return Markup('<span class="none">never</span>')
     at = datetime.fromtimestamp(ms / 1_000, UTC)
@@ -79,7 +79,7 @@ def moment(ms: float) -> Markup:
 
 
 def flag(value: object) -> str:
-    """Write a truth value."""
+    """Return a truth value as text."""
     return "yes" if value else "no"
 
 

@@ -71,7 +71,7 @@ async def _in_time() -> AsyncIterator[None]:
 
 
 class _Sent(NamedTuple):
-    """The arguments of a request for an action."""
+    """What a user has sent to an action, and how it is answered."""
 
     args: Mapping[str, list[str]]
     warning: str = ""

@@ -26,7 +26,7 @@ _SAFE = "/:@,;+*$!~'()-._"
 
 
 class View:
-    """One request as a page sees it."""
+    """A request for a page, with access to its arguments and to the cluster."""
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ class Renderer:
         )
 
     def ago(self, at_ms: float) -> str:
-        """Write how long ago something was."""
+        """Return how long ago something happened, as text."""
         passed_s = (self._clock.now_ms() - at_ms) / 1_000
         return "just now" if passed_s < 1 else f"{cells.duration(int(passed_s))} ago"
 

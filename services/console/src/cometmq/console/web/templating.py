@@ -133,7 +133,7 @@ class _Writer:
             self._write(f"yield {expression}")
 
     def state(self, word: str, rest: str) -> None:
-        """Write a statement."""
+        """Translate a statement of the template, such as `if` or `endfor`."""
         match word:
             case "if" | "for":
                 self._open.append((f"end{word}", ""))

@@ -112,7 +112,7 @@ class OrderlyDelivery:
             await self._slots.acquire()
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        """Queue messages after earlier ones of the same queue."""
+        """Deliver messages after all earlier ones of the same queue."""
         turn = self._turns.setdefault(process_queue, _Turn())
         turn.add(messages)
         if not turn.is_served:

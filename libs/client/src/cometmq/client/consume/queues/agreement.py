@@ -32,7 +32,7 @@ MARGINS: Final = (10, 30, 100)
 these numbers, because the heartbeats of another member may always come shortly before ours."""
 
 CALM_ROUNDS: Final = 10
-"""Heartbeats per comparison after that."""
+"""Heartbeats between two comparisons later on."""
 
 REPEAT_MS: Final = 3_600_000
 """Time after which a warning about the same difference is repeated."""
