@@ -211,7 +211,7 @@ async def test_queues_are_removed_once_they_are_consumed(world, admin, suite):
 
 async def read(suite, admin, group, topic):
     """Let a member of a group read until nothing is left; return the bodies."""
-    found = []
+    found: list[bytes] = []
 
     async def listener(messages):
         found.extend(it.body for it in messages)

@@ -10,7 +10,6 @@ import pytest
 from cometmq.client import AdminClient, Message, Producer
 from cometmq.client.cluster.routes import (
     ADDRESSES_MAX,
-    QUEUES_MAX,
     as_default_route,
     checked_cluster,
     checked_route,
@@ -20,6 +19,7 @@ from cometmq.client.cluster.routes import (
 from cometmq.client.testing import MemoryCluster
 from cometmq.client.testing.broker import MemoryBroker
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRoute
+from cometmq.remoting.bodies.topic_config import QUEUES_MAX
 from cometmq.remoting.errors import AccessDenied, RemoteProtocolError
 
 WRONG = (

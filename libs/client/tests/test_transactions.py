@@ -67,7 +67,7 @@ async def test_a_half_message_without_an_id_runs_no_local_transaction(
         assert isinstance(reply.header, SendMessageReply)
         return Reply(reply.code, msgspec.structs.replace(reply.header, msg_id=id_))
 
-    monkeypatch.setitem(cluster.broker._handlers, RequestCode.SEND_MESSAGE_V2, lying)  # type: ignore[arg-type]
+    monkeypatch.setitem(cluster.broker._handlers, RequestCode.SEND_MESSAGE_V2, lying)
     await cluster.stop_broker(cluster.broker)
     await cluster.start_broker(cluster.broker)
     async with producer(cluster) as sender:

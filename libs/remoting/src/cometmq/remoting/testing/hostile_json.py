@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-_WRONG: Final = (
+_WRONG: Final[tuple[Any, ...]] = (
     *(None, True, 7, -1, 10**400, 1e308, "", "x", "http://[", [], [None], [[7]], [{}]),
     *({}, {"x": {}}),
 )
