@@ -11,6 +11,7 @@ import pytest
 
 from cometmq.cli.consuming.lag_page import age, render
 from cometmq.cli.consuming.lag_report import GroupRow, Report, Status, TopicRow, judge
+from cometmq.cli.consuming.progress import Progress
 from cometmq.remoting.errors import CometError
 
 FINE = {
@@ -200,10 +201,10 @@ def test_a_report_that_cannot_be_written_is_one_line(ask, tmp_path):
 def test_a_group_of_unreachable_brokers_gets_a_row(ask, topic, tmp_path, monkeypatch):
     ask("group", "create", f"{topic}-silent")
 
-    async def fail(*_args):
-        raise CometError("no connection")
+    async def fail(_progress, groups, _topic):
+        return dict.fromkeys(groups, CometError("no connection"))
 
-    monkeypatch.setattr("cometmq.cli.consuming.lag_report.queue_states", fail)
+    monkeypatch.setattr(Progress, "states", fail)
     file = tmp_path / "report.html"
     shown = ask("lag", f"{topic}-silent", "--report", file)
     line = f"cometmq: the figures of the group {topic}-silent are missing: no connection\n"

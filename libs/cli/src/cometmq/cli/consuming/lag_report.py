@@ -15,6 +15,7 @@ import msgspec
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.consuming import lag_page
 from cometmq.cli.consuming.absent import AbsentBrokers
+from cometmq.cli.consuming.progress import Progress
 from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
 from cometmq.cli.verbs.pages import is_page_of, write_page
@@ -22,9 +23,8 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.known_groups import known_groups
 from cometmq.client.clock import wall_ms
 from cometmq.insight import times
-from cometmq.insight.members import is_ours, members_of
-from cometmq.insight.queue_states import QueueState, queue_states
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.insight.members import GroupMembers, is_ours
+from cometmq.insight.queue_states import QueueState
 from cometmq.remoting.errors import CometError, TopicNotExist
 from cometmq.remoting.names import dead_letter_topic
 
@@ -125,10 +125,14 @@ async def collect(
     dead = set(await admin.dead_letter_groups())
     absent = AbsentBrokers(admin)
     rows: list[GroupRow] = []
+    progress = await Progress.read(admin)
     async with live(lambda: f"asked about {len(rows):,} of {len(configs):,} groups"):
-        for name, config in configs.items():
+        for name, states in (await progress.states(configs, topic)).items():
             try:
-                rows.append(await _row(admin, absent, name, config, topic, name in dead))
+                if isinstance(states, CometError):
+                    raise states
+                members = await progress.members(name, configs[name])
+                rows.append(await _row(admin, absent, states, members, topic, name in dead))
             except CometError as error:
                 rows.append(GroupRow(name, Status.FAILED, behind_s=None, error=str(error)))
     rows.sort(key=lambda row: (row.status.rank, -row.lag, row.group))
@@ -138,13 +142,12 @@ async def collect(
 async def _row(
     admin: CommandAdmin,
     absent: AbsentBrokers,
-    group: str,
-    config: SubscriptionGroupConfig,
+    states: Sequence[QueueState],
+    members: GroupMembers,
     topic: str | None,
     has_dead: bool,
 ) -> GroupRow:
-    states = await queue_states(admin, group, topic)
-    members = await members_of(admin, group, config)
+    group = members.group
     dead_letters = await _dead_letters(admin, group) if has_dead else 0
     lost = sum(state.lost_count for state in states)
     lag = sum(state.lag for state in states)

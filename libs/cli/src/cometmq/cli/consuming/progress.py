@@ -5,7 +5,15 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Hashable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -23,10 +31,11 @@ from cometmq.remoting.errors import NO_ANSWER, AccessDenied, CometError, Request
 from cometmq.remoting.names import retry_topic
 from cometmq.remoting.progress import position, unread
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 IN_FLIGHT_MAX: Final = 16
-"""Messages whose store times are read at the same time."""
+"""Messages, or groups, that are asked about at the same time."""
 
 
 _Next = tuple[BrokerAdmin, MessageQueue, int]
@@ -114,12 +123,11 @@ class Progress:
         missing.
         """
         if self._tables is None:
-            return {it: await _outcome(queue_states(self._admin, it, topic)) for it in groups}
-        readers = groups if topic is None else await self._admin.consuming_groups(topic)
+            return await _each(groups, lambda it: queue_states(self._admin, it, topic))
+        readers = set(groups if topic is None else await self._admin.consuming_groups(topic))
         queues = {it: list(self._queues(it, topic)) if it in readers else [] for it in groups}
-        stored = await _store_times(
-            {it.next for found in queues.values() for it in found if it.lag}
-        )
+        wanted = {it.next for found in queues.values() for it in found if it.lag}
+        stored = await _each(wanted, lambda it: store_time_of(*it))
         return {it: self._states(found, stored) for it, found in queues.items()}
 
     async def members(self, group: str, config: SubscriptionGroupConfig) -> GroupMembers:
@@ -168,21 +176,17 @@ class Progress:
         return found
 
 
-async def _store_times(messages: Collection[_Next]) -> dict[_Next, int | CometError | None]:
-    """Return when messages were stored; many groups may be at the same one."""
+async def _each(items: Collection[K], ask: Callable[[K], Awaitable[T]]) -> dict[K, T | CometError]:
+    """Ask about all items, a few at a time; return each answer, or why there is none."""
     room = asyncio.Semaphore(IN_FLIGHT_MAX)
 
-    async def read(message: _Next) -> int | CometError | None:
+    async def answer(item: K) -> T | CometError:
         async with room:
-            return await _outcome(store_time_of(*message))
+            try:
+                return await ask(item)
+            except CometError as error:
+                return error
 
     async with asyncio.TaskGroup() as tasks:
-        asked = {it: tasks.create_task(read(it)) for it in messages}
+        asked = {it: tasks.create_task(answer(it)) for it in items}
     return {it: task.result() for it, task in asked.items()}
-
-
-async def _outcome(work: Awaitable[T]) -> T | CometError:
-    try:
-        return await work
-    except CometError as error:
-        return error
