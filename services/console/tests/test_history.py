@@ -237,7 +237,9 @@ async def test_the_clock_may_be_set_back(open_store):
 
 
 def test_queries_of_prometheus_quote_names():
-    assert query_of('group:lag:a"}b') == 'sum(rocketmq_group_diff{group="a\\"}b"})'
+    assert query_of('group:lag:a"}b') == (
+        'sum({__name__=~"rocketmq_group_(retry)?diff",group="a\\"}b"})'
+    ), "the lag in the retry topic counts, too"
     assert query_of("broker:in:a:b:0") == 'sum(rocketmq_broker_tps{broker="a:b"})'
 
 

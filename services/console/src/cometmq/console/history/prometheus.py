@@ -24,7 +24,7 @@ _UNUSABLE: Final = (OSError, HTTPException, *UNREADABLE_JSON, ValueError)
 """ValueError for values that are no numbers, too."""
 
 _QUERIES: Final[Mapping[str, str]] = {
-    "group:lag": "sum(rocketmq_group_diff{{group={0}}})",
+    "group:lag": 'sum({{__name__=~"rocketmq_group_(retry)?diff",group={0}}})',
     "group:behind": "max(rocketmq_group_get_latency_by_storetime{{group={0}}})/1000",
     "group:out": "sum(rocketmq_consumer_tps{{group={0}}})",
     "topic:in": "sum(rocketmq_producer_tps{{topic={0}}})",
