@@ -7,6 +7,8 @@ from cometmq.client.settings import ClientOptions
 from cometmq.console.login import accounts, sessions
 from cometmq.console.login.accounts import Refused, account_user, standing_user
 from cometmq.console.login.roles import Role, User
+from cometmq.insight.findings import findings
+from cometmq.insight.snapshot import look
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.errors import AccessDenied, ConnectFailed
@@ -39,6 +41,7 @@ class Broker:
 
     async def runtime_info(self):
         await self.invoke(Code.GET_BROKER_RUNTIME_INFO)
+        return {}
 
     def _is_gone(self, code):
         return (
@@ -136,6 +139,22 @@ async def test_a_session_has_the_role_that_masters_give_its_account_now(monkeypa
     viewer = User("clerk", Role.VIEWER, "account")
     found = await standing_user(options, RIGHT, viewer, role=Role.VIEWER, log=NO_LOG)
     assert found == viewer
+
+
+async def test_logins_at_the_console_are_no_problems_of_the_cluster(desk):
+    """The brokers refuse its questions about a wrong secret, an unknown account, and a clerk."""
+    (master,) = (await desk.admin.masters()).values()
+    await master.put_account(AclAccount(access_key="clerk-key", secret_key="clerk-secret"))
+    for name, secret in (
+        ("clerk-key", "wrong-secret"),
+        ("nobody-key", "clerk-secret"),
+        ("clerk-key", "clerk-secret"),
+    ):
+        answer = await log_in(desk, access_key=name, secret_key=secret)
+        assert (answer.status_code == 303) is (secret == "clerk-secret" and name == "clerk-key")
+    told = (it.text for it in findings(await look(desk.admin)))
+    assert [it for it in told if "clerk-key" in it or "nobody-key" in it] == []
+    await master.delete_account("clerk-key")
 
 
 async def test_a_session_survives_the_name_servers(monkeypatch):

@@ -43,11 +43,12 @@ _UNPROVEN: Final = re.compile(
 _NO_PRODUCER: Final = "No default permission for producer group:"
 _PUBLISHING: Final = frozenset({Need.SEND, Need.REPLY, Need.STORED})
 SIGNATURE_PROBE: Final = RequestCode.GET_ALL_DELAY_OFFSET
-"""The request that the console's login sends with a wrong signature, to find out whether a broker
-checks signatures. A real client with a wrong secret is refused other requests, too.
+"""The request with which the console's login asks a broker about a signature. It also sends a wrong
+one, to find out whether the broker checks signatures. A real client with a wrong secret is refused
+other requests, too.
 """
-_WRONG_SIGNATURE: Final = "Check signature failed"
 _ACL_IS_OFF: Final = "access control is off"
+_NO_ADMIN: Final = "Need admin permission"
 _DISK_FULL: Final = "has a full disk"
 _ADVICE: Final = {
     ResponseCode.SYSTEM_BUSY: (
@@ -245,18 +246,19 @@ def _is_expected(refusal: Refusal) -> bool:
     """Return whether a refusal needs no attention: a probe by the console's login, a request of a
     CometMQ server for something that does not exist yet, or a wrong value for a setting.
 
-    A txn-checker asks for half messages before the first one is stored, and the console asks for
-    the accounts of brokers without access control. The tool that sent a wrong value has shown the
-    error to its user.
+    A txn-checker asks for half messages before the first one is stored. The console asks for the
+    accounts of brokers without access control and, at a login, as a user who may not see them. The
+    tool that sent a wrong value has shown the error to its user.
     """
     if refusal.code == RequestCode.UPDATE_BROKER_CONFIG and not is_access_refusal(refusal.remark):
         return True
-    if refusal.code == SIGNATURE_PROBE and _WRONG_SIGNATURE in refusal.remark:
+    if refusal.code == SIGNATURE_PROBE and _UNPROVEN.search(refusal.remark):
         return True
     is_missing = refusal.response == ResponseCode.TOPIC_NOT_EXIST
     if is_missing and is_system_topic(refusal.subject):
         return True
-    return refusal.code in _ACCOUNT_READS and _ACL_IS_OFF in refusal.remark
+    is_unfounded = _ACL_IS_OFF in refusal.remark or _NO_ADMIN in refusal.remark
+    return refusal.code in _ACCOUNT_READS and is_unfounded
 
 
 def unread_topics(snapshot: Snapshot, _history: History) -> Iterator[Condition]:

@@ -2,6 +2,7 @@
 """Logs in with an account of the cluster's access control: the brokers check its signature."""
 
 from asyncio import TaskGroup
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import chain
 from typing import Final
 
@@ -9,6 +10,7 @@ import msgspec
 
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.figures import read_figures
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.settings import ClientOptions
 from cometmq.console.login.roles import Role, User
@@ -40,19 +42,19 @@ async def account_user(
     if not credentials.access_key or not credentials.secret_key:
         raise Refused("give an access key and a secret key")
     wrong = SessionCredentials(credentials.access_key, credentials.secret_key + "-")
-    taken = await _answers(options, wrong, SIGNATURE_PROBE, log)
+    taken = await _answers(options, wrong, _as_anybody, log)
     checking = {address for address, is_accepted in taken.items() if not is_accepted}
     if taken and not checking:
         raise Refused(
             "the brokers accept any signature from here (no access control, or a white-listed"
             " address), so they cannot check an account: use a token"
         )
-    known = await _answers(options, credentials, Code.GET_BROKER_RUNTIME_INFO, log)
+    known = await _answers(options, credentials, _as_account, log)
     if not all(known.values()):
         raise Refused("no such account, or the secret key is wrong")
     if not checking & known.keys():
         raise Refused("no broker answers, so nobody can check the account: try again later")
-    ruled = await _answers(options, credentials, Code.UPDATE_BROKER_CONFIG, log, masters_only=True)
+    ruled = await _answers(options, credentials, _as_admin, log, masters_only=True)
     is_admin = all(ruled.values()) and bool(checking & ruled.keys())
     return User(credentials.access_key, Role.ADMIN if is_admin else role, "account")
 
@@ -70,33 +72,28 @@ async def standing_user(
     options = msgspec.structs.replace(
         options, api_timeout_ms=min(options.api_timeout_ms, STANDING_TIMEOUT_MS)
     )
-    if not all((await _answers(options, credentials, Code.GET_BROKER_RUNTIME_INFO, log)).values()):
+    if not all((await _answers(options, credentials, _as_account, log)).values()):
         raise Refused("the brokers do not accept the account any more: log in again")
     if user.role <= role:
         return user
-    ruled = await _answers(options, credentials, Code.UPDATE_BROKER_CONFIG, log, masters_only=True)
+    ruled = await _answers(options, credentials, _as_admin, log, masters_only=True)
     return user if all(ruled.values()) else User(user.name, role, user.how)
 
 
 async def _answers(
     options: ClientOptions,
     credentials: SessionCredentials,
-    code: Code,
+    question: Callable[[BrokerAdmin], Awaitable[object]],
     log: Log,
     *,
     masters_only: bool = False,
 ) -> dict[str, bool]:
-    """Return whether brokers accept a request without content, by address; brokers that do not
-    answer are left out.
-
-    SIGNATURE_PROBE and GET_BROKER_RUNTIME_INFO need a valid signature only. UPDATE_BROKER_CONFIG,
-    which changes nothing here, is a request that also RocketMQ grants to administrators only.
-    """
+    """Return whether brokers grant a question, by address; brokers that do not answer are left out."""
     found: dict[str, bool] = {}
 
     async def ask(broker: BrokerAdmin) -> None:
         try:
-            await broker.invoke(code)
+            await question(broker)
         except AccessDenied:
             found[broker.address] = False
         except CometError:
@@ -111,6 +108,34 @@ async def _answers(
                 if broker_id == MASTER_ID or not masters_only:
                     tasks.create_task(ask(broker))
     return found
+
+
+async def _as_anybody(broker: BrokerAdmin) -> None:
+    """Raise AccessDenied if a broker does not accept the signature; its refusal is no finding."""
+    await broker.invoke(SIGNATURE_PROBE)
+
+
+async def _as_account(broker: BrokerAdmin) -> Mapping[str, str]:
+    """Return a broker's statistics, which need a valid signature only."""
+    try:
+        await _as_anybody(broker)
+    except AccessDenied:
+        raise
+    except CometError:  # RocketMQ's answer without delayed messages; the next one counts
+        pass
+    return await broker.runtime_info()
+
+
+async def _as_admin(broker: BrokerAdmin) -> None:
+    """Raise AccessDenied unless a broker treats the account as an administrator.
+
+    A CometMQ broker shows its accounts to administrators only, without secrets; RocketMQ's shows
+    them to everybody, so there the question is a change without content.
+    """
+    is_ours = bool(read_figures(await _as_account(broker)).send_path)  # only CometMQ tells it
+    await broker.invoke(
+        Code.GET_BROKER_CLUSTER_ACL_CONFIG if is_ours else Code.UPDATE_BROKER_CONFIG
+    )
 
 
 async def check_admin(admin: AdminClient, broker_name: str) -> None:
