@@ -83,9 +83,10 @@ def eventually(condition):
 def test_the_process_starts_with_the_first_connection(suite, tmp_path):
     url = url_of(suite)
     assert processes_of(suite) == []
-    (place,) = re.findall(r"need the token in (\S+)\)", suite.log())
+    (place,) = re.findall(r"need the token, the last word in (\S+)\)", suite.log())
     token = Path(place).read_text().split()[-1]
     assert Path(place).stat().st_mode & 0o777 == 0o600
+    assert Path(place).parent.stat().st_mode & 0o777 == 0o700
     status, text = page(url, "brokers")
     assert status == 200
     assert "127.0.0.1" in text

@@ -49,7 +49,7 @@ async def test_the_console_serves_pages_and_leaves_no_empty_token(full, tmp_path
         assert asked.status_code == 401
     assert not (tmp_path / "token").exists()
     full.undo()
-    assert tokens.own_token(tmp_path).read_text().startswith("# name role token\nadmin admin ")
+    assert tokens.own_token(tmp_path).read_text().startswith("admin admin ")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from cometmq.console.app import ConsoleApp
 from cometmq.console.login.roles import Role, User
-from cometmq.console.login.tokens import Tokens
+from cometmq.console.login.tokens import Tokens, own_token
 from cometmq.console.settings import ConsoleSettings
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG
@@ -82,6 +82,14 @@ async def test_a_session_ends_with_its_token_and_follows_its_role(sites):
     assert (await site.web.get("/audit")).status_code == page.status_code  # it has ended
 
 
+def assert_private(folder):
+    """Check that only the user of the console may read the history and the notes."""
+    assert folder.stat().st_mode & 0o777 == 0o700
+    modes = {it.name: it.stat().st_mode & 0o777 for it in folder.iterdir()}
+    assert {"history.db", "notes.db"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
+
+
 async def test_a_running_console_reads_the_file_again(file, tmp_path):
     given = {
         "namesrvAddr": "127.0.0.1:1", "listenPort": "0", "bindAddress": "127.0.0.1",
@@ -91,6 +99,7 @@ async def test_a_running_console_reads_the_file_again(file, tmp_path):
     app = ConsoleApp(loaded, log=NO_LOG, clock=SystemClock())
     await app.start()
     try:
+        assert_private(tmp_path / "console")
         async with httpx2.AsyncClient(base_url=app.url, timeout=30, trust_env=False) as web:
             page = await web.get("/login")
             form = {"csrf": hidden(page, "csrf"), "token": OPS, "next": "/"}
@@ -110,5 +119,22 @@ async def test_the_line_of_the_file_is_as_good_as_its_token(sites):
     form = {"csrf": hidden(page, "csrf"), "next": "/"}
     wrong = await site.web.post("/login", data={**form, "token": "root admin no-such-token-012"})
     assert wrong.status_code == 401
+    assert "give the third word of its line in the token file" in wrong.text
     line = "root  admin admin-token-0123456789\n"
     assert (await site.web.post("/login", data={**form, "token": line})).status_code == 303
+
+
+async def test_the_content_of_the_generated_file_is_as_good_as_its_token(sites, tmp_path):
+    site = sites()
+    content = own_token(tmp_path / "own").read_text()
+    changed(site, content)
+
+    async def asked(token):
+        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+        return await site.web.get("/audit", headers=headers)
+
+    for token in (content.strip(), content.split()[-1]):
+        assert (await asked(token)).status_code == 200
+    refused = await asked("admin")
+    assert refused.status_code == 401
+    assert refused.json()["text"].startswith("the token is not valid: give the third word")

@@ -98,13 +98,14 @@ def _listen_advice(number: int, setting: str, host_setting: str) -> str:
     return f"choose an address of this machine with {host_setting}, or another port with {setting}"
 
 
-def prepare_folder(path: Path, *, setting: str) -> None:
+def prepare_folder(path: Path, *, setting: str, is_private: bool = False) -> None:
     """Create a folder and check that the program can write to it; blocks. Raise SettingsError.
 
-    A full disk is accepted, because a broker that can only serve reads is still useful.
+    Only this user may read a new folder that `is_private`. A full disk is accepted, because a
+    broker that can only serve reads is still useful.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700 if is_private else 0o777, parents=True, exist_ok=True)
     except OSError as error:
         raise _folder_refusal(error, path, setting) from error
     # Of this start alone: in containers, processes have the same number. `tempfile` takes 0.4 MiB.

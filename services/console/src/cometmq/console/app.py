@@ -122,7 +122,7 @@ class ConsoleApp:
         self.check()
         self._others = self._programs()
         settings, folder = self._settings, Path(self._settings.store_path_root_dir)
-        prepare_folder(folder, setting=self._loaded.label("storePathRootDir"))
+        prepare_folder(folder, setting=self._loaded.label("storePathRootDir"), is_private=True)
         async with AsyncExitStack() as stack:
             options = _options(settings, self._loaded.label)
             client = AdminClient(options=options, log=self._log)

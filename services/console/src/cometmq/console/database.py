@@ -2,6 +2,7 @@
 """Opens SQLite files. A damaged file is renamed and replaced; any other fault is raised."""
 
 import errno
+import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ def opened(
     DiskFull or StoreError if the file cannot be used for another reason; it is then left unchanged.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             return _opened(path, schema, query)
         except sqlite3.DatabaseError as error:
@@ -46,6 +47,8 @@ def opened(
 
 
 def _opened(path: Path, schema: str, query: str) -> tuple[sqlite3.Connection, list[Any]]:
+    if not path.exists():  # SQLite would let everybody read it; its companions follow the file
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
     try:
         database.text_factory = lambda text: text.decode("utf-8", "replace")

@@ -289,7 +289,7 @@ async def _console(
     token = await asyncio.to_thread(_token, suite.data / "console", log)
     url = f"{'https' if suite.needs_tls else 'http'}://{host_port(suite.host, console.port)}/"
     what = "changes" if suite.own_account is None else "pages"
-    return [f"  console      {url} ({what} need the token in {token})"]
+    return [f"  console      {url} ({what} need the token, the last word in {token})"]
 
 
 def _token(folder: Path, log: Log) -> Path:
@@ -300,7 +300,6 @@ def _token(folder: Path, log: Log) -> Path:
     )
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         return own_token(folder)
     except OSError as error:  # the console tries again; a suite runs also while the disk is full
         log.warning("token.missing", path=str(folder / GENERATED), error=str(error))

@@ -88,7 +88,7 @@ async def _answers(
     *,
     masters_only: bool = False,
 ) -> dict[str, bool]:
-    """Return whether brokers grant a question, by address; brokers that do not answer are left out."""
+    """Return whether brokers grant a question, by address; leave out those without an answer."""
     found: dict[str, bool] = {}
 
     async def ask(broker: BrokerAdmin) -> None:

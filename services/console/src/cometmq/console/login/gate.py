@@ -10,7 +10,7 @@ from cometmq.console.login.attempts import Attempts
 from cometmq.console.login.drafts import Drafts
 from cometmq.console.login.roles import Role, User, role_of
 from cometmq.console.login.sessions import Proof, Session, Sessions
-from cometmq.console.login.tokens import Tokens
+from cometmq.console.login.tokens import INVALID, Tokens
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.web.exchange import Request, Response
 from cometmq.console.web.guard import check_origin, is_secure
@@ -156,7 +156,7 @@ class Gate:
         user = self._tokens.find(token)
         if user is None:
             self.refuse("", request)
-            raise Problem(HTTPStatus.UNAUTHORIZED, "the token is not valid")
+            raise Problem(HTTPStatus.UNAUTHORIZED, INVALID)
         self.attempts.withdraw("", request.client)
         return user
 

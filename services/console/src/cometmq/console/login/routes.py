@@ -9,7 +9,7 @@ from cometmq.console.login.accounts import Refused, account_user, standing_user
 from cometmq.console.login.gate import Gate
 from cometmq.console.login.roles import Role, User, role_of
 from cometmq.console.login.sessions import Proof, Session
-from cometmq.console.login.tokens import Tokens, digest_of
+from cometmq.console.login.tokens import INVALID, Tokens, digest_in
 from cometmq.console.web.exchange import Handler, Request, Response, redirect
 from cometmq.console.web.guard import form_of, local_path
 from cometmq.console.web.problems import Problem
@@ -114,12 +114,10 @@ class LoginPages:
     async def _user(self, values: dict[str, str], name: str) -> tuple[User, Proof]:
         """Return the user of a login form, and the proof of the login."""
         if "token" in values:
-            words = values["token"].split()
-            # the whole line of the file, `name role token`, is as good as the token in it
-            digest = digest_of(words[-1] if len(words) == 3 else values["token"].strip())
+            digest = digest_in(values["token"])
             user = self._tokens.user_of(digest)
             if user is None:
-                raise Refused("the token is not valid")
+                raise Refused(INVALID)
             return user, digest
         settings = self._desk.settings
         if not settings.account_login:

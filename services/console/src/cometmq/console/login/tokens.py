@@ -15,6 +15,9 @@ from cometmq.remoting.errors import SettingsError
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 LENGTH_MIN: Final = 16
 GENERATED: Final = "token"
+INVALID: Final = (
+    "the token is not valid: give the third word of its line in the token file, after name and role"
+)
 
 
 class Tokens:
@@ -29,8 +32,9 @@ class Tokens:
         self._seen = self._changing = self._content()
         self._users = self._parsed(self._seen)
 
-    def find(self, token: str) -> User | None:
-        return self.user_of(digest_of(token))
+    def find(self, text: str) -> User | None:
+        """Return the user of a token, or of its whole line in the file."""
+        return self.user_of(digest_in(text))
 
     def user_of(self, digest: str) -> User | None:
         found = None
@@ -96,11 +100,19 @@ def parse_tokens(text: str, path: str) -> dict[str, User]:
     return users
 
 
+def digest_in(text: str) -> str:
+    """Return the digest of a token that is alone, or the third word of its line in the file."""
+    words = text.split()
+    return digest_of(words[-1] if len(words) == 3 else text.strip())
+
+
 def own_token(folder: Path) -> Path:
-    """Return the file with the generated token of an admin; create it if it is missing.
+    """Return the file with the generated token of an admin; create it if it is missing, and the
+    folder, which only this user may read.
 
     Raise OSError if it cannot be written; nothing is left of it then.
     """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / GENERATED
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -108,7 +120,8 @@ def own_token(folder: Path) -> Path:
         return path
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(f"# name role token\nadmin admin {secrets.token_urlsafe(24)}\n")
+            # one line, so that the content of the file can be given as it is
+            file.write(f"admin admin {secrets.token_urlsafe(24)}\n")
     except OSError:
         path.unlink()  # an empty file would be taken for the token's from now on
         raise
