@@ -253,6 +253,20 @@ async def test_a_dead_letter_is_corrected_and_sent(live, plain_admin, dead):
     assert len(await data(live, "/dead-letters/group", group=dead)) == 3
 
 
+async def test_a_wrong_rate_or_time_keeps_the_form(live, dead):
+    await live.log_in("operator")
+    first = await live.web.get("/dead-letters/replay", params={"group": dead})
+    form = {"group": dead, "csrf": hidden(first, "csrf"), "topic": "Elsewhere", "tag": "new"}
+    for wrong, label in (({"rate": "0"}, "Messages per second"), ({"since": "yesterday"}, "Only")):
+        answer = await live.web.post("/dead-letters/replay", data={**form, **wrong})
+        assert answer.status_code == 400
+        assert f'role="alert">{label}' in answer.text
+        for value in ("Elsewhere", "new", *wrong.values()):
+            assert f'value="{value}"' in answer.text
+    listed = await live.web.get("/dead-letters/group", params={"group": dead, "since": "yesterday"})
+    assert (listed.status_code, "Look at it again" in listed.text) == (400, True)
+
+
 async def test_viewers_send_nothing(live, dead):
     params = {"group": dead}
     answer = await live.web.get("/dead-letters/replay", params=params, headers={**JSON, **VIEWER})

@@ -20,7 +20,6 @@ from cometmq.console.pages import replaying
 from cometmq.console.web.action import Action, Consequence, Field, Form, Link, Plan, Risk
 from cometmq.console.web.page import Download, Page, Shown, View, silent_brokers
 from cometmq.console.web.tables import Column
-from cometmq.insight import times
 from cometmq.insight.decode import decode
 from cometmq.insight.life import replays_of
 from cometmq.insight.model import Group, Unknown, known
@@ -123,18 +122,13 @@ async def _last_times(view: View, groups: Sequence[Group]) -> list[int | Unknown
 
 def _choice(view: View, count_max: int | None = None) -> Choice:
     now_ms = wall_ms()
-
-    def moment(name: str) -> int | None:
-        text = view.text(name)
-        return times.parsed(text, now_ms=now_ms) if text else None
-
     return Choice(
         view.text("tag") or None,
         view.text("key") or None,
         view.text("origin") or None,
         frozenset({message_id}) if (message_id := view.text("id")) else None,
-        moment("since"),
-        moment("until"),
+        view.moment("since", now_ms=now_ms),
+        view.moment("until", now_ms=now_ms),
         count_max,
     )
 

@@ -29,6 +29,10 @@ from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.tasks import describe
 
 _STATIC: Final = Path(__file__).with_name("static")
+TYPED: Final = frozenset({"text", "number", "area", "file"})
+"""Kinds of fields that keep what was typed although it is wrong."""
+FAULTS_MAX: Final = 20
+"""Wrong fields of one form."""
 ADDRESS_MAX: Final = 2_000
 """The most characters of a link to a form with its values."""
 ASKING_S_MAX: Final = 60.0
@@ -195,12 +199,7 @@ class Frame:
         sent = await self._sent(request, user, session)
         view = View(self._desk, request, user, session, sent.args)
         async with _in_time():
-            try:
-                form = await action.prepare(view)
-            except Problem as problem:
-                if problem.field and not wants_json(request):
-                    await _name_field(problem, action, view.without(problem.field))
-                raise
+            form, sent = await _prepared(action, view, sent)
         plan = form.plan
         is_preview = (
             sent.is_preview or view.is_set("preview") or (action.by_post and not view.raw("mark"))
@@ -317,18 +316,47 @@ def _plan_data(plan: Plan, mark: str) -> dict[str, Any]:
     }
 
 
-async def _name_field(problem: Problem, action: Action, view: View) -> None:
-    """Make a problem name the wrong field by its label, and link to the form with the other
-    values.
-    """
+async def _prepared(action: Action, view: View, sent: _Sent) -> tuple[Form, _Sent]:
+    """Return the form of an action; one with a wrong field has no plan, and says what is wrong."""
     try:
-        form = await action.prepare(view)
-    except (Problem, CometError):
-        return  # the first problem is said
-    for field in form.fields:
-        if field.name == problem.field:
-            problem.text = field.label + problem.text.removeprefix(field.name)
-    problem.back = _form_again(view, action, form)
+        return await action.prepare(view), sent
+    except Problem as problem:
+        if not problem.field or wants_json(view.request):
+            raise
+        form = await _corrected(problem, action, view)
+        if form is None:
+            raise
+        status = HTTPStatus.BAD_REQUEST
+        return form, sent._replace(warning=problem.text, status=status, is_preview=True)
+
+
+async def _corrected(problem: Problem, action: Action, view: View) -> Form | None:
+    """Return the form of an action with all that was typed, but no plan, and name the wrong field
+    as the form does; None if the form cannot be shown.
+    """
+    rest, wrong = view, problem.field
+    for _ in range(FAULTS_MAX):
+        rest = rest.without(wrong)
+        try:
+            form = await action.prepare(rest)
+        except Problem as other:  # the first problem is said
+            wrong = other.field
+        except CometError:
+            return None
+        else:
+            break
+        if not wrong:
+            return None
+    else:
+        return None
+    fields = [
+        it._replace(value=view.raw(it.name) or it.value) if it.kind in TYPED else it
+        for it in form.fields
+    ]
+    labels = {it.name: it.label for it in fields}
+    if label := labels.get(problem.field):
+        problem.text = label + problem.text.removeprefix(problem.field)
+    return form._replace(fields=fields, plan=None)
 
 
 def _form_again(view: View, action: Action, form: Form) -> str:
