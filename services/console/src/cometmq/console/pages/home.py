@@ -3,9 +3,11 @@
 
 from collections.abc import Callable
 from functools import partial
+from posixpath import normpath
 from typing import Final
 
 import msgspec
+from markupsafe import Markup
 
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
@@ -109,6 +111,7 @@ def totals_of(snapshot: Snapshot) -> Totals:
 
 async def runbook(view: View) -> Shown:
     """Show a runbook."""
+    from cometmq.console.web.markdown import as_html  # noqa: PLC0415  # rarely needed
     from cometmq.runtime.meanings.runbooks import runbook_text  # noqa: PLC0415  # rarely needed
 
     name = view.needed("name")
@@ -119,9 +122,26 @@ async def runbook(view: View) -> Shown:
     return Shown(
         {"name": name, "text": text},
         command("explain", name),
-        extra={"text": rest.strip()},
+        extra={"html": as_html(rest.strip(), partial(_link, view))},
         title=title,
     )
+
+
+def _link(view: View, text: Markup, address: str) -> Markup:
+    """Return a link of a runbook: to another one, or to a page of the documentation if the console
+    knows its place; otherwise, name the file.
+    """
+    from cometmq.runtime.meanings.runbooks import runbook_text  # noqa: PLC0415  # rarely needed
+
+    file, _, place = address.partition("#")
+    anchor = f"#{place}" if place else ""
+    if not file or runbook_text(file) is not None:
+        href = view.href("/runbook", name=file) + anchor if file else anchor
+    elif docs_url := view.desk.settings.docs_url:
+        href = f"{docs_url}/runbooks/{address}"
+    else:
+        return Markup("{} ({})").format(text, normpath(f"docs/runbooks/{file}"))
+    return Markup('<a href="{}">{}</a>').format(href, text)
 
 
 PAGES: Final = (
