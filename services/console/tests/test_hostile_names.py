@@ -127,10 +127,11 @@ async def test_hostile_names_are_only_text(sites, path):
 
 
 ONLY_IN_JSON = {
-    "/brokers": {"address"},
+    "/brokers": {"address", "cluster"},
     "/topics": {"brokers", "groups"},
     "/groups": {
-        *("consume_type", "disagreements", "members", "missing_brokers", "subscriptions"),
+        *("consume_type", "disagreements", "members", "missing_brokers", "model"),
+        *("subscriptions", "topics"),
     },
     "/delayed": {"delay_text"},
 }

@@ -374,12 +374,12 @@ async def test_push_back_says_who_why_and_what_helps(sites):
     asked = await site.web.get("/push-back", headers={**JSON, **VIEWER})
     assert [it["subject"] for it in asked.json()["data"]["refusals"]] == ["T"]
     assert "No default permission for topic:T" in text
-    assert '<a href="/accounts">give the client an account' in text
+    assert '<a href="/accounts">give the client' in text
     assert "java" not in text
     named = msgspec.structs.replace(denied, remark=f"{remark} (account guest)")
     site.snapshot = snapshot(site.clock, refusals=[named], producers=clients)
     text = await page(site, "/push-back")
-    assert '<a href="/accounts?who=guest&amp;may=send&amp;subject=T">give the client' in text
+    assert '<a href="/accounts?who=guest&amp;may=send&amp;subject=T">give the account' in text
     site.snapshot = snapshot(site.clock, refusals=[expected, denied], producers=clients)
     text = await page(site, "/connections")
     assert "No default permission" in text
