@@ -74,6 +74,13 @@ async def overview(view: View) -> Shown:
         ),
         Column("count", "Dead letters", lambda it: it.dead_letters, "number"),
         Column(
+            "left",
+            "Not sent again",
+            lambda it: it.dead_left,
+            "number",
+            help="Those that no replay of all has passed; the others stay until they expire",
+        ),
+        Column(
             "last",
             "Last",
             lambda it: last[it.name],
@@ -85,7 +92,14 @@ async def overview(view: View) -> Shown:
     ]
     table = view.table(groups, columns, default="-count", search=lambda it: it.name)
     data = [
-        {"group": it.name, "dead_letters": it.dead_letters, "last_ms": last[it.name]}
+        {
+            "group": it.name,
+            "dead_letters": it.dead_letters,
+            "not_sent_again": it.dead_left,
+            "last_ms": last[it.name],
+            "lag": it.lag,
+            "retries": it.retries,
+        }
         for it in groups
     ]
     return Shown(

@@ -13,6 +13,7 @@ from cometmq.console.pages.topics import note_in
 from cometmq.console.web.cells import duration, number, rate
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
+from cometmq.console.web.rendering import wants_json
 from cometmq.console.web.tables import Column
 from cometmq.insight.consumer_groups import loss_facts, loss_words, pause_words
 from cometmq.insight.members import Owners, owner_words, owners_of
@@ -114,8 +115,18 @@ async def groups(view: View) -> Shown:
         ),
     )
     unknown = snapshot.groups.reason if isinstance(snapshot.groups, Unknown) else ""
+    rates = _retry_rates(snapshot)
+    told = [
+        msgspec.structs.asdict(it)
+        | {
+            "state": state_of(it),
+            "retried_per_s": rates.get(retry_topic(it.name), 0),
+            "note": note_in(notes, it.name),
+        }
+        for it in (rows if wants_json(view.request) else ())
+    ]
     return Shown(
-        rows,
+        told,
         "cometmq lag",
         snapshot.taken_ms,
         silent_brokers(snapshot),

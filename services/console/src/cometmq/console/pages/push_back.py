@@ -3,6 +3,8 @@
 
 from typing import Any, Final
 
+import msgspec
+
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import BrokerState, Refusal, Snapshot, TopicKind, Unknown, known
@@ -29,6 +31,7 @@ async def overview(view: View) -> Shown:
         Column("last", "Last", lambda it: it.last_ms, "moment"),
         Column("request", "Request", lambda it: request_name(it.code)),
         Column("subject", "About", lambda it: it.subject),
+        Column("peer", "Of whom", lambda it: it.peer),
         Column(
             "remark", "Remark", lambda it: plain_remark(it.remark), "prose", tone=lambda _: "warn"
         ),
@@ -39,9 +42,7 @@ async def overview(view: View) -> Shown:
             "prose",
             link=lambda it: _accounts(view, it) if is_access_refusal(it.remark) else "",
         ),
-        Column("peer", "Of whom", lambda it: it.peer),
         Column("count", "Times", lambda it: it.count, "number"),
-        Column("first", "First", lambda it: it.first_ms, "moment"),
         Column("answer", "Answer", lambda it: _response_name(it.response)),
         Column("broker", "Broker", lambda it: it.broker),
     ]
@@ -60,8 +61,16 @@ async def overview(view: View) -> Shown:
         for it in known(snapshot.topics)
         if it.kind is TopicKind.NORMAL and not it.perm & Perm.WRITE
     ]
+    told = (
+        refusals
+        if isinstance(refusals, Unknown)
+        else [
+            msgspec.structs.asdict(it) | {"advice": advice_for(it.code, it.response, it.remark)}
+            for it in refusals
+        ]
+    )
     return Shown(
-        {"refusals": refusals, "brokers": states},
+        {"refusals": told, "brokers": states},
         "cometmq top refused",
         snapshot.taken_ms,
         silent_brokers(snapshot),
@@ -123,7 +132,14 @@ _STATES: Final[list[Column[dict[str, Any]]]] = [
     Column("waiting", "Sends waiting", lambda it: it["waiting"], "number"),
     Column("wait_s", "The oldest for", lambda it: it["wait_s"], "duration"),
     Column("reads", "Reads waiting", lambda it: it["reads"], "number"),
-    Column("failed", "Sends refused since its start", lambda it: it["failed"], "number"),
+    Column(
+        "failed",
+        "Sends its store refused",
+        lambda it: it["failed"],
+        "number",
+        help="Since its start, as while its disk is full; requests that it refused for another"
+        " reason are in the list above",
+    ),
 ]
 
 PAGES: Final = (Page("/push-back", "Push-back", "push_back.html", overview, menu="Push-back"),)
