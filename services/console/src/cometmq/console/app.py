@@ -333,7 +333,11 @@ class ConsoleApp:
         if newest is None or self._clock.monotonic_ms() - self._look_ms >= FRESH_MS:
             newest = await self.look()
         if newest is None:
-            text = f"{self._settings.namesrv_addr}: {self._watch.failure}"
+            text = (
+                f"{self._settings.namesrv_addr}: {self._watch.failure}; start a name server there,"
+                " or start the console with the right address (-n or namesrvAddr); this"
+                " page shows the cluster when one answers (runbook namesrv-unreachable.md)"
+            )
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, text, title="No name server answers")
         return newest
 
