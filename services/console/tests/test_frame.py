@@ -302,3 +302,21 @@ async def test_addresses_with_a_slash_at_the_end_and_other_methods(sites):
     refused = await site.web.delete("/cometmq/thing", headers=JSON)
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET")
     assert (await site.web.head("/cometmq/thing?name=a")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "access"),
+    [
+        ({"namesrvAddr": "127.0.0.1:9876"}, ""),
+        ({"namesrvAddr": "a:9876;b:9876"}, "<code>-n &#39;a:9876;b:9876&#39;</code>;"),
+        ({"namesrvAddr": "127.0.0.1:9876", "accessKey": "chief", "secretKey": "12345678"},
+         "with an account (<code>cometmq --credentials FILE</code>);"),
+        ({"accessKey": "chief", "secretKey": "12345678"}, "-n n:9876</code> and an account"),
+    ],
+)  # fmt: skip
+async def test_a_page_says_once_what_its_commands_need(sites, settings, access):
+    site = sites(**settings)
+    await site.log_in()  # with accounts, nobody else sees a page
+    page = await site.web.get("/")
+    assert page.text.count("Commands reach this cluster") == bool(access)
+    assert access in page.text

@@ -37,6 +37,7 @@ def site(
         menu=[page for page in pages if page.menu],
         version=VERSION,
         cluster=desk.settings.namesrv_addr,
+        has_accounts=bool(desk.settings.access_key),
     )
     login = LoginPages(desk, gate, tokens, renderer, oidc=oidc, token_hint=token_hint)
     return Frame(desk, gate, renderer, pages=pages, actions=actions, login=login).handler

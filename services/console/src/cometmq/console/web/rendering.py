@@ -4,10 +4,12 @@
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
+from shlex import quote as quote_word
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
+from markupsafe import Markup
 
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.sessions import Session
@@ -15,7 +17,7 @@ from cometmq.console.web import cells
 from cometmq.console.web.exchange import Request, Response
 from cometmq.console.web.page import Page, address
 from cometmq.console.web.tables import cells_of
-from cometmq.console.web.templating import Templates
+from cometmq.console.web.templating import Templates, escaped
 from cometmq.runtime.clock import Clock
 
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
@@ -27,6 +29,8 @@ DEFAULTS: Final = {
     "as_of_ms": None,
 }
 """The default values of the template that all pages extend."""
+DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
+"""The name server that commands ask without an option."""
 STALE_MS: Final = 60_000
 """Data older than this is marked as stale."""
 
@@ -35,8 +39,18 @@ class Renderer:
     """Renders the templates of this package."""
 
     def __init__(
-        self, *, prefix: str, clock: Clock, menu: Sequence[Page], version: str, cluster: str
+        self,
+        *,
+        prefix: str,
+        clock: Clock,
+        menu: Sequence[Page],
+        version: str,
+        cluster: str,
+        has_accounts: bool = False,
     ) -> None:
+        """`cluster` are the addresses of its name servers; `has_accounts` says whether commands
+        need an account, as the console does.
+        """
         self._clock = clock
         self._prefix = prefix
         self._templates = Templates(
@@ -53,6 +67,7 @@ class Renderer:
                 "menu": menu,
                 "version": version,
                 "cluster": cluster,
+                "access": _access(cluster, has_accounts=has_accounts),
                 "Role": Role,
             },
         )
@@ -90,6 +105,16 @@ class Renderer:
 
     def _href(self, path: str, **args: object) -> str:
         return address(self._prefix, path, args)
+
+
+def _access(cluster: str, *, has_accounts: bool) -> Markup:
+    """Return the options that the commands of the pages need; empty if they need none."""
+    needed = []
+    if cluster != DEFAULT_NAMESRV:
+        needed.append(Markup("<code>-n {}</code>").format(escaped(quote_word(cluster))))
+    if has_accounts:
+        needed.append(Markup("an account (<code>cometmq --credentials FILE</code>)"))
+    return Markup(" and ").join(needed)
 
 
 def _by_reason(unanswered: Mapping[str, str]) -> list[tuple[str, list[str]]]:
