@@ -4,7 +4,7 @@
 import asyncio
 import re
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.errors import TopicNotExist
 from cometmq.remoting.names import dead_letter_topic, retry_topic
 
 from .browser import Browser
@@ -62,6 +63,9 @@ async def _fill(namesrv):
             for name in (dead_letter_topic(group), retry_topic(group)):
                 await admin.create_topic(name, queue_count=1)
         await admin.create_topic(LONG, queue_count=1)
+        for master in (await admin.masters()).values():
+            with suppress(TopicNotExist):  # a refused request, for the page Push-back
+                await master.topic_stats(f"{LONG}_missing")
         await admin.create_group(SubscriptionGroupConfig(group_name="billing"))
         options = ProducerOptions(namesrv=namesrv)
         async with Producer("shop", options=options) as producer:

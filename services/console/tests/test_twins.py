@@ -37,8 +37,7 @@ FIELDS = {
     },
     "/push-back": {
         "Last": "last_ms", "Request": "code", "About": "subject", "Of whom": "peer",
-        "Remark": "remark", "What helps": "advice", "Times": "count", "Answer": "response",
-        "Broker": "broker",
+        "Answer": "remark", "What helps": "advice", "Times": "count",
     },
 }  # fmt: skip
 

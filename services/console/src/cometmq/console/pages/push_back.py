@@ -29,11 +29,20 @@ async def overview(view: View) -> Shown:
     refusals = unexpected_refusals(snapshot)
     columns: list[Column[Refusal]] = [
         Column("last", "Last", lambda it: it.last_ms, "moment"),
-        Column("request", "Request", lambda it: request_name(it.code)),
-        Column("subject", "About", lambda it: it.subject),
-        Column("peer", "Of whom", lambda it: it.peer),
         Column(
-            "remark", "Remark", lambda it: plain_remark(it.remark), "prose", tone=lambda _: "warn"
+            "request",
+            "Request",
+            lambda it: f"{request_name(it.code)} at {it.broker}",
+            "id",
+        ),
+        Column("subject", "About", lambda it: it.subject, "id"),
+        Column("peer", "Of whom", lambda it: it.peer, "id"),
+        Column(
+            "remark",
+            "Answer",
+            lambda it: f"{_response_name(it.response)}: {plain_remark(it.remark)}",
+            "prose",
+            tone=lambda _: "warn",
         ),
         Column(
             "advice",
@@ -43,8 +52,6 @@ async def overview(view: View) -> Shown:
             link=lambda it: _accounts(view, it) if is_access_refusal(it.remark) else "",
         ),
         Column("count", "Times", lambda it: it.count, "number"),
-        Column("answer", "Answer", lambda it: _response_name(it.response)),
-        Column("broker", "Broker", lambda it: it.broker),
     ]
     table = view.table(
         known(refusals),
