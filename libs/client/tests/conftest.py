@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
+import gc
+from asyncio import base_events
 from collections.abc import AsyncIterator, Iterator
+from time import thread_time
+from typing import Any
 
 import pytest
 
@@ -58,3 +62,20 @@ async def admin(cluster: MemoryCluster) -> AsyncIterator[AdminClient]:
 async def producer(cluster: MemoryCluster) -> AsyncIterator[Producer]:
     async with Producer("pg", cluster.namesrv) as producer:
         yield producer
+
+
+@pytest.fixture
+def turns_s(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """Return the processor time of each turn of the loop, without the garbage collector's."""
+    found: list[float] = []
+    run_once: Any = base_events.BaseEventLoop._run_once  # type: ignore[attr-defined]
+
+    def timed(loop: Any) -> None:
+        begun_s = thread_time()
+        run_once(loop)
+        found.append(thread_time() - begun_s)
+
+    monkeypatch.setattr(base_events.BaseEventLoop, "_run_once", timed)
+    gc.disable()
+    yield found
+    gc.enable()

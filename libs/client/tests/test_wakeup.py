@@ -4,15 +4,17 @@
 import asyncio
 from time import monotonic
 
+import pytest
+
 from cometmq.client import ConsumeFrom, Message, Producer, PushOptions
-from cometmq.client.consume.queues.parts import REBALANCE_APART_MS
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import Recorder, consumer_of
-from cometmq.client.wakeup import Wakeup
+from cometmq.client.wakeup import APART_MS, Wakeup
+from cometmq.remoting.bodies.route import BrokerData
 from cometmq.remoting.codes import RequestCode
 
 FLOOD_S = 1.0
-"""Several times REBALANCE_APART_MS."""
+"""Several times APART_MS."""
 
 
 async def test_the_first_wait_ends_at_once_and_the_next_after_the_pause() -> None:
@@ -53,10 +55,32 @@ async def test_a_broker_cannot_make_a_member_rebalance_all_the_time(cluster: Mem
             rounds += 1
             await asyncio.sleep(0.001)
         took_ms = (monotonic() - end_s + FLOOD_S) * 1000
-        most = 2 + took_ms / REBALANCE_APART_MS
+        most = 2 + took_ms / APART_MS
         assert rounds > 2 * most
         for code, count in zip(codes, before, strict=True):
             assert 1 <= asked[code] - count <= most
         async with Producer("pg", cluster.namesrv) as producer:
             await producer.send(Message("T", b"x"))
         await eventually(lambda: seen.bodies == [b"x"])
+
+
+async def test_a_broker_that_closes_each_connection_is_not_connected_to_all_the_time(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a load balancer without a backend does; it was 400 connections a second."""
+    count = 0
+
+    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal count
+        count += 1
+        writer.close()
+
+    async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        data = BrokerData({0: f"127.0.0.1:{port}"}, "broker-a", "c")
+        monkeypatch.setattr(cluster, "broker_data", lambda _: data)
+        async with consumer_of(cluster, Recorder(), PushOptions(orderly=True)):
+            count, begin_s = 0, monotonic()
+            await asyncio.sleep(FLOOD_S)
+            rounds = 1 + (monotonic() - begin_s) * 1000 / APART_MS
+    assert 0 < count < 4 * rounds  # heartbeats, rebalancing and locks

@@ -2,10 +2,6 @@
 """No turn of the loop is long because a route has many queues or brokers."""
 
 import asyncio
-import gc
-from asyncio import base_events
-from collections.abc import Iterator
-from time import thread_time
 from typing import Any, Final
 
 import pytest
@@ -22,23 +18,6 @@ QUEUE_COUNT: Final = 4_096
 TURN_S_MAX: Final = 0.1
 """Twice to four times what a turn takes, with the broker in the same loop; it was 0.5 s and more
 before queues were opened, stored and left in parts."""
-
-
-@pytest.fixture
-def turns_s(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """Return the processor time of each turn of the loop, without the garbage collector's."""
-    found: list[float] = []
-    run_once: Any = base_events.BaseEventLoop._run_once  # type: ignore[attr-defined]
-
-    def timed(loop: Any) -> None:
-        begun_s = thread_time()
-        run_once(loop)
-        found.append(thread_time() - begun_s)
-
-    monkeypatch.setattr(base_events.BaseEventLoop, "_run_once", timed)
-    gc.disable()
-    yield found
-    gc.enable()
 
 
 @pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer])

@@ -2,8 +2,12 @@
 """An event with a timeout, which ends the pause of a background loop early."""
 
 import asyncio
+from typing import Final
 
 from cometmq.client.clock import monotonic_ms
+
+APART_MS: Final = 200
+"""Least time between two rounds that servers may cause: rebalancing, locks, reconnections."""
 
 
 class Wakeup:

@@ -5,10 +5,11 @@ from typing import Final
 
 from cometmq.client.admin.calls import BrokerCalls
 from cometmq.client.arguments import timestamp, whole
+from cometmq.client.decoding import decode_answer
 from cometmq.client.message import check_group
 from cometmq.client.transfer.pulled import check_offset
 from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerConnections
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.offsets import (
     ConsumerOffsetTable,
     ConsumerStatus,
@@ -179,7 +180,9 @@ class BrokerConsumers(BrokerCalls):
         timestamp(timestamp_ms, low=END)
         header = admin.InvokeBrokerToResetOffset(topic, group, timestamp_ms, is_forced)
         response = await self.invoke(Code.INVOKE_BROKER_TO_RESET_OFFSET, header)
-        return decode_json(QueueOffsetTable, response.body).offset_table if response.body else {}
+        if not response.body:
+            return {}
+        return (await decode_answer(QueueOffsetTable, response.body)).offset_table
 
     async def clone_offsets(
         self, source: str, destination: str, *, topic: str | None = None, is_offline: bool = False

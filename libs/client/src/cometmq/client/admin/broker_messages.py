@@ -6,6 +6,7 @@ from typing import Final
 
 from cometmq.client.admin.broker_consumers import PROXIED_TIMEOUT_MS
 from cometmq.client.admin.calls import BrokerCalls
+from cometmq.client.decoding import decode_answer
 from cometmq.client.message import (
     DamagedMessage,
     MessageExt,
@@ -25,7 +26,6 @@ from cometmq.client.transfer.damage import (
 )
 from cometmq.client.transfer.pulled import Pulled, PullStatus, check_pulled, check_records
 from cometmq.client.transfer.puller import PLAIN_BYTES_MAX
-from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.bodies.stats import ConsumeQueueEntries
@@ -144,7 +144,7 @@ class BrokerMessages(BrokerCalls):
         response = await self.invoke(Code.QUERY_CONSUME_QUEUE, header)
         if not response.body:
             raise QueryNotFound(response.remark or "the broker answers nothing")
-        return decode_json(ConsumeQueueEntries, response.body)
+        return await decode_answer(ConsumeQueueEntries, response.body)
 
     async def recall(self, topic: str, message_id: str) -> None:
         """Keep the delayed messages with a message id (unique key) from being delivered.

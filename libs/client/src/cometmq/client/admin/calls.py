@@ -81,4 +81,4 @@ class BrokerCalls:
         timeout_ms: int | None = None,
     ) -> T:
         response = await self.invoke(code, header, timeout_ms=timeout_ms)
-        return answered(type_, response.body, f"broker {self.name or self.address}")
+        return await answered(type_, response.body, f"broker {self.name or self.address}")

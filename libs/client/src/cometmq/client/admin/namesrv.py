@@ -43,7 +43,7 @@ class NamesrvAdmin:
     async def cluster(self) -> ClusterInfo:
         """Return all broker groups and the clusters they belong to."""
         response = await self._namesrv.invoke(Code.GET_BROKER_CLUSTER_INFO)
-        return checked_cluster(self._namesrv.decode(ClusterInfo, response.body))
+        return checked_cluster(await self._namesrv.decode_brokers(ClusterInfo, response.body))
 
     async def route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic, or None if there is none."""
@@ -58,7 +58,7 @@ class NamesrvAdmin:
         response = await self._namesrv.invoke(
             Code.GET_TOPICS_BY_CLUSTER, headers.GetTopicsByCluster(cluster)
         )
-        return self._namesrv.decode(TopicList, response.body).topic_list
+        return (await self._namesrv.decode(TopicList, response.body)).topic_list
 
     async def system_topics(self) -> list[str]:
         """Return the names of clusters and brokers, which are topics too."""
@@ -123,7 +123,7 @@ class NamesrvAdmin:
         )
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return {}
-        return self._namesrv.decode(KVTable, response.body).table
+        return (await self._namesrv.decode(KVTable, response.body)).table
 
     # -- the name servers themselves ----------------------------------------------------------
 
@@ -144,4 +144,4 @@ class NamesrvAdmin:
 
     async def _topics(self, code: Code) -> list[str]:
         response = await self._namesrv.invoke(code)
-        return self._namesrv.decode(TopicList, response.body).topic_list
+        return (await self._namesrv.decode(TopicList, response.body)).topic_list

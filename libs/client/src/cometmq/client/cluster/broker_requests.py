@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that brokers send to clients: rebalance, reset offsets, report state."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from cometmq.client.cluster.local_members import ConsumerMember, LocalMembers
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.client.decoding import decode_answer
+from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.offsets import ConsumerStatus, QueueOffsetTable
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.callbacks import (
@@ -19,6 +22,9 @@ from cometmq.remoting.commands.transactions import CheckTransactionState
 from cometmq.remoting.errors import CorruptRecord, RemoteProtocolError, ServerError
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import decode_record
+
+ENCODED_ON_LOOP_MAX: Final = 512
+"""How many queues a state that is encoded on the event loop may have; 16,384 take 150 ms."""
 
 
 def notify_consumer_ids_changed(
@@ -37,7 +43,7 @@ async def reset_consumer_client_offset(
     """Make the consumer continue from the offsets that an administrator has chosen."""
     consumer = _member(members, call.header.group)
     with _refusing("QueueOffsetTable"):
-        table = decode_json(QueueOffsetTable, call.body)
+        table = await decode_answer(QueueOffsetTable, call.body)
     await consumer.reset_offsets(call.header.topic, table.offset_table, sender=call.peer)
     return OK
 
@@ -50,11 +56,15 @@ def get_consumer_status_from_client(
     return Reply(body=encode_json(ConsumerStatus(message_queue_table=offsets)))
 
 
-def get_consumer_running_info(members: LocalMembers, call: Call[GetConsumerRunningInfo]) -> Reply:
+async def get_consumer_running_info(
+    members: LocalMembers, call: Call[GetConsumerRunningInfo]
+) -> Reply:
     """Return the state of the consumer."""
     consumer = _member(members, call.header.consumer_group)
     info = consumer.running_info(with_stacks=call.header.jstack_enable)
-    return Reply(body=encode_json(info))
+    if len(info.mq_table) <= ENCODED_ON_LOOP_MAX:
+        return Reply(body=encode_json(info))
+    return Reply(body=await asyncio.to_thread(encode_json, info))
 
 
 async def consume_message_directly(

@@ -6,6 +6,7 @@ Invariants
     lost, and every `heartbeat_interval_ms`.
 """
 
+import asyncio
 from collections.abc import Collection
 from typing import Final
 
@@ -16,7 +17,7 @@ from cometmq.client.cluster.refreshes import Refreshes
 from cometmq.client.cluster.route_book import RouteBook
 from cometmq.client.for_each import for_each
 from cometmq.client.settings import ClientOptions
-from cometmq.client.wakeup import Wakeup
+from cometmq.client.wakeup import APART_MS, Wakeup
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat, ProducerData
 from cometmq.remoting.codes import RequestCode
@@ -73,10 +74,14 @@ class Heartbeats:
             del self.refusals[gone]
 
     def lost(self, address: str) -> None:
-        """Send a heartbeat soon, because brokers forget the groups of a lost connection."""
+        """Send a heartbeat soon, because brokers forget the groups of a lost connection; but wait
+        for APART_MS since the last one, because a broker may close each connection.
+        """
         if address not in self._greeted:
             self._greeted.clear()  # the routes have a different address for it: greet all brokers
-        self.greet_again(address)
+        self._greeted.discard(address)
+        left_ms = max(0, self.sent_ms + APART_MS - monotonic_ms())
+        asyncio.get_running_loop().call_later(left_ms / 1000, self._due.set)
 
     def greet_again(self, address: str) -> None:
         """Send a heartbeat soon over a new connection."""

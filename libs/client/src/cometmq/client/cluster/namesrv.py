@@ -22,6 +22,7 @@ from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import GetRouteinfoByTopic
 from cometmq.remoting.errors import (
     CometError,
+    RemoteProtocolError,
     RequestCodeNotSupported,
     RequestTimeout,
     TransportError,
@@ -32,6 +33,8 @@ from cometmq.remoting.types import Buffer
 T = TypeVar("T")
 
 HUNG: Final = " (hung, or another program?)"
+BROKERS_BYTES_MAX: Final = 2 << 20
+"""Three times what a route of ADDRESSES_MAX brokers has, with the longest names."""
 _SUCCESS: Final = (ResponseCode.SUCCESS,)
 
 
@@ -157,16 +160,31 @@ class Namesrv:
         )
         if response.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        return checked_route(topic, self.decode(TopicRoute, response.body))
+        return checked_route(topic, await self.decode_brokers(TopicRoute, response.body))
 
-    def decode(self, type_: type[T], body: Buffer) -> T:
+    async def decode(self, type_: type[T], body: Buffer) -> T:
         """Decode an answer; raise RemoteProtocolError with the addresses if it is malformed."""
-        return answered(type_, body, f"the name server {';'.join(self.addresses)}")
+        return await answered(type_, body, self._name)
+
+    async def decode_brokers(self, type_: type[T], body: Buffer) -> T:
+        """Decode a route or list of brokers; also raise RemoteProtocolError if it has more bytes
+        than one of ADDRESSES_MAX brokers.
+        """
+        if len(body) > BROKERS_BYTES_MAX:
+            raise RemoteProtocolError(
+                f"{self._name} answers a list of brokers of {len(body):,} bytes, more than"
+                f" {BROKERS_BYTES_MAX:,}: check who registers them"
+            )
+        return await self.decode(type_, body)
+
+    @property
+    def _name(self) -> str:
+        return f"the name server {';'.join(self.addresses)}"
 
     async def has_brokers(self) -> bool:
         """Return whether any broker is registered; true if the name server does not answer."""
         try:
             response = await self.invoke(RequestCode.GET_BROKER_CLUSTER_INFO)
-            return bool(self.decode(ClusterInfo, response.body).broker_addr_table)
+            return bool((await self.decode_brokers(ClusterInfo, response.body)).broker_addr_table)
         except CometError:
             return True

@@ -3,8 +3,8 @@
 
 from typing import Final, TypeVar
 
+from cometmq.client.decoding import decode_answer
 from cometmq.client.errors import WrongServer
-from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import (
     CommandError,
@@ -21,10 +21,10 @@ ROUTES: Final = (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUS
 """Requests that name servers of every version of RocketMQ serve, and ours too."""
 
 
-def answered(type_: type[T], body: Buffer, server: str) -> T:
+async def answered(type_: type[T], body: Buffer, server: str) -> T:
     """Decode the body of an answer; raise RemoteProtocolError that names the server."""
     try:
-        return decode_json(type_, body)
+        return await decode_answer(type_, body)
     except RemoteProtocolError as error:
         raise RemoteProtocolError(
             f"{server} gives an answer that RocketMQ's servers do not give, so it is another"

@@ -13,9 +13,9 @@ from typing import Final
 
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.consume.queues.parts import ConsumerParts
+from cometmq.client.decoding import decode_answer
 from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.connections import ConsumerConnections
-from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.admin import GetConsumerConnectionList
@@ -136,7 +136,7 @@ class Agreement:
             GetConsumerConnectionList(self._group),
             timeout_ms=instance.options.api_timeout_ms,
         )
-        return decode_json(ConsumerConnections, response.body)
+        return await decode_answer(ConsumerConnections, response.body)
 
     def _differences(self, theirs: ConsumerConnections) -> list[tuple[str, str, str]]:
         """Return each topic whose subscriptions differ, with ours and the broker's as text."""

@@ -12,15 +12,24 @@ from cometmq.client.clock import monotonic_ms
 from cometmq.client.consume.queues.owned import TOPICS_AT_ONCE
 from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
+from cometmq.client.decoding import decode_answer
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.for_each import for_each
 from cometmq.client.shown import shown
-from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.queues import ConsumerIdList, MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.clients import GetConsumerListByGroup
-from cometmq.remoting.errors import AccessDenied, CometError, ServerError, TransportError
+from cometmq.remoting.errors import (
+    AccessDenied,
+    CometError,
+    RemoteProtocolError,
+    ServerError,
+    TransportError,
+)
 from cometmq.remoting.transport.tasks import describe
+
+MEMBERS_MAX: Final = 65_536
+"""Members of one group; they are sorted, and searched for our own id."""
 
 DUPLICATE_REMIND_MS: Final = 60_000
 """Interval between warnings about a client id that stays duplicated."""
@@ -169,7 +178,13 @@ class Assigner:
             GetConsumerListByGroup(self._group),
             timeout_ms=instance.options.api_timeout_ms,
         )
-        return sorted(decode_json(ConsumerIdList, response.body).consumer_id_list)
+        ids = (await decode_answer(ConsumerIdList, response.body)).consumer_id_list
+        if len(ids) > MEMBERS_MAX:
+            raise RemoteProtocolError(
+                f"{address} answers that the group {self._group} has {len(ids):,} members, more"
+                f" than {MEMBERS_MAX:,}: check this broker"
+            )
+        return sorted(ids)
 
 
 class _Members:

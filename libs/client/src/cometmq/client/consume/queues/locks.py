@@ -18,10 +18,11 @@ from cometmq.client.application_calls import Failures
 from cometmq.client.clock import ClockMs, monotonic_ms, wall_ms
 from cometmq.client.cluster.heartbeats import RETRY_SOON_MS
 from cometmq.client.cluster.routes import names_former_master
-from cometmq.client.consume.queues.parts import REBALANCE_APART_MS, ConsumerParts
+from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.process_queue import ProcessQueue
-from cometmq.client.wakeup import Wakeup
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.client.decoding import decode_answer
+from cometmq.client.wakeup import APART_MS, Wakeup
+from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
@@ -85,7 +86,7 @@ class QueueLocks:
         # Locks that brokers may attribute to us: requested, and not refused.
         self._asked: set[MessageQueue] = set()
         self._refused: dict[MessageQueue, Refusals] = {}
-        self._due = Wakeup(apart_ms=REBALANCE_APART_MS)
+        self._due = Wakeup(apart_ms=APART_MS)
         # Brokers may process two requests in a different order from the one in which they were
         # sent.
         self._calling = asyncio.Lock()
@@ -263,7 +264,7 @@ class QueueLocks:
             )
             if FORWARDED in response.ext:
                 instance.forwarded(address, queues[0].broker_name, queues[0].topic)
-            granted = decode_json(LockBatchReply, response.body).lock_ok_mq_set
+            answer = await decode_answer(LockBatchReply, response.body)
         except CometError as error:
             if names_former_master(error):
                 instance.refreshes.outdated(queues[0].topic)
@@ -273,6 +274,9 @@ class QueueLocks:
                 "lock.failed", error, group=self._group, broker=queues[0].broker_name
             )
             return None
+        # A broker cannot grant what it was not asked for, such as a queue of another broker.
+        found = frozenset(answer.lock_ok_mq_set)
+        granted = [queue for queue in queues if queue in found]
         self._asked.difference_update(queues)
         self._asked.update(granted)
         return dict.fromkeys(granted, LockTimes(asked_ms, wall_ms()))

@@ -3,7 +3,6 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import Final
 
 import msgspec
 
@@ -11,16 +10,10 @@ from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.rates import ConsumeRates
 from cometmq.client.settings import ConsumerOptions, MessageModel
-from cometmq.client.wakeup import Wakeup
+from cometmq.client.wakeup import APART_MS, Wakeup
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.transport.tasks import TaskSet
-
-REBALANCE_APART_MS: Final = 200
-"""Least time between two rounds of rebalancing, each of which asks a broker for the members.
-
-Compatibility: Java rebalances as often as brokers ask for it.
-"""
 
 QueuesCallback = Callable[[list[MessageQueue]], Awaitable[None] | None]
 """A coroutine function, or a plain function, which is called on a thread."""
@@ -51,8 +44,8 @@ class ConsumerParts(msgspec.Struct):
     stack: AsyncExitStack = msgspec.field(default_factory=AsyncExitStack)
     """Closed with the consumer, even if its start fails."""
     rates: ConsumeRates = msgspec.field(default_factory=ConsumeRates)
-    rebalance: Wakeup = msgspec.field(default_factory=lambda: Wakeup(apart_ms=REBALANCE_APART_MS))
-    """Set to rebalance now."""
+    rebalance: Wakeup = msgspec.field(default_factory=lambda: Wakeup(apart_ms=APART_MS))
+    """Set to rebalance now. Compatibility: Java rebalances as often as brokers ask for it."""
 
     @property
     def is_broadcasting(self) -> bool:
