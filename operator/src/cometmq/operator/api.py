@@ -28,10 +28,12 @@ APPLY: Final = "application/apply-patch+yaml"
 CALLS_MAX: Final = 32
 """Maximum number of concurrent calls; watches and calls for records are not counted."""
 LIMITS: Final = Limits(idle_max=64, answer_bytes_max=64 << 20)
-"""Limits of the HTTP client. A list of 10,000 Topics has about 30 MB. Each of 50 groups reads its
-record twice per second, so usually only a few connections are in use, and idle ones close after a
-few seconds. But once the API server has paused, all groups continue in step; with fewer idle
-connections than groups, the rest would be opened anew for every read. A connection takes 0.3 MB.
+"""Limits of the HTTP client. A list of 10,000 Topics has about 30 MB.
+
+There should be as many idle connections as broker groups, here 64 for 50 groups; one takes 0.3 MB.
+Each group reads its record twice per second, so usually only a few are in use. But after a pause of
+the API server, all groups read at the same times, and every missing connection would be opened anew
+for each read.
 """
 
 PATHS: Final[Mapping[str, str]] = {

@@ -65,7 +65,7 @@ class OperatorApp:
             in_cluster()
 
     def fault(self) -> str | None:
-        """Return why this operator cannot work; a standby counts as ready."""
+        """Return why this operator cannot work; None if it can, or is a standby."""
         return None if self._leadership is not None else "the operator has not started"
 
     def figures(self) -> OperatorFigures:

@@ -2,9 +2,9 @@
 """Elects the active operator: the holder of a Lease.
 
 Two active operators cause no damage to groups, because elections are compare-and-swap and both
-apply the same objects. The Lease avoids duplicate work, and keeps an old operator from undoing the
-work of a newer one. Wall clocks are not compared: a candidate waits until the Lease has not changed
-for its whole duration on the candidate's own clock.
+apply the same objects. The Lease avoids duplicate work, and prevents an operator of an earlier
+release from undoing the work of a newer one. Wall clocks are not compared: a candidate waits until
+the Lease has not changed for DURATION_MS by its own clock.
 """
 
 import asyncio

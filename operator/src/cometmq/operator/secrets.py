@@ -33,12 +33,13 @@ from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.transport.tls_contexts import client_context
 
 AGE_MAX_MS: Final = 10_000
-"""How long a Secret counts as current. While a change is in progress, passes follow each other
-within a second."""
+"""How long a Secret is used before it is read again: during a change, there is a pass every
+second.
+"""
 SERVER_KEYS: Final = (TLS_CERTIFICATE, TLS_KEY, TLS_TRUST)
 """The keys that brokers need."""
 _VERSIONS_KEPT: Final = 2
-"""A pass may still open a connection with the version before the newest."""
+"""Versions of a Secret whose files are kept: a pass may still use those of the version before."""
 
 Content = Mapping[str, bytes]
 
@@ -55,7 +56,7 @@ class Secrets:
     """The Secrets of all namespaces, each read again after AGE_MAX_MS."""
 
     def __init__(self, api: KubeApi, *, now_ms: Callable[[], int], folder: Path) -> None:
-        """`folder` is private to the operator; it need not outlive the process."""
+        """`folder` is private to the operator, and may be deleted when the process ends."""
         self._api = api
         self._now_ms = now_ms
         self._folder = folder

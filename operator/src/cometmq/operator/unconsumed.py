@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts what a consumer group has yet to consume on a broker."""
+"""Counts the messages that a consumer group has not consumed yet on a broker."""
 
 from collections import Counter
 
@@ -12,9 +12,10 @@ from cometmq.remoting.progress import unread
 
 
 async def unconsumed(master: BrokerAdmin, group: str) -> Counter[str]:
-    """Return the number of messages that a group has yet to read on one broker, by topic.
+    """Return the number of unconsumed messages of a group on one broker, by topic.
 
-    The broker's report on all groups (317) leaves out queues that no producer uses any more.
+    Request 317, the report on all groups, is not used, because it leaves out queues
+    that no producer uses any more.
     """
     stats, retries = await _stats(master, group), retry_topic(group)
     # Messages may wait in the retry topic before the group has an offset there.

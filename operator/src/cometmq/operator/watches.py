@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches objects; an event wakes the passes over its group, or over the object itself.
+"""Watches objects. An event of a BrokerGroup or of an object that belongs to one starts a pass over
+the group; an event of a Topic or ConsumerGroup starts a pass over it.
 
-All logic is in passes that read the current state, so a lost, late or repeated event does no harm.
+Passes read the current state and do not use the event, so a lost, late or repeated
+event does no harm.
 """
 
 import asyncio

@@ -4,11 +4,12 @@
 A caller that proves that it belongs to the group, by the group's key or by a certificate, has a
 reserved share. Other callers are told apart by address and connection.
 
-A new stream is always accepted. If it exceeds a limit, another stream is ended: the oldest one on
-the connection with the most streams, of the address with the most. A stranger that opens many
-streams thus loses its own, and an elector keeps its stream. Without a proof, an elector cannot be
-told from strangers at its address; its stream may be ended then, and it opens a new one. Orders
-cannot be interrupted, so an order above a limit is refused.
+A new stream is always accepted. If it exceeds a limit, another stream is ended: of the address with
+the most streams, and of its connection with the most, the oldest one. So a stranger that opens many
+streams loses its own, and an elector keeps its stream. An elector without a proof cannot be told
+from strangers at its address, so its stream may be ended; it then opens a new one.
+
+Orders cannot be interrupted, so an order above a limit is refused.
 """
 
 import asyncio
@@ -17,13 +18,17 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 CALLS_MAX: Final = 32
-"""Streams, and unfinished orders, of all callers without a proof."""
+"""Maximum number of streams, and also of unfinished orders, of all callers without
+a proof together.
+"""
 PROVEN_CALLS_MAX: Final = 32
-"""The same, of callers with a proof."""
+"""Maximum number of streams, and also of unfinished orders, of all callers with a proof
+together.
+"""
 ADDRESS_CALLS_MAX: Final = 16
-"""The share of one address among callers without a proof."""
+"""Maximum number for one address, among callers without a proof."""
 CONNECTION_CALLS_MAX: Final = 8
-"""The share of one connection; an elector has one stream and one order for each member."""
+"""Maximum number for one connection; an elector has one stream and one order for each member."""
 
 
 class Caller(NamedTuple):
@@ -110,7 +115,7 @@ def _limits(caller: Caller) -> Iterable[tuple[int, Callable[[Caller], bool]]]:
 
 
 def _victim(streams: list[Stream], new: Stream) -> Stream:
-    """Return the oldest stream of the address and connection with the most; never the new one."""
+    """Return the stream to end, as the module says; it is never the new one."""
     by_address = Counter(one.caller.address for one in streams)
     by_connection = Counter(one.caller.connection for one in streams)
     old = [one for one in streams if one is not new]

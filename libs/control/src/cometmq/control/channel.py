@@ -26,16 +26,18 @@ from cometmq.remoting.transport.tasks import TaskSet
 
 ANSWER_BYTES_MAX: Final = 64 * 1024
 PROOF_ATTEMPTS: Final = 3
-"""The first call gets the challenge, and the challenge may change before the second."""
+"""Maximum number of attempts of one call: the first gets the challenge, and the
+challenge may change before the second.
+"""
 BACK_OFF_MS: Final = (100, 500)
 """First and longest pause between connection attempts; gRPC's default grows to two minutes."""
 RETIRED_MS: Final = 10_000
-"""How long calls may go on over a connection that was replaced."""
+"""How long calls may continue on a connection that was replaced."""
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 SETTLED: Final = (Reason.WRONG_MEMBER, Reason.INVALID_CONFIG)
-"""Besides the reasons of refused orders, those after which it is useless to repeat the call."""
+"""Reasons of refusals, other than OrderRefusal, after which it is useless to repeat the call."""
 OTHER_PROGRAM: Final = ("Failed parsing HTTP/2", "receiving SETTINGS", "Socket closed")
 """Parts of gRPC's error messages for a connection to a server without gRPC."""
 
@@ -83,7 +85,7 @@ class MemberChannel:
     async def call(self, name: str, raw: bytes, timeout_ms: int, *, reopens: bool = False) -> bytes:
         """Send a request, and return the answer.
 
-        With `reopens`, a call that is not answered in time is the last on its connection.
+        With `reopens`, the connection is replaced if the call is not answered in time.
         """
         stub = self._channel.unary_unary(f"/{SERVICE}/{name}")
         for attempt in range(PROOF_ATTEMPTS):
@@ -136,7 +138,9 @@ class MemberChannel:
         return (*self._marks, (PROOF_KEY, proof)), seal
 
     def _is_challenged(self, error: grpc.aio.AioRpcError) -> bool:
-        """Return whether the member refused a call with a challenge that was not used for it."""
+        """Return whether a refusal has a challenge that differs from the one used for the call, so
+        that the call can be repeated with it.
+        """
         challenge = dict(error.trailing_metadata() or ()).get(CHALLENGE_KEY)
         if not isinstance(challenge, bytes) or challenge == self._caller.challenge:
             return False
@@ -144,7 +148,9 @@ class MemberChannel:
         return self._caller.has_keys
 
     def _opened(self, message: bytes, seal: Seal | None) -> bytes:
-        """Return a message; raise MemberUnproven if it has to be proven and is not."""
+        """Return a received message; raise MemberUnproven if it needs a proof and has no valid
+        one.
+        """
         if seal is not None and not seal.is_intact(message):
             raise self._unproven()
         return message

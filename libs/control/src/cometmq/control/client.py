@@ -83,9 +83,9 @@ class MemberClient:
                 yield self._report(message)
 
     async def order(self, order: Order, *, timeout_ms: int | None = None) -> Report:
-        """Give an order; return the member's status after it took effect.
+        """Send an order; return the member's status after it took effect.
 
-        Wait as long as the order's kind may take, unless `timeout_ms` is given.
+        The default of `timeout_ms` is that of the order's class.
         """
         name = type(order).__name__
         raw = METHODS[name].encode(self._to, order)

@@ -26,17 +26,19 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""
     """Why the member cannot serve clients as its role requires; empty if it can."""
     group_keys: tuple[str, ...] = ()
-    """Fingerprints of the group's keys that the member accepts, the one with which it proves first;
-    empty in answers without a proof.
+    """Fingerprints of the group's keys that the member accepts; it proves itself with the first
+    one. Empty in answers without a proof.
     """
     electors: int | None = None
     """The number of electors that watch the member; None if that is unknown."""
     risk: str = ""
-    """Why strangers can speak as members on the replication port; empty if they cannot."""
+    """Why programs without the group's key can pose as members on the replication
+    port; empty if they cannot.
+    """
 
 
 def lasting(report: Report) -> Report:
-    """Return a report without the figures that grow with each message."""
+    """Return a report without the figures that change with each message, to compare two reports."""
     status = msgspec.structs.replace(
         report.status, last_log_epoch=0, max_offset=0, tables=0, lag_bytes=0
     )
@@ -62,8 +64,8 @@ class Controlled(Protocol):
     def report(self) -> Report:
         """Return the current state.
 
-        The member must save `status.promised` before it reads the offsets: electors conclude that
-        no master of a lower epoch extends this log any more.
+        The member must save `status.promised` before it reads the offsets in the report. From then
+        on, no master of a lower epoch extends this log, and electors rely on that.
         """
 
     async def obey(self, order: Order) -> None:

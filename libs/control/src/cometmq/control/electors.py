@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the electors that watch a member, by the calls that they make to it (pure).
+"""Counts the electors that watch a member, by their calls to it (pure).
 
-An elector asks every member for its status at an interval and says so in the metadata of its calls;
-commands of administrators do not.
+An elector requests the status of every member at an interval. It identifies itself in the metadata
+of its calls, the mark; administrators' commands send no mark.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ SILENCE_MS: Final = 5_000
 INTERVALS: Final = 3
 """An elector is gone once it has been silent for SILENCE_MS, or for this many of its intervals."""
 FIRST_MS: Final = 3_000
-"""A member that has just started cannot know yet whether there is an elector."""
+"""For this time after its start, a member cannot know whether there is an elector."""
 ELECTORS_MAX: Final = 32
 INTERVAL_MS_MAX: Final = 60_000
 

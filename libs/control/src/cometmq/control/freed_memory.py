@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Returns memory that gRPC has freed to the kernel.
 
-gRPC parses what it receives on threads of its own, and none of its settings bounds what that takes:
-a flood of header frames from 20 connections used 600 MiB, of which glibc kept 500 MiB for ever.
-`front.py` bounds what strangers send; admitted callers can still do this.
+gRPC parses what it receives on threads of its own, and no setting bounds the memory for that: a
+flood of header frames from 20 connections used 600 MiB, and glibc never returned 500 MiB of it.
+`front.py` bounds what strangers send, but admitted callers can still cause such a flood.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class FreedMemory:
         self._least_bytes = used_bytes()
 
     async def check(self) -> None:
-        """Compare the memory with the least after the last release."""
+        """Release freed memory if the process has grown by GROWTH_BYTES since the last release."""
         used_bytes = self._used_bytes()
         if used_bytes > self._least_bytes + GROWTH_BYTES:
             await asyncio.to_thread(self._release)

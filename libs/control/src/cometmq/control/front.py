@@ -2,11 +2,13 @@
 """The connections of the control port, which gRPC serves but cannot limit.
 
 gRPC accepts connections until the process has no descriptors left, and then the broker's own
-clients cannot connect either. A limit of gRPC's own would let strangers exclude the electors. So
-this module accepts the connections and passes their bytes to gRPC, which listens on a socket that
-only this process can find. Above CONNECTIONS_MAX, it closes a connection without an admitted call,
-of the host with the most of them (`Places`). Such connections also take turns (`Pace`), and while
-they wait for one, they end as soon as their peers end them (`Ends`).
+clients cannot connect either. With a simple limit, strangers could exclude the electors. So this
+module accepts the connections and passes their bytes to gRPC, which listens on a socket that only
+this process can find.
+
+A connection is a stranger's until one of its calls is admitted. Above CONNECTIONS_MAX, a stranger's
+connection is closed, of the host with the most of them (`Places`). Strangers also take turns
+(`Pace`); while one waits for a turn, its connection ends as soon as its peer ends it (`Ends`).
 """
 
 import asyncio
@@ -29,19 +31,22 @@ from cometmq.runtime.limits import Limit, Scope
 
 CONNECTIONS_MAX: Final = 256
 STRANGER_BYTES_MAX: Final = 128 * 1024
-"""How many bytes a connection may send before one of its calls is admitted. With this limit, gRPC's
-parser takes 30 MiB for a flood of header frames. A health check sends 300 bytes."""
+"""Maximum number of bytes that a stranger's connection may send. With this limit, gRPC's parser
+takes 30 MiB for a flood of header frames. A health check sends 300 bytes.
+"""
 _CHUNK_BYTES: Final = 16 * 1024
 _STRANGER_CHUNK_BYTES: Final = 1024
-"""How many bytes of a stranger one turn passes on. They may contain 50 calls; the server's limit of
-streams bounds how many of these cost more than their bytes."""
+"""Maximum number of a stranger's bytes that one turn passes on. They may contain 50 calls, but the
+server's limit of streams bounds how many of these are served.
+"""
 
 ENTRY_S: Final = 0.000_1
 CONNECTION_S: Final = 0.001
 CHUNK_S: Final = 0.000_3
 CALL_S: Final = 0.000_4
-"""How long the steps of a stranger keep a processor busy, gRPC's threads included: being accepted,
-a connection to gRPC with its TLS handshake, one turn, and a call."""
+"""Processor time of each step of a stranger's connection, including gRPC's threads: accepting it,
+connecting to gRPC with a TLS handshake, one turn, and one call.
+"""
 _ACCEPTS_MAX: Final = 4
 _ACCEPT_PAUSE_S: Final = 0.005
 """The pause after _ACCEPTS_MAX connections. It allows 800 connections a second, because one that is
@@ -77,7 +82,7 @@ _PREFIX: Final = "unix-abstract:"
 
 
 class Link:
-    """One connection, and the one that carries its bytes to gRPC."""
+    """One connection of a caller, and the connection that carries its bytes to gRPC."""
 
     def __init__(self, sock: socket.socket, peer_name: Any) -> None:
         self.address, self.host = peer_address(peer_name)
@@ -105,7 +110,7 @@ class Link:
 
 
 class Front:
-    """Accepts the connections of one control port."""
+    """Accepts the connections of one control port, and carries their bytes to gRPC and back."""
 
     def __init__(self, tasks: TaskSet, connections_max: int = CONNECTIONS_MAX) -> None:
         """Requires a running event loop."""
@@ -125,10 +130,11 @@ class Front:
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[str]:
-        """Yield the address on which gRPC has to begin to listen meanwhile.
+        """Yield an address, a file in a private folder, on which gRPC must start to listen in this
+        context; the file is removed afterwards.
 
-        It is a file in a private folder, removed afterwards, because connections that do not come
-        through this module have no limit. Every user may connect to an abstract name.
+        Nobody else can then connect to gRPC and so bypass the limits of this module. To an abstract
+        socket name, every user of the host could connect.
         """
         try:
             folder = Path(mkdtemp(prefix="cometmq-control-"))
@@ -169,7 +175,7 @@ class Front:
         return peer if link is None else link.address
 
     def note_call(self) -> None:
-        """Count a call, as one of a stranger until it is admitted."""
+        """Count a call; it counts as a stranger's until `note_served` is called for it."""
         self._pace.note_calls(1, CALL_S)
 
     def note_served(self, peer: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convert reports to protobuf messages and back."""
+"""Converts reports to protobuf messages and back."""
 
 from cometmq.control.controlled import Report, Target
 from cometmq.control.v1 import control_pb2 as pb

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods of the control API, for both ends.
+"""The methods of the control API, with their requests and answers, for server and client.
 
-Those of orders, with their requests, follow from the classes in `cometmq.ha.orders`. Other programs
-read them in `service.proto`, which `service_proto.py` writes.
+The methods of orders are derived from the classes in `cometmq.ha.orders`. Programs in other
+languages use `service.proto`, which `service_proto.py` writes.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from cometmq.ha import orders
 from cometmq.ha.orders import Order
 
 REASON_KEY: Final = "cometmq-reason"
-"""The key of a refusal's reason in the trailing metadata."""
+"""The key, in the trailing metadata of a refusal, of its reason."""
 PACKAGE: Final = pb.DESCRIPTOR.package
 FOLDER: Final = pb.DESCRIPTOR.name.rpartition("/")[0]
 SERVICE: Final = f"{PACKAGE}.GroupControl"

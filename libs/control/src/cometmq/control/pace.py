@@ -5,10 +5,10 @@ A connection is a stranger's until one of its calls is admitted. Sending costs a
 but every connection, and every piece of what it sends, costs this process up to a millisecond. So
 strangers wait for turns, which share a budget; what they send meanwhile waits in the kernel.
 
-Turns go by host. Hosts that have taken less than LITTLE_S lately have a budget of their own; hosts
-of admitted callers are served first, then those that have taken the least. An elector that
-reconnects therefore does not wait for floods from other hosts. Among the connections of one host
-the newest is first, because the connections of a flood are soon old.
+There are two budgets: one for hosts that have used less than LITTLE_S lately, one for all others.
+In each, hosts of admitted callers are served first, then those that have used the least time. An
+elector that reconnects therefore does not wait for floods from other hosts. Of one host's
+connections, the newest is served first, because those of a flood are soon old.
 """
 
 import asyncio
@@ -19,17 +19,19 @@ from typing import Any, Final, NamedTuple, Protocol
 from cometmq.remoting.transport.flow.places import Guest, host_of
 
 SHARE: Final = 0.02
-"""The part of a processor's time in each of the two budgets."""
+"""The share of one processor's time that each of the two budgets has."""
 ENTRY_SHARE: Final = 0.01
-"""The part for accepting connections of hosts that have taken more than LITTLE_S."""
+"""The share for accepting connections of hosts that have used more than LITTLE_S."""
 BURST_S: Final = 0.02
 """The most that an unused budget accumulates."""
 LITTLE_S: Final = 0.1
-"""A host that has taken more shares a budget with floods; an elector may connect about 50 times."""
+"""A host that has used more processor time shares the budget of floods. About 50 connections of an
+elector use this much.
+"""
 FADE_S: Final = 10.0
-"""Half of what a host has taken is forgotten after this time."""
+"""Half of the time that a host has used is forgotten after this time."""
 _TRACE_S: Final = 0.0001
-"""Hosts that have taken less are forgotten, which bounds the number of remembered hosts."""
+"""A host that has used less is forgotten, which bounds the number of remembered hosts."""
 _TICK_S: Final = 0.001
 HOSTS_MAX: Final = 64
 """Number of hosts of admitted callers that are remembered."""
@@ -51,11 +53,11 @@ class Budget:
         self._left_s = BURST_S
         self._at_s = now_s()
         self.is_due = False
-        """Whether turns are given again after the pause."""
+        """Whether a timer is set that gives turns again after the pause."""
 
     @property
     def pause_s(self) -> float:
-        """How long to wait until something is left; 0 if there is."""
+        """Return how long to wait until the budget has time left; 0 if it has."""
         now_s = self._now_s()
         self._left_s = min(self._left_s + (now_s - self._at_s) * self._share, BURST_S)
         self._at_s = now_s
@@ -89,7 +91,7 @@ class Pace:
         self._waiting: dict[bytes, dict[Visitor, _Waiter]] = {}
 
     def may_enter(self, guest: Visitor, cost_s: float) -> bool:
-        """Return whether a new connection may wait for a turn, and count what that takes."""
+        """Count the cost of accepting a connection; return False if it must be closed at once."""
         host = host_of(guest)
         if not self._has_taken_little(host):
             if self._entries.pause_s:
@@ -109,11 +111,13 @@ class Pace:
             del self._known[next(iter(self._known))]
 
     def note_calls(self, count: int, cost_s: float) -> None:
-        """Count calls, whose sender is not known yet; -1 for one that was admitted after all."""
+        """Count the cost of calls, which may be strangers'; a `count` of -1 takes back one that was
+        admitted.
+        """
         self._crowd.take(count * cost_s)
 
     async def turn(self, guest: Visitor, cost_s: float) -> None:
-        """Wait until a connection may take this much time."""
+        """Wait for a turn of a connection that takes this much processor time."""
         host, waiter = host_of(guest), _Waiter(cost_s, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(host, {})[guest] = waiter
         self._serve()

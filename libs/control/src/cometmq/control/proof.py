@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proofs in calls of the control API: both ends know the key of the group.
+"""Proofs in calls of the control API: both ends show that they know the key of the group.
 
 The first call of a client is refused with a challenge, 32 random bytes that the server changes
 every CHALLENGE_MS. The client repeats the call with a nonce and an HMAC over challenge, nonce,
 method, target and request; a nonce is accepted once for each challenge. Each answer, and each
-message of a stream, ends with an HMAC over the nonce of the call, the method, its number and its
-bytes; a refusal has one over its reason and text. A captured call is therefore worthless
-afterwards, at another member and for another request, and an answer fits only the call that asked
-for it. No clocks are compared. The proof does not encrypt: TLS does.
+message of a stream, ends with an HMAC over the nonce of the call, the method, the number of the
+message and its bytes; a refusal has one over its reason and text.
+
+So a captured call is worthless later, at another member and for another request, and an answer fits
+only the call that asked for it. No clocks are compared. The proof does not encrypt: TLS does.
 """
 
 import hashlib
@@ -21,11 +22,11 @@ from cometmq.ha.signed import Signed, fingerprint, message_mac, signing_key
 
 PROOF_KEY: Final = "cometmq-proof-bin"
 CHALLENGE_KEY: Final = "cometmq-challenge-bin"
-"""Keys in the metadata: of a call, and of its refusal."""
+"""Keys of the metadata, in a call and in its refusal."""
 
 CHALLENGE_MS: Final = 60_000
 NONCES_MAX: Final = 100_000
-"""A challenge ends after this many calls, too; electors make about 10 a second."""
+"""A challenge is also replaced after this many calls; electors make about 10 a second."""
 
 _TAG: Final = b"\xfa\x7f\x20"
 """Field 2047, 32 bytes: a receiver without a key skips it as an unknown field of the message."""
@@ -84,7 +85,7 @@ class Caller:
     def __init__(
         self, keys: Callable[[], Keys], target: Target, new_bytes: NewBytes = secrets.token_bytes
     ) -> None:
-        """`keys` returns the current keys of the group; the first one proves."""
+        """`keys` returns the current keys of the group; calls are proven with the first one."""
         self.challenge = b""
         """The server's last challenge; empty before the first."""
         self._keys = keys

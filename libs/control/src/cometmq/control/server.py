@@ -6,8 +6,10 @@ certificate from every caller. Health checks need none.
 
 Limits: connections as in `front.py`, streams and unfinished orders as in `admission.py`,
 HTTP2_STREAMS_MAX calls of any kind on a connection, REQUEST_BYTES_MAX per request, ORDER_TIMEOUT_MS
-per answer. An order is completed even if its caller disconnects, because an interrupted order may
-leave a saved promise that is never acted upon.
+per answer.
+
+An order is completed even if its caller disconnects, because an interrupted order may leave a saved
+promise without the actions that should follow it.
 """
 
 import asyncio
@@ -47,8 +49,9 @@ from cometmq.remoting.transport.tasks import TaskSet, describe
 from cometmq.runtime.places import check_port
 
 HTTP2_STREAMS_MAX: Final = CONNECTION_CALLS_MAX + 2
-"""As many unfinished orders as a connection may have, one that is refused, and a status. gRPC
-refuses further calls at little cost: with 64, calls of strangers took 20 to 40 % of a processor.
+"""Maximum number of concurrent calls on a connection: CONNECTION_CALLS_MAX unfinished orders, one
+that is refused, and one for the status. gRPC refuses further calls at little cost; with a limit of
+64, calls of strangers took 20 to 40 % of a processor.
 """
 REQUEST_BYTES_MAX: Final = 64 * 1024
 ORDER_TIMEOUT_MS: Final = 10_000
@@ -60,7 +63,7 @@ DRAIN_MS: Final = 500
 WRONG_PROOFS_MAX: Final = 3
 UNPROVEN_ADDRESSES_MAX: Final = 256
 WARN_PERIOD_MS: Final = 10_000
-"""A stranger causes at most one event in this time."""
+"""Minimum interval between events in the log that strangers cause."""
 
 CODES: Final[Mapping[str, grpc.StatusCode]] = {
     OrderRefusal.STALE_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,
@@ -118,7 +121,7 @@ class ControlServer:
         self._now_ms = now_ms
         self._warned_ms: int | None = None
         self._unproven: dict[str, int] = {}
-        """Wrong proofs in a row, by address."""
+        """Number of successive calls with wrong proofs, by address."""
         self._has_certificates = False
         self.electors = Electors(now_ms)
         self.streams = Streams()
@@ -281,7 +284,8 @@ class ControlServer:
     def _note_unproven(self, connection: str, *, has_proof: bool) -> None:
         """Warn about a call without a proof, or with several wrong ones in a row.
 
-        A client proves its first call, and one after a pause, without the current challenge.
+        One wrong proof is normal: a client's first call, and one after a pause, lacks the current
+        challenge.
         """
         address = Caller(connection).address
         if has_proof:

@@ -40,7 +40,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     is_full: bool = False
     """The member's disk is full or refuses writes."""
     has_room: bool = False
-    """The member's disk has enough room to relieve a master whose disk is full."""
+    """The member's disk has enough room to become master in place of one whose disk is full."""
     last_in_sync: tuple[Copy, ...] = ()
     """The in-sync set in the record that the member saw last; that record may have been deleted."""
 
@@ -67,14 +67,18 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Elect(msgspec.Struct, frozen=True):
-    """Replace `base` with `record`; read and decide again, whatever the outcome."""
+    """Replace `base` with `record`. Whatever the outcome, the elector then reads
+    the record and decides again.
+    """
 
     base: Versioned
     record: Record
 
 
 class Create(msgspec.Struct, frozen=True):
-    """Create the record; read and decide again, whatever the outcome."""
+    """Create the record. Whatever the outcome, the elector then reads the record and decides
+    again.
+    """
 
     record: Record
 
@@ -103,7 +107,7 @@ class Blocked(StrEnum):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Nothing can be done now; `text` names the missing condition."""
+    """The elector can do nothing until a condition is met; `text` names it."""
 
     reason: Blocked
     text: str

@@ -2,8 +2,9 @@
 """The actions of an elector, given a record and the states of the members (pure).
 
 `cometmq elector` and the Kubernetes operator repeatedly read the record and the members' states,
-and perform what `decide` returns. These rules keep nothing. An elector may die at any point, and
-two electors that run at the same time can at worst make each other's compare-and-swap fail.
+and perform what `decide` returns. No state is kept here between calls. An elector may be killed at
+any point, and two electors that run at the same time can at worst make each other's
+compare-and-swap fail.
 
 The record is read with a quorum. A state is one answer of one member and is consistent: the member
 saved its promise before it read its offsets.
@@ -37,8 +38,10 @@ def decide(
     removing: Collection[int] = (),
 ) -> Actions:
     """Return the actions for a group with a record: elect a master, renew the epoch, change the
-    members, or complete the last election. An old record decides nothing: its in-sync set may name
-    copies that left the set long ago.
+    members, or complete the last election.
+
+    If a member's log has a later epoch than the record, wait: the record is an old version, whose
+    in-sync set may name copies that left the set long ago.
     """
     record = found.record
     # A log begins an epoch only after the record has named it, so the record had that epoch once.
@@ -58,10 +61,11 @@ def decide(
 
 
 def promises_beyond(record: Record, statuses: Statuses) -> int:
-    """Return the highest promise of a potential follower above the record's epoch, or 0.
+    """Return the highest epoch above the record's that a potential follower has promised; 0 if none
+    has, or while the recorded master does not lead.
 
-    Such a member was fenced for an election that did not take place, so it can never follow the
-    current epoch again. The result is also 0 while the recorded master does not lead.
+    A member with such a promise was fenced for an election that did not take place, so it can never
+    follow the current epoch again.
     """
     holder = status_of(statuses, record.holder.ordinal)
     if holder is None or holder.copy != record.holder:
@@ -121,7 +125,9 @@ def may_vote(record: Record, status: Status) -> bool:
 
 
 def without_fenced_holder(record: Record, voters: Statuses) -> Statuses:
-    """Return the voters that may win: a holder that an administrator fenced only if it is alone."""
+    """Return the voters that may win; leave out a holder that an administrator has
+    fenced, unless it is the only voter.
+    """
     return tuple(one for one in voters if not is_fenced_holder(record, one)) or voters
 
 

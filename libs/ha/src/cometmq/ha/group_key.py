@@ -7,10 +7,10 @@ The proof is the three-pass mutual authentication of ISO/IEC 9798-4 (7.2.2) with
 2. The responder sends its name, a nonce of its own, and its MAC.
 3. The initiator checks that MAC, and sends its own.
 
-Each MAC covers the purpose of the connection, the role of its sender, both names and both nonces,
-every field with its length. It is therefore worthless on any other connection, in the other
-direction and for another purpose. The proof says who opened the connection; it neither encrypts nor
-protects what follows.
+Each MAC covers the purpose of the connection, the part of its sender (initiator or responder), both
+names and both nonces, every field with its length. It is therefore worthless on any other
+connection, in the other direction and for another purpose. The proof shows who opened the
+connection; what follows is neither encrypted nor protected.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ NAME_BYTES_MAX: Final = 512
 _LABEL: Final = b"CometMQ group proof 1"
 
 Keys = tuple[bytes, ...]
-"""The first key is the one that this side proves with as a responder; all of them are accepted."""
+"""All keys are accepted from the other side; a responder proves itself with the first one."""
 
 
 class Purpose(StrEnum):
@@ -48,18 +48,18 @@ class Purpose(StrEnum):
 
 
 class Part(StrEnum):
-    """The parts that the ends of a connection play."""
+    """Which end of a connection makes a MAC."""
 
     INITIATOR = "initiator"
     RESPONDER = "responder"
 
 
 class NotProven(CometError):
-    """The other end does not know a key of the group, or is not the one that was wanted."""
+    """The other end has not proven that it knows a key of the group and has the expected name."""
 
 
 class WrongEnd(NotProven):
-    """The other end knows a key of the group, but is not the one that was wanted."""
+    """The other end knows a key of the group, but has another name than expected."""
 
     def __init__(self, name: str, wanted: str) -> None:
         super().__init__(f"it is {name}, and {wanted} is wanted")
@@ -124,9 +124,9 @@ class KeyFile:
         self.keys = self._parsed(self._seen)
 
     def refresh(self) -> bool:
-        """Reload a file that has changed and settled; return whether the keys are new ones. Blocks.
+        """Read the file again; return whether changed keys came into use. Blocks.
 
-        A change takes effect only if the next call finds the same content. An unusable file raises
+        Changed content is used once two successive calls find it. An unusable file raises
         SettingsError once, and the old keys remain in use until it changes again.
         """
         content = self._content()
@@ -140,7 +140,7 @@ class KeyFile:
         return keys != before
 
     def _content(self) -> bytes | str:
-        """Return the content of the file, or why it cannot be read."""
+        """Return the content of the file as bytes, or as str the reason why it cannot be read."""
         try:
             with self._path.open("rb") as file:
                 return file.read(FILE_BYTES_MAX + 1)
@@ -192,7 +192,7 @@ class Initiator:
         responder: str,
         new_nonce: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
-        """`responder` is the name of the end that is wanted."""
+        """`responder` is the name that the other end must have."""
         self.name = name
         self.nonce = new_nonce(NONCE_BYTES)
         self._keys = keys

@@ -33,7 +33,9 @@ class AckRefused(CometError):
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """A slave's report: its epoch, and how much of the log and of the tables it has."""
+    """A slave's report about one copy: its epoch, and how much of the log and of the tables it
+    has.
+    """
 
     copy: Copy
     epoch: int

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the master that a record names is lost (pure); the caller remembers `Watched`."""
+"""Whether the master that a record names is lost, and why (pure); the caller keeps
+a `Watched` between calls.
+"""
 
 from enum import StrEnum
 

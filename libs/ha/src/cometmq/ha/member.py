@@ -322,7 +322,7 @@ def _follow_while_handing_over(member: Member, event: Follow) -> Reaction:
 
 
 def _follow_successor(member: Member, event: Follow) -> Reaction:
-    """Follow the successor without failing any request: the held ones are forwarded to it."""
+    """Follow the successor without failing any request: the held requests are forwarded to it."""
     after, actions = _follow(member, event)
     return after, (ForwardHeld(event.master), *actions)
 

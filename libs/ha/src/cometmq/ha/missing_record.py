@@ -15,8 +15,8 @@ ACCEPTABLE: Final = frozenset({Blocked.SUSPECT_COPY, Blocked.NO_PROVEN_COPY, Blo
 """Reasons to wait that `accept_loss` removes."""
 
 EPOCHS_LEFT_OUT: Final = 1_000
-"""More epochs than a broker that was left out can have begun without the others. If it returns, the
-record is later than its log.
+"""Added to the epoch of a record that is created with an accepted loss. A broker that was left out
+may have begun further epochs, but not so many; so if it returns, the record is later than its log.
 """
 
 

@@ -89,10 +89,10 @@ def resize(group: Group, record: Record) -> Actions:
 def relieve(
     group: Group, record: Record, statuses: Statuses, removing: Collection[int]
 ) -> tuple[Tell[HandOver], ...]:
-    """Return the order to hand over from a master whose disk is full, if that helps.
+    """Return the order to hand over from a master whose disk is full; empty if that does not help.
 
-    It helps if the remaining copies suffice to accept messages, and if the next master's disk will
-    not be full soon as well; otherwise, the two would hand over to each other again and again.
+    It helps if the remaining copies suffice to accept messages, and if the next master's disk has
+    room; otherwise, the two would hand over to each other again and again.
     """
     holder = status_of(statuses, record.holder.ordinal)
     if holder is None or not holder.is_full:

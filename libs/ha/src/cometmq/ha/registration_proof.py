@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The proof in a registration that its sender knows the key of its broker group.
 
-It covers everything that a name server stores. A captured registration can be sent again, which
-repeats what the broker has said in that epoch; a later epoch makes it worthless.
+It covers everything that a name server stores. A captured registration can be sent again, but only
+with the same content, and name servers refuse it once they have seen a later epoch.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ def registration_proof(keys: Keys, facts: RegistrationFacts, body: Buffer = b"")
 
 
 def new_body_digest(body: Buffer = b"") -> "hashlib._Hash":
-    """Return the hash of a body, which may be continued with more of it."""
+    """Return a hash object for a body; call its `update` with further parts of the body."""
     return hashlib.sha256(body)
 
 

@@ -36,7 +36,7 @@ def message_mac(key: bytes, purpose: Signed, fields: Sequence[bytes]) -> bytes:
 
 
 def fingerprint(key: bytes) -> str:
-    """Return a short name of a key, by which two programs see that they have the same one."""
+    """Return a short text from which two programs see whether they have the same key."""
     return hmac.digest(key, b"CometMQ group key", hashlib.sha256).hex()[:16]
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides whether a person may accept that a group loses messages, and says how (pure).
+"""Decides whether a person can accept that a group loses messages, and explains how (pure).
 
 Electors never choose a store that may lack acknowledged messages. If no other store is left, only a
-person can decide that the group goes on with it.
+person can decide that the group continues with such a store.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ from cometmq.operator.broker_groups.group import ACCEPT_LOSS, FENCE, BrokerGroup
 from cometmq.operator.broker_groups.seen import Seen
 
 WITH_RECORD: Final = frozenset({Blocked.NO_CANDIDATE})
-"""Reasons why no master can be elected, although there is a record."""
+"""Reasons why no master can be elected that an accepted loss removes even if there is a record."""
 
 
 class AcceptLoss(msgspec.Struct, frozen=True):
@@ -33,8 +33,8 @@ def _epoch_of(seen: Seen) -> int:
     """Return the epoch that an acceptance must name.
 
     It is the record's epoch or, without a record, the highest one that a broker has promised. The
-    record that follows an acceptance has a later epoch. So an annotation that someone applies
-    again, for example as part of a manifest, has no effect on a later loss.
+    record created after an acceptance has a later epoch, so an annotation that is applied again,
+    for example as part of a manifest, accepts no later loss.
     """
     if seen.record is not None:
         return seen.record.epoch
@@ -84,7 +84,7 @@ def explained(group: BrokerGroup, seen: Seen) -> tuple[tuple[str, str] | None, i
 
 
 def judged(group: BrokerGroup, seen: Seen, value: str) -> AcceptLoss | str:
-    """Return what an annotation with this value makes the operator do, or why it is refused."""
+    """Return the acceptance that an annotation with this value stands for, or why it is refused."""
     if why := _obstacle(group, seen):
         return why
     epoch = _epoch_of(seen)

@@ -2,8 +2,10 @@
 """Chooses the next step for a group from its spec and its state (pure).
 
 No state is kept between calls, so the operator may be killed at any point: its successor sees the
-same state and makes the same decision. Failover is not decided here but in `cometmq.ha.election`,
-from the replication streams; readiness of pods only paces planned changes.
+same state and makes the same decision.
+
+These are planned changes, which wait for the readiness of pods. `cometmq.ha.election` decides about
+failovers, from the answers of the brokers.
 """
 
 from enum import StrEnum

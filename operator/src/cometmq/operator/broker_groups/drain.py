@@ -53,8 +53,8 @@ class Drain:
         backlog = await self.backlog(group, account)
         if backlog is None:
             return seen
-        # The count may miss a message that moves meanwhile, such as to a retry topic. It is stored
-        # again there, so the end after the count shows it.
+        # The count may miss a message that moves meanwhile, for example to a retry topic. The move
+        # stores it again, so the end of the log after the count shows it.
         is_quiet = self._quiet.is_quiet("", backlog.end)
         return msgspec.structs.replace(seen, backlog=backlog, is_quiet=is_quiet)
 

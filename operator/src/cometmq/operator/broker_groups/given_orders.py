@@ -78,8 +78,9 @@ class GivenOrders:
            a later epoch, and waits for a person as after step 2.
         4. The record is created. Every elector completes this election, as any other.
 
-        The acceptance itself is in the elector's memory, so no later operator can use it. A
-        deletion whose answer is lost may still happen; the state is then that after step 2.
+        The acceptance itself is in the elector's memory, so no later operator can use it. If the
+        answer to a deletion is lost, the record may still be deleted later; the state is then as
+        after step 2.
         """
         if plan.record is not None:
             lease = await self._context.api.get("Lease", group.namespace, group.name)
@@ -99,7 +100,7 @@ class GivenOrders:
         """Return the outcome of an accepted loss that has started; None while it is unknown, or if
         none has started.
 
-        An operator that has started since reports the outcome, too, but does not create the record.
+        A later operator, which does not have the acceptance, reports the outcome, too.
         """
         last, elector = before.last_operation, self._elector
         if last is None or (last.verb, last.result) != (Verb.ACCEPT_LOSS, "Started"):

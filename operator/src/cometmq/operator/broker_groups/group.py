@@ -11,8 +11,9 @@ from cometmq.operator.api_types.sections import Deletion
 from cometmq.operator.engine.managed import SKIP_DRAIN, Managed, metadata_of
 
 MEMBERS_MAX: Final = 9
-"""The same bound as in the schema. Every broker knows the addresses of all possible members, so
-scaling restarts no broker."""
+"""Maximum number of members, as in the schema. The settings of each broker have the addresses of
+all possible members, so that scaling restarts no broker.
+"""
 
 MAIN_PORT: Final = 10911
 REPLICATION_PORT: Final = 10912
@@ -105,9 +106,10 @@ class BrokerGroup(Managed, frozen=True, kw_only=True):
         return any(one["uid"] == self.uid for one in owners)
 
     def may_change(self, body: Mapping[str, Any]) -> bool:
-        """Return whether an object is the group's, or was that of a deleted group of the same name.
+        """Return whether an object belongs to this group, or to a deleted group of the same name.
 
-        A user who may create groups must not take over other objects by choosing a name.
+        Otherwise a user with the right to create groups could take over other objects by choosing a
+        name.
         """
         labels = body["metadata"].get("labels") or {}
         return self.owns(body) or labels.items() >= self.labels.items()
@@ -124,7 +126,7 @@ class BrokerGroup(Managed, frozen=True, kw_only=True):
 
     @property
     def client_ports(self) -> dict[str, int]:
-        """The ports of the master's Service; outside the cluster, one suffices."""
+        """The ports of the master's Service; with external addresses only the main port."""
         main = {"main": MAIN_PORT}
         return main if self.spec.external is not None else {**main, "short": MAIN_PORT - 2}
 

@@ -54,7 +54,7 @@ class GroupElector:
         self._app: ElectorApp | None = None
         self._settings: ElectorSettings | None = None
         self.links: Mapping[int, MemberAccess] = {}
-        """How the control ports are reached, as last given to `look_after`."""
+        """How each control port is reached, from the last call of `look_after`."""
         self.master_opened = asyncio.Event()
         """Set when a master opens; the waiting task clears it."""
         self.keys: Keys = ()
@@ -74,7 +74,9 @@ class GroupElector:
 
     @property
     def open_master(self) -> Record | None:
-        """The record, if it can be read and its holder serves clients as its epoch's master."""
+        """The record, if the member that it names is open as the master of its
+        epoch; otherwise None.
+        """
         stats = self.stats
         return stats.record if stats and stats.is_record_reachable and stats.has_master else None
 
@@ -113,7 +115,7 @@ class GroupElector:
         return self.elector is not None and self.elector.restoration.is_accepting_loss
 
     def accept_loss(self, order: AcceptLoss) -> None:
-        """Let the elector create the record once, although messages may be lost; return at once."""
+        """Allow the elector to create the record once, although messages may be lost."""
         if self.elector is not None:
             self.elector.restoration.accept_loss(order.epoch, order.copies)
 
@@ -134,10 +136,11 @@ class GroupElector:
         leaving: frozenset[int],
         links: Mapping[int, MemberAccess],
     ) -> None:
-        """Elect masters among these brokers from now on; do nothing if they are unchanged.
+        """Start electing masters among these brokers; if any argument has changed, start again.
 
-        The TLS settings in `links` name files whose paths change with their content, so a renewed
-        certificate counts as a change. A member without an entry is reached without TLS.
+        A renewed certificate counts as a change, because the TLS settings in `links` name files
+        whose paths change with their content. A member that is missing in `links` is reached
+        without TLS.
         """
         replication = group.spec.replication
         members = (f"{one}={self.addresses.control(group, one)}" for one in ordinals)
@@ -193,6 +196,6 @@ class GroupElector:
             await client.close()
 
     async def tell(self, group: BrokerGroup, action: Tell[Order]) -> None:
-        """Give a broker an order; raise CometError if it refuses, or does not confirm."""
+        """Send a broker an order; raise CometError if it refuses or does not answer."""
         async with self.client(group, action.ordinal) as it:
             await it.order(action.order)

@@ -82,7 +82,7 @@ class GroupPass(Pass[BrokerGroup]):
         self._owned.note_version(kind, name, version)
 
     def view(self) -> object:
-        """Return what the status shows of the record and the members, without offsets."""
+        """Return the parts of the record and the members that the status shows, except offsets."""
         record = self.elector.record
         return (
             record and (record.epoch, record.holder, record.in_sync, record.copies),
@@ -164,9 +164,9 @@ class GroupPass(Pass[BrokerGroup]):
         await self.elector.look_after(group, range(count), going, links)
 
     async def _link(self, group: BrokerGroup, live: Live, ordinal: int) -> MemberAccess:
-        """Return how a member is reached: while TLS is being rolled out, pods differ.
+        """Return how a member's ports are reached; pods differ while TLS is being rolled out.
 
-        If its Secret cannot be used any more, the member is reached as before.
+        If the Secret cannot be used any more, return the access of the last pass.
         """
         marks = live.marks(ordinal)
         secret, has_key = marks.get(TLS_SECRET), KEY_MARK in marks
@@ -180,10 +180,11 @@ class GroupPass(Pass[BrokerGroup]):
         return MemberAccess(tls, marks.get(CONTROL_NAME, ""), has_key)
 
     async def _secret_fault(self, group: BrokerGroup, live: Live) -> Wait | None:
-        """Return why the Secrets that the spec names, or that of the group's key, cannot be used.
+        """Return why the Secrets that the spec names, or the Secret with the
+        group's key, cannot be used; None if all can.
 
-        Also give the elector the group's key. Before, create the key, or take the next step of its
-        replacement, unless the group is paused or being deleted, or has another fault.
+        Also create the key, or take the next step of its replacement, unless the group is paused or
+        being deleted, or has another fault; then pass the keys to the elector.
         """
         elector, fault = self.elector, None
         try:
@@ -220,8 +221,8 @@ class GroupPass(Pass[BrokerGroup]):
     def _may_have_data(self, before: GroupStatus) -> bool:
         """Return whether there is, may be or has been a master.
 
-        Without a record, the status soon has no epoch either, but the stores know that they had a
-        master.
+        If the record was deleted, the status soon has no epoch either, but the brokers' stores show
+        that they had a master.
         """
         elector = self.elector
         return (

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The key of a group, and the safe order in which it is replaced (pure).
+"""The key of a group, and the safe steps in which it is replaced (pure).
 
-The Secret has the keys as lines of a file that all pods mount; brokers read it again when it
-changes, at their own time. So a key is replaced in three steps, and the next step waits until every
-broker has reported the keys of the step before:
+The Secret has the keys as lines of a file that all pods mount; each broker reads the changed file
+after a while. So a key is replaced in three steps, and each step waits until every broker has
+reported the keys of the step before:
 
-1. The new key is added as the second one: all brokers accept it, and prove with the old one.
-2. It becomes the first one: brokers prove with it, and still accept the old one.
-3. The old one is removed.
+1. The new key is added as the second one: all brokers accept it, and prove themselves with the old
+one. 2. The new key becomes the first one: brokers prove themselves with it, and still accept the
+old one. 3. The old key is removed.
 
-The step is kept with the keys, in the Secret, so the operator may be killed at any point.
+The step is stored with the keys, in the Secret, so the operator may be killed at any point.
 """
 
 from collections.abc import Collection, Mapping

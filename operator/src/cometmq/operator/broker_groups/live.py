@@ -47,7 +47,9 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
         return str(template["spec"]["resources"]["requests"]["storage"])
 
     def marks(self, ordinal: int) -> Mapping[str, str]:
-        """Return the annotations of a pod, or of the one that will take its place."""
+        """Return the annotations of a pod; if there is none, those of the StatefulSet's
+        template.
+        """
         pod = self.pods.get(ordinal)
         if pod is None and self.stateful_set is not None:
             pod = self.stateful_set["spec"]["template"]
@@ -57,8 +59,9 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     def is_key_required(self) -> bool:
         """Whether new pods may demand a proof of the group's key from all members.
 
-        Pods of earlier releases have no key. The first rolling update gives it to all pods, which
-        still accept members without it; once no pod is without, the second one makes it a demand.
+        Pods of earlier releases have no key. A first rolling update gives the key to all pods,
+        which still accept members without it. Once all pods have it, a second update makes them
+        require it.
         """
         if self.stateful_set is None:
             return True

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Points the Service of a group at its master, as soon as the elector sees the master open.
 
-Each write names the version of the EndpointSlice that it was based on, and none replaces the master
-of a later epoch: after a change of the acting operator, two may write for a while. A pass over the
-group repairs what others have changed.
+After a change of the acting operator, two operators may write for a while. So each write names the
+version of the EndpointSlice that it was based on, and a master of a later epoch is never replaced.
+A pass over the group repairs changes by other programs.
 """
 
 from typing import Final

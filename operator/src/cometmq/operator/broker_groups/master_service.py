@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Service whose address always leads to a group's master (pure).
 
-The Service selects no pods. Its EndpointSlice has one endpoint, the master's pod, and an annotation
-with the epoch of that master, so that a late write cannot move it back. A selector on the label of
-the role would name two pods while the old master's node is silent, and would be slower: a
-controller of Kubernetes would first have to see the label.
+The Service has no selector. Its EndpointSlice has one endpoint, the master's pod, and an annotation
+with the epoch of that master, so that a late write cannot restore a former master.
+
+A selector on a label with the role would select two pods while the old master's node is silent. It
+would also be slower, because a controller of Kubernetes would have to notice the label first.
 """
 
 from ipaddress import ip_address

@@ -16,7 +16,7 @@ class MemberAccess(msgspec.Struct, frozen=True):
     name: str = ""
     """The name in the member's certificate, if it differs from the member's host."""
     has_key: bool = False
-    """The member has the key of its group, and must prove that."""
+    """Whether the member has the key of its group, so that it must prove itself."""
 
 
 PLAIN: Final = MemberAccess()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derives what decisions see of a group from its objects, its record and its members (pure)."""
+"""Derives the facts that decisions depend on (`Seen`) from a group's objects,
+record and members (pure).
+"""
 
 from typing import Final
 
@@ -12,7 +14,7 @@ from cometmq.operator.broker_groups.seen import PodSeen, Seen
 
 REVISION: Final = "controller-revision-hash"
 STARTING: Final = frozenset({"ContainerCreating", "PodInitializing"})
-"""Reasons for which a container waits at every start."""
+"""Reasons to wait that every container has when it starts, so they are no trouble."""
 TROUBLE_CHARACTERS_MAX: Final = 200
 
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creates and repairs the objects of a group, and deletes them when they are not wanted any more.
-Objects of other programs with the same names are not changed.
+"""Creates and repairs the objects of a group, and deletes those that the spec no longer asks for.
 
-An object is applied only if its last known version was not written by the operator, so an idle
-group causes no writes.
+Objects of other programs with the same names are not changed. An object is applied only if it has
+to change or another client wrote its last known version, so an idle group causes no writes.
 """
 
 import hashlib
@@ -61,10 +60,11 @@ class OwnedObjects:
         )
 
     async def apply(self, group: BrokerGroup, wanted: list[Body], live: Live) -> bool:
-        """Create and repair the owned objects; return whether the StatefulSet has changed, or the
-        address of the Service, which the other objects depend on.
+        """Create and repair the owned objects. Return whether the StatefulSet has changed, or the
+        Service's address, on which other objects depend.
 
-        Raise ApiRefused if the API server rejects one, or one exists that is not the group's.
+        Raise ApiRefused if the API server rejects an object, or if an object of
+        this name belongs to another program.
         """
         if self._owned is None:
             await self._check_record(group)
@@ -100,15 +100,17 @@ class OwnedObjects:
         self._owned = names
 
     async def _check_record(self, group: BrokerGroup) -> None:
-        """Raise ApiRefused if the Lease of the group's name is another program's: brokers would get
-        the right to change it.
+        """Raise ApiRefused if the Lease with the group's name belongs to another program, because
+        the brokers would get the right to change it.
         """
         lease = await self._context.api.get("Lease", group.namespace, group.name)
         if lease is not None and not _has_record(lease):
             raise NameTaken("Lease", group.name)
 
     async def _apply_one(self, group: BrokerGroup, wanted: Body) -> Body | None:
-        """Apply an object unless this operator's last version is current; return it if applied."""
+        """Apply an object unless it is still as last applied; return the result,
+        None if not applied.
+        """
         key = _key(wanted)
         mark = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
         if self._applied.get(key, ("",))[0] == mark:
@@ -133,7 +135,9 @@ class OwnedObjects:
 
 
 async def delete_record(api: KubeApi, group: BrokerGroup) -> None:
-    """Delete the record of a group; a Lease without a record is another program's."""
+    """Delete the record of a group. A Lease without a record belongs to another
+    program and is kept.
+    """
     lease = await api.get("Lease", group.namespace, group.name)
     if lease is not None and _has_record(lease):
         await api.delete("Lease", group.namespace, group.name, uid=lease["metadata"]["uid"])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects that a BrokerGroup owns (pure): what the operator applies, field by field.
+"""Builds the objects that a BrokerGroup owns (pure), as the operator applies them.
 
-Absent fields belong to other managers: server-side apply leaves them alone.
+Server-side apply leaves fields that are absent here to their other managers.
 """
 
 import hashlib
@@ -50,8 +50,9 @@ LINGER_MS: Final = 35_000
 """How long a deposed master forwards requests before it stops: clients ask for routes every 30 s,
 and the address of a pod disappears with the pod."""
 REGISTER_MS: Final = 10_000
-"""Interval of registrations. Each looks up the addresses of the name servers, whose pods get new
-ones often."""
+"""Interval of registrations. Each registration resolves the addresses of the name servers again,
+because their pods often get new ones.
+"""
 OPTIONAL: Final = ("PodDisruptionBudget", "Service")
 """Kinds of the objects that a group has only with certain specs."""
 
@@ -61,8 +62,9 @@ def broker_conf(
 ) -> str:
     """Return the settings of all brokers; the id and the address of each come from its pod.
 
-    Brokers with `is_key_required` talk only to members that prove the group's key. `group_address`
-    leads to the master; if it is empty, the master registers its own.
+    With `is_key_required`, brokers accept only members that prove that they know the group's key.
+    `group_address` is the address that leads to the master; if it is empty, the master registers
+    its own address.
     """
     spec, replication = group.spec, group.spec.replication
     members = (f"{one}={group.host(one)}:{MAIN_PORT}" for one in range(MEMBERS_MAX))
@@ -143,8 +145,8 @@ def objects(
 ) -> list[Object]:
     """Return the objects, in the order in which they must be applied.
 
-    `replicas` and `volume_size` go into the StatefulSet. They may differ from the spec for a while:
-    a pod is kept until it has left the group, and volume templates cannot be changed.
+    `replicas` and `volume_size` are those of the StatefulSet. They may differ from the spec: a pod
+    is kept until it has left the group, and volume templates cannot be changed.
     """
     conf = broker_conf(group, is_key_required=is_key_required, group_address=group_address)
     found = [

@@ -12,7 +12,7 @@ from cometmq.ha.record import Record
 class PodSeen(msgspec.Struct, frozen=True):
     is_ready: bool
     is_current: bool
-    """The pod was created from the latest template."""
+    """Whether the pod was created from the latest template."""
     is_terminating: bool = False
     trouble: str = ""
     """Why Kubernetes cannot run the pod, as it says; empty while nothing is wrong."""
@@ -46,7 +46,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int | None = None
     """The number in the StatefulSet; None if the StatefulSet does not exist yet."""
     is_settled: bool = True
-    """The controller has seen the StatefulSet's latest template, so `is_current` can be trusted."""
+    """Whether Kubernetes has processed the StatefulSet's latest template, so that
+    `is_current` is right.
+    """
     pods: Mapping[int, PodSeen] = {}
     record: Record | None = None
     may_have_data: bool = True
@@ -61,7 +63,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     backlog: Backlog | None = None
     """None if unknown, or not queried because the group is not being deleted."""
     is_quiet: bool = False
-    """No message has been stored for a while, so producers have learnt that the group is read-only.
+    """Whether no message has been stored for a while, so that producers know that
+    the group is read-only.
     """
 
     @property

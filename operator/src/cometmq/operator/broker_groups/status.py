@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a BrokerGroup (pure): shown to users.
+"""Builds the status of a BrokerGroup, which users see (pure).
 
-Decisions read two of its fields back: the epoch, to know whether there has been a master, and the
+Later passes read two of its fields: the epoch, to know whether there has been a master, and the
 last operation, to continue an accepted loss.
 """
 
@@ -32,7 +32,7 @@ from cometmq.operator.engine.managed import dated
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """The state that a pass over a group found, and its decision."""
+    """What a pass over a group has found and decided."""
 
     seen: Seen
     step: Step | Ending = Nothing()

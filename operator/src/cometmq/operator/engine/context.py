@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the passes over all objects share: settings, services, the changes of any object."""
+"""What the passes over all objects share: settings, services, and writes that are
+the same for all kinds of objects.
+"""
 
 from collections.abc import Callable
 from typing import Final
@@ -17,7 +19,7 @@ COMPONENT: Final = "cometmq-operator"
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings and services, and the changes that passes make to objects of any kind."""
+    """Settings and services, and the writes of finalizers, statuses and Events."""
 
     api: KubeApi
     secrets: Secrets
@@ -30,7 +32,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     resync_ms: int
     """Pause between passes over an idle group."""
     quiet_ms: int
-    """A queue or log that stores no message for this long counts as abandoned by its producers."""
+    """A queue or log in which no message is stored for this long counts as unused by producers."""
 
     async def is_ending(self, namespace: str) -> bool:
         """Return whether a namespace is being deleted."""

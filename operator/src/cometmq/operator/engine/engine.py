@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one task per object, which is woken by events, and by changes that cause none."""
+"""Runs one task per object, with its passes: after events, after changes of the
+view, and at intervals.
+"""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -16,7 +18,7 @@ from cometmq.remoting.transport.tasks import TaskSet
 
 RETRY_MS: Final = 2_000
 LOOK_MS: Final = 250
-"""Interval at which a waiting task looks for changes that cause no event, without any request."""
+"""Interval at which a waiting task compares the view (`Pass.view`), which takes no request."""
 
 P = TypeVar("P", bound=Pass[Any])
 
@@ -58,7 +60,7 @@ class Engine(ABC, Generic[P]):
         """Create the passes over an object that has no task yet."""
 
     def ended(self, key: Key) -> None:
-        """Forget what is known of an object that is gone."""
+        """Forget all state about an object that no longer exists."""
 
     def wake(self, key: Key) -> None:
         """Start a pass over an object now; the first call for an object creates its task."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells when a queue or log counts as abandoned by its producers."""
+"""Tells whether producers still store messages in a queue or log."""
 
 from cometmq.operator.engine.context import Context
 
@@ -13,7 +13,9 @@ class Quiet:
         """The last known end of each queue or log, and when it was first seen."""
 
     def is_quiet(self, place: str, end: int) -> bool:
-        """Return whether `end` has not moved for `quiet_ms`; a negative one is unknown."""
+        """Return whether `end` has been the same for `quiet_ms`; a negative end means that it is
+        unknown, and restarts the period.
+        """
         now_ms = self._now_ms()
         known = self._ends.get(place)
         if known is None or known[0] != end or end < 0:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test helpers: groups and their states, and an API server without nodes."""
+"""Test helpers: sample broker groups and their states."""

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions on topics and consumer groups (pure): the next changes, and what they wait for.
+"""Decisions on topics and consumer groups (pure): the next changes, and what they wait for. An
+entry is the topic or consumer group that an object declares.
 
 Messages are never made unreachable: queues are removed, and topics deleted, only once every
-consumer group has consumed them. A spec that cannot be reached yet becomes a condition.
+consumer group has consumed their messages. A condition of the object tells users what a change
+waits for.
 """
 
 from collections.abc import Collection, Iterable
@@ -44,7 +46,7 @@ _MANAGED: Final = {
         "which_broker_when_consume_slowly",
     ),
 }  # fmt: skip
-"""The fields that the operator sets; it keeps the others as they are."""
+"""The fields that the operator sets; it leaves all other fields of an entry unchanged."""
 
 
 class Reason(StrEnum):
@@ -70,8 +72,8 @@ class Left(msgspec.Struct, frozen=True):
     end: int = 0
     """Sum of the end offsets of the queues concerned."""
     is_quiet: bool = False
-    """Whether `end` has not moved for a while since no route offers these queues, so that no
-    producer uses an old route any more.
+    """Whether no message was stored for a while after the queues had disappeared from all routes,
+    so that no producer uses an old route any more.
     """
 
 
@@ -80,7 +82,7 @@ class BrokerSeen(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     config: Config | None = None
-    """The settings on the master; None if it has none."""
+    """The entry's settings on the master; None if the master does not have the entry."""
     fault: str = ""
     """Why the settings are unknown; empty if they are known."""
     refusal: str = ""
@@ -173,7 +175,7 @@ def needs_backlog(item: Declared, current: Config | None) -> bool:
 
 
 def plan(item: Declared, seen: Iterable[BrokerSeen]) -> Plan:
-    """Return the next changes for an object that owns its name."""
+    """Return the next changes for an object that owns its entry."""
     seen = list(seen)
     unknown = [f"{one.name}: {one.fault}" for one in seen if one.fault]
     waits = [Wait(Reason.BROKERS_UNREACHABLE, "; ".join(unknown))] if unknown else []
@@ -280,7 +282,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     seen: tuple[BrokerSeen, ...] = ()
     waits: tuple[Wait, ...] = ()
     owner: Claim | None = None
-    """The other object that owns the name; None if this one does."""
+    """The other object that owns the entry; None if this one does."""
 
 
 def status_of(item: Declared, outcome: Outcome, before: DeclaredStatus, now: str) -> DeclaredStatus:

@@ -23,8 +23,10 @@ from cometmq.operator.topics_and_groups.suite import DeclaredBrokers, is_outage,
 from cometmq.remoting.errors import CometError
 
 RESYNC_FACTOR: Final = 10
-"""Changes on brokers cause no events, and reading them costs more than reading objects. With the
-default of 30 s for groups, manual changes are repaired within five minutes."""
+"""Passes over these objects are this many times rarer than those over broker groups, because
+reading from brokers costs more than reading objects. Changes on brokers cause no events, so manual
+changes are repaired within five minutes by default.
+"""
 WAIT_MS: Final = 5_000
 """Pause between passes while a change waits for consumers or producers."""
 BACK_OFF_MS: Final = 2_000
@@ -36,7 +38,7 @@ UNSEEN: Final = Wait(
 
 
 class Rivals(Protocol):
-    """The claims of all objects."""
+    """The claims of all objects, as one pass needs them; implemented by `DeclaredObjects`."""
 
     turns: asyncio.Semaphore
     """Limits the number of concurrent passes."""
@@ -55,7 +57,7 @@ class Rivals(Protocol):
 
 
 class DeclaredPass(Pass[Declared]):
-    """Passes over one object."""
+    """Passes over one Topic or ConsumerGroup."""
 
     finalizer = FINALIZER
 
@@ -88,7 +90,9 @@ class DeclaredPass(Pass[Declared]):
         return item.is_to_delete
 
     async def is_released(self, item: Declared) -> bool:
-        """Return whether the deletion of an object leaves its entry on the brokers."""
+        """Return whether the finalizer can be removed at once, because the entry
+        stays on the brokers.
+        """
         if not item.is_to_delete or self._rivals.competing(self.claim_of(item)):
             return True
         return await super().is_released(item)
@@ -99,7 +103,7 @@ class DeclaredPass(Pass[Declared]):
             return await super().run()
 
     async def reconcile(self, item: Declared, body: Body) -> int | None:
-        """Look at the brokers, change them, and report."""
+        """Read the entry on the brokers, make the next changes, and write the status."""
         before = msgspec.convert(body.get("status") or {}, DeclaredStatus)
         if (rival := self._rival(item)) is not None:
             self._note(item, rival.brokers or frozenset())
@@ -114,8 +118,8 @@ class DeclaredPass(Pass[Declared]):
         return 0 if is_to_release else self._pause_ms(outcome)
 
     def _rival(self, item: Declared) -> Claim | None:
-        """Return the claim of another object that owns the entry: the oldest, or, once this object
-        is being deleted, any.
+        """Return the claim of another object that owns the entry: an older one or, once this object
+        is being deleted, any other. None if there is none.
         """
         claim = self.claim_of(item)
         others = self._rivals.competing(claim)
@@ -123,7 +127,7 @@ class DeclaredPass(Pass[Declared]):
         return None if oldest.key == claim.key else oldest
 
     def _note(self, item: Declared, brokers: frozenset[str]) -> None:
-        """Note the masters of an object's cluster, found by its own pass or that of its owner."""
+        """Note the addresses of the masters in the object's cluster."""
         self._found = msgspec.structs.replace(item.claim, brokers=brokers)
         self._rivals.found(self._found)
 

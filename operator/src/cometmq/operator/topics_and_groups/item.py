@@ -18,7 +18,9 @@ deleted without an operator.
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of an object that decide which of several objects owns a name."""
+    """The parts of an object that decide which of several objects owns an entry (a topic or
+    consumer group in a cluster).
+    """
 
     key: Key
     created: str
@@ -27,13 +29,13 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     name_servers: frozenset[str]
     brokers: frozenset[str] | None = None
-    """Addresses of the masters that a pass found; None before the first pass. They show that two
-    objects mean the same cluster, although they name its name servers differently.
+    """Addresses of the masters that a pass has found; None before the first pass. They show whether
+    two objects mean the same cluster, even if they name its name servers differently.
     """
 
     @property
     def entry(self) -> tuple[str, str, str]:
-        """Kind, name and name of the cluster of what the object declares."""
+        """The declared entry: its kind, its name, and the name of its cluster."""
         return self.key[0], self.name, self.cluster
 
     @property

@@ -34,10 +34,10 @@ class DeclaredObjects(Engine[DeclaredPass]):
         return DeclaredPass(key, self.context, self)
 
     def start(self, namespaces: Sequence[str]) -> None:
-        """Load the claims in these namespaces (by default, all) in the background; passes
-        begin once the claims are known.
+        """Load the claims in these namespaces in the background; without namespaces, in all.
 
-        Otherwise, the younger of two objects might change a topic that the older one owns.
+        Passes begin only once the claims are loaded. Otherwise, the younger of two objects might
+        change a topic that the older one owns.
         """
         self.tasks.keep(lambda: self._load(tuple(namespaces) or ("",)), name="declared-claims")
 
@@ -46,10 +46,11 @@ class DeclaredObjects(Engine[DeclaredPass]):
         await self._is_loaded.wait()
 
     def changed(self, kind: str, body: Body) -> None:
-        """Note an object that was created or changed, and start a pass over it now.
+        """Note an object that was created or changed; start a pass over it, unless
+        only its status has changed.
 
-        A change of the status alone starts no pass, because the operator itself writes the status,
-        and a shrinking backlog would otherwise cause passes without a pause.
+        The operator itself writes the status, so a shrinking backlog would otherwise cause passes
+        without a pause.
         """
         self._note(kind, body)
         metadata = body["metadata"]

@@ -156,7 +156,9 @@ async def _count(connections: Callable[[], Awaitable[object]]) -> int:
 
 
 def is_outage(error: CometError) -> bool:
-    """Return whether the same call may succeed later without any change."""
+    """Return whether the same call may succeed later without a change of the object or the
+    brokers.
+    """
     return isinstance(error, Outage)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One order of each kind, so that tests cover an order that is added."""
+"""One order of each kind, so that tests also cover kinds that are added later."""
 
 from cometmq.control.methods import fields
 from cometmq.ha.orders import ORDERS, Order

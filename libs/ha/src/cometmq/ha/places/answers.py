@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parse the JSON that servers answer."""
+"""Parses the JSON in servers' answers."""
 
 from typing import TypeVar
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Select the backend of a record from `groupRecord`, a setting of brokers and electors.
 
-Only the selected one is imported: a single broker would load 15 modules, with h11, for nothing.
+Only the selected backend is imported, because a backend and h11 are 15 modules.
 """
 
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watch a record by polling it."""
+"""Implements `RecordPort.watch` by polling, for backends that report no changes."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 

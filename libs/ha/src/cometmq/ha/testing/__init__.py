@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contract tests for backends that store records, and the exhaustive check of all rules."""
+"""Test helpers: the contract of record backends, the exhaustive check of all rules,
+sample groups, a disk that fails.
+"""
