@@ -55,7 +55,6 @@ class OperatorFigures(msgspec.Struct):
     """Passes over Topics and ConsumerGroups by kind and result."""
 
     def count(self, kind: str, result: str, seconds: float) -> None:
-        """Count one pass."""
         if kind == KIND:
             self.passes[result] += 1
             self.pass_seconds.observe(seconds)

@@ -37,7 +37,7 @@ def _column(name: str, path: str, type_: str = "string", priority: int = 0) -> d
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts in which the definitions differ."""
+    """What differs between the CustomResourceDefinitions."""
 
     kind: str
     noun: str
@@ -168,7 +168,6 @@ def _root(one: Definition) -> Schema:
 
 
 def definition(one: Definition) -> dict[str, Any]:
-    """Return a definition as a Kubernetes object."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

@@ -45,8 +45,6 @@ class Deletion(StrEnum):
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The container image of the brokers."""
-
     name: (
         Annotated[
             str,
@@ -175,8 +173,6 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class DisruptionBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """The PodDisruptionBudget of the group."""
-
     enabled: Annotated[
         bool,
         "Whether a PodDisruptionBudget limits node drains to one broker of the group at a time. A "

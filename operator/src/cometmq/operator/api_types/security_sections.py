@@ -41,8 +41,6 @@ def secret_name(description: str) -> Meta:
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """TLS of the brokers."""
-
     secret_name: Annotated[
         str,
         secret_name(
@@ -75,8 +73,6 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Accounts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Access control by accounts."""
-
     secret_name: Annotated[
         str,
         secret_name(
@@ -152,8 +148,6 @@ class External(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class IpBlock(msgspec.Struct, frozen=True, kw_only=True, rename={"except_": "except"}):
-    """A range of addresses."""
-
     cidr: Annotated[
         str,
         Meta(max_length=43, pattern=_CIDR),
@@ -167,8 +161,6 @@ class IpBlock(msgspec.Struct, frozen=True, kw_only=True, rename={"except_": "exc
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A NetworkPolicyPeer."""
-
     pod_selector: (
         Annotated[
             dict[str, Any],
@@ -192,8 +184,6 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
 
 class Network(msgspec.Struct, frozen=True, kw_only=True):
-    """The NetworkPolicy of the group."""
-
     clients: Annotated[
         list[
             Annotated[

@@ -25,8 +25,6 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class MemberStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One broker of the group."""
-
     pod: Annotated[str, Meta(max_length=253), "Name of the pod."]
     role: Annotated[
         str,

@@ -21,8 +21,6 @@ READ_ONLY = {"brokerPermission": "4"}
 
 
 class Drain:
-    """The drain of one group."""
-
     def __init__(self, context: Context, elector: GroupElector) -> None:
         self._context = context
         self._elector = elector

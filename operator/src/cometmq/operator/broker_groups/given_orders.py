@@ -22,8 +22,6 @@ from cometmq.remoting.errors import CometError
 
 
 class GivenOrders:
-    """The orders for one group."""
-
     def __init__(self, context: Context, elector: GroupElector, key: KeySecret) -> None:
         self._context = context
         self._elector = elector

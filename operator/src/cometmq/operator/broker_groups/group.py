@@ -59,7 +59,6 @@ class BrokerGroup(Managed, frozen=True, kw_only=True):
 
     @property
     def master_service(self) -> str:
-        """The Service that leads to the master."""
         return f"{self.name}-master"
 
     @property

@@ -52,8 +52,6 @@ SOON_MS: Final = 1_000
 
 
 class GroupPass(Pass[BrokerGroup]):
-    """Passes over one group."""
-
     finalizer = FINALIZER
 
     def __init__(self, key: Key, context: Context, elector: GroupElector) -> None:

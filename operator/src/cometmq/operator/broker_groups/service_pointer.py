@@ -18,8 +18,6 @@ RETRY_MS: Final = 500
 
 
 class ServicePointer:
-    """The Service of one group."""
-
     def __init__(
         self, key: Key, context: Context, elector: GroupElector, owned: OwnedObjects
     ) -> None:

@@ -56,7 +56,6 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         return True
 
     async def write_status(self, key: Key, status: msgspec.Struct) -> None:
-        """Replace the status of an object."""
         # A merge patch keeps fields that it does not name, so fields that are now empty are set to
         # null.
         empty = dict.fromkeys(status.__struct_encode_fields__)

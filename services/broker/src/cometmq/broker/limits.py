@@ -258,7 +258,6 @@ class Room:
 
     @property
     def address(self) -> str:
-        """The address of the connection."""
         address: str = self._call.peer.address
         return address
 

@@ -77,7 +77,6 @@ class OpenGroup:
         return found
 
     async def ask(self) -> None:
-        """Ask all members for their status."""
         self.reports.clear()
         self.faults.clear()
         async with asyncio.TaskGroup() as tasks:

@@ -254,7 +254,6 @@ class RouteTable:
         return live is not None and live.data_version == version and not live.is_doubted(connection)
 
     def count_of(self, connection: Connection) -> int:
-        """Return the number of brokers that last used this connection."""
         return sum(live.connection is connection for live in self._live.values())
 
     def routing(self, topic: str) -> Steps[TopicRoute | None]:
@@ -289,7 +288,6 @@ class RouteTable:
         return self.topics.selecting(lambda queues: not names.keys().isdisjoint(queues))
 
     def live_brokers(self) -> Mapping[str, Live]:
-        """Return the live brokers by address."""
         return self._live
 
     def _doubt(self, broker_name: str) -> None:

@@ -30,7 +30,6 @@ class Masters(AdminClient):
         return found
 
     def drop(self, address: str, reason: str) -> None:
-        """Close the connection to a broker."""
         self._running().remoting.disconnect(address, reason)
 
 

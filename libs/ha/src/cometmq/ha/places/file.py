@@ -135,7 +135,7 @@ class FileRecord:
         return head, first
 
     def _drop(self, head: _Head) -> None:
-        """Remove a folder that no file refers to, now or later."""
+        """Remove a folder whose name was never written to `FILE`, and never will be."""
         folder = self._root / head.versions
         for name in self._files.names(folder):
             self._files.remove(folder / name)

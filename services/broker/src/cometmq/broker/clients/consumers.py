@@ -203,7 +203,6 @@ class Consumers:
         return None if found is None else found.subscriptions.get(topic)
 
     def peers_of(self, client_id: str) -> set[Peer]:
-        """Return the connections of a client."""
         return {
             peer
             for group in self._groups.values()

@@ -100,7 +100,6 @@ class Producers:
         return [(group, list(clients.values())) for group, clients in self._groups.items()]
 
     def names(self) -> list[str]:
-        """Return the names of all groups."""
         return list(self._groups)
 
     def clients(self, group: str) -> list[Client]:
@@ -127,7 +126,6 @@ class Producers:
         )
 
     def peers_of(self, client_id: str) -> set[Peer]:
-        """Return the connections of a client."""
         return set(self._places.get(client_id, {}))
 
     @property

@@ -150,9 +150,7 @@ class _Test:
 
 _numbers: Final = itertools.count()
 _verdicts: Final[dict[tuple[int | bytes | None, ...], bool]] = {}
-"""Verdicts by filter and values. It pays because most filtered properties have few distinct
-values.
-"""
+"""A cache of verdicts by filter and values; most filtered properties have few distinct values."""
 
 
 def _judge(sql: SqlFilter, number: int, values: list[bytes | None]) -> bool | _Test:

@@ -144,7 +144,6 @@ class WorkerSyncs:
         """Do nothing: callbacks on the loop report each end."""
 
     async def wait(self) -> None:
-        """Wait until no sync is running."""
         while self._future is not None:
             await asyncio.wait([self._future])
 
@@ -173,7 +172,7 @@ Ended: TypeAlias = tuple[int, float, tuple[int, int] | None, float]
 
 
 class NativeSyncer(Protocol):
-    """`cometmq.accel.LogSyncer`."""
+    """The methods of `cometmq.accel.LogSyncer`."""
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when a sync has ended."""
@@ -220,7 +219,6 @@ class NativeSyncs:
         return None
 
     def start(self, job: FlushJob, since_ms: int | None) -> None:
-        """Pass the sync to the thread."""
         sync = Sync(job, since_ms)
         try:
             files, folder = job.descriptors()
@@ -238,7 +236,6 @@ class NativeSyncs:
         self._open[number] = sync, descriptors
 
     def lend(self, answers: "LentAnswers", *, is_all: bool) -> None:
-        """Pass the answers to the thread."""
         # Not `_last`: if no file could be opened, the thread does not know this sync, and the next
         # one answers.
         self._syncer.lend(self._number, answers, is_all)
@@ -273,7 +270,6 @@ class NativeSyncs:
                 self._waiter = None
 
     async def wait(self) -> None:
-        """Wait until no sync is running."""
         while self._open:
             if self._waiter is None:
                 self._waiter = self._loop.create_future()

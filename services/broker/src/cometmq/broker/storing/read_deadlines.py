@@ -20,8 +20,6 @@ OWN: Final = "broker"  # key of searches that the broker itself needs
 
 
 class Request:
-    """A pending read or search."""
-
     __slots__ = ("failed", "is_over", "key", "peer", "since_s")
 
     def __init__(self, peer: Peer | None, failed: Callable[[Exception], None], key: object) -> None:

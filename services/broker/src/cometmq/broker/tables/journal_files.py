@@ -73,7 +73,6 @@ class JournalFiles:
             self._filled()
 
     def clear(self) -> None:
-        """Delete all files."""
         self._ends.clear()
         self.redo.clear()
 

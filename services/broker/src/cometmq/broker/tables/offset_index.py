@@ -44,7 +44,6 @@ class OffsetIndex:
             del self._groups[topic]
 
     def count_of(self, group: str) -> int:
-        """Return the number of a group's entries."""
         return self._group_counts.get(group, 0)
 
     def groups(self) -> AbstractSet[str]:

@@ -213,7 +213,6 @@ class Offsets:
             raise SystemBusy(f"a copy stores at most {COPIED_MAX} offsets")
 
     def _set(self, key: str, offsets: Mapping[int, int]) -> None:
-        """Replace a group's offsets in a topic."""
         self._note_removed(key)
         self.index.add(key, len(offsets) - len(self.table.get(key, ())))
         self.table[key] = dict(offsets)

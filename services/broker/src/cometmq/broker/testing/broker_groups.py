@@ -162,7 +162,6 @@ class BrokerGroup:
         self._settings = {**self._settings, **settings}
 
     def keys(self) -> Keys:
-        """Return the keys of the broker group."""
         return KeyFile(self._key_file()).keys
 
     def _key_file(self) -> Path:

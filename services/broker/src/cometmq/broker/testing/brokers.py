@@ -190,7 +190,6 @@ class MemoryDriver:
         """Do nothing."""
 
     def delete_topic(self, topic: str) -> asyncio.Future[PutResult]:
-        """Delete a topic from the store."""
         stored = asyncio.get_running_loop().create_future()
         stored.set_result(self.store.delete_topic(topic))
         return stored

@@ -162,7 +162,6 @@ class Confirmation:
         await self.progressed.wait()
 
     def has_ended(self) -> bool:
-        """Return whether this broker no longer leads."""
         return self._is_ended
 
     def adopt(self, view: Leadership) -> None:

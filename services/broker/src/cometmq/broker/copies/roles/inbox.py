@@ -69,7 +69,6 @@ class Inbox:
         self._log = log
 
     def observe(self, event: rules.Observation | Read | Seen | Retry) -> None:
-        """Queue an event."""
         if isinstance(event, rules.StoreFailed):
             self.can_recover = False
         self.jobs.put_nowait(Job(event))

@@ -99,7 +99,6 @@ class Openings:
         return silent
 
     def close(self) -> None:
-        """Close all connections."""
         for transport in tuple(self._openings):
             self._close(transport)
 

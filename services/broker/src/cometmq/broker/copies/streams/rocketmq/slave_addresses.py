@@ -105,7 +105,7 @@ class SlaveAddresses:
         return self._allowed.registered
 
     def ask(self) -> None:
-        """Ask the name servers soon."""
+        """Make `run` ask the name servers as soon as LOOK_UP_INTERVAL_MS allows."""
         self._is_wanted.set()
 
     async def run(self) -> None:

@@ -29,8 +29,6 @@ PART_BYTES: Final = 256
 
 
 class SlaveStream(ServedStream):
-    """RocketMQ's stream to one slave."""
-
     def __init__(self, server: "LogServer", transport: asyncio.Transport, address: str) -> None:
         super().__init__(server, transport, address, server.store.commit_log.view)
         self._server = server
