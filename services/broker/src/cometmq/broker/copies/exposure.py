@@ -18,8 +18,8 @@ NOT_REQUIRED: Final = (
 
 
 def exposure(settings: BrokerSettings) -> str:
-    """Return a warning about what such programs can do at the replication port; empty if none
-    can.
+    """Return why programs without the group's key can pose as members at the
+    replication port; empty if they cannot.
     """
     if is_loopback(settings.bind_address):
         return ""

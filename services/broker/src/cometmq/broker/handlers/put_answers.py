@@ -26,7 +26,9 @@ COPY_BYTES_MIN: Final = 2_048
 
 
 class _Subject(Struct, frozen=True):
-    """Stands for the header of a send without its decoded header: refusals are counted by topic."""
+    """Replaces the header of a send that waits: refusals are counted by its topic,
+    so only that is kept.
+    """
 
     topic: str
 

@@ -45,9 +45,8 @@ FAST: Final = {
     "mappedFileSizeCommitLog": "1048576",
     "mappedFileSizeConsumeQueue": "60000",
 }
-"""Settings with short intervals and small files. The intervals are still longer than a second,
-because the loop that all brokers share may stall so long on a busy machine, which must cause no
-election.
+"""Settings with small files and short intervals. All brokers share one loop, which may stall for a
+second on a busy machine; the intervals are long enough that no election follows.
 """
 
 
