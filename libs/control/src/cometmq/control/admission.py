@@ -26,9 +26,11 @@ PROVEN_CALLS_MAX: Final = 32
 together.
 """
 ADDRESS_CALLS_MAX: Final = 16
-"""Maximum number for one address, among callers without a proof."""
+"""Maximum number of streams, and of unfinished orders, of one address without a proof."""
 CONNECTION_CALLS_MAX: Final = 8
-"""Maximum number for one connection; an elector has one stream and one order for each member."""
+"""Maximum number of streams, and of unfinished orders, on one connection. An elector has one stream
+and one order for each member.
+"""
 
 
 class Caller(NamedTuple):

@@ -57,8 +57,8 @@ class ConsumerGroup(msgspec.Struct):
         """Return the client ids of all members, one per connection, because consumers divide the
         queues among the ids in this list.
 
-        A dead connection (DEAD_DOUBLE_MS) is left out: nobody would read the queues of an id that
-        its client uses twice.
+        A dead connection (DEAD_DOUBLE_MS) is left out: its client would be listed twice, and nobody
+        would read the queues of the second entry.
         """
         heard_ms: dict[str, int] = {}
         for client in self.clients.values():

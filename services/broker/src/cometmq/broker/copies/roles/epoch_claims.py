@@ -15,7 +15,8 @@ from cometmq.remoting.log import Log
 
 PAUSE_MS: Final = 1_000
 """Minimum interval between reads that claims cause. A claim counts as unconfirmed only after a
-second read: members learn a new epoch by being fenced before a deleted record is created again.
+second read: before a deleted record is created again, members are fenced in its epoch, and may name
+it.
 """
 
 REPORT_MS: Final = 60_000

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries out a member's role changes in its store, for its clients and at name servers.
 
-A member has one of seven roles (`cometmq.ha.role.Role`). Clients are served as by one of three
+A member has one of seven roles (`cometmq.ha.role.Role`). Its clients see one of three roles
 (`ServedRole`), and one of three objects does the work (`Acting`):
 
     ========================  =============  ==============
