@@ -107,9 +107,9 @@ def _struct(info: inspect.StructType) -> Schema:
 def _default(field: inspect.Field) -> Any:
     """Return a field's default as JSON; None if it has none.
 
-    An object's default includes the defaults of its fields, because the API server validates it
-    before it fills in any others. Empty maps and lists are left out, to keep the output of GET
-    short.
+    An object's default includes the defaults of its fields, because the API server validates an
+    object's default before it adds defaults of fields. Empty maps and lists are left out, to keep
+    the output of GET short.
     """
     if field.default is NODEFAULT or field.default is None:
         return None
