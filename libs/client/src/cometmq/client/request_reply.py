@@ -111,7 +111,7 @@ class PendingReplies:
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[MessageExt]] = {}
         self._reading: set[str] = set()
-        """The requests whose reply is being read."""
+        """The ids of the requests whose replies are being read."""
 
     def __len__(self) -> int:
         return len(self._waiting)

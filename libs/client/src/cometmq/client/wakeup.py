@@ -14,8 +14,8 @@ class Wakeup:
     """Wakes one waiting task; several calls to `set` before it waits again count as one."""
 
     def __init__(self, *, apart_ms: int = 0) -> None:
-        """A woken wait ends at least `apart_ms` after the one before: a server may wake a client
-        thousands of times a second.
+        """There are at least `apart_ms` between the ends of two waits, because a server may wake a
+        client thousands of times a second.
         """
         self._event = asyncio.Event()
         self._apart_ms = apart_ms

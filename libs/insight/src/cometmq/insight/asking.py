@@ -63,7 +63,9 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
 Queues = Mapping[int, Queue | QueueEnds]
 """The queues of a topic on one broker, by number."""
 Firsts = tuple[tuple[int, int], ...]
-"""The queues of a topic that are not empty, and the offsets of their first messages."""
+"""The numbers of the queues of a topic that are not empty, with the offsets of their first
+messages.
+"""
 
 
 class MasterAnswers(msgspec.Struct, frozen=True):
@@ -238,7 +240,9 @@ def _with_overview(master: MasterAnswers, overview: BrokerOverview) -> MasterAns
 
 
 def connections_in(clients: GroupClients) -> ConsumerConnections:
-    """Return the members of a group as the request for one group does."""
+    """Return the members of a group in the form in which the query for a single group
+    returns them.
+    """
     return ConsumerConnections(
         connection_set=clients.members,
         consume_type=clients.consume_type,
@@ -335,8 +339,8 @@ async def _members(broker: BrokerAdmin, group: str) -> ConsumerConnections | Non
 async def _first_dead_ms(
     broker: BrokerAdmin, memory: BrokerMemory, queues: Mapping[str, Queues]
 ) -> Mapping[str, int]:
-    """Return when the oldest dead letter of each group was stored; ask again only about topics
-    whose first messages have changed, and about no more than TURN_MAX topics.
+    """Return when the oldest dead letter of each group was stored. Only topics whose first messages
+    have changed are queried again, and at most TURN_MAX of them.
     """
     firsts = {
         topic: tuple((at, it.first) for at, it in sorted(its.items()) if it.end > it.first)

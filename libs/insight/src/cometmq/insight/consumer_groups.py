@@ -280,8 +280,9 @@ def _rate(parts: Parts, name: str, topics: Sequence[GroupTopic]) -> float | Unkn
 
 
 def _dead_letters(parts: Parts, topic: str) -> tuple[int | Unknown, int, Since | None]:
-    """Return how many messages a dead-letter topic has, how many of them a replay of all has
-    passed, and when the oldest of the others was stored, if all brokers tell.
+    """Return how many messages a dead-letter topic has, how many of them a replay of the whole
+    topic has sent again, and when the oldest of the others was stored; only a bound if a broker
+    does not report its time.
     """
     count, sent, firsts_ms = 0, 0, list[int | None]()
     for _, answers in parts.masters:
@@ -306,8 +307,8 @@ def _dead_letters(parts: Parts, topic: str) -> tuple[int | Unknown, int, Since |
 
 
 def _passed(position: int, queue: Queue | QueueEnds) -> int:
-    """Return how many messages of a queue a replay has passed; a position beyond the end is one of
-    an older topic of the same name.
+    """Return how many messages of a queue come before a replay's position. A position beyond the
+    end is ignored: it is from an earlier topic of the same name.
     """
     return max(0, position - queue.first) if position <= queue.end else 0
 

@@ -49,10 +49,11 @@ _PREFIX: Final = "finding:"
 
 
 def findings(snapshot: Snapshot, history: History | None = None) -> list[Finding]:
-    """Return a snapshot's findings, worst first; without a history, all began "at least" now.
+    """Return a snapshot's findings, worst first; without a history, all of them began now or
+    earlier.
 
-    Those of one severity have the order of the rules, which does not depend on the history, so that
-    all views list them in one order.
+    Findings of one severity are in the order of the rules, which does not depend on the history, so
+    that all views show the same order.
     """
     kept = History() if history is None else history
     found: dict[str, Finding] = {}

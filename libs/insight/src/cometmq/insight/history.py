@@ -70,9 +70,9 @@ class History:
         self.places: dict[str, Place] = {}
         """Brokers by address, including those that name servers no longer list."""
         self.progress: dict[str, Progress] = {}
-        """Groups with unread messages."""
+        """The progress of each group with unread messages."""
         self.dead_letters: dict[str, Since] = {}
-        """Since when each group is seen to have dead letters that were not sent again."""
+        """Since when snapshots have found dead letters that were not sent again, by group."""
         self._memories: dict[str, BrokerMemory] = {}
         self._samples: deque[Sample] = deque()
         self._growth: dict[str, deque[Growth]] = {}
@@ -157,7 +157,7 @@ class History:
         }
 
     def note_dead_letters(self, group: str, left: int, now_ms: int) -> None:
-        """Note how many dead letters of a group were not sent again."""
+        """Record how many dead letters of a group were not sent again."""
         if not left:
             self.dead_letters.pop(group, None)
         elif group not in self.dead_letters:

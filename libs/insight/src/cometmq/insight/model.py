@@ -236,7 +236,7 @@ class Group(msgspec.Struct, frozen=True, gc=False):
     """
     out_per_s: float | Unknown
     dead_letters: int | Unknown
-    """All that still exist, also those that were sent again."""
+    """All dead letters that still exist, including those that were sent again."""
     retry_backlog: int | Unknown
     """Failed messages in the retry topic that are due for redelivery and not consumed yet."""
     disagreements: Sequence[str] = ()
@@ -248,11 +248,11 @@ class Group(msgspec.Struct, frozen=True, gc=False):
     unread.
     """
     dead_sent: int = 0
-    """How many of its dead letters a replay of all has passed."""
+    """How many of the dead letters have been sent again by a replay of the whole topic."""
     dead_since: Since | None = None
     """When the oldest dead letter that was not sent again was stored; None if there is none."""
     has_read_nothing: bool = False
-    """Whether all its offsets are 0, though messages are unread."""
+    """Whether all offsets of the group are 0 although messages are unread."""
     still_since: Since | None = None
     """Since when the group has read nothing although messages are unread; None if it reads, or if
     this is not known.

@@ -43,9 +43,9 @@ CLEAR_LINE: Final = "\x1b[K"
 CLEAR_REST: Final = "\x1b[J"
 WIDTH: Final = 80
 HEIGHT: Final = 24
-"""The size of a terminal that does not tell its own."""
+"""The assumed number of lines of a terminal that does not report its size."""
 PIPED_CHARS: Final = 160
-"""The width of a table with sentences that is not printed to a terminal."""
+"""The width of tables that contain sentences, if the output is not a terminal."""
 FIRST_RATES_S: Final = 1.1
 """A rate needs two snapshots, at least a second apart."""
 

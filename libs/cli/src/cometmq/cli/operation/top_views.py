@@ -224,8 +224,7 @@ VIEWS: Final[Mapping[str, View]] = {
     ),
 }  # fmt: skip
 SENTENCES: Final = {"refused": 2}
-"""How many columns of a view, from the right, are sentences; the screen shows them below the row.
-"""
+"""How many of a view's last columns are sentences; the screen shows these below the row."""
 _MOMENT: Final = re.compile(r"(\d{4}-\d\d-\d\dT)\d\d:\d\d:\d\d\.\d{3}Z")
 
 
@@ -304,7 +303,7 @@ def _is_number(text: str) -> bool:
 
 
 def _text(cell: Cell, day: str) -> str:
-    """Return a cell as text; a moment of the given day without the day."""
+    """Return a cell as text; a time on `day` without its date."""
     if isinstance(cell, str) and (found := _MOMENT.fullmatch(cell)) and found[1] == day:
         return cell.removeprefix(day)
     if cell is None:

@@ -364,7 +364,9 @@ async def _has_dead_letters(admin: AdminClient, group: str) -> bool:
 
 
 def _note_if_none(group: str, choice: Choice, count: int) -> None:
-    """Say that nothing is selected; raise ClientError if ids were given, which then are wrong."""
+    """If no dead letter is selected, say so; raise ClientError if ids were given, because these
+    must be wrong.
+    """
     if count:
         return
     where = " on the brokers that answer" if MISSING else ""

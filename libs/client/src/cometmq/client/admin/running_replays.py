@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which programs send a group's dead letters again now.
+"""Finds out which programs are replaying a group's dead letters.
 
-A program that does is a member of a producer group until it ends, so that every other program can
-ask the brokers for it. Brokers forget it with its connection. A producer group leaves nothing
+Such a program is a member of a producer group until it ends, so that every other program can ask
+the brokers for it. Brokers forget it when its connection closes. A producer group leaves nothing
 behind, whereas brokers would create a retry topic for a consumer group.
 """
 

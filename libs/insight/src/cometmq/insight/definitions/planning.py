@@ -166,7 +166,9 @@ def _rows(
 
 
 def _usable(state: State, rows: Sequence[Row]) -> Iterator[Row]:
-    """Refuse the rows that give a topic more queues, at all brokers, than clients use."""
+    """Refuse the rows that give a topic more queues, on all brokers together, than clients
+    accept.
+    """
     changes = [row for row in rows if row.fate in {Fate.CREATED, Fate.CHANGED}]
     counts: dict[str, dict[str, int]] = {row.name: {} for row in changes}
     for broker, topics in state.topics.items():

@@ -20,7 +20,9 @@ from cometmq.remoting.remarks import consumers_offline
 HALF_MAX: Final = 1_000
 REFUSED_MS: Final = 300_000
 PASSING_MS: Final = 60_000
-"""Two intervals of heartbeats: refusals that the next heartbeat ends are over by then."""
+"""Two intervals of heartbeats. Refusals that go on for longer are not ended by the next
+heartbeat.
+"""
 _RUNBOOKS: Final[Mapping[int, str]] = {
     ResponseCode.SYSTEM_BUSY: "system-busy.md",
     ResponseCode.SERVICE_NOT_AVAILABLE: "writes-refused.md",

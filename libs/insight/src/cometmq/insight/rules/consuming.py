@@ -76,8 +76,8 @@ def _nothing(group: Group, conjunction: str) -> str:
 
 
 def _best_bound(still: Since | None, unread: Since | None) -> Since | None:
-    """Return since when a group does not read, or the earlier of two bounds: one that is later than
-    the age of a message in the same line would look wrong.
+    """Return since when a group reads nothing. If that is only a bound, return `unread` if it is
+    earlier, so that no finding names a message older than the pause.
     """
     if still is None or unread is None or not still.is_bound:
         return still or unread
@@ -243,7 +243,9 @@ def stranded(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
 
 
 def dead_letters(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
-    """Find groups with dead letters that were not sent again; the others only wait to expire."""
+    """Find groups with dead letters that were not sent again; those that were are kept until they
+    expire.
+    """
     for group in known(snapshot.groups):
         left = group.dead_left
         if isinstance(left, Unknown) or not left:

@@ -21,7 +21,7 @@ from cometmq.runtime.worker import Worker
 POINTS_MAX: Final = 300
 ANSWER_MAX: Final = 4 << 20
 _UNUSABLE: Final = (OSError, HTTPException, *UNREADABLE_JSON, ValueError)
-"""ValueError for values that are no numbers, too."""
+"""Errors of a query or of its answer; ValueError also for values that are not numbers."""
 
 _QUERIES: Final[Mapping[str, str]] = {
     "group:lag": 'sum({{__name__=~"rocketmq_group_(retry)?diff",group={0}}})',

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The history in SQLite: figures that change, in steps, with fewer points the older they are.
 
-A point holds until the next one of its series, so figures that stay the same cost nothing; `runs`
-says when the console was looking, and `pauses` which groups read nothing when it last did. Points
-older than a day are reduced to the highest and the last one of ten minutes, those older than a week
-to those of an hour. If the file exceeds its limit, the oldest tenth of the time is deleted.
-Everything runs on one thread; what it remembers changes once a transaction has succeeded.
+A point is valid until the next one of its series, so unchanged figures take no space. The table
+`runs` has the periods in which snapshots were taken, and `pauses` the groups that read nothing in
+the last snapshot.
+
+Of points older than a day, the highest and the last of each ten minutes are kept; of those older
+than a week, the highest and the last of each hour. If the file exceeds its limit, the oldest tenth
+of the time is deleted.
+
+All calls of SQLite run on one thread. The state in memory changes only after a transaction has
+succeeded.
 """
 
 import math
@@ -77,7 +82,7 @@ class HistoryStore:
         self._database: sqlite3.Connection | None = None
         self._last: dict[str, float] = {}
         self._pauses: dict[str, Progress] = {}
-        """As they are in the file."""
+        """The table `pauses`, as it is in the file."""
         self._run_s: int | None = None
         self._seen_s = 0
         self._compacted_s = 0
@@ -95,14 +100,14 @@ class HistoryStore:
     async def record(
         self, figures: Mapping[str, float], pauses: Mapping[str, Progress] = MappingProxyType({})
     ) -> None:
-        """Note the figures of now, and the groups that read nothing; a series that is missing is
+        """Store the present figures, and the groups that read nothing; a series that is missing is
         unknown from now on.
         """
         now_s = self._clock.now_ms() // 1_000
         await self._worker.submit(lambda: self._record(now_s, dict(figures), dict(pauses)))
 
     async def pauses(self) -> Mapping[str, Progress]:
-        """Return the groups that read nothing when the figures were noted last."""
+        """Return the groups that read nothing when `record` was last called."""
         return await self._worker.submit(lambda: dict(self._pauses))
 
     async def lines(self, keys: Sequence[str], begin_ms: int, end_ms: int) -> Mapping[str, Points]:
@@ -178,7 +183,9 @@ class HistoryStore:
     def _keep_pauses(
         self, database: sqlite3.Connection, pauses: dict[str, Progress]
     ) -> dict[str, Progress]:
-        """Write the pauses that began or ended; the lag of each is that of its beginning."""
+        """Store the pauses that have begun, and delete those that have ended; the lag stored with a
+        pause is that at its beginning.
+        """
         kept = {name: it for name, it in self._pauses.items() if _is_same(pauses.get(name), it)}
         begun = {name: it for name, it in pauses.items() if name not in kept}
         ended = self._pauses.keys() - kept.keys() - begun.keys()

@@ -43,13 +43,13 @@ _UNUSABLE: Final = (
     *(HTTPError, InvalidURL, ValueError, RecursionError),
     *(LookupError, TypeError, AttributeError, ArithmeticError),
 )
-"""No answer, or JSON that is unreadable or of other types, for which authlib and joserfc have no
-errors of their own.
+"""Raised if there is no answer, or if its JSON is unreadable or has values of other types; authlib
+and joserfc have no errors of their own for the latter.
 """
 
 
 class _Metadata(msgspec.Struct, frozen=True):
-    """What a provider says about itself."""
+    """The metadata that a provider publishes."""
 
     issuer: str
     authorization_endpoint: str
@@ -61,7 +61,7 @@ _ENDPOINTS: Final = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
 
 class _Tokens(msgspec.Struct, frozen=True):
-    """What a provider answers to a code or a refresh token; authlib keeps the access token."""
+    """A provider's answer to a code or a refresh token; authlib keeps the access token."""
 
     id_token: str | None = None
     access_token: str | None = None
