@@ -8,7 +8,15 @@ from contextlib import AsyncExitStack, closing
 
 import pytest
 
-from cometmq.client import ConsumeFrom, ConsumeResult, Message, Producer, PushConsumer, PushOptions
+from cometmq.client import (
+    ConsumeFrom,
+    ConsumeResult,
+    Message,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    PushOptions,
+)
 from cometmq.client.clock import wall_ms
 from cometmq.client.settings import ProducerOptions
 from cometmq.console.pages import ACTIONS, PAGES
@@ -227,6 +235,8 @@ async def test_a_restarted_console_knows_since_when_a_group_reads_nothing(
         await desk.admin.create_topic("Paused", queue_count=1)
         await send(suite, "Paused", 3)
         await desk.admin.reset_offsets("paused", "Paused", 0, is_new_group=True)
+        (broker,) = await desk.admin.masters()
+        await desk.admin.commit_offset("paused", MessageQueue("Paused", broker, 0), 1)
         since = await eventually(lambda: paused(desk))
         assert not since["is_bound"]
         await eventually(is_kept)

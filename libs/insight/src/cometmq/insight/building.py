@@ -398,7 +398,7 @@ def _still_since(group: Group, history: History, now_ms: int) -> Since | None:
     if group.members and now_ms - seen.still_since.ms < STILL_MS:
         return None
     if group.has_read_nothing and not isinstance(group.behind_s, Unknown):
-        return Since(int(now_ms - group.behind_s * 1_000), is_bound=group.lost > 0)
+        return Since(round(now_ms - group.behind_s * 1_000), is_bound=group.lost > 0)
     return seen.still_since
 
 

@@ -92,7 +92,7 @@ def _unread_since(snapshot: Snapshot, group: Group) -> Since | None:
     """
     if isinstance(group.behind_s, Unknown) or not group.behind_s:
         return None
-    return Since(int(snapshot.taken_ms - group.behind_s * 1_000), is_bound=True)
+    return Since(round(snapshot.taken_ms - group.behind_s * 1_000), is_bound=True)
 
 
 def _age(group: Group) -> str:
