@@ -31,6 +31,7 @@ from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.testing.golden import Exchange
 from cometmq.remoting.types import Language
 from cometmq.runtime import properties
+from cometmq.runtime.version import VERSION
 from cometmq.runtime.worker import Worker
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
@@ -128,6 +129,7 @@ async def test_captured_runtime_figures(exchange: Exchange, store_folder: str) -
     assert len(ours["putTps"].split(" ")) == 3
     assert ours["brokerVersion"] == java["brokerVersion"]
     assert ours["brokerVersionDesc"] == java["brokerVersionDesc"]
+    assert ours["cometmqVersion"] == VERSION  # two releases can speak the same protocol
 
 
 @pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "043-*"), ids=name_of)

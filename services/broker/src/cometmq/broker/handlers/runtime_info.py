@@ -18,6 +18,7 @@ from cometmq.broker.storing.disk_figures import DiskFigures
 from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.versions import CURRENT_VERSION
 from cometmq.runtime.process.memory import used_memory
+from cometmq.runtime.version import VERSION
 from cometmq.store.settings import BrokerRole
 
 VERSION_DESC: Final = "V4_9_4"  # the name of CURRENT_VERSION
@@ -30,6 +31,9 @@ WRITES_REFUSED: Final = "writesRefused"
 """Only CometMQ has this key, and only while its store refuses messages; the value lists the
 reasons.
 """
+COMETMQ_VERSION: Final = "cometmqVersion"
+"""Only CometMQ has this key: the version of its release, beside that of RocketMQ's protocol."""
+
 SEND_PATH: Final = "sendPath"
 """Only CometMQ has this key; the value is `native`, or `python` with the reason."""
 
@@ -115,6 +119,7 @@ def _identity(broker: Broker) -> dict[str, str]:
     return {
         "brokerVersionDesc": VERSION_DESC,
         "brokerVersion": str(CURRENT_VERSION),
+        COMETMQ_VERSION: VERSION,
         SEND_PATH: broker.process.send_path,
         "bootTimestamp": str(broker.process.started_ms),
         "runtime": duration_text(elapsed_ms),
