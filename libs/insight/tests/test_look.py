@@ -74,6 +74,7 @@ async def test_a_look_tells_when_the_first_dead_letter_was_stored(suite, admin):
     topic = "%DLQ%died"
     await admin.create_group(SubscriptionGroupConfig(group_name="died"))
     await admin.create_topic(topic, queue_count=1)
+    await admin.create_topic("%DLQ%spared", queue_count=1)  # all have been deleted
     before_ms = wall_ms()
     async with Producer("killers", namesrv=suite.namesrv) as producer:
         await producer.send(Message(topic, b"1"))

@@ -343,15 +343,15 @@ async def _first_dead_ms(
     have changed are queried again, and at most TURN_MAX of them.
     """
     firsts = {
-        topic: tuple((at, it.first) for at, it in sorted(its.items()) if it.end > it.first)
+        topic: own
         for topic, its in queues.items()
         if topic.startswith(DLQ_PREFIX)
+        and (own := tuple((at, it.first) for at, it in sorted(its.items()) if it.end > it.first))
     }
-    told = memory.first_dead
     memory.first_dead = {
-        it: told[it] for it, own in firsts.items() if told.get(it, ((),))[0] == own
+        topic: told for topic, told in memory.first_dead.items() if told[0] == firsts.get(topic)
     }
-    wanted = [it for it, own in firsts.items() if own and it not in memory.first_dead]
+    wanted = [topic for topic in firsts if topic not in memory.first_dead]
     for topic in wanted[:TURN_MAX]:
         times = [await broker.earliest_store_time(topic, at) for at, _ in firsts[topic]]
         if found := [it for it in times if it is not None]:
