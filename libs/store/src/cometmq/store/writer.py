@@ -178,9 +178,10 @@ class Writer:
         self._upkeep.pending.advance(Condition.REPLICATED, min(offset, self._commit_log.end))
 
     def forget_unconfirmed(self) -> None:
-        """Refuse the pending puts, because this broker is no longer the master.
+        """Refuse the puts that wait for an answer, because this broker is no longer the master.
 
-        Before the next put, `publisher.confirm(None)` has to dispatch the unconfirmed records.
+        Their records are in the log, but not visible. Before the next put, the caller must make
+        those visible that the log keeps: `publisher.confirm(None)`.
         """
         self.commit()
         self._upkeep.publisher.drop()

@@ -70,8 +70,8 @@ class Positions:
             self._note(level)
 
     def settle(self, safe: int) -> None:
-        """Advance the positions that may be saved: the log is safe up to this physical offset, so
-        they may pass all copies that end there or before.
+        """Advance the positions that may be saved: the log is safe up to this physical offset, and
+        so are the delivered messages that end there or before.
         """
         for level in self.levels.values():
             while level.marks and level.marks[0][0] <= safe:
