@@ -366,7 +366,7 @@ def test_a_group_that_has_read_nothing_yet_is_told_so():
             True,
             "G has 1 member but has read nothing yet, with 50 unread messages, the oldest 4 min",
         ),
-        (False, "G has no member and has read nothing yet, and 50 unread messages, the oldest"),
+        (False, "G has no member, has read nothing yet, and has 50 unread messages, the oldest"),
     ):
         late = telling(
             reader(0, online=online, queues={"T": {0: Queue(0, 50)}}),

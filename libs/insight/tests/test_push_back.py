@@ -9,7 +9,7 @@ from cometmq.insight.model import Refusal, Since
 from cometmq.insight.rules.clients import SIGNATURE_PROBE, advice_for
 from cometmq.remoting.bodies.overview import RefusedRequests
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.names import HALF_TOPIC
+from cometmq.remoting.names import DLQ_REPLAY_GROUP, HALF_TOPIC
 from cometmq.runtime.acl.errors import no_access_key, no_permission, wrong_signature
 
 from .answers import NOW_MS, master, seen, telling
@@ -150,6 +150,14 @@ def test_the_wrong_signature_by_which_a_login_probes_is_no_finding():
     )
     for refusals, count in (([probe], 0), ([probe, other], 1)):
         found = findings(seen(telling(master(), refused=refusals)))
+        assert len([it for it in found if it.rule == "push-back"]) == count
+
+
+def test_a_look_for_running_replays_is_no_finding():
+    code, remark = RequestCode.GET_PRODUCER_CONNECTION_LIST, "the producer group[g] not exist"
+    for group, count in ((f"{DLQ_REPLAY_GROUP}-billing", 0), ("billing", 1)):
+        refused = RefusedRequests(code, 1, group, remark, "c:7", 1, NOW_MS, NOW_MS)
+        found = findings(seen(telling(master(), refused=[refused])))
         assert len([it for it in found if it.rule == "push-back"]) == count
 
 

@@ -13,7 +13,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode, request_name
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.commands.table import Need
 from cometmq.remoting.message.flags import Perm
-from cometmq.remoting.names import is_system_topic
+from cometmq.remoting.names import is_system_group, is_system_topic
 from cometmq.remoting.refusals import is_access_refusal, plain_remark
 from cometmq.remoting.remarks import consumers_offline
 
@@ -245,13 +245,16 @@ def unexpected_refusals(snapshot: Snapshot) -> Sequence[Refusal] | Unknown:
 
 
 def _is_expected(refusal: Refusal) -> bool:
-    """Return whether a refusal needs no attention: a probe by the console's login, a request of a
+    """Return whether a refusal needs no attention: a probe of a CometMQ program, a request of a
     CometMQ server for something that does not exist yet, or a wrong value for a setting.
 
     A txn-checker asks for half messages before the first one is stored. The console asks for the
     accounts of brokers without access control and, at a login, as a user who may not see them. The
-    tool that sent a wrong value has shown the error to its user.
+    tool that sent a wrong value has shown the error to its user. Programs look for other programs
+    that replay dead letters, which are producers of a system group; usually there are none.
     """
+    if refusal.code == RequestCode.GET_PRODUCER_CONNECTION_LIST:
+        return is_system_group(refusal.subject)
     if refusal.code == RequestCode.UPDATE_BROKER_CONFIG and not is_access_refusal(refusal.remark):
         return True
     if refusal.code == SIGNATURE_PROBE and _UNPROVEN.search(refusal.remark):

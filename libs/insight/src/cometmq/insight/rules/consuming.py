@@ -63,7 +63,8 @@ def stopped(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
                 "group-stopped",
                 Severity.WARNING,
                 group,
-                f"{group.name} has no member{_nothing(group, ' and')}, and"
+                f"{group.name} has no member{_nothing(group, ',')}, and"
+                f"{' has' if group.has_read_nothing else ''}"
                 f" {counted(_lag(group), 'unread message')}{_age(group)}{_loss(group)}",
                 "start a member, or delete the group if it is no longer used",
                 "lag-grows.md",
