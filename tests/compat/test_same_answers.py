@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.handlers.runtime_info import OWN_KEYS
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.content import create_topic
 from cometmq.peers.dialect import parse
@@ -38,7 +39,6 @@ STATISTICS_TIMEOUT_S = 120.0
 ANSWER_TIMEOUT_S = 60.0
 TX_TOPIC, PREPARED = "SameTransactions", 4
 # Members whose values differ between two runs of one server.
-OWN_FIGURES = ("sendPath", "nativeRequests", "slowRequests", "memory")  # keys of our own
 VOLATILE = re.compile(
     r"(?i)timestamp|time$|counter|clientAddr|brokerAddr|Version$|consumeTps|storePath|"
     r"bootTimestamp|runtime|Ratio|Capacity"
@@ -105,7 +105,7 @@ def test_both_answer_alike(sides: list[Side], probe: Probe) -> None:
     expected, actual = (_meaning(side.ask(probe), probe.compare_body) for side in sides)
     if probe.name == "run-time information":
         table: Any = actual["body"]
-        for key in OWN_FIGURES:
+        for key in OWN_KEYS:
             table["table"].pop(key, None)
 
     assert actual == expected

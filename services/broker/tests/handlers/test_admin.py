@@ -10,7 +10,7 @@ import pytest
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.copies.state import Slave
 from cometmq.broker.handlers import admin
-from cometmq.broker.handlers.runtime_info import duration_text, size_text
+from cometmq.broker.handlers.runtime_info import OWN_KEYS, duration_text, size_text
 from cometmq.broker.settings.file import SettingsFile
 from cometmq.broker.testing import (
     FakePeer,
@@ -126,6 +126,8 @@ async def test_captured_runtime_figures(exchange: Exchange, store_folder: str) -
     ours = decode_json(KVTable, answer.body).table
     missing = {name for name in java.keys() - ours.keys() if "/" not in name and "_" not in name}
     assert missing == set()
+    own = {name for name in ours.keys() - java.keys() if "/" not in name}
+    assert own <= OWN_KEYS
     assert len(ours["putTps"].split(" ")) == 3
     assert ours["brokerVersion"] == java["brokerVersion"]
     assert ours["brokerVersionDesc"] == java["brokerVersionDesc"]

@@ -95,6 +95,16 @@ MEMORY: Final = "memory"
 and other objects. `peak` is the largest `resident` so far, `limit` the largest that is allowed.
 """
 
+OWN_KEYS: Final = frozenset(
+    {
+        *(WRITES_REFUSED, REPLICATION_REFUSED, SLAVE_MISSING, ROUTES_MISSING, ELECTOR_MISSING),
+        *(COMETMQ_VERSION, SEND_PATH, NATIVE_REQUESTS, SLOW_REQUESTS, MEMORY, CERTIFICATES),
+        *(ACCOUNTS_BROKEN, ACCOUNTS_MISSPELT),
+        *(GROUP_MEMBERS, GROUP_IN_SYNC, GROUP_MIN_IN_SYNC, GROUP_BROKER_ID, GROUP_EPOCH),
+    }
+)
+"""All keys that RocketMQ does not have."""
+
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
