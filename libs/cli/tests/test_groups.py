@@ -23,7 +23,7 @@ from cometmq.peers.comet import PROGRAM
 from cometmq.peers.processes import Child, wait_until
 from cometmq.peers.suite import running_suite
 from cometmq.remoting.bodies.dialect import encode_json
-from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat
+from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.names import CHECK_GROUP, DLQ_REPLAY_GROUP
@@ -57,10 +57,16 @@ def test_groups_are_created_listed_and_deleted(ask):
     gone.assert_refused(1, line)
 
 
-async def heartbeat(address, client_id, group):
+async def heartbeat(address, client_id, group, topic=None, model="CLUSTERING"):
     """Send one heartbeat over a new connection; return the client, which keeps it open."""
     client = RemotingClient(ClientSettings(), clock_ms=monotonic_ms)
-    beat = Heartbeat(client_id=client_id, consumer_data_set=[ConsumerData(group_name=group)])
+    topics = [] if topic is None else [SubscriptionData(topic=topic, sub_string="*")]
+    member = ConsumerData(
+        group_name=group,
+        message_model=model,
+        subscription_data_set=topics,
+    )
+    beat = Heartbeat(client_id=client_id, consumer_data_set=[member])
     body = encode_json(beat)
     await client.invoke(address, RequestCode.HEART_BEAT, None, body, timeout_ms=60_000)
     return client
@@ -167,6 +173,39 @@ def test_lag_by_queue_and_by_group(ask, topic):
     assert line.endswith(f"{since}Z  2 d 23 h")
     (line,) = [it for it in ask("group", "list").out.splitlines() if it.startswith(f"{group} ")]
     assert line.endswith("2 d 23 h")
+
+
+def test_groups_that_have_never_read_anything_are_shown_and_named(suite, ask, topic):
+    fresh, online, news = (f"{topic}-{name}" for name in ("fresh", "online", "news"))
+    ask("produce", topic, "a")
+    assert ask("group", "create", fresh).status == 0
+    with asyncio.Runner() as runner:
+        clients = [
+            runner.run(heartbeat(suite.broker, "10.0.0.1@one", online, topic)),
+            runner.run(heartbeat(suite.broker, "10.0.0.1@two", news, topic, "BROADCASTING")),
+        ]
+        found, text, listed = ask("lag", "--json"), ask("lag"), ask("group", "list", "--json").json
+        of_topic = ask("lag", "-t", topic, "--json")
+        for client in clients:
+            runner.run(client.close())
+    rows = {row["group"]: row for row in found.json}
+    assert rows.keys() == {row["group"] for row in listed}
+    assert [(rows[it]["members"], rows[it]["lag"]) for it in (fresh, online, news)] == [
+        (0, 0), (1, 0), (1, None),
+    ]  # fmt: skip
+    assert {it: rows[it]["time_to_loss"] for it in (fresh, online, news)} == {
+        row["group"]: row["time_to_loss"] for row in listed if row["group"].startswith(topic)
+    }
+    for err in (found.err, text.err):
+        (line,) = [it for it in err.splitlines() if " never read anything" in it]
+        assert (fresh in line, online in line, news in line) == (True, True, False)
+        assert "so brokers have no offset of them" in line
+    assert [it.split()[0] for it in text.out.splitlines() if it.startswith(f"{fresh} ")] == [fresh]
+    rows = {row["group"]: row["lag"] for row in of_topic.json}
+    assert rows == {online: 1, news: None}
+    assert of_topic.err == (
+        f"cometmq: 1 group has never read {topic}, so brokers have no offset of it: {online}\n"
+    )
 
 
 def test_the_list_of_groups_fits_on_80_columns():

@@ -19,7 +19,7 @@ from cometmq.client.admin.offsets import lags_in, stats_without_offsets
 from cometmq.client.clock import wall_ms
 from cometmq.insight.consumer_groups import NOT_KEPT, kept_s
 from cometmq.insight.model import Unknown
-from cometmq.insight.words import command, counted
+from cometmq.insight.words import command, counted, listed
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import (
     NO_ANSWER,
@@ -168,6 +168,17 @@ async def store_time_of(master: BrokerAdmin, queue: MessageQueue, offset: int) -
     except ServerError:
         return None  # brokers refuse pulls from queues that the topic no longer has
     return pulled.messages[0].store_timestamp if pulled.messages else None
+
+
+def never_read_notes(groups: Sequence[str], topic: str | None = None) -> list[str]:
+    """Return a line about groups without an offset in the topic, or in any: their lag may be 0
+    although they have read nothing.
+    """
+    if not groups:
+        return []
+    verb, it = ("has", "it") if len(groups) == 1 else ("have", "them")
+    who, read = counted(len(groups), "group"), "anything" if topic is None else topic
+    return [f"{who} {verb} never read {read}, so brokers have no offset of {it}: {listed(groups)}"]
 
 
 # -- messages that a group misses -------------------------------------------------------------

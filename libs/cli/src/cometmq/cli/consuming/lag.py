@@ -32,10 +32,11 @@ from cometmq.cli.plots import sparkline
 from cometmq.cli.say import say
 from cometmq.cli.verbs.topic_changes import check_exists, unread_notes
 from cometmq.cli.watching import Every, watch
-from cometmq.client.admin.known_groups import known_groups
+from cometmq.client.admin.known_groups import with_offsets_only
 from cometmq.insight import times
-from cometmq.insight.consumer_groups import loss_facts, loss_words
+from cometmq.insight.consumer_groups import OWN_OFFSETS, loss_facts, loss_words
 from cometmq.insight.members import (
+    GroupMembers,
     Owners,
     is_ours,
     members_of,
@@ -48,8 +49,10 @@ from cometmq.insight.queue_states import (
     QueueState,
     missed_notes,
     missing_level_notes,
+    never_read_notes,
     queue_states,
     time_to_loss,
+    topics_by_group,
     unread_since_ms,
     waiting_in,
 )
@@ -105,7 +108,8 @@ def lag(  # noqa: PLR0913  # one parameter per option
     """Show how far behind groups are, the worst first, or one of them by queue, retries included.
 
     The exit status is 1 if brokers or groups had to be left out; they are named in the output. The
-    figures of a group with missing brokers are lower bounds.
+    figures of a group with missing brokers are lower bounds. A line on standard error names the
+    groups that have never read anything; brokers have no figures of BROADCASTING groups.
 
     Oldest unread is when the oldest unread message was stored, not when the group stopped reading.
     The time to loss ends when it may be deleted for its age (fileReservedTime); it is "never" if
@@ -259,35 +263,59 @@ async def _ask_groups(
     losses: Losses = {}
     rows: list[list[Cell]] = []
     consumed: set[str] = set()
+    unread_by: list[str] = []
     waiting = Counter[MessageQueue]()
-    absent = AbsentBrokers(admin)
     if topic is not None:
         await check_exists(admin, topic)
-    configs = {name: it for name, it in (await known_groups(admin)).items() if is_ours(name)}
+    absent = AbsentBrokers(admin)
+    offsets = await topics_by_group(admin)
+    known = with_offsets_only(await admin.groups(), offsets)
+    configs = {name: it for name, it in known.items() if is_ours(name)}
     progress = await Progress.read(admin)
     for group, states in (await progress.states(configs, topic)).items():
         try:
             if isinstance(states, CometError):
                 raise states
             topics = {state.queue.topic for state in states}
-            config = configs[group]
-            members = await progress.members(group, config) if states or absent.names else None
-            subscribed = members.topics if members is not None else set()
-            missing = await absent.of(group, topics | subscribed, topic)
+            members = await progress.members(group, configs[group])
+            missing = await absent.of(group, topics | members.topics, topic)
         except CometError as error:
             note_left_out(group, error)
             continue
-        if members is not None and (states or missing):
-            counts = [members.count, len(topics), len(states)]
-            loss_s = losses[group] = await time_to_loss(admin, states, kept_s)
-            known_s = None if isinstance(loss_s, Unknown) else loss_s
-            rows.append([group, *counts, *_total(states), known_s, missing])
-            notes.extend(missed_notes(group, states))
-            consumed |= topics
-            waiting |= Counter(waiting_in(states))
+        if topic is not None and topic not in topics | members.topics and not missing:
+            continue
+        if members.model == "BROADCASTING":
+            losses[group] = OWN_OFFSETS
+            rows.append(_group_row(members, states, OWN_OFFSETS, missing))
+            continue
+        losses[group] = await time_to_loss(admin, states, kept_s)
+        rows.append(_group_row(members, states, losses[group], missing))
+        notes.extend(missed_notes(group, states))
+        consumed |= topics
+        waiting |= Counter(waiting_in(states))
+        if not missing and not _has_read(offsets.get(group, set()), topic):
+            unread_by.append(group)
+    notes.extend(never_read_notes(unread_by, topic))
     notes.extend(await unread_notes(admin, consumed, waiting))
     notes.extend(await missing_level_notes(admin))
     return rows, losses, notes
+
+
+def _group_row(
+    members: GroupMembers,
+    states: list[QueueState],
+    loss_s: float | Unknown | None,
+    missing: list[str],
+) -> list[Cell]:
+    total = (None,) * 4 if loss_s is OWN_OFFSETS else _total(states)
+    counts = [members.count, len({state.queue.topic for state in states}), len(states)]
+    known_s = None if isinstance(loss_s, Unknown) else loss_s
+    return [members.group, *counts, *total, known_s, missing]
+
+
+def _has_read(topics: set[str], topic: str | None) -> bool:
+    """Return whether a group with offsets in `topics` has read the topic, or any."""
+    return bool(topics) if topic is None else topic in topics
 
 
 def _groups_view(
@@ -312,7 +340,8 @@ def _groups_view(
             print_json([it | loss_facts(losses[str(it["group"])]) for it in objects])
         else:
             shown = [_shown(row, losses[str(row[0])]) for row in rows]
-            empty = f"no consumer group has offsets{_inside(topic)} yet"
+            state = "exists" if topic is None else f"has offsets in {topic} yet"
+            empty = f"no consumer group {state}"
             _print_filled((*GROUP_COLUMNS, MISSING_COLUMN), shown, "", empty)
             if not any(row[-1] for row in rows):
                 _plot(trend, sum(_lag_of(row) for row in rows))
