@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cometmq.broker import app
@@ -31,6 +32,7 @@ from cometmq.broker.start_checks import check_settings
 from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.broker.testing.logs import RecordingLog
+from cometmq.peers.ports import free_port
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.offsets import UpdateConsumerOffset
 from cometmq.remoting.commands.send import SendMessageV2
@@ -282,6 +284,30 @@ async def test_a_broker_can_be_embedded(tmp_path: Path) -> None:
         await admin.stop()
     assert (tmp_path / "config" / "topics.json").exists()
     assert not (tmp_path / "abort").exists()
+
+
+async def test_a_broker_that_no_name_server_lists_is_not_ready_and_says_why(
+    tmp_path: Path,
+) -> None:
+    admin, address = AdminHttp(), f"127.0.0.1:{free_port()}"
+    loaded = settings(
+        listenPort="0",
+        bindAddress="127.0.0.1",
+        brokerIP1="127.0.0.1",
+        storePathRootDir=str(tmp_path),
+        namesrvAddr=address,
+    )
+    app = BrokerApp(loaded, log=NO_LOG, clock=SystemClock(), admin=admin)
+    await app.start()
+    try:
+        ready = await admin.answer("GET", "/readyz")
+        assert ready.status == 503
+        checks = msgspec.json.decode(ready.body)["checks"]
+        assert address in checks.pop("routes")
+        assert set(checks.values()) == {"ok"}
+    finally:
+        await app.stop()
+        await admin.stop()
 
 
 @pytest.mark.parametrize("is_oneway", [False, True])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker import timers
+from cometmq.broker.copies.control import MemberControl
 from cometmq.broker.copies.exposure import exposure
 from cometmq.broker.testing.broker_groups import BrokerGroup, running_group
 from cometmq.remoting.codes import ResponseCode
@@ -61,6 +62,13 @@ def proven_streams(group: BrokerGroup) -> list[bool]:
     membership = group.apps[group.master].copies
     assert membership is not None
     return [stream.proven is not None for stream in membership.sender._streams]
+
+
+def reported_risk(group: BrokerGroup) -> str:
+    """Return the risk that the member tells `ha status`."""
+    app = group.apps[0]
+    assert app.copies is not None
+    return MemberControl(app.broker, app.copies, lambda: None).report().risk
 
 
 async def test_a_key_is_introduced_and_required_without_a_failed_send(tmp_path: Path) -> None:
@@ -145,6 +153,7 @@ async def test_a_group_that_strangers_can_join_says_so_at_every_start(
         await group.start(0)
         assert words in exposure(group.apps[0].broker.settings)
         assert bool(exposure(group.apps[0].broker.settings)) is bool(words)
+        assert reported_risk(group) == exposure(group.apps[0].broker.settings)
         found = group.logs[0].named("group.exposed")
         assert [words in str(event["risk"]) for event in found] == [True] * count * bool(words)
         await group.stop(0)
