@@ -19,6 +19,7 @@ from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.broker_groups.group import ACCEPT_LOSS, FINALIZER
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.group_pass import GroupPass
+from cometmq.operator.broker_groups.seen import Election
 from cometmq.operator.engine.context import Context
 from cometmq.runtime.testing.clock import FakeClock
 
@@ -110,6 +111,14 @@ class FakeElector:
         self.is_accepting_loss = False
         self.accepted = []
         self._api = api
+
+    @property
+    def election(self):
+        return Election(
+            record=self.record, statuses=self.statuses, asked=self.asked, fault=self.fault,
+            is_record_known=self.is_record_known, has_looked=self.has_looked,
+            is_accepting_loss=self.is_accepting_loss,
+        )  # fmt: skip
 
     async def look_after(self, *_):
         pass

@@ -25,10 +25,10 @@ async def test_an_elector_starts_for_a_group():
     try:
         assert elector.elector is not None
         assert elector.elector.members.by_ordinal.keys() == {0, 1}
-        assert elector.asked == (0, 1)
+        assert elector.election.asked == (0, 1)
     finally:
         await elector.close()
-    assert len(elector.asked) == 0
+    assert len(elector.election.asked) == 0
     assert port.is_closed
 
 
@@ -61,14 +61,14 @@ async def test_an_accepted_loss_ends_with_the_elector():
     order = AcceptLoss(epoch=4, record=None, copies=frozenset({Copy(0, "a"), Copy(1, "b")}))
     elector = GroupElector(MemoryPlace().port(), clock=SystemClock(), log=NO_LOG)
     elector.accept_loss(order)
-    assert not elector.is_accepting_loss
+    assert not elector.election.is_accepting_loss
     await elector.look_after(GROUP, range(2), frozenset(), {})
     try:
         elector.accept_loss(order)
-        assert elector.is_accepting_loss
+        assert elector.election.is_accepting_loss
         await elector.look_after(GROUP, range(2), frozenset(), {})
-        assert elector.is_accepting_loss  # the same elector
+        assert elector.election.is_accepting_loss  # the same elector
         await elector.look_after(GROUP, range(3), frozenset(), {})
-        assert not elector.is_accepting_loss
+        assert not elector.election.is_accepting_loss
     finally:
         await elector.close()

@@ -4,6 +4,7 @@
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
+import msgspec
 import pytest
 
 from cometmq.ha.actions import Status
@@ -14,7 +15,7 @@ from cometmq.operator.broker_groups.group import FINALIZER
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.group_pass import GroupPass
 from cometmq.operator.broker_groups.observe import REVISION
-from cometmq.operator.broker_groups.seen import Backlog
+from cometmq.operator.broker_groups.seen import Backlog, Election
 from cometmq.operator.engine.context import Context
 from cometmq.remoting.errors import RequestTimeout
 from cometmq.remoting.log import NO_LOG
@@ -55,9 +56,11 @@ class World:
         self.api.patch.side_effect = self._patch
         status = Status(copy=Copy(0, "a"), role=Role.MASTER, promised=4, epoch=4, max_offset=5)
         self.elector = Mock(
-            spec=GroupElector, record=RECORD, statuses=(status,), asked=(0, 1), fault=None,
-            links={}, reported_keys={}, open_master=None, has_looked=True, is_record_known=True,
-            is_accepting_loss=False,
+            spec=GroupElector, links={}, open_master=None,
+            election=Election(
+                record=RECORD, statuses=(status,), asked=(0, 1), fault=None, has_looked=True,
+                is_record_known=True,
+            ),
         )  # fmt: skip
         context = Context(
             api=self.api, resync_ms=60_000, quiet_ms=QUIET_MS, secrets=AsyncMock(),
@@ -71,6 +74,10 @@ class World:
         drain.refuse_sends = AsyncMock()
         drain.backlog = AsyncMock(return_value=Backlog({}, end=5))
         self.drain = drain
+
+    def knows(self, **facts):
+        """Change what the elector knows."""
+        self.elector.election = msgspec.structs.replace(self.elector.election, **facts)
 
     async def _get(self, kind, *_):
         if kind == KIND:
@@ -112,20 +119,19 @@ def world():
 
 async def test_an_operator_that_has_just_started_restarts_no_pod(world):
     """The master has too few copies, so it is not ready; its slave crashes with a bad image."""
-    world.elector.record, world.elector.statuses = None, ()
-    world.elector.has_looked = world.elector.is_record_known = False
+    world.knows(record=None, statuses=(), has_looked=False, is_record_known=False)
     assert await world.reason() == "NoRecord"
-    world.elector.is_record_known = True  # the record is missing; the brokers have yet to answer
+    world.knows(is_record_known=True)  # the record is missing; the brokers have yet to answer
     world.group["status"].pop("epoch", None)
     assert await world.reason() == "NoRecord"
     assert world.restarted == []
-    world.elector.record, world.elector.has_looked = RECORD, True
+    world.knows(record=RECORD, has_looked=True)
     await world.reason()
     assert world.restarted == ["orders-1"]
 
 
 async def test_pods_of_a_group_that_never_had_a_master_are_replaced(world):
-    world.elector.record, world.elector.statuses = None, ()
+    world.knows(record=None, statuses=())
     await world.reason()
     assert world.restarted == ["orders-1"]
 

@@ -137,7 +137,7 @@ class World:
         elector, one = self.elector(), group(replicas=1, **SECURED)
         elector.keys = (OLD.encode(),)
         await elector.look_after(one, range(1), frozenset(), {0: await self.link()})
-        await eventually(lambda: any(it.role.value == "master" for it in elector.statuses))
+        await eventually(lambda: any(it.role.value == "master" for it in elector.election.statuses))
         return elector, one
 
 
@@ -186,7 +186,7 @@ async def world(tmp_path):
 async def test_a_group_with_tls_and_accounts_gets_a_master_and_a_backlog(world):
     elector, one = await world.elected()
     account = await world.secrets.account("mq", "operator")
-    found = await drained(elector).backlog(one, account)
+    found = await drained(elector).backlog(one, 0, account)
     assert found is not None
     assert found.total == 0
     await drained(elector).refuse_sends(one, range(1))
@@ -216,7 +216,7 @@ async def test_messages_in_queues_without_producers_belong_to_the_backlog(world)
         await broker.commit_offset("G", "T", 0, 1)
 
         async def counted():
-            return await drained(elector).backlog(one, account)
+            return await drained(elector).backlog(one, 0, account)
 
         found = await eventually(counted)
         assert found is not None
@@ -224,7 +224,7 @@ async def test_messages_in_queues_without_producers_belong_to_the_backlog(world)
         assert found.end > 0
         await broker.commit_offset("G", "T", 1, 1)
         await broker.commit_offset("G", "T", 2, 1)
-        found = await drained(elector).backlog(one, account)
+        found = await drained(elector).backlog(one, 0, account)
         assert found is not None
         assert found.total == 0
 
@@ -240,10 +240,9 @@ async def sent(producer, queue):
 
 async def test_a_backlog_is_unknown_without_a_valid_account(world):
     elector, one = await world.elected()
-    assert await drained(elector).backlog(one, None) is None
-    assert (
-        await drained(elector).backlog(one, await world.secrets.account("mq", "stranger")) is None
-    )
+    assert await drained(elector).backlog(one, 0, None) is None
+    outsider = await world.secrets.account("mq", "stranger")
+    assert await drained(elector).backlog(one, 0, outsider) is None
 
 
 async def test_an_unchanged_link_keeps_the_elector_and_a_renewed_one_replaces_it(world):
@@ -253,7 +252,7 @@ async def test_an_unchanged_link_keeps_the_elector_and_a_renewed_one_replaces_it
     assert elector.elector is before
     await elector.look_after(one, range(1), frozenset(), {0: PLAIN})
     assert elector.elector is not before
-    assert await drained(elector).backlog(one, None) is None
+    assert await drained(elector).backlog(one, 0, None) is None
 
 
 async def test_changed_secrets_take_effect_without_a_restart(world):
@@ -268,12 +267,11 @@ async def test_changed_secrets_take_effect_without_a_restart(world):
     account = await world.secrets.account("mq", "stranger")
 
     async def counted():
-        return await drained(elector).backlog(one, account) is not None
+        return await drained(elector).backlog(one, 0, account) is not None
 
     await eventually(counted)
-    assert (
-        await drained(elector).backlog(one, await world.secrets.account("mq", "operator")) is None
-    )
+    outsider = await world.secrets.account("mq", "operator")
+    assert await drained(elector).backlog(one, 0, outsider) is None
 
 
 async def test_a_key_is_replaced_without_a_restart_and_without_losing_the_broker(world):
@@ -284,7 +282,7 @@ async def test_a_key_is_replaced_without_a_restart_and_without_losing_the_broker
 
     async def is_replaced():
         elector.keys = secret.keys
-        await secret.keep(one, elector.reported_keys, (0,))
+        await secret.keep(one, elector.election.reported_keys, (0,))
         steps.append(secret.keys)
         return secret.keys == (NEW.encode(),)
 
@@ -296,7 +294,7 @@ async def test_a_key_is_replaced_without_a_restart_and_without_losing_the_broker
     assert list(dict.fromkeys(steps)) == [keys, keys[::-1], keys[1:]]
     await drained(elector).refuse_sends(one, range(1))
     assert elector.elector is before
-    assert any(it.role.value == "master" for it in elector.statuses)
+    assert any(it.role.value == "master" for it in elector.election.statuses)
 
 
 class KeyApi:

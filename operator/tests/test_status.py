@@ -12,7 +12,7 @@ from cometmq.operator.api_types.status import GroupStatus
 from cometmq.operator.broker_groups.decide import Nothing, Reason, Restart, Wait
 from cometmq.operator.broker_groups.live import Live
 from cometmq.operator.broker_groups.observe import REVISION, seen_of
-from cometmq.operator.broker_groups.seen import Backlog, Seen
+from cometmq.operator.broker_groups.seen import Backlog, Election, Seen
 from cometmq.operator.broker_groups.status import Findings, status_of
 from cometmq.operator.testing.states import DOWN, READY, STALE, deleting, group, seen
 
@@ -134,7 +134,7 @@ def test_a_pod_that_cannot_run_is_explained(pod_status, text):
         for ordinal, found in enumerate((ready, pod_status))
     }
     live = Live(stateful_set=stateful_set, pods=pods, claims=[])
-    found = status(seen_of(one, live, None, ()), one)
+    found = status(seen_of(one, live, Election(), GroupStatus()), one)
     (condition,) = (condition for condition in found.conditions if condition.type == "Ready")
     assert condition.message == f"not ready, or not current: orders-1{text}"
 

@@ -48,7 +48,9 @@ class Drain:
                 account = await self._context.secrets.account(group.namespace, name)
         except SecretFault:  # a condition reports it
             return seen
-        backlog = await self.backlog(group, account)
+        if seen.record is None:
+            return seen
+        backlog = await self.backlog(group, seen.record.holder.ordinal, account)
         if backlog is None:
             return seen
         # The count may miss a message that moves meanwhile, for example to a retry topic. The move
@@ -69,15 +71,12 @@ class Drain:
             raise faults[0]
 
     async def backlog(
-        self, group: BrokerGroup, account: SessionCredentials | None
+        self, group: BrokerGroup, master: int, account: SessionCredentials | None
     ) -> Backlog | None:
         """Return the unconsumed messages on the master; None if it does not answer, or refuses
         `account`.
         """
         elector, log = self._elector, self._context.log
-        if elector.record is None:
-            return None
-        master = elector.record.holder.ordinal
         tls = elector.links.get(master, PLAIN).tls or TlsSettings()
         options = ClientOptions(credentials=account, tls=tls)
         try:

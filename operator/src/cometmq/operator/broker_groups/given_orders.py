@@ -15,7 +15,7 @@ from cometmq.operator.broker_groups.acceptance import AcceptLoss
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.key_secret import KeySecret
-from cometmq.operator.broker_groups.seen import Seen
+from cometmq.operator.broker_groups.seen import Election, Seen
 from cometmq.operator.broker_groups.user_orders import Plan, Refused, RotateKey, UserOrder, Verb
 from cometmq.operator.engine.context import Context
 from cometmq.remoting.errors import CometError
@@ -94,29 +94,29 @@ class GivenOrders:
         self._elector.accept_loss(plan)
         return ""
 
-    def end_of_acceptance(self, group: BrokerGroup, before: GroupStatus) -> LastOperation | None:
+    def end_of_acceptance(
+        self, group: BrokerGroup, election: Election, before: GroupStatus
+    ) -> LastOperation | None:
         """Return the outcome of an accepted loss that has started; None while it is unknown, or if
         none has started.
 
         A later operator, which does not have the acceptance, reports the outcome, too.
         """
-        last, elector = before.last_operation, self._elector
+        last, record = before.last_operation, election.record
         if last is None or (last.verb, last.result) != (Verb.ACCEPT_LOSS, "Started"):
             return None
-        if not (elector.has_looked and elector.is_record_known):
+        if not (election.has_looked and election.is_record_known):
             return None
-        # `Seen` is older than the acceptance: the record may have been created since.
-        record = elector.record
         if record is not None and last.value.isdecimal() and record.epoch > int(last.value):
             result = "Done"
             text = (
                 f"the store of {group.pod(record.holder.ordinal)} was chosen, for epoch"
                 f" {record.epoch}"
             )
-        elif elector.is_accepting_loss:
+        elif election.is_accepting_loss:
             return None
         else:
-            _, fault = elector.fault or ("", "the brokers were being fenced")
+            _, fault = election.fault or ("", "the brokers were being fenced")
             result, text = "Refused", f"no record was created in time: {fault}"
         self.operations[Verb.ACCEPT_LOSS, result] += 1
         return msgspec.structs.replace(

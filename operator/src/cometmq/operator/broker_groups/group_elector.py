@@ -10,11 +10,10 @@ import msgspec
 from cometmq.control.client import MemberClient
 from cometmq.control.controlled import Target
 from cometmq.elector.app import ElectorApp
-from cometmq.elector.asked_member import AskedMember
 from cometmq.elector.elector import Elector
 from cometmq.elector.settings import ElectorSettings
 from cometmq.elector.stats import ElectorStats
-from cometmq.ha.actions import Statuses, Tell
+from cometmq.ha.actions import Tell
 from cometmq.ha.group_key import Keys
 from cometmq.ha.orders import Order
 from cometmq.ha.port import RecordPort
@@ -22,6 +21,7 @@ from cometmq.ha.record import Record
 from cometmq.operator.broker_groups.acceptance import AcceptLoss
 from cometmq.operator.broker_groups.group import CONTROL_PORT, MAIN_PORT, BrokerGroup
 from cometmq.operator.broker_groups.member_access import PLAIN, MemberAccess
+from cometmq.operator.broker_groups.seen import Election
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.runtime.clock import Clock
@@ -69,10 +69,6 @@ class GroupElector:
         return None if self.elector is None else self.elector.stats
 
     @property
-    def record(self) -> Record | None:
-        return None if self.stats is None else self.stats.record
-
-    @property
     def open_master(self) -> Record | None:
         """The record, if the member that it names is open as the master of its
         epoch; otherwise None.
@@ -81,53 +77,33 @@ class GroupElector:
         return stats.record if stats and stats.is_record_reachable and stats.has_master else None
 
     @property
-    def is_record_known(self) -> bool:
-        """Whether the elector has read the record since it started, and the last read succeeded."""
-        return self.stats is not None and self.stats.is_record_reachable
-
-    @property
-    def has_looked(self) -> bool:
-        """Whether the elector has asked for the record and the statuses since it started."""
-        return self.elector is not None and self.elector.has_ended_a_round
-
-    @property
-    def _asked(self) -> Mapping[int, AskedMember]:
-        return {} if self.elector is None else self.elector.members.by_ordinal
-
-    @property
-    def asked(self) -> tuple[int, ...]:
-        """The brokers whose statuses the elector wants to know."""
-        return tuple(self._asked)
-
-    @property
-    def statuses(self) -> Statuses:
-        return () if self.elector is None else self.elector.members.statuses
-
-    @property
-    def reported_keys(self) -> Mapping[int, tuple[str, ...]]:
-        """The fingerprints of the keys that each answering broker has read."""
-        members = self._asked.values()
-        return {one.ordinal: one.report.group_keys for one in members if one.report is not None}
-
-    @property
-    def is_accepting_loss(self) -> bool:
-        """Whether the elector may still create the record with an accepted loss."""
-        return self.elector is not None and self.elector.restoration.is_accepting_loss
+    def election(self) -> Election:
+        elector = self.elector
+        if elector is None:
+            return Election()
+        fault = ("RecordUnreachable", elector.fault) if elector.fault else None
+        if waiting := elector.stats.waiting:
+            fault = waiting.reason.value, waiting.text
+        members = elector.members.by_ordinal
+        return Election(
+            record=elector.stats.record,
+            is_record_known=elector.stats.is_record_reachable,
+            has_looked=elector.has_ended_a_round,
+            asked=tuple(members),
+            statuses=elector.members.statuses,
+            reported_keys={
+                ordinal: one.report.group_keys
+                for ordinal, one in members.items()
+                if one.report is not None
+            },
+            is_accepting_loss=elector.restoration.is_accepting_loss,
+            fault=fault,
+        )
 
     def accept_loss(self, order: AcceptLoss) -> None:
         """Allow the elector to create the record once, although messages may be lost."""
         if self.elector is not None:
             self.elector.restoration.accept_loss(order.epoch, order.copies)
-
-    @property
-    def fault(self) -> tuple[str, str] | None:
-        """Return why no master can be elected, as a reason and a text."""
-        elector = self.elector
-        if elector is None:
-            return "NotStarted", "the elector of the group has not started yet"
-        if waiting := elector.stats.waiting:
-            return waiting.reason.value, waiting.text
-        return ("RecordUnreachable", elector.fault) if elector.fault else None
 
     async def look_after(
         self,

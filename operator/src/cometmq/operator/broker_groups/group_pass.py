@@ -81,11 +81,12 @@ class GroupPass(Pass[BrokerGroup]):
 
     def view(self) -> object:
         """Return the parts of the record and the members that the status shows, except offsets."""
-        record = self.elector.record
+        election = self.elector.election
+        record = election.record
         return (
             record and (record.epoch, record.holder, record.in_sync, record.copies),
-            tuple((one.copy, one.role, one.epoch) for one in self.elector.statuses),
-            self.elector.fault,
+            tuple((one.copy, one.role, one.epoch) for one in election.statuses),
+            election.fault,
         )
 
     async def attend(self) -> None:
@@ -95,15 +96,14 @@ class GroupPass(Pass[BrokerGroup]):
         await self.elector.close()
 
     async def reconcile(self, group: BrokerGroup, body: Body) -> int | None:
-        """Configure the elector, apply the objects, obey an order, take a step, report."""
+        """Read the state, decide, apply the objects, obey an order, take a step, report."""
         before = msgspec.convert(body.get("status") or {}, GroupStatus)
         live = await Live.read(self.context.api, group)
         fault = await self._secret_fault(group, live)
         self._pointer.found = (group, live.pods)
         await self._configure_elector(group, live)
-        # An operator that has just started knows no master yet, and would refuse every order.
-        has_looked = self.elector.has_looked
-        seen = await self._drain.look(group, self._seen(group, live, before))
+        election = self.elector.election
+        seen = await self._drain.look(group, seen_of(group, live, election, before))
         decision = decide(group, seen, fault)
         wanted = await self._owned.wanted(group, live, decision.replicas)
         refusal = ""
@@ -116,9 +116,10 @@ class GroupPass(Pass[BrokerGroup]):
             except ApiRefused as error:
                 refusal = str(error)
         order, operation = user_orders.given(group), None
-        if order is not None and has_looked and not group.is_deleting:
+        # An operator that has just started knows no master yet, and would refuse every order.
+        if order is not None and election.has_looked and not group.is_deleting:
             operation = await self._orders.obey(group, seen, order)
-        operation = operation or self._orders.end_of_acceptance(group, before)
+        operation = operation or self._orders.end_of_acceptance(group, election, before)
         step = await self._act(group, decision.step, live)
         if isinstance(step, Release):
             await self.close()
@@ -138,15 +139,6 @@ class GroupPass(Pass[BrokerGroup]):
         await self._reporter.note(group, found, before)
         is_idle = isinstance(step, Nothing) and order is None and not (refusal or fault)
         return self.context.resync_ms if is_idle and seen.has_master else SOON_MS
-
-    def _seen(self, group: BrokerGroup, live: Live, before: GroupStatus) -> Seen:
-        elector = self.elector
-        return msgspec.structs.replace(
-            seen_of(group, live, elector.record, elector.statuses),
-            may_have_data=self._may_have_data(before),
-            asked=elector.asked,
-            election_fault=elector.fault,
-        )
 
     # ---- election ----------------------------------------------------------------------------
 
@@ -193,7 +185,7 @@ class GroupPass(Pass[BrokerGroup]):
             if fault is not None or group.spec.paused or group.is_deleting:
                 await self._group_key.read(group)
             else:
-                await self._group_key.keep(group, elector.reported_keys, live.pods)
+                await self._group_key.keep(group, elector.election.reported_keys, live.pods)
         except SecretFault as error:
             fault = fault or Wait(error.reason, str(error))
         finally:
@@ -215,20 +207,6 @@ class GroupPass(Pass[BrokerGroup]):
             case _:
                 pass
         return step
-
-    def _may_have_data(self, before: GroupStatus) -> bool:
-        """Return whether there is, may be or has been a master.
-
-        If the record was deleted, the status soon has no epoch either, but the brokers' stores show
-        that they had a master.
-        """
-        elector = self.elector
-        return (
-            elector.record is not None
-            or not (elector.is_record_known and elector.has_looked)
-            or before.epoch > 0
-            or any(one.last_log_epoch > 0 for one in elector.statuses)
-        )
 
     async def _label_roles(self, group: BrokerGroup, seen: Seen, live: Live) -> None:
         roles = {one.copy.ordinal: one.role.value for one in seen.statuses}

@@ -5,12 +5,13 @@ record and members (pure).
 
 from typing import Final
 
-from cometmq.ha.actions import Statuses
-from cometmq.ha.record import Record
+import msgspec
+
 from cometmq.operator.api import Body
+from cometmq.operator.api_types.status import GroupStatus
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.live import Live
-from cometmq.operator.broker_groups.seen import PodSeen, Seen
+from cometmq.operator.broker_groups.seen import Election, PodSeen, Seen
 
 REVISION: Final = "controller-revision-hash"
 STARTING: Final = frozenset({"ContainerCreating", "PodInitializing"})
@@ -18,19 +19,39 @@ STARTING: Final = frozenset({"ContainerCreating", "PodInitializing"})
 TROUBLE_CHARACTERS_MAX: Final = 200
 
 
-def seen_of(group: BrokerGroup, live: Live, record: Record | None, statuses: Statuses) -> Seen:
-    """Return the facts that decisions depend on."""
-    found = live.stateful_set
+def seen_of(group: BrokerGroup, live: Live, election: Election, before: GroupStatus) -> Seen:
+    """Return the facts that decisions depend on; `before` is the status of the last pass."""
+    found, record = live.stateful_set, election.record
+    seen = Seen(
+        may_have_data=_may_have_data(election, before),
+        asked=election.asked,
+        election_fault=election.fault,
+    )
     if found is None:
-        return Seen()
+        return seen
     status = found.get("status", {})
     revision = status.get("updateRevision", "")
-    return Seen(
+    return msgspec.structs.replace(
+        seen,
         replicas=found["spec"]["replicas"],
         is_settled=status.get("observedGeneration") == found["metadata"]["generation"],
         pods={one: _pod(pod, revision) for one, pod in live.pods.items()},
         record=record if record is None or record.group == group.broker_name else None,
-        statuses=statuses,
+        statuses=election.statuses,
+    )
+
+
+def _may_have_data(election: Election, before: GroupStatus) -> bool:
+    """Return whether there is, may be or has been a master.
+
+    If the record was deleted, the status soon has no epoch either, but the brokers' stores show
+    that they had a master.
+    """
+    return (
+        election.record is not None
+        or not (election.is_record_known and election.has_looked)
+        or before.epoch > 0
+        or any(one.last_log_epoch > 0 for one in election.statuses)
     )
 
 

@@ -40,6 +40,25 @@ class Backlog(msgspec.Struct, frozen=True):
         return sorted(self.by_group.items(), key=lambda one: (-one[1], one[0]))
 
 
+class Election(msgspec.Struct, frozen=True, kw_only=True):
+    """What the elector of a group knew at one instant."""
+
+    record: Record | None = None
+    is_record_known: bool = False
+    """Whether the elector has read the record since it started, and the last read succeeded."""
+    has_looked: bool = False
+    """Whether the elector has asked for the record and the statuses since it started."""
+    asked: tuple[int, ...] = ()
+    """The brokers whose statuses the elector wants to know."""
+    statuses: Statuses = ()
+    reported_keys: Mapping[int, tuple[str, ...]] = {}
+    """The fingerprints of the keys that each answering broker has read."""
+    is_accepting_loss: bool = False
+    """Whether the elector may still create the record with an accepted loss."""
+    fault: tuple[str, str] | None = "NotStarted", "the elector of the group has not started yet"
+    """Why no master can be elected: reason and text."""
+
+
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a group, as last seen."""
 
