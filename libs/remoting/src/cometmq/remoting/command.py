@@ -107,7 +107,9 @@ class Peer(Protocol):
         """
 
     def when_room(self, work: Callable[[], None]) -> None:
-        """Call `work` on the loop once `has_room`, unless the connection ends before."""
+        """Call `work` in a later turn of the loop, when a large answer may be built; never, if the
+        connection ends first.
+        """
 
     @property
     def state(self) -> dict[str, object]:

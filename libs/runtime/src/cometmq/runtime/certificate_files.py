@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds out when the certificates in another program's settings file expire, such as an
-elector's.
+"""Finds when the certificates expire that the settings file of another program names, for example
+an elector's file.
 """
 
 from pathlib import Path

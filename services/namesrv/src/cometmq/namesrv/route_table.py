@@ -298,9 +298,11 @@ class RouteTable:
             live.is_in_doubt = True
 
     def _drop_others(self, broker: BrokerId) -> None:
-        """Drop all other brokers of a group, because this is the first with a proof.
+        """Drop all other brokers of a group, because `broker` is the first to prove that it knows
+        the group's key.
 
-        Those that belong to the group soon register again, with a proof.
+        The other registrations may be forged. Real members return with their next registration,
+        which carries a proof.
         """
         others = [
             address

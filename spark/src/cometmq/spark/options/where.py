@@ -162,7 +162,9 @@ class _Parser:
         return self._moment()
 
     def _moment(self) -> Fraction:
-        """Parse a time in UTC unless it has an offset; return milliseconds since 1970."""
+        """Parse a time (UTC unless it has an offset) or a number of milliseconds; return
+        milliseconds since 1970.
+        """
         if self._has_word("TIMESTAMP"):
             self._place += 1
         kind, text = self._peek()

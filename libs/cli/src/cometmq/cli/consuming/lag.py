@@ -105,16 +105,17 @@ def lag(  # noqa: PLR0913  # one parameter per option
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far behind groups are, the worst first, or one of them by queue, retries included.
+    """Show how far consumer groups are behind, the worst first; with GROUP, each of its queues.
 
-    The exit status is 1 if brokers or groups had to be left out; they are named in the output. The
-    figures of a group with missing brokers are lower bounds. A line on standard error names the
-    groups that have never read anything; brokers have no figures of BROADCASTING groups.
+    Retries are included. The exit status is 1 if brokers or groups are left out; the output names
+    them. If brokers are missing, the figures of a group are lower bounds. A line on standard error
+    names the groups that have never read anything; brokers have no figures of BROADCASTING groups.
 
     Oldest unread is when the oldest unread message was stored, not when the group stopped reading.
-    The time to loss ends when it may be deleted for its age (fileReservedTime); it is "never" if
-    nothing is unread. Skips are messages that the group will never read, because its committed
-    offset is beyond the end of the queue. Owners are the members that have a queue, by client id.
+    Time to loss is the time until an unread message may be deleted for its age (fileReservedTime);
+    it is "never" if nothing is unread. Skips counts messages that the group will never read,
+    because its committed offset is beyond the end of the queue. Owners are the client ids of the
+    members that have the queue.
 
     \b
     EXAMPLE

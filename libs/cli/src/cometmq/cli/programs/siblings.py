@@ -33,7 +33,7 @@ class Sibling:
         self._writer: asyncio.StreamWriter | None = None
 
     async def start(self) -> Serving:
-        """Start the process; return once it serves. Raise SettingsError if it ends before."""
+        """Start the process; return once it serves. Raise SettingsError if it ends first."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:

@@ -70,7 +70,7 @@ class AdminBase(Client):
 
     @property
     def namesrv(self) -> NamesrvAdmin:
-        """The name servers."""
+        """The name servers' administration; raises ClientStateError unless the client runs."""
         return NamesrvAdmin(self._running().namesrv)
 
     def broker(self, address: str, *, name: str = "", timeout_ms: int | None = None) -> BrokerAdmin:

@@ -23,10 +23,11 @@ FORMS: Final = (
 def open_record(
     place: str, *, tls: TlsSettings | None = None, login: tuple[str, str] | None = None
 ) -> RecordPort:
-    """Return the record that `place` names; raise SettingsError if `place` is malformed.
+    """Return the record that `place` names. Raise SettingsError if `place` is malformed, if TLS
+    files cannot be used, or for a Lease outside a pod.
 
-    `tls` is used for etcd over TLS; `login` is the name and the password of an etcd user, if the
-    name is not empty. Nothing is read yet, so an unreachable backend is detected only later.
+    `tls` is used for etcd over TLS. `login` is the name and password of an etcd user; an empty name
+    means no login. The record is not read yet, so an unreachable backend is detected only later.
     """
     kind, _, rest = place.partition(":")
     if kind == "file":

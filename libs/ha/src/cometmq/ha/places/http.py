@@ -107,7 +107,7 @@ class _Connection:
         self.writer.write(b"".join(filter(None, map(self._http.send, parts))))
 
     async def status(self) -> int:
-        """Read the head of the response; raise EOFError if the connection ends before."""
+        """Read the head of the response; raise EOFError if the connection ends first."""
         while not isinstance(event := await self._event(), h11.Response):
             pass  # a server may send interim responses first
         return event.status_code

@@ -78,6 +78,8 @@ class GetEarliestMsgStoretime(msgspec.Struct, frozen=True, gc=False, rename="cam
 
 
 class GetEarliestMsgStoretimeReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Milliseconds since 1970; -1 if the queue is empty."""
+    """When the queue's oldest message was stored, in milliseconds since 1970; -1 if the queue is
+    empty.
+    """
 
     timestamp: Int64

@@ -87,7 +87,9 @@ class ServerPeer(PeerProtocol):
         return is_empty and outlet.written_bytes > _KERNEL_BYTES
 
     def when_room(self, work: Callable[[], None]) -> None:
-        """Call `work` once `has_room`, unless the connection ends before."""
+        """Queue `work`: a later turn of the loop calls it when a large answer may be built. If the
+        connection ends first, it is never called.
+        """
         if self.is_open:
             self._hub.stats.requests_postponed += 1
             self._hub.budget.holders.add(self)

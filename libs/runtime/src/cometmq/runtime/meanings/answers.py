@@ -95,7 +95,8 @@ REMARKS: Final = (
         Answer(
             "the request waited longer than the broker allows before its turn came",
             "The broker is overloaded: send more slowly, spread the topic over more brokers, or"
-            " raise waitTimeMillsInSendQueue; runbook system-busy.md.",
+            " raise readWaitMills (reads of CometMQ) or waitTimeMillsInSendQueue (sends to"
+            " RocketMQ); runbook system-busy.md.",
         ),
     ),
     (

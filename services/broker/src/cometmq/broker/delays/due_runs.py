@@ -35,13 +35,15 @@ RUN_BYTES_MAX: Final = 256 * 1024
 
 
 class Delivered(NamedTuple):
-    """Messages delivered in one commit; they are contiguous in their level and in the log."""
+    """Messages of a level that were delivered in one commit, or could not be: the `PutResult` that
+    is passed with them tells which. They are contiguous in the level, and their copies in the log.
+    """
 
     message_count: int
     next_offset: int
     """The level's queue offset after the last message."""
     copy_end: int
-    """The end of the last copy in the log."""
+    """The end of the last copy in the log; -1 if no copy was written."""
     totals: Sequence[tuple[str, int, int]]
     """Topic, number of messages and bytes, for each topic."""
 

@@ -65,7 +65,7 @@ class Room:
         return len(self._waiting.get(peer, ()))
 
     def wait(self, peer: Connected, work: Work) -> None:
-        """Call `work` once there is room for an answer, unless the connection ends before."""
+        """Call `work` once there is room for an answer, unless the connection ends first."""
         works = self._waiting.get(peer)
         if works is None:
             works = self._waiting[peer] = deque()
