@@ -15,6 +15,7 @@ import pytest
 import report
 import typer
 from macro.workloads import WORKLOADS, Scenario
+from tests.packages.trees import RUNTIME_BYTES_MAX
 
 from cometmq.cli.lazy import load_command
 from cometmq.cli.main import COMMANDS, app
@@ -174,6 +175,16 @@ def test_targets_of_make_that_documents_name_exist() -> None:
     }
     assert len(named) > 30
     assert sorted(one for one in named if one[1] not in targets) == []
+
+
+def test_the_readme_tells_how_much_make_run_installs() -> None:
+    """tests/packages compares the installed packages and their size with the same facts."""
+    told = re.search(r"(\d+) packages, less than (\d+) MB", PAGES["README.md"])
+    assert told is not None
+    lock = (ROOT / "requirements-runtime.lock").read_text(encoding="utf-8")
+    names = set(re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE))
+    assert int(told[1]) == len(names - {"colorama"})  # only for Windows
+    assert int(told[2]) * 1_000_000 == RUNTIME_BYTES_MAX
 
 
 def test_promises_of_durability_name_their_conditions() -> None:
