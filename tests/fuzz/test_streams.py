@@ -3,10 +3,13 @@
 from random import Random
 
 import pytest
-from tests.fuzz.cost import Cost, Worst
+from tests.fuzz.cost import SHOWN, Cost, Worst
+from tests.fuzz.decoders import fuzz_decoders
 from tests.fuzz.mutate import mutated
 from tests.fuzz.streams import STREAM_TARGETS, corpus
 from tests.fuzz.targets import ALLOWED, TARGETS
+
+from cometmq.peers.paths import FUZZ_CORPUS
 
 CORPUS = corpus()
 
@@ -17,6 +20,17 @@ def test_the_inputs_of_the_corpus_are_valid(name):
     assert CORPUS[name]
     for data in CORPUS[name]:
         TARGETS[name](data)
+
+
+def test_each_port_of_the_corpus_is_fuzzed():
+    fuzzed_live = {"control_port"}
+    assert {path.name for path in FUZZ_CORPUS.iterdir()} == {*STREAM_TARGETS, *fuzzed_live}
+
+
+def test_a_run_prints_the_slowest_inputs(capsys):
+    assert fuzz_decoders(inputs=len(TARGETS), seed=1, processes=1)
+    assert "decoders: slowest inputs: " in (printed := capsys.readouterr().out)
+    assert printed.count(" us per byte (") == SHOWN
 
 
 @pytest.mark.parametrize("name", STREAM_TARGETS)

@@ -154,3 +154,22 @@ def test_cached_verdicts_equal_those_of_the_expression() -> None:
         check()
 
     assert len(judged) < asked * 3 // 4
+
+
+@pytest.mark.parametrize(("comparisons", "count"), [(1, 16), (8, 8), (64, 1), (300, 1)])
+def test_one_read_tests_fewer_records_the_more_an_expression_compares(
+    comparisons: int, count: int
+) -> None:
+    text = " OR ".join(f"p = '{number}'" for number in range(comparisons))
+    assert sql_record_filter(compile_sql(text)).block.count_max == count
+
+
+def test_a_test_of_long_values_pauses_often() -> None:
+    """A property of 32 KB that is searched 90 times, each time for another text."""
+    text = " OR ".join(f"p CONTAINS '{'a' * (50 + number % 30)}{number}b'" for number in range(90))
+    stored = record(f"p\x01{'a' * 32_000}")
+    test, pauses = sql_record_filter(compile_sql(text)).tester(), 0
+    while (verdict := test(stored)) is None:
+        pauses += 1
+    assert verdict is False
+    assert pauses > 10
