@@ -171,6 +171,8 @@ async def test_an_account_with_deny_for_everything_changes_nothing(tmp_path: Pat
                 assert "No default permission for topic:Orders" in remark
             remark = await nobody.refused(Code.RECALL_MESSAGE, recall)
             assert "No default permission for topic:Orders" in remark
+            late = (await admin.ask(Code.LOCK_BATCH_MQ, body=LOCK % b"late")).body
+            assert b"Orders" not in bytes(late), "its owner's lock is gone"
             assert await state_of(admin) == before
         assert (await admin.ask(Code.END_TRANSACTION, end)).code == 0  # its owner still can
         assert (await admin.ask(Code.RECALL_MESSAGE, recall)).code == 0
