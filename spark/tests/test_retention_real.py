@@ -223,7 +223,6 @@ def gate(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Record
 
         rows = list(batches)
         context = TaskContext.get()
-        assert context is not None
         Path(folder, f"task-{context.partitionId()}").touch()
         pause = threading.Event()
         while not Path(folder, "go").exists():

@@ -92,7 +92,6 @@ def test_batch_has_every_message_with_its_types(
     assert rows.count() == 2000
     assert [row[2:4] for row in checksum(rows)] == [(500, 500)] * 4
     first = rows.where("broker_name = 'broker-a' and queue_id = 1 and queue_offset = 7").first()
-    assert first is not None
     assert first.keys == "broker-a-1-7"
     assert first.properties["TAGS"] == "t1"
     assert bytes(first.body).startswith(b"broker-a-1-7:")

@@ -385,7 +385,6 @@ async def test_rebuild_asks_and_never_discards_what_is_needed(group):
     assert group.orders == [[], [Rebuild()], []]
 
     found = await group.record.read()
-    assert found is not None
     await group.record.replace(found, found.record.renewed(found.record.in_sync[:1]))
     assert (await group.ha("rebuild", 2, "--yes")).status == 0
     master = group.members[0].now.status.copy
@@ -409,7 +408,6 @@ async def test_restore_needs_a_person_where_messages_may_be_lost(group):
     made = (await group.ha("restore", "--accept-loss", "--yes", "--json")).json
     assert made["master"] == 0
     found = await group.record.read()
-    assert found is not None
     assert found.record.in_sync == (group.members[0].now.status.copy,)
     assert found.record.epoch == made["epoch"] > 5
 

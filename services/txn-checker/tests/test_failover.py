@@ -51,8 +51,7 @@ async def test_the_checker_follows_the_masters_through_failovers(
     async with running_group(tmp_path / "group", 2, namesrvAddr=suite.namesrv) as group:
         checker = await suite.checker(**HOUR)
         for number in range(3):
-            master = group.master
-            assert master is not None
+            master = group.open_master
             producer = await suite.producer(broker=group.address(master))
             await producer.prepare(f"k{number}")
             await follows(checker, group, until, number + 1)
@@ -64,7 +63,6 @@ async def test_the_checker_follows_the_masters_through_failovers(
             await group.start(master)
             await group.until_in_sync(0, 1)
         (one,) = checker.brokers.followers.values()
-        assert one.ledger is not None
         assert one.ledger.halves.next == 3
 
 
@@ -75,8 +73,7 @@ async def test_the_checker_follows_the_master_through_a_switchover(
     suite = empty_suite
     await suite.start_namesrv()
     async with running_group(tmp_path / "group", 2, namesrvAddr=suite.namesrv) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         producer = await suite.producer(broker=group.address(old))
         await producer.prepare("before")
         checker = await suite.checker(**HOUR)
@@ -99,8 +96,7 @@ async def test_a_group_without_a_master_is_a_fault(
         checker = await suite.checker(**HOUR)
         await follows(checker, group, until, 0)
         await group.until_in_sync(0, 1)
-        master = group.master
-        assert master is not None
+        master = group.open_master
         await group.kill(master)
         await until(lambda: checker.brokers.fault() == "broker-a: no master of it is registered")
         assert await group.until_master(master) == 1 - master

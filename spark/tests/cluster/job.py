@@ -28,7 +28,6 @@ def gate(folder: str) -> Callable[[Batches], Batches]:
 
         yield next(batches)
         context = TaskContext.get()
-        assert context is not None
         Path(folder, f"task-{context.partitionId()}-{context.attemptNumber()}").touch()
         pause = threading.Event()
         while not Path(folder, "go").exists():

@@ -122,7 +122,6 @@ def test_command_takes_snapshots_until_stopped(cluster: Cluster, tmp_path: Path)
     program = Path(sys.executable).with_name("cometmq-lag")
     words = [program, "snapshot", tmp_path, "--namesrv", cluster.namesrv_addr, "--interval", "60"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as child:
-        assert child.stderr is not None
         said = child.stderr.readline()
         child.send_signal(signal.SIGTERM)
         assert child.wait(30) == 0

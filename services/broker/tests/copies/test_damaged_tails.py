@@ -46,8 +46,7 @@ def damage(folder: Path, ordinal: int, kind: str) -> None:
 
 
 async def send(group: BrokerGroup, numbers: range) -> None:
-    assert group.master is not None
-    async with group.client(group.master) as client:
+    async with group.client(group.open_master) as client:
         for number in numbers:
             assert (await client.send(b"%06d" % number)).code == 0
 
@@ -89,8 +88,7 @@ async def test_a_damaged_record_is_replicated_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, is_master: bool
 ) -> None:
     async with running_group(tmp_path, 2) as group:
-        master = group.master
-        assert master is not None
+        master = group.open_master
         await fill(group, monkeypatch)
         hurt = master if is_master else 1 - master
         await group.kill(hurt)
@@ -107,8 +105,7 @@ async def test_a_damaged_record_of_one_of_two_killed_members_is_replicated_again
 ) -> None:
     async with running_group(tmp_path, 2) as group:
         await fill(group, monkeypatch)
-        master = group.master
-        assert master is not None
+        master = group.open_master
         for ordinal in (0, 1):
             await group.kill(ordinal)
         damage(tmp_path, master, "properties")

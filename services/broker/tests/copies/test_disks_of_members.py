@@ -17,8 +17,7 @@ FULL_PERCENT = 99
 
 async def test_a_master_with_a_full_disk_hands_over_and_loses_nothing(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2, minInSync="1") as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         await group.until(lambda: group.status(1 - old).has_room)
         async with group.client(old) as client:
             assert (await client.send(b"before")).code == ResponseCode.SUCCESS
@@ -38,8 +37,7 @@ async def test_a_master_with_a_full_disk_stays_if_the_slaves_disk_is_almost_full
     tmp_path: Path,
 ) -> None:
     async with running_group(tmp_path, 2, minInSync="1") as group:
-        master = group.master
-        assert master is not None
+        master = group.open_master
         for app in group.apps.values():
             app.broker.store.upkeep.cleaner.used_percent = FULL_PERCENT
         group.apps[master].broker.store.write_state.set(Refusal.DISK_FULL, holds=True)
@@ -52,8 +50,7 @@ async def test_a_master_with_a_full_disk_stays_if_the_slaves_disk_is_almost_full
 async def test_a_store_with_a_damaged_journal_is_another_copy(tmp_path: Path) -> None:
     """The store may lack table changes that it has confirmed, so no election may choose it (R2)."""
     async with running_group(tmp_path, 2, minInSync="1") as group:
-        master = group.master
-        assert master is not None
+        master = group.open_master
         slave = 1 - master
         async with group.client(master) as client:
             for number in range(20):

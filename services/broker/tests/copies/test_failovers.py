@@ -49,8 +49,7 @@ async def test_the_first_election_opens_one_master_that_all_others_follow(
     tmp_path: Path, count: int
 ) -> None:
     async with running_group(tmp_path, count) as group:
-        master = group.master
-        assert master is not None
+        master = group.open_master
         for ordinal in group.apps:
             role = Role.MASTER if ordinal == master else Role.SLAVE
             assert group.status(ordinal).role is role
@@ -68,8 +67,7 @@ async def test_acknowledged_messages_topics_and_offsets_survive_the_masters_deat
     tmp_path: Path,
 ) -> None:
     async with running_group(tmp_path, 2, minInSync="1") as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         async with group.client(old) as client:
             sent = await send_all(client, 0, 200)
             await client.commit(77)
@@ -115,8 +113,7 @@ async def test_three_copies_survive_two_failovers(tmp_path: Path) -> None:
     async with running_group(tmp_path, 3, minInSync="2") as group:
         sent: list[bytes] = []
         for round_number in range(2):
-            master = group.master
-            assert master is not None
+            master = group.open_master
             async with group.client(master) as client:
                 sent += await send_all(client, round_number * 1_000, 100)
             await group.until_in_sync(0, 1, 2)
@@ -131,8 +128,7 @@ async def test_three_copies_survive_two_failovers(tmp_path: Path) -> None:
 
 async def test_a_restarted_master_without_another_broker_elects_itself(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2) as group:
-        master = group.master
-        assert master is not None
+        master = group.open_master
         await group.kill(1 - master)
         await group.until_in_sync(master)
         async with group.client(master) as client:
@@ -148,8 +144,7 @@ async def test_a_restarted_master_without_another_broker_elects_itself(tmp_path:
 
 async def test_messages_are_refused_while_too_few_copies_are_in_sync(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2, minInSync="2") as group:
-        master = group.master
-        assert master is not None
+        master = group.open_master
         await group.kill(1 - master)
         await group.until_in_sync(master)
         replication = group.apps[master].broker.replication
@@ -170,8 +165,7 @@ async def test_messages_are_refused_while_too_few_copies_are_in_sync(tmp_path: P
 async def test_a_slave_forwards_what_changes_state_to_its_master(tmp_path: Path) -> None:
     """Clients use the addresses of their routes for up to 30 s after a failover."""
     async with running_group(tmp_path, 2) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         for master in (old, 1 - old):
             if master != old:
                 await group.kill(old)
@@ -186,16 +180,14 @@ async def test_a_slave_forwards_what_changes_state_to_its_master(tmp_path: Path)
             async with group.client(master) as client:
                 assert await bodies(client, topic) == sent
                 assert await client.committed() == 7
-            forwarder = group.apps[1 - master].copies
-            assert forwarder is not None
+            forwarder = group.copies(1 - master)
             assert forwarder.gate.diversion.forwarded_count >= 21
 
 
 async def test_a_send_to_a_broker_without_a_master_names_the_election(tmp_path: Path) -> None:
     """The code is the same as for a full disk, so only the remark tells producers the reason."""
     async with running_group(tmp_path, 2) as group:
-        master = group.master
-        assert master is not None
+        master = group.open_master
         await group.member(master).obey(Fence(group.record.epoch + 1))
         async with group.client(master) as client:
             with pytest.raises(CommandError, match="it is fenced: an election or") as caught:
@@ -222,8 +214,7 @@ def test_brokers_that_the_group_may_grow_to_are_not_missing(in_sync, copy_count,
 async def test_a_stopping_broker_that_is_made_the_master_hands_over_again(tmp_path: Path) -> None:
     """The broker still follows while it forwards requests, so an elector may choose it."""
     async with running_group(tmp_path, 2, handOverLingerMills="600000") as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         other, epoch = 1 - old, group.record.epoch
         stopping = asyncio.get_running_loop().create_task(group.apps[old].stop())
         await group.until(lambda: group.member(other).status().role is Role.MASTER)
@@ -245,8 +236,7 @@ async def test_a_stopping_broker_that_is_made_the_master_hands_over_again(tmp_pa
 
 async def test_a_deleted_topic_does_not_return_if_all_brokers_are_killed(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2) as group:
-        master = group.master
-        assert master is not None
+        master = group.open_master
         async with group.client(master) as client:
             await send_all(client, 0, 10, topic="Old")
             await client.invoke(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicInBroker("Old"))
@@ -265,8 +255,7 @@ async def test_a_switchover_under_load_fails_no_send(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_answer_late: bool
 ) -> None:
     async with running_group(tmp_path, 2) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         if is_answer_late:
             monkeypatch.setattr(group.ports[old], "replace", _answered_late(group, old))
         acknowledged: list[bytes] = []
@@ -313,11 +302,9 @@ async def test_a_switchover_to_a_broker_that_is_not_in_sync_changes_nothing(
     tmp_path: Path,
 ) -> None:
     async with running_group(tmp_path, 2, switchoverTimeoutMills="100") as group:
-        master = group.master
-        assert master is not None
+        master = group.open_master
         await group.kill(1 - master)
-        membership = group.apps[master].copies
-        assert membership is not None
+        membership = group.copies(master)
         await group.until(lambda: not membership.sender.followers())
         async with group.client(master) as client:
             with pytest.raises(OrderRefused, match="did not catch up in time"):
@@ -328,8 +315,7 @@ async def test_a_switchover_to_a_broker_that_is_not_in_sync_changes_nothing(
 
 async def test_a_master_alone_that_loses_the_record_stops(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2) as group:
-        master = group.master
-        assert master is not None
+        master = group.open_master
         await group.kill(1 - master)
         await group.until_in_sync(master)
         group.ports[master].is_cut_off = True
@@ -345,11 +331,9 @@ async def test_a_master_alone_that_loses_the_record_stops(tmp_path: Path) -> Non
 async def test_a_master_whose_copies_answer_goes_on_without_the_record(tmp_path: Path) -> None:
     patient = {"heardWithinMills": "20000", "renewDeadlineMills": "25000"}
     async with running_group(tmp_path, 2, **patient) as group:
-        master = group.master
-        assert master is not None
+        master = group.open_master
         group.ports[master].is_cut_off = True
-        membership = group.apps[master].copies
-        assert membership is not None
+        membership = group.copies(master)
         leading = membership.current.leading
         assert leading is not None
         confirmation = leading.confirmation
@@ -365,8 +349,7 @@ async def test_a_master_whose_copies_answer_goes_on_without_the_record(tmp_path:
 
 async def test_a_removed_member_stays_out(tmp_path: Path) -> None:
     async with running_group(tmp_path, 3) as group:
-        master = group.master
-        assert master is not None
+        master = group.open_master
         leaving = next(ordinal for ordinal in group.apps if ordinal != master)
         await group.member(master).obey(Drop(leaving))
         await group.until(lambda: leaving not in group.in_sync)
@@ -378,15 +361,13 @@ async def test_a_removed_member_stays_out(tmp_path: Path) -> None:
 
 async def test_a_master_that_stops_hands_over(tmp_path: Path) -> None:
     async with running_group(tmp_path, 3) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         async with group.client(old) as client:
             sent = await send_all(client, 0, 50)
         await group.stop(old)
         assert group.ports[old].is_closed
         await group.until(lambda: group.master is not None)  # no elector
-        new = group.master
-        assert new is not None
+        new = group.open_master
         assert new != old
         async with group.client(new) as client:
             assert await bodies(client) == sent
@@ -395,13 +376,11 @@ async def test_a_master_that_stops_hands_over(tmp_path: Path) -> None:
 
 async def test_a_master_whose_lease_ended_while_it_slept_answers_nothing(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2) as group:
-        master = group.master
-        assert master is not None
+        master = group.open_master
         await group.kill(1 - master)
         await group.until_in_sync(master)
         group.ports[master].is_cut_off = True
-        membership = group.apps[master].copies
-        assert membership is not None
+        membership = group.copies(master)
         leading = membership.current.leading
         assert leading is not None
         confirmation = leading.confirmation
@@ -416,8 +395,7 @@ async def test_a_master_whose_lease_ended_while_it_slept_answers_nothing(tmp_pat
 
 async def test_a_master_whose_disk_fails_is_replaced(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         group.apps[old].broker.store.write_state.set(Refusal.SYNC_FAILED, holds=True)
         await group.until(lambda: group.status(old).role is Role.FAILED)
         assert await group.until_master(old) == 1 - old
@@ -438,8 +416,7 @@ async def test_a_store_belongs_to_one_broker_of_one_group(tmp_path: Path) -> Non
 
 async def test_an_idle_group_stays_in_sync_with_the_shortest_intervals(tmp_path: Path) -> None:
     async with running_group(tmp_path, 3, heardWithinMills="300") as group:
-        master = group.master
-        assert master is not None
+        master = group.open_master
 
         async def is_quiet() -> bool:
             before = len(group.logs[master].named("in_sync.changed"))
@@ -458,8 +435,7 @@ async def test_offsets_are_lowered_if_an_accepted_loss_has_cost_messages(
     tmp_path: Path, accept_loss: bool
 ) -> None:
     async with running_group(tmp_path, 2, minInSync="1") as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         async with group.client(old) as client:
             await send_all(client, 0, 20)
             await client.commit(50)  # as after the loss of 30 messages

@@ -58,9 +58,7 @@ async def loaded(group: BrokerGroup) -> AsyncIterator[Load]:
 
 def proven_streams(group: BrokerGroup) -> list[bool]:
     """Return, for each stream of the master, whether it was proven."""
-    assert group.master is not None
-    membership = group.apps[group.master].copies
-    assert membership is not None
+    membership = group.copies(group.open_master)
     return [stream.proven is not None for stream in membership.sender._streams]
 
 

@@ -54,8 +54,7 @@ async def until_bodies(client: Client, count: int) -> list[bytes]:
 
 async def fail_over(group: BrokerGroup) -> int:
     """Kill the master; return its successor."""
-    old = group.master
-    assert old is not None
+    old = group.open_master
     await group.until_in_sync(0, 1)
     await group.kill(old)
     return await group.until_master(old)
@@ -63,8 +62,7 @@ async def fail_over(group: BrokerGroup) -> int:
 
 async def test_delayed_messages_are_delivered_once_by_whoever_is_master(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         sent = []
         async with group.client(old) as client:
             for number in range(40):
@@ -83,8 +81,7 @@ async def test_delayed_messages_are_delivered_once_by_whoever_is_master(tmp_path
 
 async def test_a_new_master_skips_recalled_messages_too(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2, messageDelayLevel="6s") as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         async with group.client(old) as client:
             for number in range(2):
                 await client.send(b"%d" % number, properties=DELAYED.format(number))
@@ -103,8 +100,7 @@ async def test_timed_messages_are_delivered_once_in_time_and_recalled_ones_never
     """The kill meets messages at every stage: first hops, last hops, delivered ones."""
     clock = SystemClock()
     async with running_group(tmp_path, 2) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         due: dict[str, int] = {}
         recalled = set()
         async with group.client(old) as client:
@@ -135,8 +131,7 @@ async def test_timed_messages_are_delivered_once_in_time_and_recalled_ones_never
 
 async def test_a_trimmed_queue_stays_trimmed_on_each_master(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2) as group:
-        first = group.master
-        assert first is not None
+        first = group.open_master
         async with group.client(first) as client:
             for number in range(20):
                 await client.send(b"%d" % number)
@@ -158,8 +153,7 @@ async def test_a_trimmed_queue_stays_trimmed_on_each_master(tmp_path: Path) -> N
 
 async def test_delayed_messages_are_delivered_once_across_a_switchover(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         async with group.client(old) as client:
             for number in range(20):
                 await client.send(b"%d" % number, properties=DELAYED.format(number))
@@ -176,8 +170,7 @@ async def test_a_new_master_counts_no_message_below_an_old_position_as_delivered
     tmp_path: Path,
 ) -> None:
     async with running_group(tmp_path, 2) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         positions = msgspec.Raw(encode_json(DelayFile({1: 17})))
         group.apps[1 - old].broker.deferred.delays.positions.apply_changes(positions)
         new = await fail_over(group)
@@ -188,8 +181,7 @@ async def test_a_new_master_counts_no_message_below_an_old_position_as_delivered
 
 async def test_a_damaged_delayed_message_waits_for_its_repair(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2) as group:
-        master = group.master
-        assert master is not None
+        master = group.open_master
         log = group.apps[master].broker.store.commit_log
         async with group.client(master) as client:
             answer = await client.send(b"damaged", properties=DELAYED.format("A"))
@@ -211,8 +203,7 @@ def end_of(response: Response) -> EndTransaction:
 
 async def test_a_transaction_is_ended_once_whichever_master_is_asked(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         async with group.client(old) as client:
             ended = end_of(await client.send(b"ended", properties=HALF))
             opened = end_of(await client.send(b"open", properties=HALF))
@@ -232,8 +223,7 @@ async def locked(client: Client, client_id: str) -> int:
 
 async def test_orderly_consumers_lock_again_at_the_new_master(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         async with group.client(old) as client:
             assert await locked(client, "one") == 2
             assert await locked(client, "two") == 0
@@ -246,8 +236,7 @@ async def test_orderly_consumers_lock_again_at_the_new_master(tmp_path: Path) ->
 
 async def test_a_held_pull_is_answered_when_the_master_hands_over(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         async with group.client(old) as client, asyncio.TaskGroup() as tasks:
             await client.send(b"first")
             held = tasks.create_task(client.pull(1, wait_ms=50_000))
@@ -264,8 +253,7 @@ async def test_an_offset_whose_commit_was_answered_survives_the_masters_death(
     tmp_path: Path, offset: int
 ) -> None:
     async with running_group(tmp_path, 2) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         async with group.client(old) as client:
             await client.send(b"first")
             await client.commit(offset)
@@ -277,8 +265,7 @@ async def test_an_offset_whose_commit_was_answered_survives_the_masters_death(
 async def test_offsets_committed_at_the_old_master_reach_the_new_one(tmp_path: Path) -> None:
     """Clients learn of a switchover from the name server, up to 30 s later."""
     async with running_group(tmp_path, 2) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         async with group.client(old) as client:
             await client.send(b"first")
             await client.commit(1)
@@ -294,8 +281,7 @@ async def test_name_servers_hear_of_a_new_master_at_once(tmp_path: Path) -> None
     await namesrv.start()
     try:
         async with running_group(tmp_path, 2, namesrvAddr=namesrv.address) as group:
-            old = group.master
-            assert old is not None
+            old = group.open_master
             await group.until(lambda: masters(namesrv)[-1:] == [group.address(old)])
             first = epochs_of(namesrv, group.address(old))[-1]
             new = await fail_over(group)
@@ -329,8 +315,7 @@ async def test_a_topic_that_an_operator_created_just_before_a_failover_exists(
     tmp_path: Path,
 ) -> None:
     async with running_group(tmp_path, 2) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         async with group.client(1 - old) as slave:
             await slave.invoke(RequestCode.UPDATE_AND_CREATE_TOPIC, topic("Forwarded"))
         assert group.apps[old].broker.tables.topics.table["Forwarded"].write_queue_nums == 3
@@ -347,8 +332,7 @@ async def test_topics_and_groups_are_not_created_while_too_few_copies_are_in_syn
 ) -> None:
     """An answer would promise a change that the only copy might lose."""
     async with running_group(tmp_path, 2, minInSync="2") as group:
-        master = group.master
-        assert master is not None
+        master = group.open_master
         await group.kill(1 - master)
         await group.until_in_sync(master)
         broker = group.apps[master].broker
@@ -369,8 +353,7 @@ async def test_topics_and_groups_are_not_created_while_too_few_copies_are_in_syn
 async def test_a_change_that_cannot_be_journaled_is_not_confirmed(tmp_path: Path) -> None:
     """The copies receive table changes from the journal (R7)."""
     async with running_group(tmp_path, 2) as group:
-        master = group.master
-        assert master is not None
+        master = group.open_master
         journal = group.apps[master].broker.tables.journal
         assert journal is not None
         journal.fault = "no space"

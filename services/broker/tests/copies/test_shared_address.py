@@ -29,8 +29,7 @@ async def test_the_master_registers_the_address_of_the_group_and_messages_carry_
     tmp_path: Path,
 ) -> None:
     async with running_group(tmp_path, 2, groupAddress=ADDRESS) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         async with group.client(old) as client:
             sent = (await client.send(b"before")).header
             assert isinstance(sent, SendMessageReply)
@@ -51,8 +50,7 @@ async def test_a_slave_hints_its_consumers_once_when_the_master_falls_silent(
     tmp_path: Path,
 ) -> None:
     async with running_group(tmp_path, 2, groupAddress=ADDRESS) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         consumers = group.apps[1 - old].broker.clients.consumers
         hints: list[int | None] = []
 
@@ -69,8 +67,7 @@ async def test_a_slave_hints_its_consumers_once_when_the_master_falls_silent(
 
 async def test_a_master_that_is_cut_off_closes_the_connections_of_clients(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2, groupAddress=ADDRESS) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         app = group.apps[old]
         async with group.client(old) as client:
             await client.send(b"before")
@@ -94,8 +91,7 @@ async def test_a_client_that_knows_two_addresses_of_the_master_is_one_member(
     """
     beat = Heartbeat(client_id="c", consumer_data_set=[ConsumerData(group_name="g")])
     async with running_group(tmp_path, 2, groupAddress=ADDRESS) as group:
-        assert group.master is not None
-        async with group.client(group.master) as one, group.client(group.master) as other:
+        async with group.client(group.open_master) as one, group.client(group.open_master) as other:
             for client in (one, other):
                 await client.invoke(RequestCode.HEART_BEAT, None, encode_json(beat))
             answer = await one.invoke(
@@ -109,8 +105,7 @@ async def test_a_former_master_closes_the_connections_that_have_stayed(
 ) -> None:
     monkeypatch.setattr(stale_clients, "AFTER_MS", (300, 600, 900))
     async with running_group(tmp_path, 2, groupAddress=ADDRESS) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         server = group.apps[old]._server
         assert server is not None
         async with group.client(old) as client:

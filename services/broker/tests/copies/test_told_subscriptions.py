@@ -59,11 +59,10 @@ class Consumer:
 
 @asynccontextmanager
 async def consumer(group: BrokerGroup, told: Callable[[], Reply]) -> AsyncIterator[Consumer]:
-    assert group.master is not None
-    async with group.client(group.master) as client:
+    async with group.client(group.open_master) as client:
         await client.send(b"wanted", properties="TAGS\x01a\x02")
         await client.send(b"other", properties="TAGS\x01b\x02")
-    subject = Consumer(group.address(group.master), told)
+    subject = Consumer(group.address(group.open_master), told)
     try:
         yield subject
     finally:

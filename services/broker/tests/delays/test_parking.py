@@ -102,9 +102,7 @@ def step(broker: Broker, *, advance_ms: int = DELAY_MS) -> None:
 
 def send(broker: Broker, topic: str, body: bytes, text: str, **fields: Any) -> Reply:
     header = SendMessageV2("P", topic, "TBW102", 4, 0, 0, 7, 3, text)
-    reply = ask(broker, call_with(310, msgspec.structs.replace(header, **fields), body))
-    assert reply is not None
-    return reply
+    return ask(broker, call_with(310, msgspec.structs.replace(header, **fields), body))
 
 
 # -- at the door ------------------------------------------------------------------------------
@@ -116,7 +114,6 @@ def test_a_group_whose_retry_topic_has_no_legal_name_cannot_send_back(broker: Br
     group = "g" * 121
     header = ConsumerSendMsgBack(0, group, 1, "U", "Orders", max_reconsume_times=16)
     reply = ask(broker, call_with(Code.CONSUMER_SEND_MSG_BACK, header, version=401))
-    assert reply is not None
     assert (reply.code, "at most 120" in (reply.remark or "")) == (1, True)
     assert broker.tables.topics.get("%RETRY%" + group) is None
     put_delayed(broker, b"of somebody else")
@@ -238,7 +235,6 @@ def test_a_message_that_cannot_be_sent_back_is_parked_and_answered(broker: Broke
     assert send(broker, "Orders", b"", text).code == 0
     header = ConsumerSendMsgBack(0, "G", 1, "U", "Orders", max_reconsume_times=16)
     reply = ask(broker, call_with(Code.CONSUMER_SEND_MSG_BACK, header, version=401))
-    assert reply is not None
     assert reply.code == ResponseCode.SUCCESS
     (parked,) = records(broker, PARKED_TOPIC)
     assert parked.properties[parking.TOPIC_KEY] == "%RETRY%G"

@@ -45,7 +45,6 @@ async def test_captured_pulls(tmp_path: Path, exchange: Exchange) -> None:
             broker.driver.turn.wake()
             reply = last_answer(call)
 
-        assert reply is not None
         assert reply.code == expected.code
         if "consumer:[" not in (expected.remark or ""):
             assert reply.remark == expected.remark

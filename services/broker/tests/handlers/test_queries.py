@@ -40,9 +40,7 @@ def store(broker: Broker, text: str, topic: str = "T") -> None:
 def query(broker: Broker, key: str, **fields: Any) -> Any:
     header = QueryMessage("T", key, **{"max_num": 32, **fields}, begin_timestamp=0,
                           end_timestamp=FOREVER)  # fmt: skip
-    reply = ask(broker, call_with(Code.QUERY_MESSAGE, header))
-    assert reply is not None
-    return reply
+    return ask(broker, call_with(Code.QUERY_MESSAGE, header))
 
 
 def test_messages_are_found_by_key_and_by_unique_key(broker: Broker) -> None:
@@ -72,7 +70,6 @@ def test_a_record_by_its_offset(broker: Broker) -> None:
     offset = decode_record(stored).physical_offset
 
     reply = ask(broker, call_with(Code.VIEW_MESSAGE_BY_ID, ViewMessageById(offset)))
-    assert reply is not None
     assert reply.body == bytes(stored)
 
 
@@ -80,7 +77,6 @@ def test_a_record_by_its_offset(broker: Broker) -> None:
 def test_an_offset_where_no_record_begins(broker: Broker, offset: int) -> None:
     store(broker, "")
     reply = ask(broker, call_with(Code.VIEW_MESSAGE_BY_ID, ViewMessageById(offset)))
-    assert reply is not None
     assert (reply.code, reply.remark) == (1, f"can not find message by the offset, {offset}")
 
 
@@ -102,9 +98,7 @@ async def test_captured_queries_without_messages(broker: Broker, exchange: Any) 
 
 def entries(broker: Broker, **fields: Any) -> Any:
     header = QueryConsumeQueue(**{"topic": "T", "queue_id": 1, "index": 0, "count": 5, **fields})
-    reply = ask(broker, call_with(Code.QUERY_CONSUME_QUEUE, header))
-    assert reply is not None
-    return reply
+    return ask(broker, call_with(Code.QUERY_CONSUME_QUEUE, header))
 
 
 def subscribe(broker: Broker, group: str, text: str) -> None:
@@ -135,7 +129,6 @@ async def test_captured_entries_of_queues(broker: Broker, exchange: Any) -> None
 
     reply = ask(broker, call_of(exchange.request, call_with(0, None).peer))
 
-    assert reply is not None
     assert (reply.code, reply.remark) == (expected.code, expected.remark)
     found = json.loads(reply.body) if reply.body else None
     for body in (found, wanted):

@@ -86,13 +86,10 @@ def pull_call(**fields: Any) -> Call[PullMessage]:
 
 
 def pull(broker: Broker, **fields: Any) -> Any:
-    reply = ask(broker, pull_call(**fields))
-    assert reply is not None
-    return reply
+    return ask(broker, pull_call(**fields))
 
 
 def bodies(reply: Any) -> list[bytes]:
-    assert reply is not None
     return [decode_record(record).body for record in reply.body]
 
 
@@ -202,7 +199,6 @@ def test_an_arrival_wakes_only_if_the_filter_accepts_it(broker: Broker) -> None:
 
     reply = last_answer(call)
     assert bodies(reply) == [b"6"]
-    assert reply is not None
     assert reply.header.next_begin_offset == 6
     assert broker.pending.hold.count == 0
 
@@ -232,7 +228,6 @@ def test_the_sweep_moves_a_filtered_consumer_on(broker: Broker) -> None:
     broker.pending.hold.sweep(0, broker.store.reader.max_offset)
     broker.driver.turn.wake()
     reply = last_answer(call)
-    assert reply is not None
     assert (reply.code, reply.header.next_begin_offset) == (20, 2)
 
 
@@ -251,7 +246,6 @@ async def test_a_long_search_yields_the_loop(broker: Broker) -> None:
     assert ask(broker, call) is None  # the read has reached the limit of this turn
     await broker.driver.drain()
     reply = last_answer(call)
-    assert reply is not None
     assert (reply.code, reply.header.next_begin_offset) == (20, 700)
 
 
@@ -342,7 +336,6 @@ def test_a_check_of_a_long_expression_is_answered_after_compiling(broker: Broker
         while turns:
             turns.pop(0)()
         answer = last_answer(call)
-        assert answer is not None
         answers.append(answer.code)
     assert answers == [ResponseCode.SUCCESS, ResponseCode.SUBSCRIPTION_PARSE_FAILED]
 
@@ -383,7 +376,6 @@ async def test_a_long_expression_tests_fewer_messages_per_turn(
     assert ask(broker, call) is None
     await broker.driver.drain()
     reply = last_answer(call)
-    assert reply is not None
     assert (reply.code, reply.header.next_begin_offset) == (20, 200)
 
 

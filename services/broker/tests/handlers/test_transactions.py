@@ -48,9 +48,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 def send(broker: Broker, text: str = TEXT, **fields: Any) -> Reply:
     header = msgspec.structs.replace(SEND, properties=text, **fields)
-    reply = ask(broker, call_with(Code.SEND_MESSAGE_V2, header, b"body"))
-    assert reply is not None
-    return reply
+    return ask(broker, call_with(Code.SEND_MESSAGE_V2, header, b"body"))
 
 
 def records(broker: Broker, topic: str, queue_id: int = 0) -> list[MessageRecord]:
@@ -66,9 +64,7 @@ def prepared(broker: Broker) -> MessageRecord:
 def end(broker: Broker, half: MessageRecord, how: int = COMMIT, **fields: Any) -> Reply:
     header = EndTransaction("P", half.queue_offset, half.physical_offset, how, "U")
     changed = msgspec.structs.replace(header, **fields)
-    reply = ask(broker, call_with(Code.END_TRANSACTION, changed))
-    assert reply is not None
-    return reply
+    return ask(broker, call_with(Code.END_TRANSACTION, changed))
 
 
 def test_a_half_message_is_stored_outside_its_queue(broker: Broker) -> None:
@@ -205,7 +201,6 @@ def test_few_requests_wait_for_one_end_and_without_their_bodies(broker: Broker) 
         assert HANDLERS[call.code](broker, call) is None
     *waiting, refused = (last_answer(call) for call in calls)
     assert waiting == [None] * ENDS_WAITING_MAX
-    assert refused is not None
     assert refused.code == ResponseCode.SYSTEM_BUSY
     assert not any(call.body for call in calls)
     broker.driver.commit()
@@ -285,7 +280,6 @@ def test_a_half_message_forged_in_a_body_is_refused(broker: Broker) -> None:
         assert reply.remark == "Find prepared transaction message failed"
     resume = ResumeCheckHalfMessage(found.offset_message_id)
     again = ask(broker, call_with(Code.RESUME_CHECK_HALF_MESSAGE, resume))
-    assert again is not None
     assert again.code == ResponseCode.SYSTEM_ERROR
     assert records(broker, "Secret", 1) == []
 
@@ -324,9 +318,7 @@ def test_a_consumers_own_retry_of_a_committed_message_is_no_half_message(broker:
 def ask_state(broker: Broker, half: MessageRecord, **fields: Any) -> Reply:
     header = AskTransactionState(half.physical_offset, half.queue_offset)
     call = call_with(Code.ASK_TRANSACTION_STATE, msgspec.structs.replace(header, **fields))
-    reply = ask(broker, call)
-    assert reply is not None
-    return reply
+    return ask(broker, call)
 
 
 def test_a_producer_of_the_group_is_asked(broker: Broker) -> None:
@@ -371,9 +363,7 @@ def test_a_check_of_another_record_is_refused(broker: Broker, fields: dict[str, 
 
 def put_aside(broker: Broker, half: MessageRecord) -> Reply:
     header = SetTransactionAside(half.physical_offset, half.queue_offset)
-    reply = ask(broker, call_with(Code.SET_TRANSACTION_ASIDE, header))
-    assert reply is not None
-    return reply
+    return ask(broker, call_with(Code.SET_TRANSACTION_ASIDE, header))
 
 
 def test_an_open_half_message_is_set_aside_once(broker: Broker) -> None:
@@ -405,7 +395,6 @@ def test_only_half_messages_are_resumed(broker: Broker, message_id: str | None) 
     prepared(broker)
     call = call_with(Code.RESUME_CHECK_HALF_MESSAGE, ResumeCheckHalfMessage(message_id))
     reply = ask(broker, call)
-    assert reply is not None
     assert reply.code == ResponseCode.SYSTEM_ERROR
     assert len(records(broker, HALF)) == 1
 

@@ -138,8 +138,7 @@ async def test_what_cannot_be_trimmed_is_refused_with_the_reason(
 
 async def test_the_successor_of_a_killed_master_has_trimmed_the_queue(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2, minInSync="1") as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         await group.until_in_sync(0, 1)
         async with group.client(old) as client:
             await send_ten(client)

@@ -38,8 +38,7 @@ async def test_a_signed_send_to_a_slave_is_judged_by_its_signature(
     accounts = tmp_path / "accounts.yml"
     accounts.write_text(ACCOUNTS)
     async with running_group(tmp_path, 2, aclEnable="true", aclFile=str(accounts)) as group:
-        master = group.master
-        assert master is not None
+        master = group.open_master
         client = RemotingClient(
             ClientSettings(),
             clock_ms=SystemClock().monotonic_ms,
@@ -58,8 +57,7 @@ async def test_a_signed_send_to_a_slave_is_judged_by_its_signature(
                 assert (await sending).code == ResponseCode.SUCCESS
         finally:
             await client.close()
-        forwarder = group.apps[1 - master].copies
-        assert forwarder is not None
+        forwarder = group.copies(1 - master)
         assert forwarder.gate.diversion.forwarded_count == (secret != "wrong-one")
 
 
@@ -109,8 +107,7 @@ def establish(group: BrokerGroup) -> None:
 
 async def switch_over(group: BrokerGroup) -> None:
     """Hand over to the next broker, without an elector, and wait until all others follow it."""
-    old = group.master
-    assert old is not None
+    old = group.open_master
     new = (old + 1) % len(group.apps)
     establish(group)
     await group.member(old).obey(HandOver(new))
@@ -120,8 +117,7 @@ async def switch_over(group: BrokerGroup) -> None:
 
 
 async def stored_bodies(group: BrokerGroup) -> list[bytes]:
-    assert group.master is not None
-    async with group.client(group.master) as client:
+    async with group.client(group.open_master) as client:
         return [record.body for record in await client.all_messages()]
 
 
@@ -143,8 +139,7 @@ async def test_a_refused_slave_reads_the_record_once_for_all_its_requests(
 ) -> None:
     """The refusals are its only news: there is no elector, and its watch shows nothing."""
     async with running_group(tmp_path, 3) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         new, slave = (old + 1) % 3, (old + 2) % 3
         read, reads = MemoryRecord.read, []
 
@@ -155,8 +150,7 @@ async def test_a_refused_slave_reads_the_record_once_for_all_its_requests(
             return await read(port)
 
         monkeypatch.setattr(MemoryRecord, "read", read_slowly)
-        copies = group.apps[slave].copies
-        assert copies is not None
+        copies = group.copies(slave)
         monkeypatch.setattr(copies.watch, "_look", lambda _found: None)
         establish(group)
         async with group.client(slave) as client, asyncio.TaskGroup() as tasks:

@@ -110,8 +110,7 @@ async def test_a_failover_moves_the_address(tmp_path: Path) -> None:
     """The member that becomes master is told so, and the one that stops, too."""
     hook = program(tmp_path, f'echo "$1" >>{tmp_path}/calls')
     async with running_group(tmp_path / "group", 2, roleHook=hook) as group:
-        old = group.master
-        assert old is not None
+        old = group.open_master
         await group.kill(old)
         await group.until_master(old)
         await group.until(lambda: calls(tmp_path).count("master") == 2)

@@ -15,6 +15,7 @@ from typing import Final
 
 from cometmq.broker.app import BrokerApp
 from cometmq.broker.broker import Broker
+from cometmq.broker.copies.joining import Joined
 from cometmq.broker.copies.roles.membership import Membership
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.disk_jobs import Workers
@@ -99,10 +100,13 @@ class BrokerGroup:
     def address(self, ordinal: int) -> str:
         return f"{HOST}:{self._ports[ordinal]}"
 
+    def copies(self, ordinal: int) -> Joined:
+        found = self.apps[ordinal].copies
+        assert found is not None
+        return found
+
     def member(self, ordinal: int) -> Membership:
-        group = self.apps[ordinal].copies
-        assert group is not None
-        return group.member
+        return self.copies(ordinal).member
 
     def status(self, ordinal: int) -> Status:
         return self.member(ordinal).status()
@@ -127,6 +131,13 @@ class BrokerGroup:
         status = self.status(ordinal)
         is_open = status.role is Role.MASTER and status.epoch == epoch
         return ordinal if is_open else None
+
+    @property
+    def open_master(self) -> int:
+        """The ordinal of the acting master, which there must be."""
+        master = self.master
+        assert master is not None, "no master is open"
+        return master
 
     async def start(self, ordinal: int) -> None:
         """Start a broker on the folder and port of its ordinal."""
