@@ -19,6 +19,7 @@ from cometmq.client.errors import ClientError, InvalidArgument, SendFailed
 from cometmq.client.transfer.pulled import Pulled, PullStatus
 from cometmq.remoting.bodies.route import BrokerData, QueueData, TopicRoute
 from cometmq.remoting.errors import ConnectionLost
+from cometmq.remoting.testing.hostile_json import hostile
 
 COUNT = 40
 KEY = ("T", "b", 0)
@@ -244,6 +245,28 @@ def test_a_table_that_cannot_be_read_is_named(folder):
     (folder.path / form.SEGMENTS).mkdir()
     with pytest.raises(InvalidArgument, match=r"segments\.jsonl cannot be read"):
         form.load(folder.path)
+
+
+HOSTILE = dict(hostile({}))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_every_file_of_a_backup_that_is_no_json_is_named(folder, tmp_path, name):
+    content = HOSTILE[name]
+    for file in (form.SEGMENTS, form.PLAN):
+        (folder.path / file).write_bytes(content + b"\n")
+        with pytest.raises(InvalidArgument, match=file):
+            form.load(folder.path)
+    head = progress.Head(backup="i", topic="T", targets=[])
+    path = tmp_path / "progress"
+    progress.begin(path, head, ())
+    begun = path.read_bytes()
+    for damaged in (content + b"\n", begun + content + b"\n"):
+        path.write_bytes(damaged)
+        with pytest.raises(InvalidArgument, match=str(path)):
+            progress.load(path, ())
+    with pytest.raises(ClientError, match="line 1 of a backup's file is no message"):
+        sending.item_of(0, content, "T")
 
 
 @pytest.mark.parametrize("queues", [1, 3000])

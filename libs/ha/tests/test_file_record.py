@@ -21,6 +21,7 @@ from cometmq.ha.record import RecordDamaged, Versioned
 from cometmq.ha.testing.failing_disk import Crash, Disk, Process
 from cometmq.ha.testing.port_contract import FIRST, SECOND, new_record
 from cometmq.peers.long_forms import case_count
+from cometmq.remoting.testing.hostile_json import hostile
 
 PATH = Path("/group/record")
 STEPS_MAX = 20
@@ -333,6 +334,7 @@ async def test_a_failing_disk_is_an_unknown_outcome_and_an_unreachable_record(tm
         (b'{"format":2,"versions":"../../etc"}', "versions"),
         (b'{"format":2,"versions":"0123456789abcdef"}', "0123456789abcdef is missing"),
         (b'{"uid":"u"}', "missing required field"),
+        *(pytest.param(content, "record", id=name) for name, content in hostile({})),
     ],
 )
 async def test_a_damaged_file_is_named(tmp_path, content, words):

@@ -8,6 +8,7 @@ from cometmq.ha import state as states
 from cometmq.ha.durable import OsFiles
 from cometmq.ha.record import Copy, Record
 from cometmq.ha.state import STATE_FILE, Boot, Standing, State, StateDamaged, StateFile
+from cometmq.remoting.testing.hostile_json import hostile
 
 
 @pytest.fixture
@@ -61,9 +62,10 @@ def test_a_state_is_loaded_as_it_was_saved(tmp_path):
 
 
 def test_a_damaged_state_says_what_to_do(tmp_path):
-    (tmp_path / STATE_FILE).write_bytes(b"{")
-    with pytest.raises(StateDamaged, match=r"haState\.json cannot be read.*remove the store"):
-        StateFile(tmp_path, OsFiles()).load("orders", 1)
+    for _, content in hostile({}):
+        (tmp_path / STATE_FILE).write_bytes(content)
+        with pytest.raises(StateDamaged, match=r"haState\.json cannot be read.*remove the store"):
+            StateFile(tmp_path, OsFiles()).load("orders", 1)
 
 
 @pytest.mark.parametrize(("group", "ordinal"), [("orders", 2), ("bills", 1)])

@@ -14,6 +14,7 @@ from cometmq.client.errors import ClientError
 from cometmq.console import audit as audit_module
 from cometmq.console.audit import Audit, AuditEntry, Unaudited
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.testing.hostile_json import hostile
 from cometmq.runtime.clock import SystemClock
 
 ENTRY = AuditEntry(
@@ -107,6 +108,15 @@ async def test_an_entry_does_not_join_a_line_that_a_crash_has_torn(audit, tmp_pa
     await audit.write(ENTRY)
     with (tmp_path / "folder/audit.log").open("ab") as file:
         file.write(b'{"at_ms":')
+    await audit.write(ENTRY)
+    assert await audit.newest(9) == [ENTRY, ENTRY]
+
+
+async def test_lines_that_are_no_entry_hide_no_other(audit, tmp_path):
+    await audit.write(ENTRY)
+    with (tmp_path / "folder/audit.log").open("ab") as file:
+        for _, text in hostile({}):
+            file.write(text + b"\n")
     await audit.write(ENTRY)
     assert await audit.newest(9) == [ENTRY, ENTRY]
 

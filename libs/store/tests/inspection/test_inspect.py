@@ -102,6 +102,17 @@ def test_damage_in_the_journal_is_found_and_no_reason_not_to_start(disk):
     assert path in inspect_store("/store", disk=disk, settings=SHAPE).journal_damage
 
 
+def test_an_entry_of_the_journal_that_is_nested_too_deeply_is_damage(disk):
+    write_journal(disk, offsets=b"{}")
+    log = RedoLog(disk, JOURNAL, file_bytes=FILE_BYTES)
+    for _ in log.records():
+        pass
+    log.append(Kind.CHANGES, encode_changes(11, [("topics.json", b'{"a":' * 10_000)]))
+    found = verify(disk)
+    assert [finding.kind for finding in found.findings] == [FindingKind.JOURNAL_DAMAGED]
+    assert (found.state, found.journal_entry_count) == (StoreState.NEEDS_RECOVERY, 10)
+
+
 def test_a_torn_entry_at_the_end_of_the_journal_is_no_finding(disk):
     write_journal(disk, offsets=b"{}")
     data = disk.contents[f"{JOURNAL}/{0:020d}"]

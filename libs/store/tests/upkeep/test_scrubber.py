@@ -7,10 +7,13 @@ from random import Random
 import pytest
 
 from cometmq.remoting.message.record import decode_record
+from cometmq.remoting.testing.hostile_json import hostile
+from cometmq.store.layout import Layout
 from cometmq.store.log.checksums import BLOCK_BYTES
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
 from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
+from cometmq.store.upkeep.scrub_state import ScrubState, load_state
 from cometmq.store.upkeep.scrubber import RATE_MIN
 from cometmq.store.upkeep.withheld import DamagedMessages, described
 
@@ -34,6 +37,13 @@ def filled(disk, **options):
         )
     rig.work(3)
     return rig, events
+
+
+def test_a_state_that_is_no_json_counts_as_missing(disk):
+    layout = Layout(SETTINGS)
+    for name, content in hostile({}):
+        disk.contents[layout.scrub] = bytearray(content)
+        assert load_state(disk, layout) == ScrubState(), name
 
 
 def damage(disk, rig, queue_id=0, queue_offset=10, *, at=-5, data=b"\0"):

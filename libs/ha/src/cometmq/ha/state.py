@@ -15,7 +15,7 @@ import msgspec
 
 from cometmq.ha.durable import Files
 from cometmq.ha.record import Copy, Record
-from cometmq.remoting.errors import CometError
+from cometmq.remoting.errors import UNREADABLE_JSON, CometError
 
 STATE_FILE: Final = "haState.json"
 
@@ -130,7 +130,7 @@ class StateFile:
             return None
         try:
             state = msgspec.json.decode(data, type=State)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE_JSON as error:
             raise StateDamaged(
                 f"{self._path} cannot be read: {error}. If this copy is not the last one, remove"
                 " the store of this broker: it then copies the whole log from the master"

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.errors import UNREADABLE_JSON, SettingsError
 from cometmq.remoting.spelling import did_you_mean
 
 VARIABLE: Final = "COMETMQ_CONTEXT"
@@ -116,7 +116,7 @@ def read_contexts(path: Path) -> Contexts:
         raise SettingsError(f"{path} is larger than {FILE_BYTES_MAX:,} bytes: it has no contexts")
     try:
         found = msgspec.json.decode(data, type=Contexts)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE_JSON as error:
         raise SettingsError(
             f"{path} has no contexts: {error}; correct it, or move it away and add them again:"
             " cometmq context add"

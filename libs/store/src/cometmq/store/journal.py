@@ -28,6 +28,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from cometmq.remoting.errors import UNREADABLE_JSON
 from cometmq.store.disk import Disk
 from cometmq.store.redo_log import Cut, Record, RedoLog
 
@@ -154,7 +155,7 @@ def collect(log: RedoLog, records: Iterable[Record]) -> JournalContent:
     for record in records:
         try:
             number, content = _parse(record, number)
-        except ValueError as error:
+        except (ValueError, *UNREADABLE_JSON) as error:
             found.fault = str(error)
             break
         found.number = number
@@ -171,7 +172,9 @@ def collect(log: RedoLog, records: Iterable[Record]) -> JournalContent:
 
 
 def _parse(record: Record, last: int | None) -> tuple[int, _MarksBody | _Changes]:
-    """Return the number and content of a record; raise ValueError if the record is malformed."""
+    """Return the number and content of a record; raise ValueError, or one of UNREADABLE_JSON, for a
+    malformed record.
+    """
     kind = Kind(record.kind)
     if len(record.payload) < _NUMBER.size:
         raise ValueError(f"a record of {len(record.payload)} bytes")

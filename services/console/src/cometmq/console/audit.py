@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.remoting.errors import CometError
+from cometmq.remoting.errors import UNREADABLE_JSON, CometError
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.files import sync_folder
@@ -229,7 +229,7 @@ class Audit:
             for line in reversed(lines):
                 try:
                     yield msgspec.json.decode(line, type=AuditEntry)
-                except msgspec.MsgspecError:
+                except UNREADABLE_JSON:
                     continue  # a line that a crash has torn
 
 

@@ -21,6 +21,7 @@ import msgspec
 
 from cometmq.cli.archives.lines import Lines, claimed
 from cometmq.client.errors import ClientError, InvalidArgument
+from cometmq.remoting.errors import UNREADABLE_JSON
 from cometmq.runtime.files import sync_folder
 
 FORMAT: Final = "cometmq-backup"
@@ -259,7 +260,7 @@ def load(path: Path) -> Folder:
         plan = msgspec.json.decode(data, type=Plan)
     except FileNotFoundError as error:
         raise InvalidArgument(f"{path} is no backup: it has no {PLAN}") from error
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *UNREADABLE_JSON) as error:
         raise InvalidArgument(f"{path / PLAN} cannot be read: {error}") from error
     if plan.format != FORMAT or plan.version != VERSION:
         raise InvalidArgument(
@@ -298,7 +299,7 @@ def _segments(path: Path, plan: Plan) -> tuple[list[Segment], End | None, int]:
                 end = _checked_end(msgspec.convert(raw["end"], End), found, data[:at], where)
                 return found, end, len(whole)
             segment = msgspec.convert(raw, Segment)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE_JSON as error:
             raise InvalidArgument(f"{where} is damaged: {error}") from error
         _check_segment(segment, spans, where)
         found.append(segment)

@@ -13,6 +13,7 @@ from cometmq.cli.archives.form import QueueKey
 from cometmq.cli.archives.lines import Lines, claimed
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.errors import UNREADABLE_JSON
 
 SYNC_EVERY: Final = 64
 """The file is flushed to disk after this number of batches. If a killed restore loses lines, its
@@ -127,7 +128,7 @@ class Progress:
                     continue
                 try:
                     batch = msgspec.json.decode(line, type=Batch)
-                except msgspec.MsgspecError as error:
+                except UNREADABLE_JSON as error:
                     raise _damaged(self.path, number, error) from error
                 target = places.get((batch.broker, batch.queue))
                 if target is None or batch.file not in self._files:
@@ -219,7 +220,7 @@ def load(path: Path, files: Collection[str]) -> Progress | None:
         return None
     except OSError as error:
         raise InvalidArgument(f"cannot read {path}: {error.strerror}") from error
-    except msgspec.MsgspecError as error:
+    except UNREADABLE_JSON as error:
         raise _damaged(path, 1, error) from error
     progress = Progress(Lines(path, size), head, files)
     progress.is_done = is_done

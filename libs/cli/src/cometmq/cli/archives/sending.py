@@ -20,7 +20,7 @@ from cometmq.client.transfer.empty_answers import EmptyAnswers
 from cometmq.insight import message_json
 from cometmq.insight.replays import Pace, concerns_message
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.errors import CometError
+from cometmq.remoting.errors import UNREADABLE_JSON, CometError
 
 BATCH_COUNT: Final = 64
 BATCH_BYTES: Final = 256 << 10
@@ -197,7 +197,7 @@ def item_of(number: int, line: bytes, topic: str) -> Item:
     """
     try:
         position = _position.decode(line)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE_JSON as error:
         raise ClientError(f"line {number + 1} of a backup's file is no message: {error}") from error
     try:
         message = message_json.parse(line, defaults=Message(topic, b""))

@@ -29,6 +29,7 @@ from cometmq.store.inspection.dump import DamagedEntry, dump_log, dump_queue
 from cometmq.store.inspection.inspect import Damage, Inspection, inspect_store
 from cometmq.store.inspection.verify import (
     FINDINGS_PER_KIND_MAX,
+    FindingKind,
     StoreState,
     Verification,
     verify_store,
@@ -212,6 +213,11 @@ def _advice(found: Verification) -> str:
                 " is as far as an open store can be checked."
             )
         case StoreState.NEEDS_RECOVERY:
+            if recovery is None and FindingKind.JOURNAL_DAMAGED not in found.counts:
+                return (
+                    "A broker reads the other copy of a damaged table when it starts, and writes"
+                    " both again."
+                )
             if recovery is None:
                 return (
                     "Start a broker on the folder: it leaves out what is damaged in the journal."

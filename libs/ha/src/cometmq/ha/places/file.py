@@ -20,6 +20,7 @@ from cometmq.ha.places.polling import Sleep, poll
 from cometmq.ha.places.versions import Versions
 from cometmq.ha.port import CONFLICT, Outcome, RecordUnreachable, applied, unknown
 from cometmq.ha.record import Record, RecordDamaged, Versioned
+from cometmq.remoting.errors import UNREADABLE_JSON
 
 Nonce = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
 
@@ -152,7 +153,7 @@ class FileRecord:
         """Parse the content of `FILE`; raise RecordDamaged."""
         try:
             return msgspec.json.decode(data, type=_Head)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE_JSON as error:
             raise RecordDamaged(f"the record in {self._path} cannot be read: {error}") from error
 
 

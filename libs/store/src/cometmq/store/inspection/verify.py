@@ -15,7 +15,6 @@ How the store was last used decides which findings are damage:
 """
 
 import errno
-import json
 from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
@@ -30,15 +29,17 @@ from cometmq.store.index.index_file import IndexFile
 from cometmq.store.inspection.checksum_check import damaged_parts, lost_head
 from cometmq.store.inspection.inspect import StoreView, open_view
 from cometmq.store.inspection.overlay import OverlayDisk
+from cometmq.store.inspection.queue_cursor import READ_COUNT, QueueCursor
 from cometmq.store.inspection.record_keys import RecordKeys
+from cometmq.store.inspection.table_check import configured_topics, table_faults
 from cometmq.store.journal import read_journal
 from cometmq.store.message_store import MessageStore
 from cometmq.store.os_disk import OsDisk
 from cometmq.store.queues.consume_queue import ConsumeQueue, entries_from
-from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
+from cometmq.store.queues.queue_files import FILLER_SIZE
 from cometmq.store.recovery.recovery import Recovered
 from cometmq.store.recovery.start import StartReason
-from cometmq.store.settings import CQ_ENTRY_BYTES, StoreSettings
+from cometmq.store.settings import StoreSettings
 from cometmq.store.writing.append import ROLLBACK, UNQUEUED
 from cometmq.store.writing.deletion_mark import is_deletion
 from cometmq.store.writing.dispatcher import tag_and_keys
@@ -47,7 +48,6 @@ FINDINGS_PER_KIND_MAX: Final = 100
 """Maximum number of findings of one kind that are kept. A missing folder of queues has a finding
 for each message, which must not hide other damage.
 """
-_READ_COUNT: Final = 1024
 _EVERYTHING: Final = 1 << 62  # includes entries that point past the log
 
 
@@ -75,6 +75,7 @@ class FindingKind(StrEnum):
     INDEX_CHAIN_BROKEN = "index-chain-broken"
     INDEX_KEYS_MISSING = "index-keys-missing"
     JOURNAL_DAMAGED = "journal-damaged"
+    TABLE_DAMAGED = "table-damaged"
 
 
 class Finding(NamedTuple):
@@ -158,11 +159,14 @@ def verify_store(
 
     view = open_view(root, disk=disk, settings=settings)
     if view.in_use_by is not None:
-        return _confirmed(look(disk), lambda: look(disk))
+        confirmed = _confirmed(look(disk), lambda: look(disk))
+        _check_tables(view, confirmed)
+        return confirmed
     found = _Verifier(view, on_progress).run() if view.was_clean else None
     if found is None or not found.is_good:
         found = _rehearsed(view, found, look)
     _check_journal(view, found)
+    _check_tables(view, found)
     if lost := lost_head(view):
         found.add(Finding(FindingKind.LOG_FILES_LOST, *lost))
         found.state = StoreState.DAMAGED
@@ -177,6 +181,21 @@ def _check_journal(view: StoreView, found: Verification) -> None:
         place = view.parts.layout.journal
         found.add(Finding(FindingKind.JOURNAL_DAMAGED, place, journal.damage))
         if found.state is StoreState.HEALTHY:
+            found.state = StoreState.NEEDS_RECOVERY
+
+
+def _check_tables(view: StoreView, found: Verification) -> None:
+    """Report tables that cannot be read; a start repairs those of which it can read a copy."""
+    config = view.parts.layout.config
+    faults = table_faults(view.disk, config)
+    if faults and view.in_use_by is not None:  # a broker may have replaced a file meanwhile
+        again = table_faults(view.disk, config)
+        faults = [it for it in again if it in faults]
+    for fault in faults:
+        found.add(Finding(FindingKind.TABLE_DAMAGED, fault.path, fault.text))
+        if fault.is_lost:
+            found.state = StoreState.DAMAGED
+        elif found.state is not StoreState.DAMAGED:
             found.state = StoreState.NEEDS_RECOVERY
 
 
@@ -222,53 +241,9 @@ def _rehearsed(
     return after
 
 
-class _QueueCursor:
-    """Reads the entries of one queue in large pieces, in ascending order."""
-
-    def __init__(self, queue: ConsumeQueue) -> None:
-        self.queue = queue
-        self.seen_count = 0
-        self.is_gone = False  # deleted or shortened by a running broker
-        self.begin = _first_place(queue)
-        self._first = 0
-        self._entries: list[tuple[int, int, int]] = []
-
-    def entry(self, queue_offset: int) -> tuple[int, int, int] | None:
-        index = queue_offset - self._first
-        if not 0 <= index < len(self._entries):
-            self._first = queue_offset
-            self._entries = entries_from(self.queue, queue_offset, _READ_COUNT)
-            index = 0
-        return self._entries[index] if self._entries else None
-
-
 def _shortened(view: StoreView, end: int) -> Finding:
     text = f"the log ends at {end}, but it was safe on the disk up to {view.known_end}"
     return Finding(FindingKind.LOG_DAMAGED, view.files.folder, text)
-
-
-def _first_place(queue: ConsumeQueue) -> int:
-    """Return the physical offset of a queue's entry 0; 0 if the queue has lost that entry.
-
-    Records before that offset belong to a deleted topic of the same name.
-    """
-    data = b"" if queue.files.first else queue.files.read(0, CQ_ENTRY_BYTES)
-    if len(data) < CQ_ENTRY_BYTES:
-        return 0
-    place, size, _ = ENTRY.unpack(data)
-    return 0 if size in {0, FILLER_SIZE} else int(place)
-
-
-def _configured_topics(view: StoreView) -> set[str] | None:
-    """Return the topics in the broker's topic table; None if the table is missing or unreadable."""
-    path = f"{view.parts.layout.config}/topics.json"
-    if not view.disk.exists(path):
-        return None
-    file = view.disk.open(path)
-    try:
-        return set(json.loads(file.read(0, file.size()))["topicConfigTable"])
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 class _Verifier:
@@ -291,11 +266,11 @@ class _Verifier:
         self._is_whole = view.was_clean and view.in_use_by is None
         self._stop = None if self._is_whole else view.safe_end
         self._is_complete = is_complete
-        self._topics = _configured_topics(view)
+        self._topics = configured_topics(view.disk, view.parts.layout.config)
         self._deletion_ends = view.deletion_ends()
         self._unqueued: dict[str, Verification] = {}
         """By topic: findings about records without a queue, unless the topic is deleted later."""
-        self._cursors: dict[tuple[str, int], _QueueCursor] = {}
+        self._cursors: dict[tuple[str, int], QueueCursor] = {}
         self._record_keys = RecordKeys(view)
         self._key_count = 0
         self._load_index()
@@ -408,7 +383,7 @@ class _Verifier:
             text = f"the entry says {entry}, the record {expected}"
             self._note(FindingKind.QUEUE_ENTRY_WRONG, place, text)
 
-    def _cursor(self, scan: Scan) -> _QueueCursor | None:
+    def _cursor(self, scan: Scan) -> QueueCursor | None:
         """Return the cursor over the record's queue; None if the queue does not exist."""
         key = (scan.topic, scan.queue_id)
         cursor = self._cursors.get(key)
@@ -416,7 +391,7 @@ class _Verifier:
             return cursor
         queue = self._parts.queues.get(*key)
         if queue is not None and queue.files.files:
-            cursor = self._cursors[key] = _QueueCursor(queue)
+            cursor = self._cursors[key] = QueueCursor(queue)
         elif not self._is_complete and self._must_be_queued(scan):
             text = f"the record at {scan.physical_offset} has no queue"
             place = f"{scan.topic}/{scan.queue_id}/{scan.queue_offset}"
@@ -447,8 +422,8 @@ class _Verifier:
     def _filler_count(self, queue: ConsumeQueue) -> int:
         """Count the fillers with which a recovery replaced lost messages."""
         count = 0
-        for start in range(queue.min_offset, queue.max_offset, _READ_COUNT):
-            entries = entries_from(queue, start, _READ_COUNT)
+        for start in range(queue.min_offset, queue.max_offset, READ_COUNT):
+            entries = entries_from(queue, start, READ_COUNT)
             count += sum(entry[1] == FILLER_SIZE for entry in entries)
         return count
 

@@ -7,6 +7,7 @@ records that were damaged before they had a checksum.
 
 import msgspec
 
+from cometmq.remoting.errors import UNREADABLE_JSON
 from cometmq.store.disk import Disk
 from cometmq.store.errors import DiskError
 from cometmq.store.layout import Layout
@@ -34,7 +35,7 @@ def load_state(disk: Disk, layout: Layout) -> ScrubState:
             return ScrubState()
         file = disk.open(path)
         return msgspec.json.decode(file.read(0, file.size()), type=ScrubState)
-    except (DiskError, msgspec.DecodeError, msgspec.ValidationError):
+    except (DiskError, *UNREADABLE_JSON):
         return ScrubState()
 
 
