@@ -8,6 +8,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
+from cometmq.remoting.testing.hostile_json import hostile
 from cometmq.spark.collect.writer import RAW, WRITE_ORDER, hour_folder, snapshot_path
 from cometmq.spark.lag.history.aggregates import AGG10, AGG60, KEY, hour_file
 from cometmq.spark.lag.history.compact import compact, hash_of
@@ -198,9 +199,12 @@ def test_crash_while_a_late_snapshot_is_added_leaves_no_duplicates(history: Hist
 
 def test_damaged_manifest_stops_compaction_and_is_named(history: History) -> None:
     compact(history, END + timedelta(hours=1))
-    history.manifest(HOURS[1]).write_bytes(b"{")
-    with pytest.raises(HistoryError, match=history.manifest(HOURS[1]).name):
-        compact(history, END + timedelta(hours=1))
+    manifest = history.manifest(HOURS[1])
+    for _, content in hostile({}):
+        manifest.write_bytes(content)
+        with pytest.raises(HistoryError, match=manifest.name):
+            compact(history, END + timedelta(hours=1))
+        assert [it for it in verify(history) if f"{manifest}: not a valid manifest" in it]
 
 
 def test_damaged_snapshot_stops_compaction_and_is_named(history: History) -> None:

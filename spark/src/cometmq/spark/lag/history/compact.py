@@ -21,6 +21,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cometmq.remoting.errors import UNREADABLE_JSON
 from cometmq.spark.collect.writer import WRITE_ORDER, hour_folder
 from cometmq.spark.lag.history.aggregates import AGG10, AGG60, KEY, agg10, agg60, hour_file
 from cometmq.spark.lag.history.parquet import HistoryError, read_whole
@@ -85,7 +86,7 @@ def _compacted(history: History, hour: datetime) -> frozenset[int]:
         return frozenset(read_manifest(path).snapshots)
     except FileNotFoundError:
         return frozenset()
-    except msgspec.MsgspecError as error:
+    except UNREADABLE_JSON as error:
         raise HistoryError(f"{path}: not a valid manifest: {error}") from error
 
 
@@ -111,7 +112,7 @@ def write_hour(
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Parse a manifest; raise msgspec.DecodeError if it is invalid."""
+    """Parse a manifest; raise one of UNREADABLE_JSON if it is invalid."""
     return msgspec.json.decode(path.read_bytes(), type=Manifest)
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import pyarrow.parquet as pq
 
+from cometmq.remoting.errors import UNREADABLE_JSON
 from cometmq.spark.collect.writer import RAW, WRITE_ORDER, hour_folder
 from cometmq.spark.lag.history.compact import Manifest, hash_of, read_manifest
 from cometmq.spark.lag.history.parquet import HistoryError, check
@@ -63,7 +63,7 @@ def _of_snapshots(root: Path, folder: str) -> Iterator[str]:
 def _of_manifest(root: Path, path: Path) -> Iterator[str]:
     try:
         manifest: Manifest = read_manifest(path)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE_JSON as error:
         yield f"{path}: not a valid manifest: {error}"
         return
     for name, digest in manifest.sha256.items():
