@@ -4,7 +4,7 @@
 import asyncio
 import json
 import sqlite3
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from http import HTTPStatus
 
 import pytest
@@ -297,6 +297,31 @@ async def test_a_server_that_is_no_prometheus_is_told(answering, answer):
     with pytest.raises(Problem, match=f"comes from {answering.url}, which fails: ") as told:
         await answering.lines()
     assert told.value.status == HTTPStatus.BAD_GATEWAY
+
+
+async def test_an_answer_that_comes_a_byte_at_a_time_is_given_up():
+    is_given_up = asyncio.Event()
+
+    async def trickle(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+        while not reader.at_eof():
+            writer.write(b" ")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(reader.read(), 0.1)
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        is_given_up.set()
+
+    server = await asyncio.start_server(trickle, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    source = Prometheus(url, timeout_ms=500)
+    async with server, asyncio.timeout(20):
+        with pytest.raises(Problem, match=r"which fails: .*no whole answer within 0\.5 s"):
+            await source.lines(["group:lag:g"], 0, 60_000)
+        await is_given_up.wait()
+    await source.close()
 
 
 async def test_hostile_answers_to_queries_are_told(answering):

@@ -5,13 +5,13 @@ import difflib
 import http.client
 import re
 import time
-import urllib.request
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
 import msgspec
 
+from cometmq.client.http_fetch import fetch
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.queues import TopicList
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
@@ -214,9 +214,8 @@ def _missing(names: NameServers, topic: str) -> str:
 
 def _fetch(url: str) -> str:
     try:
-        with urllib.request.urlopen(url, timeout=_LIST_TIMEOUT_S) as answer:  # noqa: S310  # checked
-            text: str = answer.read(_LIST_BYTES_MAX).decode("utf-8", "replace")
+        data = fetch(url, timeout_s=_LIST_TIMEOUT_S, bytes_max=_LIST_BYTES_MAX)
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise NameServerUnreachable(f"the address server {url} does not answer: {error}") from error
-    first, *_ = text.strip().splitlines() or [""]
+    first, *_ = data.decode("utf-8", "replace").strip().splitlines() or [""]
     return first

@@ -41,13 +41,11 @@ def _fetch(url: str) -> str:
     # Loading urllib.request takes 11 ms, and few clients use an address server.
     from http.client import HTTPException  # noqa: PLC0415
     from urllib.error import HTTPError  # noqa: PLC0415
-    from urllib.request import urlopen  # noqa: PLC0415
+
+    from cometmq.client.http_fetch import fetch  # noqa: PLC0415
 
     try:
-        with urlopen(url, timeout=TIMEOUT_MS / 1000) as answer:  # noqa: S310  # the scheme was checked
-            if answer.status != 200:
-                raise ValueError(f"status {answer.status}")
-            data: bytes = answer.read(_LIST_BYTES_MAX)
+        data = fetch(url, timeout_s=TIMEOUT_MS / 1000, bytes_max=_LIST_BYTES_MAX)
     except HTTPError as error:
         error.close()  # it holds the connection
         raise

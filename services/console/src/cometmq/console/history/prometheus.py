@@ -2,9 +2,7 @@
 """The history of a Prometheus that scrapes the brokers."""
 
 import json
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from http.client import HTTPException
@@ -12,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.client.http_fetch import fetch
 from cometmq.console.history.source import Points
 from cometmq.console.web.problems import Problem
 from cometmq.remoting.errors import UNREADABLE_JSON
@@ -75,8 +74,8 @@ class Prometheus:
         }
         url = f"{self._url}/api/v1/query_range?{urllib.parse.urlencode(arguments)}"
         try:
-            with urllib.request.urlopen(url, timeout=self._timeout_s) as answer:  # noqa: S310  # a setting
-                found = msgspec.json.decode(answer.read(ANSWER_MAX), type=_Answer).data.result
+            data = fetch(url, timeout_s=self._timeout_s, bytes_max=ANSWER_MAX)
+            found = msgspec.json.decode(data, type=_Answer).data.result
             values = found[0].values if found else []
             first_s, last_s = begin_ms / 1_000 - step_s, end_ms / 1_000 + step_s
             if len(values) > 2 * POINTS_MAX or any(

@@ -13,11 +13,13 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
+from cometmq.client.http_fetch import fetch
 from cometmq.remoting.errors import CometError
 from cometmq.spark.lag.columns import BAD, STATUSES, Report
 from cometmq.spark.lag.output.words import Row
 
 PUSH_TIMEOUT_S: Final = 10.0
+ANSWER_BYTES_MAX: Final = 64 * 1024
 
 
 class PushFailed(CometError):
@@ -145,12 +147,11 @@ def _request(method: str, address: str, data: bytes | None) -> None:
     request = urllib.request.Request(address, data=data, method=method)  # noqa: S310  # as above
     request.add_header("Content-Type", "text/plain; version=0.0.4")
     try:
-        with urllib.request.urlopen(request, timeout=PUSH_TIMEOUT_S):  # noqa: S310  # as above
-            pass
+        fetch(request, timeout_s=PUSH_TIMEOUT_S, bytes_max=ANSWER_BYTES_MAX)
     except urllib.error.HTTPError as refusal:
         detail = refusal.read(200).decode(errors="replace").strip()
         raise PushFailed(f"{method} {address}: {refusal.code} {detail}") from refusal
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise PushFailed(f"{method} {address}: {error}") from error
 
 
