@@ -83,7 +83,20 @@ async def test_an_order_configuration_that_java_cannot_parse_is_not_stored(
     assert stored == {}
 
 
-@pytest.mark.parametrize("config", ["broker-a:4", "broker-a:4;broker-b:8", "broker-a:4;"])
+@pytest.mark.parametrize("config", ["a:16385", "a:8192;b:8193;", f"a:{'9' * 5000}"])
+async def test_an_order_configuration_that_clients_refuse_is_not_stored(
+    cluster: MemoryCluster, stored: dict[str, str], config: str
+) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        with pytest.raises(InvalidArgument, match="and clients refuse more than 16,384"):
+            await admin.set_order_config("T", config)
+        stored["T"] = "a:16000"
+        with pytest.raises(InvalidArgument, match="16,400 queues at all brokers"):
+            await admin.set_order_queues("T", "b", 400)
+    assert stored == {"T": "a:16000"}
+
+
+@pytest.mark.parametrize("config", ["broker-a:4", "a:8192;b:8192", "broker-a:4;"])
 async def test_an_order_configuration_is_stored_as_it_is(
     cluster: MemoryCluster, stored: dict[str, str], config: str
 ) -> None:

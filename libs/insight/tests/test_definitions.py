@@ -87,6 +87,7 @@ def test_a_file_is_read_as_it_was_written():
         (lambda it: it["accounts"][0].update(topicPerms=["x=ALL"]), "'ALL' is no right"),
         (lambda it: it["accounts"][0].update(topicPerms=["=PUB"]), "the form NAME=RIGHT"),
         (lambda it: it.update(orderConfig={"orders": "4"}), "must be BROKER:QUEUES"),
+        (lambda it: it.update(orderConfig={"orders": "a:16384;b:1"}), "16,385 queues at all brok"),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_reason(change, reason):

@@ -11,6 +11,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.kept_offsets import check_disconnected, clear_offsets, groups_in
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import check_kind, whole
+from cometmq.client.cluster.routes import order_counts
 from cometmq.client.errors import InvalidArgument, NoRoute
 from cometmq.client.message import check_topic
 from cometmq.client.shown import shown
@@ -27,6 +28,11 @@ PERM_MAX: Final = 15
 QUEUES_DEFAULT: Final = 8  # as mqadmin's updateTopic
 ORDER_CONFIG: Final = re.compile(r"[^:;\s]+:[0-9]+(;[^:;\s]+:[0-9]+)*;*")
 """The queues of an ordered topic, as clients parse them."""
+
+
+def order_excess(topic: str, config: str) -> str:
+    """Return why clients refuse a topic with this order configuration; empty if they use it."""
+    return queue_excess(topic, sum(count for _, count in order_counts(config)))
 
 
 class TopicAdmin(AdminBase):
@@ -177,7 +183,7 @@ class TopicAdmin(AdminBase):
         """Set the order configuration of a topic: `broker:queues;broker:queues`.
 
         Raise InvalidArgument for any other form, because Java clients cannot parse it and would
-        then have no route to the topic.
+        then have no route to the topic, and for more queues than clients accept.
         """
         check_topic(topic)
         check_kind(config, str, "config")
@@ -186,6 +192,8 @@ class TopicAdmin(AdminBase):
                 f"config must be broker:queues;broker:queues, such as 'broker-a:4;broker-b:4', not "
                 f"{shown(config)}"
             )
+        if refusal := order_excess(topic, config):
+            raise InvalidArgument(refusal)
         await self.namesrv.put_kv(ORDER_NAMESPACE, topic, config)
 
     async def set_order_queues(self, topic: str, broker_name: str, queue_count: int) -> str:

@@ -56,7 +56,7 @@ def checked_route(topic: str, data: TopicRoute) -> TopicRoute:
     entries_count = max(len(data.broker_datas), len(data.queue_datas), order_count)
     _check_count(f"the route of {topic}", entries_count)
     count = sum(max(0, it.read_queue_nums, it.write_queue_nums) for it in data.queue_datas)
-    count = max(count, sum(number for _, number in _order(data.order_topic_conf)))
+    count = max(count, sum(number for _, number in order_counts(data.order_topic_conf)))
     if count > QUEUES_MAX:
         names = ", ".join(sorted({it.broker_name for it in data.queue_datas}))
         raise RemoteProtocolError(
@@ -184,11 +184,13 @@ def created_part(route: Route, broker_names: Collection[str]) -> Route:
 
 def _ordered_queues(topic: str, text: str | None) -> list[MessageQueue]:
     return [
-        MessageQueue(topic, name, number) for name, count in _order(text) for number in range(count)
+        MessageQueue(topic, name, number)
+        for name, count in order_counts(text)
+        for number in range(count)
     ]
 
 
-def _order(text: str | None) -> list[tuple[str, int]]:
+def order_counts(text: str | None) -> list[tuple[str, int]]:
     """Return the brokers of an order configuration with their numbers of queues."""
     items = [item.rpartition(":") for item in (text or "").split(";")]
     return [

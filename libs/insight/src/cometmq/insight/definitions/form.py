@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from cometmq.client.admin.topics import ORDER_CONFIG
+from cometmq.client.admin.topics import ORDER_CONFIG, order_excess
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import check_group, check_topic
 from cometmq.remoting.bodies.topic_config import QUEUES_MAX
@@ -172,6 +172,8 @@ def _faults(found: Definitions) -> Iterator[str]:
         yield from _refused(check_topic, name)
         if not ORDER_CONFIG.fullmatch(config):
             yield f"the orderConfig of {name} must be BROKER:QUEUES;BROKER:QUEUES"
+        elif excess := order_excess(name, config):
+            yield f"the orderConfig of {name} is too large: {excess}"
 
 
 def _refused(check: object, name: str) -> Iterator[str]:
