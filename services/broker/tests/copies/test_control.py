@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from cometmq.broker.copies.discard import why_not
+from cometmq.broker.exposition.monitoring import attach
 from cometmq.broker.faults import elector_gap
 from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.settings import BrokerSettings
@@ -25,6 +26,7 @@ from cometmq.ha.role import Role
 from cometmq.ha.signed import fingerprint
 from cometmq.peers.ports import free_port
 from cometmq.remoting.errors import SettingsError
+from cometmq.runtime.admin_http import AdminHttp
 
 
 class Controlled:
@@ -119,6 +121,9 @@ async def test_a_member_without_an_elector_says_so_and_goes_on_serving(controlle
     assert "no elector looks after this member" in (elector_gap(broker) or "")
     facts = runtime_table(broker, read_disk(broker.settings, None))
     assert read_figures(facts).is_elector_missing
+    admin, app = AdminHttp(), group.apps[0]
+    attach(admin, broker, app._server, app.copies)
+    assert b"no elector looks after" in (await admin.answer("GET", "/readyz")).body
     elector = MemberClient(
         first.address, first.target, keys=controlled.group.keys, elector=elector_mark("e", 500)
     )
@@ -127,6 +132,7 @@ async def test_a_member_without_an_elector_says_so_and_goes_on_serving(controlle
     finally:
         await elector.close()
     assert elector_gap(broker) is None
+    assert b"no elector" not in (await admin.answer("GET", "/readyz")).body
 
 
 async def test_a_stranger_on_loopback_is_neither_answered_nor_obeyed(controlled):
