@@ -79,7 +79,8 @@ async def test_a_broker_with_thousands_of_groups_that_lag_costs_little_when_idle
     unread = {str(queue_id): 0 for queue_id in range(QUEUES)}
     names = [f"T{n}@G{n}-{m}" for n in range(TOPICS) for m in range(GROUPS_PER_TOPIC)]
     file.write_text(json.dumps({"offsetTable": dict.fromkeys(names, unread)}))
-    async with BrokerProcess(tmp_path) as broker:
+    # Without an HTTP port, a broker measures nothing.
+    async with BrokerProcess(tmp_path, adminHttpPort="0") as broker:
         client = RemotingClient(ClientSettings(), clock_ms=SystemClock().monotonic_ms)
 
         async def send(topic: str) -> None:
