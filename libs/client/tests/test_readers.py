@@ -142,6 +142,63 @@ def queues_of(parts: ReadParts) -> OwnedQueues:
     return OwnedQueues(parts.shared, parts.sink, parts.puller, locks)
 
 
+class Counted(NoMessages):
+    """Counts the pulls that have begun."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def pull(self, *_: Any, **__: Any) -> Any:
+        self.count += 1
+        await super().pull()
+
+
+async def turns() -> None:
+    """Let tasks that have been started run until they wait."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_a_queue_that_is_reset_after_the_stop_is_not_read(background: TaskSet) -> None:
+    puller, offsets = Counted(), SlowOffsets()
+    readers = queues_of(parts_of(puller, offsets, background))
+    assert await readers.take({"T": [QUEUE]})
+    await eventually(lambda: puller.count == 1)
+    await readers.stop()
+    readers.restart(QUEUE, 5)
+    await turns()
+    assert puller.count == 1
+    reader = readers.get(QUEUE)
+    assert reader is not None
+    assert reader.process_queue.next_offset == 5
+
+
+class LateOffsets(SlowOffsets):
+    """An offset store whose answers come when the test lets them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_answer = asyncio.Event()
+
+    async def read(self, _: MessageQueue) -> int | None:
+        await self.may_answer.wait()
+        return 0
+
+
+async def test_a_rebalance_that_ends_after_the_stop_begins_nothing(background: TaskSet) -> None:
+    puller, offsets = Counted(), LateOffsets()
+    readers = queues_of(parts_of(puller, offsets, background))
+    async with asyncio.TaskGroup() as group:
+        taking = group.create_task(readers.take({"T": [QUEUE]}))
+        await asyncio.sleep(0)
+        await readers.stop()
+        offsets.may_answer.set()
+    assert not taking.result()
+    assert not await readers.take({"T": [QUEUE]})
+    await turns()
+    assert (puller.count, readers.queues) == (0, [])
+
+
 async def test_a_queue_taken_during_a_reset_keeps_one_reader(background: TaskSet) -> None:
     """A second reader would outlive the queue, and commit for its new owner."""
     offsets = SlowOffsets()

@@ -4,7 +4,8 @@
 Invariants
     A queue is read only after its first offset is known and `on_assigned` has been called. A
     dropped reader never reads again: a queue that is assigned again gets a new reader, which
-    starts at the committed offset.
+    starts at the committed offset. After `stop`, no reader begins, whatever still runs then: a
+    rebalance, an assignment, or a reset.
 """
 
 import asyncio
@@ -57,6 +58,7 @@ class OwnedQueues:
         """Claimed queues whose first offset is being read. The value is the offset of a reset since
         then, which replaces the offset that was read; None without a reset.
         """
+        self._is_stopped = False
         self._prefetch = Prefetch(parts.options, self._readers.keys())
         self._read = ReadParts(parts, puller, sink, self._prefetch, locks)
         self.ever: set[MessageQueue] = set()
@@ -129,6 +131,9 @@ class OwnedQueues:
         if not fresh:
             return True
         free = await self._ownership.claim(fresh)
+        if self._is_stopped:
+            await self._ownership.disclaim(free)
+            return False
         self._opening.update(dict.fromkeys(free))
         try:
             opened_count = await self._open_claimed(free, lost, shares)
@@ -184,6 +189,10 @@ class OwnedQueues:
         # Not all at once: a route may have 100,000 queues, which held the loop for 9 s.
         await for_each(claimed, open_one, running_max=OPENED_AT_ONCE)
         opened = [queue for queue in claimed if queue in known]
+        if self._is_stopped:  # `on_assigned` has not been called, and will not be
+            for queue in opened:
+                self._readers.pop(queue, None)
+            opened = []
         if opened:
             self._parts.instance.log.info(
                 "queues.assigned",
@@ -261,6 +270,7 @@ class OwnedQueues:
 
     async def stop(self) -> None:
         """Stop pulling, for good; held messages may still be consumed."""
+        self._is_stopped = True
         await cancel_in_turns([*self._tasks.values()])
 
     async def close(self, *, is_drained: bool) -> None:
@@ -319,9 +329,9 @@ class OwnedQueues:
         return True
 
     def _run(self, queue: MessageQueue) -> None:
-        """Start reading an owned queue, unless it is being read already."""
+        """Start reading an owned queue, unless it is being read already, or after `stop`."""
         reader = self._readers.get(queue)
-        if reader is not None and queue not in self._tasks:
+        if reader is not None and queue not in self._tasks and not self._is_stopped:
             name = f"read-{queue.topic}-{queue.queue_id}"
             self._tasks[queue] = self._parts.background.keep(reader.run, name=name)
 
