@@ -153,6 +153,14 @@ def test_disks_topics_dead_letters_and_members():
     ]
     dead = snapshot(groups=[group(dead_letters=3)])
     assert statuses(checks.dead_letters(dead, (), Limits(1, 100))) == ["WARNING"]
+    for sent, status, text in (
+        (1, "WARNING", "2 dead letters not sent again, 1 sent again"),
+        (3, "OK", "0 dead letters not sent again, 3 sent again"),
+    ):
+        found = snapshot(groups=[group(dead_letters=3, dead_sent=sent)])
+        (item,) = checks.dead_letters(found, (), Limits(1, 100))
+        assert (item.status.name, item.value) == (status, 3 - sent)
+        assert text in item.text
     members = checks.groups(snapshot(groups=[group()]), (), Limits(), Limits(), 1)
     assert members[-1].status is Status.CRITICAL
     lost = msgspec.structs.replace(group(), lag=Unknown("hidden"))

@@ -144,7 +144,10 @@ def dlq(
     critical: Critical = 100,
     form: Form = "text",
 ) -> None:
-    """Check the number of dead letters of groups.
+    """Check the number of dead letters of groups that were not sent again.
+
+    Those that a replay of all has passed stay until they expire; they do not count, as in doctor
+    and on the console's Home page.
 
     \b
     EXAMPLE

@@ -245,17 +245,19 @@ def _follows(slave: Broker) -> bool:
 
 
 def dead_letters(snapshot: Snapshot, names: Sequence[str], limits: Limits) -> list[Item]:
-    """Check how many dead letters groups have."""
+    """Check how many dead letters of groups were not sent again, as doctor and the console do."""
     if isinstance(snapshot.groups, Unknown):
         return [Item("groups", Status.UNKNOWN, f"are unknown: {snapshot.groups.reason}")]
     wanted = [it for it in snapshot.groups if it.name in names or not (names or it.is_system)]
     items = []
     for group in wanted:
-        count = 0 if isinstance(group.dead_letters, Unknown) else group.dead_letters
-        text = counted(count, "dead letter")
+        left = group.dead_left
+        text = counted(0 if isinstance(left, Unknown) else left, "dead letter")
+        if group.dead_sent:
+            text += f" not sent again, {group.dead_sent:,} sent again"
         items.append(
             of_figure(
-                *(group.name, "dead_letters", group.dead_letters, limits, text),
+                *(group.name, "dead_letters", left, limits, text),
                 group.missing_brokers,
             )
         )
