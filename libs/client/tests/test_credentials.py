@@ -2,9 +2,6 @@
 """Request signing in every kind of client, and the sources of the secret."""
 
 import asyncio
-import os
-import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +31,6 @@ from cometmq.remoting.errors import ServerError
 from cometmq.remoting.signature import Signer
 from cometmq.remoting.types import Serialization
 
-GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "security.md"
 GOOD = SessionCredentials("userKey1", "userSecret1", "some-token")
 BAD = SessionCredentials("userKey1", "userSecret2")
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
@@ -146,16 +142,3 @@ def test_a_wrong_file_is_named(tmp_path: Path, text: str | None, complaint: str)
         path.write_text(text)
     with pytest.raises(InvalidArgument, match=f"tools.yml: {complaint}"):
         credentials_from_file(path)
-
-
-async def test_the_program_of_the_guide_runs(cluster: MemoryCluster) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "error", "-c", program),
-        env={"NAMESRV_ADDR": cluster.namesrv, "PATH": os.defpath},
-        stderr=asyncio.subprocess.PIPE,
-    )
-    async with asyncio.timeout(60):
-        _, errors = await process.communicate()
-    assert process.returncode == 0, errors.decode()
-    assert [message.body for message in cluster.messages("Orders")] == [b"one book"]

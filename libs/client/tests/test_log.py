@@ -31,7 +31,6 @@ from cometmq.client import (
     TransactionOptions,
     TransactionProducer,
     WrongServer,
-    log,
     sync,
 )
 from cometmq.client.cluster.outages import Outages
@@ -159,17 +158,6 @@ def test_the_log_of_failures_stays_small() -> None:
         limited.warning("x.failed", topic=str(number))
     assert len(limited._windows) <= 1_024
     assert len(kept.events) == 5_000
-
-
-def test_the_guide_names_the_texts() -> None:
-    """Each event in the guide's table must occur in the source."""
-    source = Path(log.__file__).parent
-    code = " ".join(path.read_text(encoding="utf-8") for path in source.rglob("*.py"))
-    guide = Path(__file__).resolve().parents[3] / "docs" / "guides" / "client.md"
-    table = guide.read_text(encoding="utf-8").split("| symptom |")[1].split("\n\n")[0]
-    for event in ("listener.failed", "topic.unknown", "namesrv.unreachable"):
-        assert event in table
-        assert f'"{event}"' in code
 
 
 # -- listeners --------------------------------------------------------------------------------

@@ -1,19 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs in the guide run unchanged."""
+"""The programs in the guides of clients and of security run unchanged."""
 
 import asyncio
 import os
 import re
 import sys
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 
 from cometmq.client.testing import LOSE_ANSWER, MemoryCluster
+from cometmq.peers.paths import ROOT
 from cometmq.remoting.codes import RequestCode
 
-GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "client.md"
-PROGRAMS = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+
+def programs(guide: str) -> list[str]:
+    text = (ROOT / "docs/guides" / guide).read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+PROGRAMS = programs("client.md")
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    async with MemoryCluster() as cluster:
+        yield cluster
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
@@ -53,3 +65,9 @@ async def test_the_retry_program_survives_lost_answers(cluster: MemoryCluster) -
 
 def test_the_guide_has_programs() -> None:
     assert len(PROGRAMS) >= 6
+
+
+async def test_the_program_of_the_guide_of_security_runs(cluster: MemoryCluster) -> None:
+    (program,) = programs("security.md")
+    await _run(program, cluster)
+    assert [message.body for message in cluster.messages("Orders")] == [b"one book"]
