@@ -12,12 +12,11 @@ from typer.testing import CliRunner
 from cometmq.cli.hints.completion import complete_names
 from cometmq.cli.lazy import load_command
 from cometmq.cli.main import AREAS, COMMANDS, app
+from cometmq.cli.mqadmin import AREAS as WORDS
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN
 from cometmq.peers.comet import PROGRAM
 
 LINES_MAX = 24
-LISTS = {("mqadmin",): 96}
-"""The page with mqadmin's commands, as long as mqadmin's own."""
 OWN_AND_MQADMIN = [name for name in COMMANDS if name not in MQADMIN]
 OWN = [name for name in OWN_AND_MQADMIN if name != "mqadmin"]
 
@@ -41,15 +40,15 @@ def page_of(*path):
     )
 
 
-def help_on(word):
+def help_on(*words):
     return (
-        CliRunner().invoke(app, ["help", word], env={"COLUMNS": "80"}, prog_name="cometmq").output
+        CliRunner().invoke(app, ["help", *words], env={"COLUMNS": "80"}, prog_name="cometmq").output
     )
 
 
 def assert_fits(path, page):
     lines = page.splitlines()
-    assert len(lines) <= LISTS.get(path, LINES_MAX), path
+    assert len(lines) <= LINES_MAX, path
     assert max(map(len, lines)) <= 80, path
 
 
@@ -87,6 +86,21 @@ def test_the_first_page_those_of_areas_and_that_of_shared_options_fit():
     assert_fits((), page_of())
     for word in ("options", *AREAS.values()):
         assert_fits((word,), help_on(word))
+
+
+def test_the_page_of_mqadmin_names_each_command_and_others_describe_them():
+    names = page_of("mqadmin").partition("\nCommands, ")[2].partition("\n")[2].split()
+    areas = {area: [it for it in MQADMIN if MQADMIN[it].panel == at] for at, area in WORDS.items()}
+    assert names == [word for area, found in areas.items() for word in (area, *found)]
+    assert set(names) - set(areas) == set(MQADMIN)
+    everything = " ".join(help_on("mqadmin", "all").split())
+    for area, found in areas.items():
+        page = help_on("mqadmin", area)
+        assert_fits(("help", "mqadmin", area), page)
+        for name in found:
+            line = f" {name} {MQADMIN[name].help}"
+            assert line in " ".join(page.split()), name
+            assert line in everything, name
 
 
 def test_the_first_page_names_each_command_and_each_area_describes_its_own():

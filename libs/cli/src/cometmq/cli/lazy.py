@@ -38,6 +38,8 @@ class CommandInfo(NamedTuple):
     """
     takes_global_options: bool = True
     """Whether options of `cometmq` may follow the command."""
+    takes_full_names: bool = False
+    """Whether names include their namespace, as in mqadmin."""
     accepts_empty: bool = False
     """Whether values may be empty, as in mqadmin and in the settings of programs."""
     may_repeat: bool = False
@@ -291,7 +293,7 @@ class LazyGroup(TyperGroup):
                 refuse_empty(called, rest)
             if info.takes_global_options:
                 add_global_options(command, ctx.find_root().command.params)
-                if info.panel in self.areas:  # mqadmin's commands take full names
+                if not info.takes_full_names:
                     use_namespace(command)
             if ctx.resilient_parsing:  # a shell completes
                 import_module("cometmq.cli.hints.completion").complete_names(command)

@@ -8,6 +8,7 @@ An option is shared if its panel is `access.COMMON`.
 import re
 import shutil
 from collections.abc import Iterable
+from importlib import import_module
 from typing import Any, Final
 
 import typer
@@ -18,6 +19,13 @@ PAGE: Final = "options"
 """The word after `cometmq help` that shows the shared options."""
 ALL: Final = "all"
 """The word after `cometmq help` that describes all commands."""
+MQADMIN: Final = "mqadmin"
+"""The command whose commands have areas of their own."""
+MQADMIN_LIST: Final = "cometmq.cli.mqadmin.listing"
+MQADMIN_HELP: Final = (
+    "Names, options and output match mqadmin's, and no command asks for confirmation, so existing"
+    " scripts keep working. Every command also takes --json."
+)
 _METAVARS: Final = {"str": "TEXT", "int": "N", "float": "N", "true|false": "BOOL"}
 _METAVAR: Final = re.compile(r"<(str|int|float|path|file|true\|false)(?: range)?>")
 _LEAST: Final = re.compile(r" *\[x>=[01]\]|; x>=[01](?=[];])|(?<=\[)x>=[01]; ")
@@ -60,12 +68,16 @@ def further_page(root: Any, *words: str) -> str:
     """
     if words == (PAGE,):
         return options_page(root)
-    areas: dict[str, str] = root.command.areas
+    group, formatter = root.command, root.make_formatter()
+    if words[:1] == (MQADMIN,):
+        group, words = typer.main.get_command(import_module(MQADMIN_LIST).app), words[1:]
+        formatter.write_text(MQADMIN_HELP)
+        formatter.write_paragraph()
+    areas: dict[str, str] = group.areas
     panels = [it for it, word in areas.items() if words in {(word,), (ALL,)}]
     if not panels:
         return ""
-    formatter = root.make_formatter()
-    root.command.describe(formatter, panels)
+    group.describe(formatter, panels)
     return str(formatter.getvalue())
 
 

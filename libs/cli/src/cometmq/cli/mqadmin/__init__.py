@@ -5,12 +5,10 @@ Each family of commands has a module. The help page needs only this table; a mod
 imported when one of its commands is called.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from cometmq.cli.lazy import CommandInfo
-
-PANEL: Final = "As in RocketMQ's mqadmin"
 
 FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
     "cometmq.cli.mqadmin.topics": {
@@ -117,8 +115,33 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """The commands of each module, with their help lines."""
 
+_AREAS: Final[Mapping[str, Collection[str]]] = {
+    "topics": ("topics", "topic_views", "topic_queues"),
+    "servers": ("brokers", "clusters", "namesrvs"),
+    "groups": ("group_settings", "consumers", "progress", "offsets"),
+    "messages": ("sending", "queries", "traces", "reading", "places"),
+    "others": ("monitoring", "accounts", "exports", "statistics"),
+}
+"""The modules of the commands of each area, as the help page lists them."""
+
+AREAS: Final[Mapping[str, str]] = {f"mqadmin, {area}": area for area in _AREAS}
+"""Help-page panel -> area."""
+
+_PANELS: Final[Mapping[str, str]] = {
+    f"cometmq.cli.mqadmin.{module}": panel
+    for panel, area in AREAS.items()
+    for module in _AREAS[area]
+}
+
 COMMANDS: Final[Mapping[str, CommandInfo]] = {
-    name: CommandInfo(module, help_line, PANEL, is_in_family=True, accepts_empty=True)
+    name: CommandInfo(
+        module,
+        help_line,
+        _PANELS[module],
+        is_in_family=True,
+        takes_full_names=True,
+        accepts_empty=True,
+    )
     for module, commands in FAMILIES.items()
     for name, help_line in commands.items()
 }

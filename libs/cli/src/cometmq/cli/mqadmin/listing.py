@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq mqadmin`: the commands of RocketMQ's mqadmin, listed separately from ours."""
 
+from typing import Any
+
 import typer
 
 from cometmq.cli.lazy import LazyGroup
-from cometmq.cli.mqadmin import ALIASES, COMMANDS
+from cometmq.cli.mqadmin import ALIASES, AREAS, COMMANDS
 
 
 class MqadminCommands(LazyGroup):
@@ -12,6 +14,12 @@ class MqadminCommands(LazyGroup):
 
     table = COMMANDS
     aliases = ALIASES
+    areas = AREAS
+
+    def format_commands(self, _ctx: Any, formatter: Any) -> None:
+        """List the commands by area: their descriptions do not fit on one screen."""
+        with formatter.section("Commands, described by cometmq help mqadmin all, or AREA"):
+            formatter.write_dl([(area, " ".join(self._of(it))) for it, area in AREAS.items()])
 
 
 app = typer.Typer(
@@ -21,8 +29,4 @@ app = typer.Typer(
 
 @app.callback()
 def mqadmin() -> None:
-    """Run one of RocketMQ's mqadmin commands; the word `mqadmin` may be left out.
-
-    Names, options and output match mqadmin's, and no command asks for confirmation, so existing
-    scripts keep working. Every command also takes --json.
-    """
+    """Run one of RocketMQ's mqadmin commands; the word `mqadmin` may be left out."""

@@ -19,7 +19,7 @@ def show_help(
     ctx: typer.Context,
     command: Annotated[
         list[str] | None,
-        typer.Argument(help="As in: topic create. Or: options, an area, all."),
+        typer.Argument(help="As in: topic create. Or: options, an area, all, mqadmin all."),
     ] = None,
 ) -> None:
     """Show help for a command; describe the commands of an area (as in the list that cometmq
