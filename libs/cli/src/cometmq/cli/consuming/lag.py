@@ -105,17 +105,15 @@ def lag(  # noqa: PLR0913  # one parameter per option
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far consumer groups are behind, the worst first; with GROUP, each of its queues.
+    """Show how far groups are behind, worst first; with GROUP, each of its queues.
 
     Retries are included. The exit status is 1 if brokers or groups are left out; the output names
-    them. If brokers are missing, the figures of a group are lower bounds. A line on standard error
-    names the groups that have never read anything; brokers have no figures of BROADCASTING groups.
+    them, and groups that have never read. If brokers are missing, figures are lower bounds.
 
     Oldest unread is when the oldest unread message was stored, not when the group stopped reading.
     Time to loss is the time until an unread message may be deleted for its age (fileReservedTime);
-    it is "never" if nothing is unread. Skips counts messages that the group will never read,
-    because its committed offset is beyond the end of the queue. Owners are the client ids of the
-    members that have the queue.
+    "never" if nothing is unread. Skips counts messages that the group will never read, because its
+    offset is beyond the end of the queue. Owners are the client ids of the queue's members.
 
     \b
     EXAMPLE
