@@ -98,7 +98,7 @@ class Member:
 
     def wake(self) -> None: ...
 
-    def running_info(self, **_: Any) -> ConsumerRunningInfo:
+    async def running_info(self, **_: Any) -> ConsumerRunningInfo:
         return ConsumerRunningInfo()
 
     async def reset_offsets(self, *_: Any, **__: Any) -> None: ...

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Large answers do not hold the event loop, and what no server has is refused."""
 
-import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from cometmq.client.consume.queues import assignment
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing import cluster as served
 from cometmq.client.testing.listening import Recorder, consumer_of
+from cometmq.remoting.bodies import large
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.locks import LockBatchReply
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
@@ -107,26 +107,31 @@ async def test_a_broker_grants_no_lock_that_it_was_not_asked_for(answer: Answer)
             assert [*locks._held] == [*locks._asked] == consumer.queues
 
 
-@pytest.mark.parametrize("queue_count", [1, 513])
-async def test_a_long_state_is_encoded_beside_the_loop(
+@pytest.mark.parametrize("queue_count", [0, 1, 4_000])
+async def test_a_long_state_is_encoded_in_parts(
     monkeypatch: pytest.MonkeyPatch, queue_count: int
 ) -> None:
-    threads: list[bool] = []
+    queues = [MessageQueue("T", "broker-a", it) for it in range(queue_count)]
+    info = ConsumerRunningInfo(
+        jstack='{"mqTable":{}}',
+        mq_table={it: ProcessQueueInfo(commit_offset=it.queue_id) for it in queues},
+        properties={"a": "{}"},
+    )
+    parts: list[int] = []
 
-    def encode(info: ConsumerRunningInfo) -> bytes:
-        threads.append(threading.current_thread() is threading.main_thread())
-        return encode_json(info)
+    def encode(value: Any) -> bytes:
+        parts.append(len(value.mq_table if isinstance(value, ConsumerRunningInfo) else value))
+        return encode_json(value)
 
     class Member:
-        def running_info(self, **_: Any) -> ConsumerRunningInfo:
-            queues = [MessageQueue("T", "broker-a", it) for it in range(queue_count)]
-            return ConsumerRunningInfo(mq_table={it: ProcessQueueInfo() for it in queues})
+        async def running_info(self, **_: Any) -> ConsumerRunningInfo:
+            return info
 
-    monkeypatch.setattr(broker_requests, "encode_json", encode)
+    for module in (broker_requests, large):
+        monkeypatch.setattr(module, "encode_json", encode)
     members: Any = LocalMembers()
     members.consumers["cg"] = Member()
     call = Call(RequestCode.GET_CONSUMER_RUNNING_INFO, GetConsumerRunningInfo("cg", "c"))
     reply = await broker_requests.get_consumer_running_info(members, call)
-    assert isinstance(reply.body, bytes)
-    assert b"mqTable" in reply.body
-    assert threads == [queue_count == 1]
+    assert reply.body == encode_json(info)
+    assert max(parts) <= large.PART_ENTRIES

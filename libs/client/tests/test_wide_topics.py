@@ -8,9 +8,12 @@ import pytest
 
 from cometmq.client import LitePullConsumer, PushConsumer
 from cometmq.client.consume.queues.offsets import COMMITTED_AT_ONCE, RemoteOffsets
+from cometmq.client.consume.queues.owned import INFOS_PER_TURN
+from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.for_each import BEGUN_PER_TURN, for_each
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import ProcessQueueInfo
 from cometmq.remoting.errors import RequestTimeout, ServerError
 from cometmq.remoting.transport.tasks import CANCELLED_PER_TURN, TaskSet, cancel_in_turns
 
@@ -84,6 +87,36 @@ async def test_queues_are_left_in_parts(cluster: MemoryCluster) -> None:
             most, before = max(most, count - before), count
         assert before == 1_000
         assert most == CANCELLED_PER_TURN
+
+
+async def test_the_states_of_queues_are_made_in_parts(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, made, info = 2 * INFOS_PER_TURN, 0, ProcessQueue.info
+
+    def counted(held: ProcessQueue, offset: int) -> ProcessQueueInfo:
+        nonlocal made
+        made += 1
+        return info(held, offset)
+
+    cluster.create_topic("Wide", queue_count=count)
+    consumer = PushConsumer("cg", cluster.namesrv, listener=print)
+    consumer.subscribe("Wide")
+    async with consumer:
+        await eventually(lambda: len(consumer.queues) == count)
+        monkeypatch.setattr(ProcessQueue, "info", counted)
+        member: Any = consumer._work.member  # type: ignore[union-attr]
+
+        async def ask() -> None:
+            await member.running_info()
+
+        work = TaskSet().spawn(ask(), name="info")
+        most = before = 0
+        while not work.done():
+            await asyncio.sleep(0)
+            most, before = max(most, made - before), made
+    assert made >= count
+    assert most == INFOS_PER_TURN
 
 
 @pytest.mark.parametrize("error", [RequestTimeout("late"), ServerError("no")])

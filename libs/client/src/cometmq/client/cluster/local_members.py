@@ -34,7 +34,7 @@ class ConsumerMember(Protocol):
     def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Return the consumed offset of each owned queue of a topic."""
 
-    def running_info(self, *, with_stacks: bool = False) -> ConsumerRunningInfo:
+    async def running_info(self, *, with_stacks: bool = False) -> ConsumerRunningInfo:
         """Return the state of the consumer for administrators."""
 
     async def consume_directly(

@@ -175,7 +175,7 @@ class Membership:
         """Return the consumed offset of each owned queue of a topic."""
         return self._queues.consumed_offsets(topic)
 
-    def running_info(self, *, with_stacks: bool = False) -> ConsumerRunningInfo:
+    async def running_info(self, *, with_stacks: bool = False) -> ConsumerRunningInfo:
         """Return the state of the consumer, with the stacks of its tasks if requested.
 
         Compatibility: as in Java, push consumers list every subscribed topic with its rates.
@@ -195,7 +195,7 @@ class Membership:
                 "offsetStore": type(parts.offsets).__name__,
             },
             subscription_set=list(parts.subscriptions.values()),
-            mq_table=self._queues.infos(),
+            mq_table=await self._queues.infos(),
             status_table=parts.rates.statuses(() if self._caller is None else self.topics),
         )
 

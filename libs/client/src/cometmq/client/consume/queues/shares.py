@@ -183,6 +183,6 @@ class Shares:
     def renew_now(self) -> None:
         """Do nothing, because a pull consumer has no locks."""
 
-    def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
+    async def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
         """Return an empty dict, because a pull consumer holds no messages."""
         return {}
