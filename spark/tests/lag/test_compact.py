@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compaction is deterministic and writes one file per table and hour; vacuum and verify work."""
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -26,9 +27,25 @@ HOURS = [datetime(2028, 2, 29, hour, tzinfo=UTC) for hour in range(3)]
 """The snapshots of the first hour begin five minutes late."""
 
 
+@pytest.fixture(scope="module")
+def uncompacted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("uncompacted")
+    batch(folder, seed=5, end=END, minutes=MINUTES, first=0, count=3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compacted(uncompacted: Path, tmp_path_factory: pytest.TempPathFactory) -> History:
+    """The same history an hour after its end, for tests that only read it."""
+    folder = tmp_path_factory.mktemp("compacted")
+    shutil.copytree(uncompacted, folder, dirs_exist_ok=True)
+    compact(History(folder), END + timedelta(hours=1))
+    return History(folder)
+
+
 @pytest.fixture
-def history(tmp_path: Path) -> History:
-    batch(tmp_path, seed=5, end=END, minutes=MINUTES, first=0, count=3)
+def history(uncompacted: Path, tmp_path: Path) -> History:
+    shutil.copytree(uncompacted, tmp_path, dirs_exist_ok=True)
     return History(tmp_path)
 
 
@@ -55,15 +72,16 @@ def test_past_hours_are_compacted_once_and_deterministically(history: History) -
     assert verify(history) == []
 
 
-def test_compacted_hour_has_every_row_in_order(history: History) -> None:
-    compact(history, END + timedelta(hours=1))
+def test_compacted_hour_has_every_row_in_order(compacted: History) -> None:
     for name in ("offsets", "progress", "groups", "brokers"):
-        raw = sorted((history.root / RAW / name / hour_folder(HOURS[1])).glob("*"))
+        raw = sorted((compacted.root / RAW / name / hour_folder(HOURS[1])).glob("*"))
         rows = [row for path in raw for row in pq.read_table(path, partitioning=None).to_pylist()]
-        (path,) = history.files(name, HOURS[1], HOURS[1])
+        (path,) = compacted.files(name, HOURS[1], HOURS[1])
         found = pq.read_table(path, partitioning=None).to_pylist()
         assert sorted(map(repr, found)) == sorted(map(repr, rows))
-    keys = [tuple(row[it] for it in (*KEY, "snapshot_id")) for row in _progress(history, HOURS[1])]
+    keys = [
+        tuple(row[it] for it in (*KEY, "snapshot_id")) for row in _progress(compacted, HOURS[1])
+    ]
     assert keys == sorted(keys)
 
 
@@ -73,18 +91,17 @@ def _progress(history: History, hour: datetime) -> list[dict[str, object]]:
     return rows
 
 
-def test_each_ten_minutes_keep_their_last_snapshot(history: History) -> None:
-    compact(history, END + timedelta(hours=1))
-    rows = pq.read_table(hour_file(history.root, AGG10, HOURS[1]), partitioning=None).to_pylist()
+def test_each_ten_minutes_keep_their_last_snapshot(compacted: History) -> None:
+    rows = pq.read_table(hour_file(compacted.root, AGG10, HOURS[1]), partitioning=None).to_pylist()
     begin = int(HOURS[1].timestamp()) // 60
-    ids = {row["snapshot_id"] for row in _progress(history, HOURS[1])}
+    ids = {row["snapshot_id"] for row in _progress(compacted, HOURS[1])}
     last = {max(it for it in ids if it // 10 == slot) for slot in {it // 10 for it in ids}}
     assert {row["snapshot_id"] for row in rows} == last
     assert min(last) > begin
-    assert len(rows) == sum(row["snapshot_id"] in last for row in _progress(history, HOURS[1]))
+    assert len(rows) == sum(row["snapshot_id"] in last for row in _progress(compacted, HOURS[1]))
 
 
-def test_hourly_sums_merge_to_the_regression_over_all_points(history: History) -> None:
+def test_hourly_sums_merge_to_the_regression_over_all_points(compacted: History) -> None:
     expected = {
         row[:5]: row[5:]
         for row in duckdb.sql(
@@ -92,16 +109,15 @@ def test_hourly_sums_merge_to_the_regression_over_all_points(history: History) -
                        regr_slope(lag, epoch_us(read_ts) / 1e6 - {END.timestamp()}), count(*)
                 FROM (SELECT DISTINCT *,
                              greatest(0, max_offset - greatest(consumer_offset, min_offset)) lag
-                      FROM read_parquet('{history.root}/raw/progress/*/*/*.parquet',
+                      FROM read_parquet('{compacted.root}/raw/progress/*/*/*.parquet',
                                         hive_partitioning = false)
                       WHERE consumer_offset IS NOT NULL)
                 GROUP BY ALL"""
         ).fetchall()
     }
-    compact(history, END + timedelta(hours=1))
     hours: dict[tuple[object, ...], list[dict[str, object]]] = {}
     for hour in HOURS:
-        table = pq.read_table(hour_file(history.root, AGG60, hour), partitioning=None)
+        table = pq.read_table(hour_file(compacted.root, AGG60, hour), partitioning=None)
         for row in table.to_pylist():
             hours.setdefault(tuple(row[name] for name in KEY), []).append(row)
     assert set(hours) == set(expected)
