@@ -107,7 +107,7 @@ def report_on(history: Path, out: Path, rules: Rules) -> dict[str, str]:
     finally:
         spark.stop()
     write_report(report, out)
-    rows = report.table("group").to_pylist()
+    rows = report.rows("group")
     return {row["group"]: row["status"] for row in rows}
 
 

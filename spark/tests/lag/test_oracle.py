@@ -66,11 +66,9 @@ def test_report_equals_the_oracle(spark: SparkSession, batches: list[Batch], num
 
     report = build(spark, History(root), rules)
 
-    found = {tuple(row[name] for name in KEY): row for row in report.table("queue").to_pylist()}
+    found = {tuple(row[name] for name in KEY): row for row in report.rows("queue")}
     _assert_same(found, expected)
-    groups = {
-        tuple(row[name] for name in GROUP_KEY): row for row in report.table("group").to_pylist()
-    }
+    groups = {tuple(row[name] for name in GROUP_KEY): row for row in report.rows("group")}
     _assert_same(groups, group_table(expected))
     assert len({row["status"] for row in expected.values()}) >= 8  # most statuses occur
 

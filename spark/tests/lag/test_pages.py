@@ -17,6 +17,7 @@ from cometmq.spark.lag.columns import BAD, SEVERITIES, STATUSES, Report
 from cometmq.spark.lag.history.snapshots import History as Folder
 from cometmq.spark.lag.output.findings import findings, verdict
 from cometmq.spark.lag.output.html import html_report
+from cometmq.spark.lag.output.summary import summary_of
 from cometmq.spark.lag.output.text import NOTHING, duration, rate, time_left
 from cometmq.spark.lag.rules import Rules
 
@@ -126,7 +127,7 @@ def test_disk_model_counts_from_the_first_snapshot_with_growth(
     pages: list[tuple[History, Report]], name: str
 ) -> None:
     report = _case(pages, name)
-    (group,) = report.table("group").to_pylist()
+    (group,) = report.rows("group")
     disk = CASES[name].disks[0]
     left_s = (FORCED - disk.ratio_at(MINUTES - 1)) / disk.growth * 60
     assert group["status"] == "AT_RISK"
@@ -175,12 +176,12 @@ def test_figures_and_sentences_agree(pages: list[tuple[History, Report]]) -> Non
 
 def test_every_page_can_be_rendered(pages: list[tuple[History, Report]]) -> None:
     for _, report in pages[:20]:
-        assert b"nan" not in html_report(report).lower().replace(b"financ", b"")
+        assert b"nan" not in html_report(summary_of(report)).lower().replace(b"financ", b"")
 
 
 def _wrong_verdict(report: Report) -> Iterator[str]:
     words = verdict(report)
-    groups = report.table("group").to_pylist()
+    groups = report.rows("group")
     if SAFE in words or " well." in words:
         for row in groups:
             left = row["time_to_loss_s"]
@@ -189,7 +190,7 @@ def _wrong_verdict(report: Report) -> Iterator[str]:
                 yield f"{words!r}, but {row['group']} loses data in {row['time_to_loss_s']} s"
             if SAFE in words and row["status"] in ("UNKNOWN", "NEVER_COMMITTED"):
                 yield f"{words!r}, but {row['group']} is {row['status']}"
-        for row in report.table("broker").to_pylist():
+        for row in report.rows("broker"):
             if row["disk_full_s"] is not None and row["disk_full_s"] <= RISK_S:
                 yield f"{words!r}, but {row['broker_name']} is full in {row['disk_full_s']} s"
         if report.header.unreachable:
@@ -204,8 +205,8 @@ def _wrong_verdict(report: Report) -> Iterator[str]:
 
 
 def _wrong_groups(history: History, report: Report) -> Iterator[str]:
-    queues = report.table("queue").to_pylist()
-    brokers = {row["broker_name"]: row for row in report.table("broker").to_pylist()}
+    queues = report.rows("queue")
+    brokers = {row["broker_name"]: row for row in report.rows("broker")}
     for found in findings(report):
         row, why = found.row, found.why
         own = [it for it in queues if it["group"] == row["group"]]
@@ -268,7 +269,7 @@ def _number(text: str) -> float:
 
 def _missed(history: History, report: Report) -> Iterator[str]:
     """Yield groups with unread messages and a full disk soon that are not at risk."""
-    for row in report.table("group").to_pylist():
+    for row in report.rows("group"):
         group = history.groups[int(row["group"][1:])]
         for queue_id, reader in enumerate(group.readers):
             index = queue_id % len(BROKERS)

@@ -51,7 +51,7 @@ def test_only_unhealthy_groups_have_series_per_queue(
 ) -> None:
     queues = samples(metrics_text(report))["cometmq_lag_queue_messages"]
     assert queues[("DefaultCluster", "g-stalled", "broker-a", "orders", "3")] == 51_000
-    rows = report.table("queue").to_pylist()
+    rows = report.rows("queue")
     healthy = a_report([a_group("g-stalled", "OK")], queue=rows)
     assert "cometmq_lag_queue_messages" not in samples(metrics_text(healthy))
 

@@ -76,9 +76,16 @@ class Report(msgspec.Struct, frozen=True):
 
     header: Header
     tables: dict[str, Any]
+    _rows: dict[str, list[dict[str, Any]]] = msgspec.field(default_factory=dict)
 
     def table(self, name: str) -> "pa.Table":
         return self.tables[name]
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """Return the rows of a table, which all output forms share: do not change them."""
+        if name not in self._rows:
+            self._rows[name] = self.tables[name].to_pylist()
+        return self._rows[name]
 
 
 def _c(name: str, type_: str, meaning: str, *, required: bool = False) -> Column:

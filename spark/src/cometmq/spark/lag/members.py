@@ -48,7 +48,7 @@ class GroupAnswers(msgspec.Struct):
 
 def worst_groups(report: Report) -> list[tuple[str, str]]:
     """List (cluster, group) of the worst groups that are online, in the report's order."""
-    rows = report.table("group").to_pylist()
+    rows = report.rows("group")
     bad = [row for row in rows if row["online"] and row["severity"] in BAD]
     return [(row["cluster"], row["group"]) for row in bad[:GROUPS_MAX]]
 
@@ -95,7 +95,7 @@ async def _query_member(admin: AdminClient, found: GroupAnswers, client_id: str)
 
 def with_holders(report: Report, asked: Iterable[GroupAnswers]) -> Report:
     queues: dict[tuple[str, str], list[Row]] = {}
-    for row in report.table("queue").to_pylist():
+    for row in report.rows("queue"):
         queues.setdefault((row["cluster"], row["group"]), []).append(row)
     rows = [
         _row(found, queue)

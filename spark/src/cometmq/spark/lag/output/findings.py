@@ -43,11 +43,11 @@ class Finding(msgspec.Struct, frozen=True):
 
 def findings(report: Report) -> list[Finding]:
     queues: defaultdict[tuple[str, str, str], list[Row]] = defaultdict(list)
-    for row in report.table("queue").to_pylist():
+    for row in report.rows("queue"):
         queues[row["cluster"], row["group"], row["status"]].append(row)
     return [
         _finding(View(row, report.header, queues[row["cluster"], row["group"], row["status"]]))
-        for row in report.table("group").to_pylist()
+        for row in report.rows("group")
     ]
 
 
@@ -58,7 +58,7 @@ def _finding(view: View) -> Finding:
 
 def verdict(report: Report) -> str:
     """Summarize the report in one sentence."""
-    rows: list[Row] = report.table("group").to_pylist()
+    rows = report.rows("group")
     if not rows:
         return "No consumer group was seen." + _not_reached(report)
     bad = [row for row in rows if row["severity"] in BAD]
@@ -98,7 +98,7 @@ def _danger(report: Report, rows: Sequence[Row]) -> str:
         left = first["time_to_loss_s"]
         when = f"in {duration(left)}" if left else "now"
         return f"the first unread data is deleted {when} ({first['group']})"
-    brokers = report.table("broker").to_pylist()
+    brokers = report.rows("broker")
     filling = [(it["disk_full_s"], it["broker_name"]) for it in brokers]
     left, name = min((it for it in filling if it[0] is not None), default=(horizon_s + 1, ""))
     if left <= horizon_s:

@@ -11,12 +11,13 @@ from cometmq.spark.lag.output.html import html_report
 from cometmq.spark.lag.output.json_form import json_report
 from cometmq.spark.lag.output.markdown import markdown_report
 from cometmq.spark.lag.output.prometheus import metrics_text
+from cometmq.spark.lag.output.summary import Summary, summary_of
 from cometmq.spark.tables.files import write_bytes
 
-FORMS: Final[Mapping[str, tuple[str, Callable[[Report], bytes]]]] = {
+FORMS: Final[Mapping[str, tuple[str, Callable[[Summary], bytes]]]] = {
     "html": ("report.html", html_report),
     "markdown": ("report.md", markdown_report),
-    "json": ("report.json", json_report),
+    "json": ("report.json", lambda summary: json_report(summary.report)),
 }
 """File name and renderer by form."""
 
@@ -25,11 +26,11 @@ def write_report(
     report: Report, directory: Path, forms: Collection[str] = tuple(FORMS)
 ) -> list[Path]:
     """Render the report in the given forms; return the paths of the files."""
-    paths = []
+    summary, paths = summary_of(report), []
     for form in forms:
         name, render = FORMS[form]
         path = directory / name
-        write_bytes(path, render(report))
+        write_bytes(path, render(summary))
         paths.append(path)
     return paths
 

@@ -13,9 +13,10 @@ from importlib.resources import files
 from typing import Final
 
 from cometmq.spark.lag.columns import STATUSES, Report
-from cometmq.spark.lag.output import plots, runbook, sections
-from cometmq.spark.lag.output.findings import Finding, findings, verdict
+from cometmq.spark.lag.output import plots, runbook
+from cometmq.spark.lag.output.findings import Finding
 from cometmq.spark.lag.output.sections import Section
+from cometmq.spark.lag.output.summary import Summary
 from cometmq.spark.lag.output.text import (
     NOTHING,
     change,
@@ -57,8 +58,8 @@ MEANINGS: Final[Mapping[str, str]] = {
 Curves = Mapping[tuple[str, str], plots.Points]
 
 
-def html_report(report: Report) -> bytes:
-    found = findings(report)
+def html_report(summary: Summary) -> bytes:
+    report, found = summary.report, summary.findings
     curves = _curves(report)
     css = files(__package__).joinpath("report.css").read_text(encoding="utf-8")
     parts = [
@@ -66,12 +67,12 @@ def html_report(report: Report) -> bytes:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>Lag report {moment(report.header.snapshot_ts)} UTC</title>",
         f"<style>\n{css}</style>\n</head>\n<body>",
-        *_head(report),
+        *_head(summary),
         *_worst(found, curves, report),
         *_loss(found),
         *_groups(found, curves),
     ]
-    for section in sections.all_sections(report):
+    for section in summary.sections:
         parts += _section(section)
     parts += _steps(found)
     parts += _legend(report)
@@ -81,17 +82,17 @@ def html_report(report: Report) -> bytes:
 
 def _curves(report: Report) -> Curves:
     curves = defaultdict(list)
-    for row in report.table("history").to_pylist():
+    for row in report.rows("history"):
         curves[row["cluster"], row["group"]].append((row["ts"], row["lag"]))
     in_order = {key: sorted(points) for key, points in curves.items()}
     return {key: points for key, points in in_order.items() if points[0][0] < points[-1][0]}
 
 
-def _head(report: Report) -> Iterator[str]:
-    header = report.header
-    clusters = sorted({row["cluster"] for row in report.table("broker").to_pylist()})
+def _head(summary: Summary) -> Iterator[str]:
+    report, header = summary.report, summary.report.header
+    clusters = sorted({row["cluster"] for row in report.rows("broker")})
     yield f"<h1>Lag report · {escape(', '.join(clusters) or 'no broker')}</h1>"
-    yield f'<p class="verdict">{escape(verdict(report))}</p>'
+    yield f'<p class="verdict">{escape(summary.verdict)}</p>'
     yield (
         f'<p class="facts">{moment(header.snapshot_ts)} UTC · '
         f"{plural(header.snapshot_count, 'snapshot')} · status over the last "
@@ -113,7 +114,7 @@ def _worst(found: Sequence[Finding], curves: Curves, report: Report) -> Iterator
     bad = [one for one in found if one.is_bad][:WORST]
     if not bad:
         return
-    brokers = {(it["cluster"], it["broker_name"]): it for it in report.table("broker").to_pylist()}
+    brokers = {(it["cluster"], it["broker_name"]): it for it in report.rows("broker")}
     holders = _holders(report)
     yield '<h2>Look at these first</h2>\n<div class="cards">'
     for one in bad:
@@ -126,7 +127,7 @@ def _worst(found: Sequence[Finding], curves: Curves, report: Report) -> Iterator
 def _holders(report: Report) -> Mapping[tuple[str, str], Sequence[str]]:
     """Return the client ids of the members that `--deep` has seen, by group."""
     found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    for row in report.table("holder").to_pylist():
+    for row in report.rows("holder"):
         if row["client_id"]:
             found[row["cluster"], row["group"]].add(row["client_id"])
     return {key: sorted(names) for key, names in found.items()}

@@ -49,7 +49,7 @@ def json_report(report: Report) -> bytes:
     parts = [f'{{"schema_version": {report.header.schema_version},\n"header": ']
     parts.append(_text(msgspec.to_builtins(report.header, builtin_types=(datetime,))))
     for name in REPORT_TABLES:
-        rows = ",\n".join(_text(row) for row in report.table(name).to_pylist())
+        rows = ",\n".join(_text(row) for row in report.rows(name))
         parts.append(f',\n"{name}": [\n{rows}\n]' if rows else f',\n"{name}": []')
     parts.append("}\n")
     return "".join(parts).encode()

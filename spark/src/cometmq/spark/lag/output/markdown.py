@@ -4,10 +4,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from cometmq.spark.lag.columns import Report
-from cometmq.spark.lag.output import sections
-from cometmq.spark.lag.output.findings import Finding, findings, verdict
+from cometmq.spark.lag.columns import Header
+from cometmq.spark.lag.output.findings import Finding
 from cometmq.spark.lag.output.sections import Section
+from cometmq.spark.lag.output.summary import Summary
 from cometmq.spark.lag.output.text import count, duration, moment, percent, time_left
 from cometmq.spark.lag.output.words import behind
 
@@ -16,18 +16,16 @@ WORST: Final = 3
 _HEAD: Final = ("group", "status", "unread", "oldest", "deleted in", "why")
 
 
-def markdown_report(report: Report) -> bytes:
-    found = findings(report)
-    lines = ["# Lag report", "", f"**{verdict(report)}**", "", *_facts(report)]
-    lines += _worst(found)
-    lines += _groups(found)
-    for section in sections.all_sections(report):
+def markdown_report(summary: Summary) -> bytes:
+    lines = ["# Lag report", "", f"**{summary.verdict}**", "", *_facts(summary.report.header)]
+    lines += _worst(summary.findings)
+    lines += _groups(summary.findings)
+    for section in summary.sections:
         lines += _section(section)
     return ("\n".join(lines) + "\n").encode()
 
 
-def _facts(report: Report) -> Iterator[str]:
-    header = report.header
+def _facts(header: Header) -> Iterator[str]:
     yield (
         f"Snapshot of {moment(header.snapshot_ts)} UTC · {header.snapshot_count} snapshots · "
         f"status over {duration(header.window_s)} · coverage {percent(header.coverage)}"

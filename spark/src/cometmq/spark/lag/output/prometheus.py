@@ -121,14 +121,14 @@ def metrics_text(report: Report, *, cluster: str | None = None) -> str:
 
 def push(report: Report, url: str, *, job: str = "cometmq_lag") -> None:
     """Replace all metrics of each cluster at the gateway, so that deleted groups disappear."""
-    for cluster in sorted({row["cluster"] for row in report.table("group").to_pylist()}):
+    for cluster in sorted({row["cluster"] for row in report.rows("group")}):
         address = f"{url.rstrip('/')}/metrics{_path('job', job)}{_path('cluster', cluster)}"
         _request("DELETE", address, None)
         _request("PUT", address, metrics_text(report, cluster=cluster).encode())
 
 
 def _of(report: Report, table: str, cluster: str | None) -> list[Row]:
-    rows = report.table(table).to_pylist()
+    rows = report.rows(table)
     return [row for row in rows if cluster is None or row["cluster"] == cluster]
 
 

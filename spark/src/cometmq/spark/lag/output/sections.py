@@ -59,7 +59,7 @@ def _section(
 
 
 def _queues(report: Report) -> Section:
-    rows = [row for row in report.table("queue").to_pylist() if row["severity"] in BAD]
+    rows = [row for row in report.rows("queue") if row["severity"] in BAD]
     return _section(
         "Queues in trouble",
         "One queue may be stuck while its group looks busy. "
@@ -93,8 +93,10 @@ def _age(row: Row) -> str:
 
 
 def _holders(report: Report) -> Section:
-    rows = report.table("holder").to_pylist()
-    rows.sort(key=lambda row: (row["client_id"] is not None, -(row["lag"] or 0)))
+    rows = sorted(
+        report.rows("holder"),
+        key=lambda row: (row["client_id"] is not None, -(row["lag"] or 0)),
+    )
     return _section(
         "Who reads these queues",
         "Reported by the members of the worst groups; `nobody`: no member reads the queue.",
@@ -126,7 +128,7 @@ def _filtered(report: Report) -> Section:
                 count(row["tried"]),
                 _wanted(row),
             )
-            for row in report.table("filtered").to_pylist()
+            for row in report.rows("filtered")
         ),
     )
 
@@ -143,7 +145,7 @@ def _brokers(report: Report) -> Section:
         "Brokers",
         "Messages are deleted by age at the given hours, or when the disk is full.",
         ("broker", "address", "keeps", "deletes at", "disk", "full in", "oldest message", "unread"),
-        (_broker_cells(row) for row in report.table("broker").to_pylist()),
+        (_broker_cells(row) for row in report.rows("broker")),
     )
 
 
@@ -178,7 +180,7 @@ def _backlogs(report: Report) -> Section:
                 rate(row["rate"]),
                 "grows" if row["flagged"] else "",
             )
-            for row in report.table("backlog").to_pylist()
+            for row in report.rows("backlog")
             if row["backlog"] or row["flagged"]
         ),
     )
@@ -197,7 +199,7 @@ def _skew(report: Report) -> Section:
                 rate(row["rate_in_mean"]),
                 NOTHING if row["rate_in_gini"] is None else f"{row['rate_in_gini']:.2f}",
             )
-            for row in report.table("skew").to_pylist()
+            for row in report.rows("skew")
             if row["hot"]
         ),
     )
@@ -216,6 +218,6 @@ def _silent(report: Report) -> Section:
                 count(row["lag_sum"]),
                 row["command"],
             )
-            for row in report.table("silent").to_pylist()
+            for row in report.rows("silent")
         ),
     )
