@@ -23,7 +23,7 @@ from cometmq.client import (
 )
 from cometmq.client.errors import broker_missing
 from cometmq.client.testing import DISCONNECT, HANG, LOSE_ANSWER, MemoryCluster, eventually
-from cometmq.client.transfer import attempts, sender, time_limit
+from cometmq.client.transfer import attempts, queue_choice, sender, time_limit
 from cometmq.client.transfer.attempts import Attempts
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
@@ -257,7 +257,8 @@ async def test_a_broker_that_is_back_is_found_at_once(pair: MemoryCluster, is_on
 async def test_slow_brokers_are_left_out(
     pair: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "monotonic_ms", lambda: 1_000)  # no send is slow by chance
+    for module in (sender, queue_choice):
+        monkeypatch.setattr(module, "monotonic_ms", lambda: 1_000)  # no send is slow by chance
     options = ProducerOptions(avoid_slow_brokers=True)
     async with Producer("pg", pair.namesrv, options=options) as producer:
         await producer.send(Message("T", b"x"))

@@ -212,7 +212,7 @@ class Producer(Client):
             prepared = await sender.outgoing.prepare(message)
             limit = TimeLimit.from_now(timeout_ms)
             route = await sender.route_once(prepared.topic, limit)
-            queue = sender.choose_by(selector, route, message, argument)
+            queue = sender.queues.choose_by(selector, route, message, argument)
             return await sender.send(prepared, limit, queue=queue)
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
@@ -232,7 +232,7 @@ class Producer(Client):
                 await sender.send(prepared, limit, queue=chosen)
                 return
             if chosen is None:
-                chosen = sender.choose(route)
+                chosen = sender.queues.choose(route)
             elif not route.has(chosen) and chosen.broker_name in route.queue_counts:
                 await routes.find_queue(chosen)  # a broker that is not in the route may come back
             await sender.send_oneway(chosen, prepared, limit)
@@ -319,7 +319,7 @@ class Producer(Client):
                     route = await sender.route_once(prepared.topic, limit)
                     await _be_known(instance, limit)
                     if argument is not NO_ARGUMENT:
-                        queue = sender.choose_by(selector, route, message, argument)
+                        queue = sender.queues.choose_by(selector, route, message, argument)
                     elif queue is not None:
                         queue = self._queue_for(queue, prepared)
                     await sender.send(prepared, limit, queue=queue)

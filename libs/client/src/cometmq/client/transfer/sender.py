@@ -7,10 +7,9 @@
 
 import asyncio
 import contextlib
-import random
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Collection, Mapping
+from typing import Final, NoReturn
 
 import msgspec
 
@@ -20,19 +19,17 @@ from cometmq.client.cluster.routes import Route, contradicts, names_former_maste
 from cometmq.client.errors import (
     BrokerMissing,
     ClientError,
-    InvalidArgument,
     NoNamesrv,
     no_queue,
     no_route,
 )
 from cometmq.client.hooks import SendContext, SendHooks
-from cometmq.client.message import Message, SendResult, SendStatus
+from cometmq.client.message import SendResult, SendStatus
 from cometmq.client.namespace import Namespace
 from cometmq.client.settings import ProducerOptions
-from cometmq.client.shown import shown
 from cometmq.client.transfer.attempts import PASSING, Attempts, pause_if_busy
 from cometmq.client.transfer.outgoing import REPLY_CODES, Outgoing, Prepared
-from cometmq.client.transfer.queue_selection import LatencyFaults, QueueSelector, RoundRobin
+from cometmq.client.transfer.queue_choice import QueueChoice
 from cometmq.client.transfer.send_answers import (
     REPLY_OK_CODES,
     STORED_CODES,
@@ -89,10 +86,7 @@ class MessageSender:
         namespace: Namespace | None = None,
         hooks: SendHooks | None = None,
     ) -> None:
-        """Start with a random queue, so that producers spread over the queues.
-
-        `group` is a full name; messages are in the namespace of the instance by default.
-        """
+        """`group` is a full name; messages are in the namespace of the instance by default."""
         self._instance = instance
         self._group = group
         self._options = options
@@ -101,8 +95,7 @@ class MessageSender:
         self._has_namespace = bool(self._namespace)
         self._header_type = SendMessageV2 if options.short_headers else SendMessage
         self.outgoing = Outgoing(options, ids, self._namespace)
-        self._robins: dict[str, RoundRobin] = {}
-        self._faults = LatencyFaults()
+        self.queues = QueueChoice(instance, options, self._namespace)
         self.sent_count = 0
         self.failed_count = 0
 
@@ -156,7 +149,7 @@ class MessageSender:
                 if route is None:
                     await self._back_off(tried, attempts, (), limit.left_ms())
                     continue
-            chosen = queue or self._choose(route, tried)
+            chosen = queue or self.queues.choose(route, tried)
             tried.brokers.append(chosen.broker_name)
             try:
                 movable = route if queue is None and tried.count < attempts else None
@@ -311,7 +304,7 @@ class MessageSender:
                 instance.suspect(address)
             elif contradicts(error) or names_former_master(error):
                 instance.refreshes.outdated(queue.topic)
-            self._note(queue.broker_name, begin_ms, failed=True)
+            self.queues.note(queue.broker_name, begin_ms, failed=True)
             if context is not None:
                 self._tell(context, error=error)
             raise
@@ -319,7 +312,7 @@ class MessageSender:
             flight.end()
         if FORWARDED in response.ext:
             instance.forwarded(address, queue.broker_name, queue.topic)
-        self._note(queue.broker_name, begin_ms, failed=False)
+        self.queues.note(queue.broker_name, begin_ms, failed=False)
         self.sent_count += 1
         if self._has_namespace:
             queue = self._namespace.unwrap_queue(queue)
@@ -454,47 +447,3 @@ class MessageSender:
         context.region = ext.get(PropertyKey.MSG_REGION, "")
         context.is_trace_on = ext.get(PropertyKey.TRACE_ON) != "false"
         self._hooks.after(context)
-
-    # -- choosing -----------------------------------------------------------------------------
-
-    def choose(self, route: Route) -> MessageQueue:
-        """Return the next queue to send to."""
-        return self._choose(route)
-
-    def choose_by(
-        self, selector: QueueSelector, route: Route, message: Message, argument: Any
-    ) -> MessageQueue:
-        """Return the queue chosen by a selector."""
-        if not callable(selector):
-            raise InvalidArgument(
-                f"selector is {shown(selector)}, which cannot be called: give a function "
-                "`def selector(queues, message, argument)` that returns one of the queues"
-            )
-        queues: Sequence[MessageQueue] = route.publish_queues
-        if self._namespace:
-            queues = [self._namespace.unwrap_queue(queue) for queue in queues]
-        queue = selector(queues, message, argument)
-        if not isinstance(queue, MessageQueue):
-            raise InvalidArgument(f"the selector must return one of its queues, not {shown(queue)}")
-        if queue.topic != message.topic:
-            raise InvalidArgument(f"the selector chose a queue of the topic {queue.topic}")
-        return self._namespace.wrap_queue(queue)
-
-    def _choose(self, route: Route, tried: Attempts | None = None) -> MessageQueue:
-        """Return the next queue, if possible at a broker that has not just failed."""
-        queues = self._instance.reachable(route.publish_queues)
-        failed_broker = tried.brokers[-1] if tried and tried.brokers else None
-        if tried and len(tried.round) > 1:
-            queues = [one for one in queues if one.broker_name not in tried.round] or queues
-        robin = self._robins.get(route.topic)
-        if robin is None:
-            start = random.randrange(1 << 16)  # noqa: S311  # spreads load, hides nothing
-            robin = self._robins[route.topic] = RoundRobin(start)
-        if not self._options.avoid_slow_brokers:
-            return robin.choose(queues, not_broker=failed_broker)
-        return self._faults.choose(robin, queues, now_ms=monotonic_ms(), not_broker=failed_broker)
-
-    def _note(self, broker_name: str, begin_ms: int, *, failed: bool) -> None:
-        if self._options.avoid_slow_brokers:
-            now_ms = monotonic_ms()
-            self._faults.note(broker_name, now_ms - begin_ms, now_ms=now_ms, failed=failed)
