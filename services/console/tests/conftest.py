@@ -5,12 +5,13 @@ from functools import partial
 
 import pytest
 
-from cometmq.client import AdminClient
+from cometmq.client import AdminClient, Message, Producer
 from cometmq.insight.snapshot import look
 from cometmq.peers.forks import forked_programs
 from cometmq.peers.suite import running_suite
 
 from .desks import Sites
+from .message_pages import TOPIC
 from .suites import console, started
 
 
@@ -75,3 +76,15 @@ async def desk(suite, tmp_path):
 @pytest.fixture
 def start_console(tmp_path):
     return partial(console, folder=tmp_path / "other")
+
+
+@pytest.fixture
+async def send(plain_suite, plain_admin):
+    """Return a function that stores a message and returns its id."""
+    await plain_admin.create_topic(TOPIC, queue_count=1)
+    async with Producer("paged-producers", namesrv=plain_suite.namesrv) as producer:
+
+        async def send(body=b"text", topic=TOPIC, **more):
+            return (await producer.send(Message(topic, body, **more))).message_id
+
+        yield send

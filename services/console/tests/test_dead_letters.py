@@ -11,7 +11,6 @@ from cometmq.client import (
     ConsumeFrom,
     ConsumeResult,
     Message,
-    Producer,
     PushConsumer,
     PushOptions,
     TransactionProducer,
@@ -22,20 +21,7 @@ from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.message.flags import Perm
 
 from .desks import JSON, OPERATOR, VIEWER, hidden
-from .message_pages import NASTY, TOPIC, carry_out, data, page
-
-
-@pytest.fixture
-async def send(plain_suite, plain_admin):
-    """Return a function that stores a message and returns its id."""
-    await plain_admin.create_topic(TOPIC, queue_count=1)
-    async with Producer("paged-producers", namesrv=plain_suite.namesrv) as producer:
-
-        async def send(body=b"text", topic=TOPIC, **more):
-            return (await producer.send(Message(topic, body, **more))).message_id
-
-        yield send
-
+from .message_pages import NASTY, carry_out, data, page
 
 # -- dead letters ---------------------------------------------------------------------------------
 

@@ -13,8 +13,6 @@ import pytest
 from cometmq.client import (
     AdminClient,
     ConsumeFrom,
-    Message,
-    Producer,
     PushConsumer,
     PushOptions,
 )
@@ -39,18 +37,6 @@ BAD = (
     "get_all_subscriptiongroup_config", "get_topic_stats_info",
 )  # fmt: skip
 _NUMBERS = re.compile(r"[0-9]{4}-[0-9-]+[T ][0-9:.+]+|\b[0-9A-F]{20,}\b|[0-9]+\.[0-9.:]+")
-
-
-@pytest.fixture
-async def send(plain_suite, plain_admin):
-    """Return a function that stores a message and returns its id."""
-    await plain_admin.create_topic(TOPIC, queue_count=1)
-    async with Producer("paged-producers", namesrv=plain_suite.namesrv) as producer:
-
-        async def send(body=b"text", topic=TOPIC, **more):
-            return (await producer.send(Message(topic, body, **more))).message_id
-
-        yield send
 
 
 # -- messages -------------------------------------------------------------------------------------

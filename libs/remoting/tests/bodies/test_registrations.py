@@ -10,7 +10,9 @@ from random import Random
 
 import pytest
 
+from cometmq.remoting.bodies.codec import REGISTER
 from cometmq.remoting.bodies.registrations import (
+    INFLATED_BYTES_MAX,
     SMALL_BYTES,
     decode_registered_topics,
     decode_registration,
@@ -27,6 +29,15 @@ from cometmq.remoting.bodies.topic_config import (
 from cometmq.remoting.errors import RemoteProtocolError
 
 VERSION = b'{"counter":3,"timestamp":1700000000000}'
+
+
+BODY = RegisterBrokerBody(
+    ["127.0.0.1:1"],
+    TopicConfigTable(
+        DataVersion(3, 1700000000000),
+        {"T": TopicConfig(perm=4, read_queue_nums=2, topic_name="T", write_queue_nums=1)},
+    ),
+)
 
 
 def packed(*parts: bytes | int) -> bytes:
@@ -91,6 +102,8 @@ def test_the_dialect_of_java_and_old_brokers_are_read() -> None:
 def test_a_broken_compressed_registration_is_refused(plain: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_registration(zlib.compress(plain), compressed=True)
+    with pytest.raises(RemoteProtocolError):
+        REGISTER.decode(zlib.compress(plain))
 
 
 def test_a_stream_that_ends_early_or_is_none_is_refused() -> None:
@@ -177,3 +190,39 @@ def test_long_lines_of_topics_are_refused() -> None:
     data = zlib.compress(packed(VERSION, 1, b"t" * 5_000 + b" 4 4 6 S", b"[]"))
     with pytest.raises(RemoteProtocolError, match="a part of 5008 bytes"):
         decode_registration(data, compressed=True)
+
+
+# -- the whole body ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_registration_round_trips(compressed: bool) -> None:
+    data = encode_register_body(BODY, compressed=compressed)
+    assert REGISTER.decode(data) == BODY
+
+
+def test_the_compressed_form_has_the_layout_of_java() -> None:
+    plain = zlib.decompress(encode_register_body(BODY, compressed=True))
+    assert plain == packed(VERSION, 1, b"T 2 1 4 SINGLE_TAG", b'["127.0.0.1:1"]')
+
+
+def test_the_compressed_form_loses_what_it_loses_in_java() -> None:
+    topic = TopicConfig(order=True, topic_name="T", topic_sys_flag=1)
+    body = RegisterBrokerBody([], TopicConfigTable(topic_config_table={"T": topic}))
+    again = REGISTER.decode(encode_register_body(body, compressed=True))
+    found = again.topic_config_serialize_wrapper.topic_config_table["T"]
+    assert (found.order, found.topic_sys_flag) == (False, 0)
+
+
+def test_a_registration_that_is_no_zlib_stream_or_a_bomb_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError):
+        REGISTER.decode(b"garbage")
+    with pytest.raises(RemoteProtocolError):
+        REGISTER.decode(zlib.compress(packed(VERSION, 0, b"[]"))[:-6])
+    bomb = zlib.compress(packed(VERSION, 0, b"[]") + bytes(INFLATED_BYTES_MAX), 9)
+    with pytest.raises(RemoteProtocolError, match="too large"):
+        REGISTER.decode(bomb)
+
+
+def test_the_next_version_counts_and_takes_the_time() -> None:
+    assert DataVersion(3, 5).next_version(9) == DataVersion(4, 9)

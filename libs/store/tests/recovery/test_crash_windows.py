@@ -6,22 +6,11 @@ from typing import Any
 
 import pytest
 
-from cometmq.remoting.message.record import decode_record
 from cometmq.store.reads import finish
 from cometmq.store.recovery.start import StartReason
 from cometmq.store.results import PutStatus
 from cometmq.store.settings import FlushDiskType
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-
-
-def bodies(rig, topic="T"):
-    records = []
-    for offset in range(
-        rig.store.reader.min_offset(topic, 0), rig.store.reader.max_offset(topic, 0), 32
-    ):
-        records += rig.store.reader.get_messages(topic, 0, offset, 32).records
-    return [decode_record(record).body for record in records]
-
 
 # A topic deleted and created again
 
@@ -39,10 +28,10 @@ def test_messages_of_a_topic_made_again_survive_a_crash(disk, rounds):
         assert rig.put(make_message(body=b"new-%d" % number)).queue_offset == number
     disk.crash()
     again = StoreRig(disk)
-    assert bodies(again) == [b"new-0", b"new-1", b"new-2"]
+    assert again.bodies() == [b"new-0", b"new-1", b"new-2"]
     assert again.put(make_message(body=b"next")).queue_offset == 3
     again.store.close()
-    assert bodies(StoreRig(disk)) == [b"new-0", b"new-1", b"new-2", b"next"]
+    assert StoreRig(disk).bodies() == [b"new-0", b"new-1", b"new-2", b"next"]
 
 
 def test_queues_built_from_the_whole_log_hold_what_the_newest_topic_of_a_name_holds(disk):
@@ -54,7 +43,7 @@ def test_queues_built_from_the_whole_log_hold_what_the_newest_topic_of_a_name_ho
         rig.put(make_message(body=b"new-%d" % number))
     rig.store.close()
     disk.remove_tree("/store/consumequeue")
-    assert bodies(StoreRig(disk)) == [b"new-%d" % number for number in range(15)]
+    assert StoreRig(disk).bodies() == [b"new-%d" % number for number in range(15)]
 
 
 def test_a_deletion_alone_is_worth_a_checkpoint(disk):
@@ -84,7 +73,7 @@ def test_what_a_recovery_found_is_synced_before_a_checkpoint_vouches_for_it(disk
     rig.put(make_message(body=body))
     rig.work(5)  # writes a checkpoint
     disk.lose_power()
-    assert len(bodies(StoreRig(disk))) == 7
+    assert len(StoreRig(disk).bodies()) == 7
 
 
 @pytest.mark.parametrize("step_ms", [0, -20_000])
@@ -104,7 +93,7 @@ def test_a_hole_behind_the_checkpoint_never_refuses_a_start(disk, step_ms):
     path = "/store/commitlog/" + "0" * 20
     disk.contents[path][start:hole_end] = bytes(hole_end - start)
     disk.crash()
-    assert bodies(StoreRig(disk)) == [b"safe", b"safe too"]
+    assert StoreRig(disk).bodies() == [b"safe", b"safe too"]
 
 
 # Retention during a sync
@@ -152,7 +141,7 @@ def test_a_clock_that_is_set_back_stops_neither_syncs_nor_checkpoints(disk):
     disk.crash()
     again = StoreRig(disk)
     assert again.store.upkeep.recovered.record_count == 0
-    assert bodies(again) == [b"before", b"after"]
+    assert again.bodies() == [b"before", b"after"]
 
 
 def test_a_put_that_waits_is_answered_although_the_clock_is_set_back(disk):
@@ -205,7 +194,7 @@ def test_files_that_cannot_be_deleted_do_not_keep_the_end_from_syncing(disk):
     assert [result.status for result in results] == [PutStatus.PUT_OK]
     disk.fault = None
     disk.lose_power()
-    assert bodies(StoreRig(disk)) == [b"last"]
+    assert StoreRig(disk).bodies() == [b"last"]
 
 
 def test_nothing_counts_as_synced_after_a_sync_has_failed(disk):
@@ -288,6 +277,6 @@ def test_a_crash_between_progress_and_checkpoint_starts_at_the_progress(disk, st
     again = StoreRig(disk)
     assert again.store.upkeep.recovered.start.reason is StartReason.PROGRESS
     assert again.store.upkeep.recovered.record_count == 0
-    assert len(bodies(again)) == 6
+    assert len(again.bodies()) == 6
     for number in range(6):
         assert len(finish(again.store.reader.query("T", f"k{number}", 9, 0, 1 << 62)).records) == 1

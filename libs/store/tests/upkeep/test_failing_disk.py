@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from cometmq.remoting.message.record import decode_record
 from cometmq.store.reads import finish
 from cometmq.store.results import PutStatus
 from cometmq.store.settings import FlushDiskType
@@ -25,15 +24,6 @@ def failing(number, operation, part):
     return fault
 
 
-def bodies(rig, topic="T"):
-    records = []
-    for offset in range(
-        rig.store.reader.min_offset(topic, 0), rig.store.reader.max_offset(topic, 0), 32
-    ):
-        records += rig.store.reader.get_messages(topic, 0, offset, 32).records
-    return [decode_record(record).body for record in records]
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("operation", ["write", "create"])
 def test_a_failed_append_is_answered_invisible_and_mended(disk, rig, number, operation):
@@ -46,7 +36,7 @@ def test_a_failed_append_is_answered_invisible_and_mended(disk, rig, number, ope
     rig.store.writer.commit()
     assert {result.status for result in results} == {PutStatus.SERVICE_NOT_AVAILABLE}
     assert rig.store.reader.max_offset("T", 0) == 1
-    assert bodies(rig) == [b"before"]
+    assert rig.bodies() == [b"before"]
     assert not rig.store.write_state.is_writable
     assert rig.store.stats().refusals == ("log-write-failed",)
     assert rig.put(make_message()).status is PutStatus.SERVICE_NOT_AVAILABLE
@@ -57,7 +47,7 @@ def test_a_failed_append_is_answered_invisible_and_mended(disk, rig, number, ope
     assert rig.store.write_state.is_writable
     assert rig.put(make_message(body=b"after")).queue_offset == 1
     disk.crash()
-    assert bodies(StoreRig(disk)) == [b"before", b"after"]
+    assert StoreRig(disk).bodies() == [b"before", b"after"]
 
 
 def test_a_crash_while_the_disk_is_full_loses_nothing(disk, rig):
@@ -67,7 +57,7 @@ def test_a_crash_while_the_disk_is_full_loses_nothing(disk, rig):
     rig.put(make_message(body=b"refused"))
     disk.fault = None
     disk.crash()
-    assert bodies(StoreRig(disk)) == [b"%d" % number for number in range(10)]
+    assert StoreRig(disk).bodies() == [b"%d" % number for number in range(10)]
 
 
 @pytest.mark.parametrize("folder", ["consumequeue", "index/"])
@@ -80,7 +70,7 @@ def test_no_room_for_queues_or_index_stops_the_puts_and_is_mended(disk, rig, fol
     rig.work(3)
     assert rig.put(make_message(keys="late")).status is PutStatus.SERVICE_NOT_AVAILABLE
     assert rig.store.stats().refusals == ("queue-write-failed",)
-    assert bodies(rig) == [b"%d" % number for number in range(stored)]  # reads still work
+    assert rig.bodies() == [b"%d" % number for number in range(stored)]  # reads still work
     disk.fault = None
     rig.work(4)
     assert rig.store.write_state.is_writable
@@ -90,7 +80,7 @@ def test_no_room_for_queues_or_index_stops_the_puts_and_is_mended(disk, rig, fol
     rig.store.close()
     again = StoreRig(disk)
     assert again.store.upkeep.recovered.was_clean
-    assert len(bodies(again)) == stored + 1
+    assert len(again.bodies()) == stored + 1
     assert len(finish(again.store.reader.query("T", "k0", 9, 0, 1 << 62)).records) == 1
 
 
@@ -212,7 +202,7 @@ def test_a_store_that_cannot_save_at_the_end_says_so_by_its_abort_file(disk, rig
     rig.store.close()
     assert disk.exists("/store/abort")
     disk.fault = None
-    assert bodies(StoreRig(disk)) == [b"Hello"]
+    assert StoreRig(disk).bodies() == [b"Hello"]
 
 
 def test_a_spare_file_that_cannot_be_made_is_tried_again(disk, rig):
@@ -258,7 +248,7 @@ def test_a_store_opens_for_reading_on_a_full_disk(disk, rig, folder):
     disk.contents.setdefault("/store/abort", bytearray())
     disk.fault = lambda operation, path: 0 if path.endswith("abort") else full(operation, path)
     rig = StoreRig(disk)
-    assert bodies(rig) == [b"%d" % number for number in range(10)]
+    assert rig.bodies() == [b"%d" % number for number in range(10)]
     assert len(finish(rig.store.reader.query("T", "k7", 9, 0, 1 << 62)).records) == 1
     rig.work(3)
     assert not rig.store.write_state.is_writable
@@ -267,5 +257,5 @@ def test_a_store_opens_for_reading_on_a_full_disk(disk, rig, folder):
     assert rig.put(make_message(body=b"10")).status is PutStatus.PUT_OK
     rig.store.close()
     rig = StoreRig(disk)
-    assert len(bodies(rig)) == 11
+    assert len(rig.bodies()) == 11
     assert len(finish(rig.store.reader.query("T", "k7", 9, 0, 1 << 62)).records) == 1

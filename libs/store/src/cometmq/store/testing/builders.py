@@ -11,6 +11,7 @@ from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.ids import pack_host
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import index_keys, render_properties
+from cometmq.remoting.message.record import decode_record
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
@@ -148,6 +149,13 @@ class StoreRig:
         found = entry_at(self.queue(topic, queue_id), queue_offset)
         assert found is not None, f"no entry {queue_offset} in {topic} {queue_id}"
         return found
+
+    def bodies(self, topic: str = "T") -> list[bytes]:
+        """Return the bodies of all messages in queue 0 of a topic."""
+        reader, records = self.store.reader, list[Any]()
+        for offset in range(reader.min_offset(topic, 0), reader.max_offset(topic, 0), 32):
+            records += reader.get_messages(topic, 0, offset, 32).records
+        return [decode_record(record).body for record in records]
 
     def work(self, rounds: int = 20, elapsed_ms: int = 1_000) -> None:
         """Advance the clock and run every due job."""
