@@ -5,7 +5,7 @@ import fcntl
 import os
 
 import pytest
-from tests.packages.releases import is_complete, make_release
+from tests.packages.releases import PLATFORM, is_complete, make_release
 
 
 @pytest.fixture(scope="session")
@@ -19,5 +19,5 @@ def files(tmp_path_factory):
     with (folder / "release.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not is_complete(out):
-            make_release(out, "manylinux-x86_64")
+            make_release(out, PLATFORM)
     return out

@@ -11,6 +11,8 @@ import wheels
 
 ROOT = Path(__file__).resolve().parents[2]
 EPOCH = 1_790_000_000
+PLATFORM = "manylinux-x86_64"
+"""That of the native wheel in the release that the tests share."""
 
 
 def make_release(out, *native):

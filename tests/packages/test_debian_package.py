@@ -14,6 +14,7 @@ import pytest
 import release as releasing
 import wheels
 from tests.packages import guide_commands as guides
+from tests.packages.releases import PLATFORM
 
 VERSION = wheels.workspace_version()
 DEBIAN_12 = Path("/usr/bin/python3.11")
@@ -83,7 +84,7 @@ def test_the_package_installs_runs_and_goes(package, tmp_path):
     )
     assert int(installed.split()[1]) < 72_000
     assert owner == "settings cometmq:cometmq 750"
-    is_native = bool(releasing.native_targets(["manylinux-x86_64"]))
+    is_native = bool(releasing.native_targets([PLATFORM]))
     assert path.startswith('"sends":"native"' if is_native else '"sends":"python')
     assert setting == "#changed"
     assert consumed == "consumed from a package"
