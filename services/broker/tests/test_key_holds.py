@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from cometmq.broker.delays.level import Level
 from cometmq.broker.delays.recalled import Delayed
 from cometmq.broker.testing.holds import longest_hold
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
@@ -41,6 +42,13 @@ async def answers(broker: ScriptedBroker, requests: list[bytes]) -> list[int]:
     codes = [decode_header(*one[:2]).code for one in frames_of(bytes(connected.wire.sent))]
     connected.peer.connection_lost(None)
     return codes
+
+
+async def found(level: Level) -> None:
+    """Wait until the due messages of a level are found, which may take several turns."""
+    async with asyncio.timeout(60):
+        while level.is_reading:  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
 async def stored(broker: ScriptedBroker, text: str) -> None:
@@ -160,6 +168,7 @@ def test_due_messages_behind_a_large_one_keep_their_order_or_are_given_up() -> N
         broker.clock.advance(2_000)
         level = delays.positions.level(1)
         delays.step(broker.clock.now_ms())
+        await found(level)
         assert (level.pending_count, level.offset) == (len(texts) + 1, 0)
         level.run += 1  # as if the position was set
         await broker.broker.pending.large_puts.drain()
@@ -167,6 +176,7 @@ def test_due_messages_behind_a_large_one_keep_their_order_or_are_given_up() -> N
         assert level.pending_count == 0
         assert broker.broker.store.reader.max_offset("T", 0) == 1  # what was stored before
         delays.step(broker.clock.now_ms())
+        await found(level)
         await broker.broker.pending.large_puts.drain()
         await broker.settle()
         queue = broker.broker.store.reader.queue("T", 0)

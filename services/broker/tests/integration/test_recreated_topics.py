@@ -126,6 +126,7 @@ async def test_two_killed_members_agree_on_the_new_topic(tmp_path: Path) -> None
             await group.kill(ordinal)
         for ordinal in (0, 1):
             await group.start(ordinal)
+        await group.until_master()  # the record names it as in sync before it is open
         await group.until_in_sync(0, 1)
         async with group.client(group.open_master) as client:
             assert [record.body for record in await client.all_messages()] == [b"new"]
