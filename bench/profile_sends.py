@@ -32,7 +32,7 @@ from macro.workloads import LOADS, REPLICATED, Load
 
 from cometmq.peers.cluster import Layout
 from cometmq.peers.comet import CometCluster
-from cometmq.peers.processes import PeerError
+from cometmq.peers.errors import PeerError
 
 SAMPLER: Final = Path(__file__).resolve().parent / "macro" / "sampler.py"
 CHOICES: Final = {load.name: load for load in (*LOADS, *REPLICATED)}

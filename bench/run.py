@@ -52,7 +52,7 @@ from macro.workloads import (
     WORKLOADS,
 )
 
-from cometmq.peers.processes import PeerError
+from cometmq.peers.errors import PeerError
 
 SERVERS: Final = {
     "all": ["comet", "java"], "both": ["comet", "java"], "ways": ["comet", "python"],

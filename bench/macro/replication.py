@@ -21,7 +21,8 @@ from macro.servers import Server, running
 from macro.setups import Setup
 from macro.workloads import CATCH_UP, Load
 
-from cometmq.peers.processes import PeerError, wait_until
+from cometmq.peers.errors import PeerError
+from cometmq.peers.processes import wait_until
 
 POLL_S: Final = 0.02
 POLL_MAX_S: Final = 0.2

@@ -10,7 +10,7 @@ from macro.servers import CLUSTERS
 from macro.setups import PLAIN
 from macro.workloads import WORKLOADS, Load
 
-from cometmq.peers.processes import PeerError
+from cometmq.peers.errors import PeerError
 
 
 @pytest.mark.parametrize(

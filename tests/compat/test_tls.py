@@ -18,8 +18,9 @@ from cometmq.client import Message, Producer, ProducerOptions
 from cometmq.peers.clients.javaclient import VERSIONS, JavaClient
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import received, sent
+from cometmq.peers.errors import PeerError
 from cometmq.peers.java import PatientJavaCluster
-from cometmq.peers.processes import PeerError, wait_until
+from cometmq.peers.processes import wait_until
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.settings import TlsSettings
 

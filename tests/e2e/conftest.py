@@ -27,8 +27,8 @@ from cometmq.peers.e2e.pod_monitors import scrape_configs
 from cometmq.peers.e2e.pod_targets import reachable_pods
 from cometmq.peers.e2e.pods import waiting_pod
 from cometmq.peers.e2e.report import Report
+from cometmq.peers.errors import PeerError
 from cometmq.peers.paths import ROOT
-from cometmq.peers.processes import PeerError
 from cometmq.peers.prometheus.server import Prometheus
 
 GROUP = "orders"

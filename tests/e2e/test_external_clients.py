@@ -10,7 +10,7 @@ from cometmq.peers.comet import PROGRAM
 from cometmq.peers.e2e import load
 from cometmq.peers.e2e.broker_groups import is_ready
 from cometmq.peers.e2e.kubectl import run, until
-from cometmq.peers.processes import PeerError
+from cometmq.peers.errors import PeerError
 
 GROUP = "outside"
 CLUSTER = "OutsideCluster"

@@ -10,8 +10,8 @@ from contextlib import suppress
 from cometmq.peers.e2e import java, load
 from cometmq.peers.e2e.kubectl import until
 from cometmq.peers.e2e.lag_reports import GROUP as BEHIND
+from cometmq.peers.errors import PeerError
 from cometmq.peers.ha.load import CONSUMERS, TOPIC
-from cometmq.peers.processes import PeerError
 from cometmq.peers.prometheus.autoscaling import lag_queries
 from cometmq.peers.prometheus.faults import DISK_SETTING, faults
 from cometmq.peers.prometheus.queries import (

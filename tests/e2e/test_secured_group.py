@@ -11,8 +11,8 @@ import pytest
 from cometmq.peers.e2e.broker_groups import conditions, is_ready
 from cometmq.peers.e2e.kubectl import until
 from cometmq.peers.e2e.pods import Files, waiting_pod
+from cometmq.peers.errors import PeerError
 from cometmq.peers.paths import ROOT
-from cometmq.peers.processes import PeerError
 from cometmq.remoting.transport.certificate import self_signed_pem
 
 RELEASE = "safe"

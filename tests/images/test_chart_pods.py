@@ -16,7 +16,8 @@ import pytest
 import yaml
 from build_images import docker
 
-from cometmq.peers.processes import PeerError, wait_until
+from cometmq.peers.errors import PeerError
+from cometmq.peers.processes import wait_until
 
 CHART = Path(__file__).resolve().parents[2] / "deploy/helm/cometmq"
 READY_TIMEOUT_S = 120

@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from cometmq.peers.errors import PeerError
 from cometmq.peers.ports import HOST
-from cometmq.peers.processes import PeerError
 from cometmq.peers.wire import call
 
 TIMEOUT_S = 180

@@ -4,7 +4,7 @@
 import pytest
 
 from cometmq.peers.content import by_queue, received, sent
-from cometmq.peers.processes import PeerError
+from cometmq.peers.errors import PeerError
 
 
 def test_two_contents_under_one_key_are_noticed() -> None:

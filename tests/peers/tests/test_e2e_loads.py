@@ -9,8 +9,8 @@ import pytest
 
 from cometmq.peers.e2e.java import JavaLoad, record
 from cometmq.peers.e2e.loads import Loads
+from cometmq.peers.errors import PeerError
 from cometmq.peers.ha.ledger import Ledger, Outage
-from cometmq.peers.processes import PeerError
 
 PLACE = {"queue_id": 2, "queue_offset": 7}
 SENT = {"event": "sent", "number": 4, "sender": 1, "began_ns": 10**9, "ended_ns": 2 * 10**9}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.peers.errors import PeerError
 from cometmq.peers.loopback import has_ipv6_loopback, own_network
-from cometmq.peers.processes import PeerError
 
 ROUTES = Path("/proc/thread-self/net/dev")
 

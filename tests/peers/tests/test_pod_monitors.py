@@ -5,7 +5,7 @@ import pytest
 
 from cometmq.peers.e2e.pod_monitors import scrape_configs
 from cometmq.peers.e2e.pod_targets import Cluster, target_groups
-from cometmq.peers.processes import PeerError
+from cometmq.peers.errors import PeerError
 
 CLUSTER = Cluster("127.0.0.1:1", "127.0.0.1:2")
 

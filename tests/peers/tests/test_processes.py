@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.peers.processes import Child, PeerError, run_to_end, wait_until
+from cometmq.peers.errors import PeerError
+from cometmq.peers.processes import Child, run_to_end, wait_until
 
 IGNORES_SIGTERM = """
 import signal

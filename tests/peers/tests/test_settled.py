@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.peers import settled
-from cometmq.peers.processes import PeerError
+from cometmq.peers.errors import PeerError
 
 
 def test_the_value_that_both_agree_on_is_returned() -> None:

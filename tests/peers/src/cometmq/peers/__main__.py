@@ -9,10 +9,10 @@ from cometmq.peers.clients.cppclient import client_python
 from cometmq.peers.clients.environments import grpc_client_python
 from cometmq.peers.clients.javaclient import VERSIONS, client_class_path
 from cometmq.peers.clients.nodeclient import installed_client
+from cometmq.peers.errors import PeerError
 from cometmq.peers.java.maven import server_class_path
 from cometmq.peers.java.proxy import proxy_class_path
 from cometmq.peers.java.rocketmqtests import tests_class_path
-from cometmq.peers.processes import PeerError
 
 
 def _fetch_java_clients() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from cometmq.peers.errors import PeerError
 from cometmq.peers.paths import ROOT
-from cometmq.peers.processes import PeerError
 
 GUIDES: Final = ROOT / "docs" / "guides"
 POD: Final = "orders-1"

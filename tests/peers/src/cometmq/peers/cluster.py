@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from cometmq.peers.errors import PeerError
 from cometmq.peers.ports import HOST, free_broker_port, free_port
-from cometmq.peers.processes import Child, KilledOnExit, PeerError
+from cometmq.peers.processes import Child, KilledOnExit
 from cometmq.peers.wire import registered_brokers
 
 START_TIMEOUT_S: Final = 180.0

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.peers.cluster import START_TIMEOUT_S, STOP_TIMEOUT_S, Cluster, write_properties
+from cometmq.peers.errors import PeerError
 from cometmq.peers.paths import ROOT
-from cometmq.peers.processes import Child, PeerError
+from cometmq.peers.processes import Child
 
 PROGRAM: Final = ROOT / ".venv" / "bin" / "cometmq"
 

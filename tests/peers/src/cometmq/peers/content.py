@@ -4,7 +4,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
-from cometmq.peers.processes import PeerError, wait_until
+from cometmq.peers.errors import PeerError
+from cometmq.peers.processes import wait_until
 from cometmq.peers.wire import call
 
 Event: TypeAlias = Mapping[str, Any]

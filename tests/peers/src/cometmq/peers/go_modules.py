@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cometmq.peers.processes import PeerError
+from cometmq.peers.errors import PeerError
 
 TIMEOUT_S: Final = 600
 

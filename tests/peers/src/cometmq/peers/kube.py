@@ -21,10 +21,11 @@ from typing import Any, Final, Self
 
 from cometmq.ha.places.kube_api import Api, api_at
 from cometmq.operator.api import LIMITS
+from cometmq.peers.errors import PeerError
 from cometmq.peers.java.maven import cache_entry
 from cometmq.peers.paths import ROOT
 from cometmq.peers.ports import HOST, free_port
-from cometmq.peers.processes import Child, PeerError, run_to_end
+from cometmq.peers.processes import Child, run_to_end
 
 SOURCES: Final = ROOT / "tests" / "peers" / "kube"
 PROGRAMS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from cometmq.peers.processes import PeerError
+from cometmq.peers.errors import PeerError
 
 _CLONE_NEWNET: Final = 0x4000_0000
 _SIOCSIFFLAGS: Final = 0x8914

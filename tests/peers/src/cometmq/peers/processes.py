@@ -13,14 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
+from cometmq.peers.errors import PeerError
 from cometmq.peers.forks import is_forked
 
 POLL_INTERVAL_S: Final = 0.05
 LOG_TAIL_CHARS: Final = 4000
-
-
-class PeerError(Exception):
-    """A peer could not be fetched, did not start, or missed a deadline."""
 
 
 class KilledOnExit(ABC):

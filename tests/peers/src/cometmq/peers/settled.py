@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from cometmq.peers.cluster import Cluster
-from cometmq.peers.processes import PeerError, wait_until
+from cometmq.peers.errors import PeerError
+from cometmq.peers.processes import wait_until
 from cometmq.peers.wire import call
 
 SETTLE_TIMEOUT_S: Final = 120.0

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final, Self
 
 from cometmq.peers.clients.programs import ClientProgram
+from cometmq.peers.errors import PeerError
 from cometmq.peers.java import java_home
 from cometmq.peers.java.maven import JVM_OPTIONS, ROCKETMQ_VERSION, program, project_class_path
 from cometmq.peers.paths import CACHE, ROOT
-from cometmq.peers.processes import PeerError
 
 VERSION_5: Final = "5.3.3"
 VERSIONS: Final = (ROCKETMQ_VERSION, VERSION_5)

@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, Final, Self
 
-from cometmq.peers.processes import Child, PeerError
+from cometmq.peers.errors import PeerError
+from cometmq.peers.processes import Child
 
 RUN_TIMEOUT_S: Final = 300.0
 OWN_TIMEOUT_S: Final = 240

@@ -19,8 +19,8 @@ from cometmq.client import (
     TransactionState,
 )
 from cometmq.peers.e2e.in_pod import say
+from cometmq.peers.errors import PeerError
 from cometmq.peers.ha.load import PAUSE_AFTER_FAILURE_S, create_topic, until
-from cometmq.peers.processes import PeerError
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
 

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from cometmq.peers.e2e.kubectl import Namespace
+from cometmq.peers.errors import PeerError
 from cometmq.peers.ha.ledger import CONCURRENT, Acknowledged, Ledger, Outage
 from cometmq.peers.java.maven import JVM_OPTIONS
-from cometmq.peers.processes import PeerError
 
 POD: Final = "java"
 TOPIC: Final = "JavaLedger"

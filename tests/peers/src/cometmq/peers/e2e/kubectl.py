@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from cometmq.peers.processes import PeerError
+from cometmq.peers.errors import PeerError
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from cometmq.peers.e2e import load
 from cometmq.peers.e2e.kubectl import Namespace, until
-from cometmq.peers.processes import PeerError
+from cometmq.peers.errors import PeerError
 
 TOPIC: Final = "Invoices"
 GROUP: Final = "invoice-readers"

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from cometmq.peers.e2e.kubectl import Namespace
 from cometmq.peers.e2e.pods import Files, waiting_pod
+from cometmq.peers.errors import PeerError
 from cometmq.peers.ha.ledger import Outage
 from cometmq.peers.paths import ROOT
-from cometmq.peers.processes import PeerError
 
 POD: Final = "load"
 SOURCES: Final = ROOT / "tests/peers/src"
 MODULES: Final = (
-    "", "processes", "ha/", "ha/ledger", "ha/load", "e2e/", "e2e/in_pod", "e2e/in_pod_groups",
+    "", "errors", "ha/", "ha/ledger", "ha/load", "e2e/", "e2e/in_pod", "e2e/in_pod_groups",
     "e2e/in_pod_transactions",
 )  # fmt: skip
 """Modules of cometmq.peers that the pod needs; a trailing slash marks a package."""
@@ -29,8 +29,12 @@ ANSWER_TIMEOUT_S: Final = 300
 
 def pod(image: str) -> list[dict[str, Any]]:
     """Return the manifests of a pod that waits for commands, and of a ConfigMap with its code."""
-    texts = {path: (SOURCES / path).read_text() for path in map(_path, MODULES)}
-    return waiting_pod(POD, image, files=Files("/load", texts), env={"PYTHONPATH": "/load"})
+    return waiting_pod(POD, image, files=Files("/load", sources()), env={"PYTHONPATH": "/load"})
+
+
+def sources() -> dict[Path, str]:
+    """Return the texts of the pod's modules, by path."""
+    return {path: (SOURCES / path).read_text() for path in map(_path, MODULES)}
 
 
 def _path(module: str) -> Path:

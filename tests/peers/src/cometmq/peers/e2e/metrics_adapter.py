@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from cometmq.peers.e2e.kubectl import Namespace, run
+from cometmq.peers.errors import PeerError
 from cometmq.peers.ports import free_port
-from cometmq.peers.processes import Child, PeerError
+from cometmq.peers.processes import Child
 from cometmq.peers.prometheus.autoscaling import adapter_config
 
 PROGRAM: Final = "prometheus-adapter"

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import product
 from typing import Final
 
-from cometmq.peers.processes import PeerError
+from cometmq.peers.errors import PeerError
 
 _KILL: Final = """
 pids=

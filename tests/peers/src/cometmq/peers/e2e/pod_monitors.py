@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from cometmq.peers.e2e.pod_targets import META, Cluster, label_name
-from cometmq.peers.processes import PeerError
+from cometmq.peers.errors import PeerError
 
 _POD: Final = f"{META}_pod"
 _RELABELING: Final = {

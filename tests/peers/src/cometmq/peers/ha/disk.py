@@ -8,7 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from cometmq.peers.processes import PeerError, run_to_end
+from cometmq.peers.errors import PeerError
+from cometmq.peers.processes import run_to_end
 
 SIZE_BYTES: Final = 32 << 30
 """The image is sparse: only what is stored in it takes space."""

@@ -14,11 +14,12 @@ from time import monotonic
 from typing import Any, Final, TypeAlias
 
 from cometmq.peers.comet import PROGRAM
+from cometmq.peers.errors import PeerError
 from cometmq.peers.etcd import Etcd
 from cometmq.peers.ha.disk import Disk
 from cometmq.peers.ha.network import OURS, Network
 from cometmq.peers.ports import free_broker_port, free_port
-from cometmq.peers.processes import Child, PeerError
+from cometmq.peers.processes import Child
 
 GROUP: Final = "orders"
 ELECTOR_COUNT: Final = 2

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from cometmq.peers.clients.javaclient import JavaClient
 from cometmq.peers.clients.programs import Running
+from cometmq.peers.errors import PeerError
 from cometmq.peers.ha.ledger import CONCURRENT, Acknowledged, Ledger
 from cometmq.peers.ha.load import POLL_S, create_topic, until
-from cometmq.peers.processes import PeerError
 
 TOPIC: Final = "JavaLedger"
 CONSUMER_GROUP: Final = "java-ledger-readers"

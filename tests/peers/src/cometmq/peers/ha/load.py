@@ -20,8 +20,8 @@ from cometmq.client import (
     SendStatus,
 )
 from cometmq.client.admin import AdminClient
+from cometmq.peers.errors import PeerError
 from cometmq.peers.ha.ledger import Acknowledged, Ledger
-from cometmq.peers.processes import PeerError
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
 

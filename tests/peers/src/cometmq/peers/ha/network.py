@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
+from cometmq.peers.errors import PeerError
 from cometmq.peers.loopback import inside, own_network
-from cometmq.peers.processes import PeerError
 
 OURS: Final = "clients"
 """The host of the test process."""

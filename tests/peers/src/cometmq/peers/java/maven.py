@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from cometmq.peers.errors import PeerError
 from cometmq.peers.paths import CACHE, DATA
-from cometmq.peers.processes import PeerError, run_to_end
+from cometmq.peers.processes import run_to_end
 
 ROCKETMQ_VERSION: Final = "4.9.4"
 COPY_GOAL: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"

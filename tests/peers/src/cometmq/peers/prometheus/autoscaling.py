@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import yaml
 
+from cometmq.peers.errors import PeerError
 from cometmq.peers.paths import ROOT
-from cometmq.peers.processes import PeerError
 from cometmq.peers.prometheus.queries import Query
 
 FOLDER: Final = ROOT / "deploy/examples/autoscaling"
