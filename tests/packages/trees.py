@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 MARKER = ".venv/.runtime"
 RUNTIME_BYTES_MAX = 40_000_000
-"""What `make run` may install, as README.md says."""
+"""The most that `make run` may install, as README.md says."""
 
 
 def make(tree, *words):

@@ -41,7 +41,7 @@ class Backlog(msgspec.Struct, frozen=True):
 
 
 class Election(msgspec.Struct, frozen=True, kw_only=True):
-    """What the elector of a group knew at one instant."""
+    """The state of a group that its elector knew at one instant."""
 
     record: Record | None = None
     is_record_known: bool = False

@@ -146,8 +146,8 @@ def dlq(
 ) -> None:
     """Check the number of dead letters of groups that were not sent again.
 
-    Those that a replay of all has passed stay until they expire; they do not count, as in doctor
-    and on the console's Home page.
+    Dead letters that a replay without a selection has sent stay until they expire. They do not
+    count here, in doctor, or on the console's Home page.
 
     \b
     EXAMPLE

@@ -35,7 +35,7 @@ _SHAPES: Final[dict[str, Any]] = {
     "consumerFilter.json": _Filters,
 }
 _UNREADABLE: Final = (CometError, ValueError)
-"""What `JsonTable` takes for damage, and errors of the disk."""
+"""Errors that mean a damaged table for `JsonTable`, and errors of the disk."""
 
 
 class TableFault(NamedTuple):

@@ -185,7 +185,7 @@ def _check_journal(view: StoreView, found: Verification) -> None:
 
 
 def _check_tables(view: StoreView, found: Verification) -> None:
-    """Report tables that cannot be read; a start repairs those of which it can read a copy."""
+    """Report tables that cannot be read; a start repairs a table whose copy it can read."""
     config = view.parts.layout.config
     faults = table_faults(view.disk, config)
     if faults and view.in_use_by is not None:  # a broker may have replaced a file meanwhile

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What HTML and Markdown say about a report, computed once for both."""
+"""The statements about a report, computed once for the HTML and the Markdown form."""
 
 from collections.abc import Sequence
 
