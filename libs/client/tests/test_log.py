@@ -7,6 +7,7 @@ import logging
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,11 +68,10 @@ def at_info(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.fixture
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+def closed_port() -> Iterator[int]:
+    with socket.socket() as silent:  # keeps the port, but does not listen
+        silent.bind(("127.0.0.1", 0))
+        yield silent.getsockname()[1]
 
 
 # -- where it goes ----------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections import deque
 from typing import NamedTuple
@@ -264,12 +265,10 @@ async def test_a_closed_client_leaves_no_connection_and_can_be_used_again(server
 
 
 async def test_without_a_server_nothing_is_sent():
-    closed = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-    port = closed.sockets[0].getsockname()[1]
-    closed.close()
-    await closed.wait_closed()
-    with pytest.raises(NotSent, match="cannot connect"):
-        await HttpClient("127.0.0.1", port).send(WRITE)
+    with socket.socket() as silent:  # keeps the port, but does not listen
+        silent.bind(("127.0.0.1", 0))
+        with pytest.raises(NotSent, match="cannot connect"):
+            await HttpClient(*silent.getsockname()).send(WRITE)
 
 
 async def test_connections_over_tls_are_kept_replaced_and_closed(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime import service
+from cometmq.runtime.process.reserved_ports import reserve_port
 from cometmq.runtime.program import configured_program, program
 from cometmq.runtime.programs import COMMANDS
 from cometmq.runtime.service import Stop
@@ -48,8 +49,7 @@ def unswept(monkeypatch):
 
 @pytest.fixture
 def port():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
+    return reserve_port()
 
 
 def main_of(notes, stop, port):
