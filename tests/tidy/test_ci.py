@@ -3,10 +3,12 @@
 
 import re
 import shlex
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,6 +66,51 @@ def test_each_long_suite_has_a_folder_and_a_target_and_those_of_packages_run_in_
     assert "tests/packages" in folders
     assert [name for name in folders if not re.search(rf"{name}[ /]", recipes)] == []
     assert "packages-test" in makes()
+
+
+@pytest.mark.parametrize("is_all", [False, True])
+def test_commits_take_turns_with_the_longest_checks(tmp_path: Path, is_all: bool) -> None:
+    """Two commits whose times differ by a second make all targets; each run lists the rest."""
+    scripts = {
+        "bin/make": "echo made $*",
+        "tests/e2e/cluster/cluster.sh": "exit 0",
+        ".ci/run": (ROOT / ".ci/run")
+        .read_text(encoding="utf-8")
+        .removeprefix("#!/usr/bin/env bash"),
+    }
+    for name, text in scripts.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/usr/bin/env bash\n{text}\n", encoding="utf-8")
+        path.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": str(tmp_path)}
+    if is_all:
+        environment["ALL"] = "yes"
+
+    def run(*command: str, **more: str) -> str:
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment | more, check=True, text=True,
+            stdout=subprocess.PIPE, timeout=60,
+        ).stdout  # fmt: skip
+
+    run("git", "init", "--quiet")
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+    made: set[str] = set()
+    for second in (1_790_000_000, 1_790_000_001):
+        commit = ("commit", "--quiet", "--allow-empty", "--message=x")
+        run("git", *identity, *commit, GIT_COMMITTER_DATE=f"@{second} +0000")
+        output = run("bash", ".ci/run")
+        of_one = {
+            word
+            for line in re.findall(r"^made (.*)", output, re.MULTILINE)
+            for word in line.split()
+        }
+        made |= of_one
+        left_out = set(re.findall(r"^left out: ([a-zA-Z]+)", output, flags=re.MULTILINE))
+        expected = {"packages-test": "packages", "spark-test": "Spark", "e2e": "Kubernetes"}
+        assert left_out == {name for target, name in expected.items() if target not in of_one}
+        assert bool(left_out) is not is_all
+    assert set(makes()) - made == {"kubernetes"}  # whose output is shown if it fails
 
 
 def test_the_pipeline_runs_the_tests_of_spark_on_a_jvm() -> None:
