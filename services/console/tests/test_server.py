@@ -7,8 +7,10 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from unittest.mock import Mock
 
 import pytest
+import uvloop
 
 from cometmq.console.web.clients import Proxies, network_of
 from cometmq.console.web.exchange import plain
@@ -44,7 +46,7 @@ async def server():
 
 
 @asynccontextmanager
-async def web_server(handler, **options):
+async def web_server(handler, *, log=NO_LOG, **options):
     """Yield the address of a server, and the server."""
     async with AsyncExitStack() as stack:
         web = WebServer(
@@ -52,7 +54,7 @@ async def web_server(handler, **options):
             tls=None,
             trusted_proxies="",
             tasks=TaskSet(),
-            log=NO_LOG,
+            log=log,
             **options,
         )
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -118,6 +120,29 @@ async def test_a_turn_of_the_loop_answers_one_request_and_addresses_take_turns()
                 turns += 1
     assert max(Counter(answered).values()) == 1
     assert clients.index("127.0.0.1") < 30
+
+
+def test_half_a_request_that_made_room_is_no_error():
+    """uvloop, which the program uses, raises an error if a closed connection is written to."""
+    log = Mock()
+
+    async def shed():
+        async with (
+            AsyncExitStack() as stack,
+            web_server(app, log=log, connections_max=CONNECTIONS_MAX) as (server, web),
+        ):
+            for _ in range(3 * CONNECTIONS_MAX):
+                _, writer = await asyncio.open_connection(*server)
+                stack.callback(writer.close)
+                writer.write(GET)
+            assert await status_of(stack, server, GET + b"\r\n") == 200
+            async with asyncio.timeout(60):
+                while len(web._tasks) > CONNECTIONS_MAX:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(shed())
+    assert log.mock_calls == []
 
 
 async def test_requests_that_wait_for_their_turn_make_room():
@@ -218,6 +243,7 @@ async def test_requests_of_one_connection_are_answered_in_turn(server):
         (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"400"),
         (POST.replace(b"1000", b"-1") + b"\r\n", b"400"),
         (GET + b"Transfer-Encoding: gzip\r\n\r\n", b"501"),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + GET + b"\r\n", b"400"),
         (GET + b"X: " + b"x" * (70 << 10), b"431"),
     ],
 )

@@ -11,7 +11,7 @@ _UNQUOTED: Final = frozenset("/:?&=#%+,;@!$'()*-._~[]")
 
 
 class Disconnected(Exception):
-    """The client closed the connection before its request was complete."""
+    """The connection ended before its request was complete or answered."""
 
 
 class Request:

@@ -216,6 +216,7 @@ class _Connection:
                 if not isinstance(head, h11.Request):
                     return False
                 self.since_s = time.monotonic()
+                _check_framing(head)
                 self._early = self._http.next_event()
         except h11.RemoteProtocolError as error:
             await self._refuse(error)
@@ -265,6 +266,8 @@ class _Connection:
 
     def _write(self, event: Any) -> None:
         data = self._http.send(event)
+        if self._writer.is_closing():  # to make room; uvloop then raises RuntimeError
+            raise Disconnected
         if data:
             self._writer.write(data)
 
@@ -304,6 +307,13 @@ class _Connection:
             async with asyncio.timeout(UNREAD_S):
                 while left > 0 and (data := await self._reader.read(READ_BYTES)):
                     left -= len(data)
+
+
+def _check_framing(head: h11.Request) -> None:
+    """Refuse a request whose end a proxy may see at another byte (RFC 9112, 6.1)."""
+    names = {name for name, _ in head.headers}
+    if {b"content-length", b"transfer-encoding"} <= names:
+        raise h11.RemoteProtocolError("Content-Length with Transfer-Encoding")
 
 
 async def _busy(_request: Request) -> Response:
