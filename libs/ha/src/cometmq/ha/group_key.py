@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cometmq.remoting.errors import CometError, SettingsError
+from cometmq.remoting.settled import Settled
 
 KEY_BYTES_MIN: Final = 32
 KEY_COUNT_MAX: Final = 8
@@ -120,8 +121,8 @@ class KeyFile:
         """
         self._path = path
         self._setting = setting
-        self._seen = self._changing = self._content()
-        self.keys = self._parsed(self._seen)
+        self._content = Settled(self._read())
+        self.keys = self._parsed(self._content.used)
 
     def refresh(self) -> bool:
         """Read the file again; return whether changed keys came into use. Blocks.
@@ -129,17 +130,13 @@ class KeyFile:
         Changed content is used once two successive calls find it. An unusable file raises
         SettingsError once, and the old keys remain in use until it changes again.
         """
-        content = self._content()
-        is_at_rest = content == self._changing
-        self._changing = content
-        if content == self._seen or not is_at_rest:
+        if not self._content.take(self._read()):
             return False
-        self._seen = content
-        keys, before = self._parsed(content), self.keys
+        keys, before = self._parsed(self._content.used), self.keys
         self.keys = keys
         return keys != before
 
-    def _content(self) -> bytes | str:
+    def _read(self) -> bytes | str:
         """Return the content of the file as bytes, or as str the reason why it cannot be read."""
         try:
             with self._path.open("rb") as file:

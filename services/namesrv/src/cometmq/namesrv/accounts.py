@@ -16,6 +16,7 @@ from cometmq.remoting.command import Call
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.commands.table import PUBLIC, Service
 from cometmq.remoting.errors import ServerError, SettingsError
+from cometmq.remoting.settled import Settled
 from cometmq.remoting.signature import ACCESS_KEY
 from cometmq.runtime.acl import errors
 from cometmq.runtime.acl.accounts import Account
@@ -38,10 +39,10 @@ class Accounts:
         """Read the file; raise SettingsError if it cannot be used."""
         self._path = path
         self._setting = setting
-        self._seen = self._changing = self._content()
+        self._content = Settled(self._read())
         self._accounts: Mapping[str, Account] = {}
         self._white: tuple[Addresses, ...] = ()
-        self._use(self._seen)
+        self._use(self._content.used)
         self.refused_count = 0
 
     def check(self, _context: object, call: Call[Any]) -> None:
@@ -66,13 +67,9 @@ class Accounts:
         half-written file. Content that cannot be used raises SettingsError once, and the previous
         accounts stay valid.
         """
-        content = self._content()
-        is_at_rest = content == self._changing
-        self._changing = content
-        if content == self._seen or not is_at_rest:
+        if not self._content.take(self._read()):
             return False
-        self._seen = content
-        self._use(content)
+        self._use(self._content.used)
         return True
 
     def _check_account(self, call: Call[Any], host: bytes) -> None:
@@ -90,7 +87,7 @@ class Accounts:
         if not account.is_admin:
             raise errors.not_admin(call.code, key)
 
-    def _content(self) -> bytes | str:
+    def _read(self) -> bytes | str:
         """Return the content of the file as bytes, or as str the reason why it cannot be read."""
         try:
             with self._path.open("rb") as file:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.settled import Settled
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.types import Buffer
 
@@ -97,10 +98,9 @@ class WatchedContext(Generic[ContextT]):
 
     __slots__ = (
         "_build",
-        "_changing",
+        "_contents",
         "_expiry_s",
         "_paths",
-        "_seen",
         "_settings",
         "context",
         "expiries_s",
@@ -113,8 +113,7 @@ class WatchedContext(Generic[ContextT]):
         self._settings = settings
         self._build = build
         self._paths = (settings.cert_path, settings.key_path, settings.trust_cert_path)
-        self._seen: Contents = tuple(self._digests())
-        self._changing: Contents = self._seen
+        self._contents: Settled[Contents] = Settled(tuple(self._digests()))
         self._expiry_s: float | None = None
         self.expiries_s: dict[str, float] = {}
         """When the first certificate in each file expires, in seconds since 1970, by the end of the
@@ -139,12 +138,8 @@ class WatchedContext(Generic[ContextT]):
         only if the next call finds the same content. Unusable files raise SettingsError once, and
         the old context remains in use until they change again.
         """
-        contents = tuple(self._digests())
-        is_at_rest = contents == self._changing
-        self._changing = contents
-        if contents == self._seen or not is_at_rest:
+        if not self._contents.take(tuple(self._digests())):
             return False
-        self._seen = contents
         self.rebuild()
         return True
 

@@ -14,6 +14,7 @@ from typing import Final
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
+from cometmq.remoting.settled import Settled
 from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.runtime.acl.addresses import Addresses
 from cometmq.runtime.acl.documents import Document
@@ -54,9 +55,7 @@ class AclFiles:
         self._clock_ms = clock_ms
         self._log = log
         self._files = files or OsFiles()
-        self._texts: Mapping[Path, bytes] | None = None
-        self._changing: Mapping[Path, bytes] | None = None
-        """What the last `reload` found, by file: it is used if the next one finds the same."""
+        self._texts: Settled[Mapping[Path, bytes] | None] = Settled(None)
         self._staged: dict[Path, bytes] | None = None  # during a batch of changes
         self._owners: Mapping[str, Path] = {}
         self._versions: Mapping[Path, DataVersion] = {}
@@ -65,7 +64,7 @@ class AclFiles:
     def load(self) -> Accounts:
         """Read all files; raise AclFileError if any of them cannot be used."""
         texts = self._read()
-        self._texts = texts
+        self._texts.used = texts
         accounts = self._parse_all(texts)
         self._warn(accounts, texts, is_by_hand=True)
         return accounts
@@ -79,11 +78,9 @@ class AclFiles:
         try:
             texts = self._read()
         except AclFileError:
-            self._texts = None  # so that the next read that succeeds ends the fault
+            self._texts.used = None  # so that the next read that succeeds ends the fault
             raise
-        is_at_rest = texts == self._changing
-        self._changing = texts
-        return self.load() if texts != self._texts and is_at_rest else None
+        return self.load() if self._texts.take(texts) else None
 
     def change(self, changes: Sequence[Change]) -> None:
         """Apply the changes in order, reading all files once and writing each changed file once.
@@ -107,7 +104,7 @@ class AclFiles:
                 if data != before.get(path):
                     self._write(path, data)
         except AclFileError:
-            self._texts = before
+            self._texts.used = before
             raise
 
     def put_account(self, config: AclAccount) -> Accounts:
@@ -133,11 +130,10 @@ class AclFiles:
         """Raise AclFileError if a file has just changed: another program may still be writing
         it.
         """
-        if self._texts is None or texts == self._texts:
+        used = self._texts.used
+        if used is None or texts == used:
             return
-        moving = next(
-            it for it in sorted({*texts, *self._texts}) if texts.get(it) != self._texts.get(it)
-        )
+        moving = next(it for it in sorted({*texts, *used}) if texts.get(it) != used.get(it))
         raise AclFileError(
             moving, f"{moving} has just been changed by another program: try again in 2 seconds"
         )
@@ -236,7 +232,7 @@ class AclFiles:
             self._write(path, data)
         else:
             self._staged[path] = data
-        self._texts = changed
+        self._texts.used = changed
         return accounts
 
     def _write(self, path: Path, data: bytes) -> None:

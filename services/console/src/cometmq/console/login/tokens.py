@@ -11,6 +11,7 @@ from typing import Final
 
 from cometmq.console.login.roles import User, role_of
 from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.settled import Settled
 
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 LENGTH_MIN: Final = 16
@@ -29,8 +30,8 @@ class Tokens:
         """
         self._path = path
         self._setting = setting
-        self._seen = self._changing = self._content()
-        self._users = self._parsed(self._seen)
+        self._content = Settled(self._read())
+        self._users = self._parsed(self._content.used)
 
     def find(self, text: str) -> User | None:
         """Return the user of a token, or of its whole line in the file."""
@@ -50,17 +51,13 @@ class Tokens:
         read while it is written. A file that cannot be used raises SettingsError once, and the
         previous tokens remain valid.
         """
-        content = self._content()
-        is_at_rest = content == self._changing
-        self._changing = content
-        if content == self._seen or not is_at_rest:
+        if not self._content.take(self._read()):
             return False
-        self._seen = content
-        users, before = self._parsed(content), self._users
+        users, before = self._parsed(self._content.used), self._users
         self._users = users
         return users != before
 
-    def _content(self) -> bytes | str:
+    def _read(self) -> bytes | str:
         """Return the content of the file, or why it cannot be read."""
         if self._path is None:
             return b""
