@@ -2,6 +2,7 @@
 
 import asyncio
 
+from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.turn_lock import TurnLock
 
 
@@ -11,7 +12,7 @@ class Rig:
         self.served: list[str] = []
 
     async def work(self, name: str) -> None:
-        async with self.lock.hold(name[0]):
+        async with self.lock.hold(Requester(name[0])):
             await asyncio.sleep(0)
             self.served.append(name)
 
@@ -38,7 +39,7 @@ async def test_a_waiter_that_gives_up_is_left_out():
 async def test_a_waiter_that_gives_up_at_its_turn_passes_it_on():
     rig = Rig()
     async with asyncio.TaskGroup() as group:
-        async with rig.lock.hold("a"):
+        async with rig.lock.hold(Requester("a")):
             tasks = [group.create_task(rig.work(name)) for name in ("b1", "c1")]
             await asyncio.sleep(0)
         tasks[0].cancel()

@@ -15,7 +15,7 @@ import pytest
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import HANDLERS, progress
-from cometmq.broker.handlers.deferred_answers import answer
+from cometmq.broker.handlers.deferred_answers import answer, stepwise
 from cometmq.broker.storing import store_reads
 from cometmq.broker.storing.store_reads import TURN_BYTES_MAX, TURN_READS_MAX, StoreReads
 from cometmq.broker.testing import FakePeer
@@ -46,6 +46,7 @@ from cometmq.remoting.commands.topics import GetTopicStatsInfo
 from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.record import decode_record
+from cometmq.runtime.incremental import Steps
 from cometmq.runtime.testing.clock import FakeClock
 from cometmq.runtime.worker import Worker
 from cometmq.store.errors import DiskError
@@ -267,7 +268,7 @@ async def test_a_search_ends_with_its_connection(broker: Broker) -> None:
     reads: list[int] = []
     ended: list[None] = []
     peer = FakePeer()
-    broker.driver.reads.look_up(endless(reads), ended.append, unexpected, peer=peer)
+    broker.driver.reads.look_up(endless(reads), ended.append, unexpected, call=query(peer))
     peer.close()
     await broker.driver.drain()
     assert ended == []
@@ -300,12 +301,16 @@ class SlowFile:
         return b"x"
 
 
+def query(peer: FakePeer) -> Call[Any]:
+    return peer.call(Code.QUERY_MESSAGE)
+
+
 async def test_the_reads_of_one_peer_do_not_delay_those_of_another(broker: Broker) -> None:
     file, ended, reads = SlowFile(), list[str](), broker.driver.reads
     first, second = FakePeer(), FakePeer()
     for _ in range(500):
-        reads.look_up(cold(file, 2), lambda _: ended.append("first"), unexpected, peer=first)
-    reads.look_up(cold(file, 2), lambda _: ended.append("second"), unexpected, peer=second)
+        reads.look_up(cold(file, 2), lambda _: ended.append("first"), unexpected, call=query(first))
+    reads.look_up(cold(file, 2), lambda _: ended.append("second"), unexpected, call=query(second))
     file.may_read.release(12)
     await until(lambda: "second" in ended)
     assert len(ended) < 12
@@ -318,13 +323,41 @@ async def test_the_postponed_searches_of_peers_take_turns(broker: Broker) -> Non
     ended, reads = list[str](), broker.driver.reads
     first, second = FakePeer(), FakePeer()
     for _ in range(200):
-        reads.look_up(endless([]), lambda _: ended.append("first"), unexpected, peer=first)
-    reads.look_up(endless([]), lambda _: ended.append("second"), unexpected, peer=second)
+        reads.look_up(endless([]), lambda _: ended.append("first"), unexpected, call=query(first))
+    reads.look_up(endless([]), lambda _: ended.append("second"), unexpected, call=query(second))
     await until(lambda: "second" in ended)
     assert len(ended) < 10
     reads.drop(first)
     await broker.driver.drain()
     assert len(ended) < 20
+
+
+async def test_more_connections_get_no_more_turns(broker: Broker) -> None:
+    """If connections alone took turns, the search of the second address would be the 201st."""
+    ended, reads = list[str](), broker.driver.reads
+    for port in range(1, 201):
+        call = query(FakePeer(f"10.0.0.1:{port}"))
+        reads.look_up(endless([]), lambda _: ended.append("first"), unexpected, call=call)
+    call = query(FakePeer("10.0.0.2:1"))
+    reads.look_up(endless([]), lambda _: ended.append("second"), unexpected, call=call)
+    await until(lambda: "second" in ended)
+    assert len(ended) < 10
+    await broker.driver.drain()
+    assert len(ended) == 201
+
+
+async def test_more_connections_get_no_more_turns_for_long_answers(broker: Broker) -> None:
+    ended: list[str] = []
+
+    def two_steps(address: str) -> Steps[None]:
+        yield
+        ended.append(address)
+
+    async with asyncio.TaskGroup() as tasks:
+        for address in (*(f"10.0.0.1:{port}" for port in range(1, 101)), "10.0.0.2:1"):
+            call = query(FakePeer(address))
+            tasks.create_task(stepwise(broker, call, two_steps(address)))
+    assert ended.index("10.0.0.2:1") < 5
 
 
 async def test_a_long_answer_is_not_refused_while_its_parts_are_made(
@@ -341,7 +374,7 @@ async def test_a_long_answer_is_not_refused_while_its_parts_are_made(
         return "all"
 
     found: list[str] = []
-    reads.look_up(parts(), found.append, unexpected, peer=FakePeer())
+    reads.look_up(parts(), found.append, unexpected, call=query(FakePeer()))
     await until(lambda: bool(found))
     assert found == ["all"]
 
@@ -351,7 +384,7 @@ async def test_a_request_that_waits_too_long_is_refused(broker: Broker) -> None:
     reads.deadlines.wait_ms_max = 300
     began_s = asyncio.get_running_loop().time()
     for _ in range(50):
-        reads.look_up(cold(file, 2), unexpected_result, errors.append, peer=FakePeer())
+        reads.look_up(cold(file, 2), unexpected_result, errors.append, call=query(FakePeer()))
     own: list[int] = []
     reads.look_up(cold(file, 2), own.append, unexpected)
     await until(lambda: len(errors) == 50)
@@ -393,7 +426,7 @@ async def test_the_waiting_reads_of_a_closed_connection_are_dropped(broker: Brok
     file, ended, reads = SlowFile(), list[int](), broker.driver.reads
     peer = FakePeer()
     for _ in range(100):
-        reads.look_up(cold(file, 1), ended.append, unexpected, peer=peer)
+        reads.look_up(cold(file, 1), ended.append, unexpected, call=query(peer))
     peer.close()
     reads.drop(peer)
     await asyncio.sleep(0)
@@ -413,11 +446,11 @@ async def test_the_reads_of_one_peer_leave_room_for_others(
     file, errors, reads = SlowFile(), list[Exception](), broker.driver.reads
     peer = FakePeer()
     for _ in range(COUNT_MAX):
-        reads.look_up(cold(file, 1), lambda _: None, errors.append, peer=peer)
-    assert len(errors) == pytest.approx(COUNT_MAX / 2, abs=3)
+        reads.look_up(cold(file, 1), lambda _: None, errors.append, call=query(peer))
+    assert len(errors) == pytest.approx(COUNT_MAX * 2 / 3, abs=3)
     assert all(isinstance(error, SystemBusy) for error in errors)
     count = len(errors)
-    reads.look_up(cold(file, 1), lambda _: None, errors.append, peer=FakePeer())
+    reads.look_up(cold(file, 1), lambda _: None, errors.append, call=query(FakePeer()))
     assert len(errors) == count
     file.may_read.release(COUNT_MAX)
     await broker.driver.drain()

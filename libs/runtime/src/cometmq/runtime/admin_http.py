@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cometmq.remoting.log import NO_LOG, Log
+from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.incremental import IncrementalRunner
 from cometmq.runtime.metrics import Registry, StatsCollector, build_families, loop_families
 from cometmq.runtime.places import listening
@@ -232,7 +233,7 @@ class AdminHttp:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             return "GET", Answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"head too long\n")
-        async with self._turns.hold(self._silent.pop(writer, "")):
+        async with self._turns.hold(Requester(self._silent.pop(writer, ""))):
             await asyncio.sleep(0)
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):

@@ -1,56 +1,100 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A queue that serves its keys in turn, so that the items of one key do not delay another key's."""
+"""A queue whose owners take turns, so that the items of one owner do not delay another's."""
 
 from collections import deque
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
 
-class FairQueue(Generic[T]):
-    """Items by hashable key: first in, first out for each key, round robin among the keys.
+class Requester(NamedTuple):
+    """The owner of an item, such as an account or an address, and its connection; both hashable.
 
-    The room is divided by dynamic thresholds (Choudhury and Hahne, 1998): a key may hold as many
-    items as there are free places. A single key thus gets half of the room, two keys a third each,
-    and some room is always left for a new key.
+    Owners take turns, and the connections of one owner take the owner's turns in rotation.
+
+    If connections alone took turns, an owner could get more turns by opening more connections.
     """
 
-    __slots__ = ("_count", "_items", "_room")
+    owner: object
+    connection: object = None
+
+
+class FairQueue(Generic[T]):
+    """Items by requester: first in, first out for each connection, round robin among the
+    connections of an owner, and among the owners.
+
+    The room is divided by dynamic thresholds (Choudhury and Hahne, 1998): an owner may hold as many
+    items as there are free places. A single owner thus gets half of the room, two owners a third
+    each, and some room is always left for a new owner. A connection may hold as many items as its
+    owner may still add, so that some room is left for the owner's other connections.
+    """
+
+    __slots__ = ("_count", "_owners", "_room")
 
     def __init__(self, room: int) -> None:
         assert room > 1
         self._room = room
         self._count = 0
-        self._items: dict[object, deque[T]] = {}  # the key to serve next is the first
+        self._owners: dict[object, _Items[T]] = {}  # the owner to serve next is the first
 
     def __len__(self) -> int:
         return self._count
 
-    def put(self, key: object, item: T) -> bool:
-        """Append an item; return False, with nothing changed, if the key has no room."""
-        items = self._items.get(key)
-        if (0 if items is None else len(items)) >= self._room - self._count:
+    def put(self, requester: Requester, item: T) -> bool:
+        """Append an item; return False, with nothing changed, if the requester has no room."""
+        owner, connection = requester
+        items = self._owners.get(owner)
+        left = self._room - self._count - (0 if items is None else items.count)
+        if left <= 0:
             return False
         if items is None:
-            items = self._items[key] = deque()
-        items.append(item)
+            items = self._owners[owner] = _Items()
+        queue = items.queues.get(connection)
+        if queue is None:
+            queue = items.queues[connection] = deque()
+        elif connection is not None and len(queue) >= left:
+            return False
+        queue.append(item)
+        items.count += 1
         self._count += 1
         return True
 
     def pop(self) -> T:
         """Remove and return the next item; raise IndexError if there is none."""
-        if not self._items:
+        if not self._owners:
             raise IndexError("the queue is empty")
-        key = next(iter(self._items))
-        items = self._items.pop(key)
-        item = items.popleft()
+        owner = next(iter(self._owners))
+        items = self._owners.pop(owner)
+        connection = next(iter(items.queues))
+        queue = items.queues.pop(connection)
+        item = queue.popleft()
+        items.count -= 1
         self._count -= 1
-        if items:
-            self._items[key] = items  # behind all others
+        if queue:
+            items.queues[connection] = queue  # behind all others
+        if items.queues:
+            self._owners[owner] = items
         return item
 
-    def take(self, key: object) -> deque[T]:
-        """Remove and return all items of a key."""
-        items = self._items.pop(key, deque())
-        self._count -= len(items)
-        return items
+    def take(self, connection: object) -> list[T]:
+        """Remove and return all items of a connection; usually, it has only one owner."""
+        taken: list[T] = []
+        for owner in [it for it, items in self._owners.items() if connection in items.queues]:
+            items = self._owners[owner]
+            queue = items.queues.pop(connection)
+            items.count -= len(queue)
+            self._count -= len(queue)
+            taken += queue
+            if not items.queues:
+                del self._owners[owner]
+        return taken
+
+
+class _Items(Generic[T]):
+    """The items of one owner."""
+
+    __slots__ = ("count", "queues")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.queues: dict[object, deque[T]] = {}  # the connection to serve next is the first

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Generator
 from typing import Any, Final, TypeAlias, TypeVar
 
+from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.turn_lock import TurnLock
 
 T = TypeVar("T")
@@ -19,6 +20,7 @@ Steps: TypeAlias = Generator[None, None, T]
 
 
 _DONE: Final = object()
+_PROGRAM: Final = Requester("program")  # of jobs that the program itself needs
 
 
 def finish(work: Steps[T]) -> T:
@@ -74,13 +76,11 @@ class IncrementalRunner:
         """Whether a job has not ended yet."""
         return self._lock.is_held
 
-    async def run(self, work: Steps[T], key: object = None) -> T:
-        """Run the job when its turn comes, and return its result.
-
-        Keys take turns, and the jobs of one key keep their order. For the request of a peer, the
-        key is the connection.
+    async def run(self, work: Steps[T], requester: Requester = _PROGRAM) -> T:
+        """Run the job when its turn comes, and return its result; the jobs of one
+        requester keep their order.
         """
-        async with self._lock.hold(key):
+        async with self._lock.hold(requester):
             try:
                 while True:
                     next(work)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lock for which keys take turns: many waiters of one key delay another key by one turn only.
+"""A lock for which owners take turns: many waiters of one owner delay another by one turn only.
 
-An `asyncio.Lock` serves waiters in order of arrival: a thousand requests of one connection would
-all get it before the first request of another.
+An `asyncio.Lock` serves waiters in order of arrival: a thousand requests of one client would all
+get it before the first request of another.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from cometmq.runtime.fair_queue import FairQueue
+from cometmq.runtime.fair_queue import FairQueue, Requester
 
 _WAITING_MAX: Final = 1 << 40  # no limit: the code that starts the tasks bounds their number
 
@@ -23,32 +23,30 @@ class TurnLock:
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue(_WAITING_MAX)
 
     @asynccontextmanager
-    async def hold(self, key: object) -> AsyncIterator[None]:
-        """Wait for the lock, and hold it. Keys take turns; the waiters of one key keep their
-        order.
-        """
+    async def hold(self, requester: Requester) -> AsyncIterator[None]:
+        """Wait for the lock, and hold it; the waiters of one requester keep their order."""
         if self.is_held:
-            await self._wait(key)
+            await self._wait(requester)
         self.is_held = True
         try:
             yield
         finally:
             self._pass_on()
 
-    async def _wait(self, key: object) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.put(key, turn)
+    async def _wait(self, requester: Requester) -> None:
+        came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.put(requester, came)
         try:
-            await turn
+            await came
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it had its turn already
+            if not came.cancelled():  # it had its turn already
                 self._pass_on()
             raise
 
     def _pass_on(self) -> None:
         while self._waiting:
-            turn = self._waiting.pop()
-            if not turn.done():  # cancelled
-                turn.set_result(None)
+            came = self._waiting.pop()
+            if not came.done():  # cancelled
+                came.set_result(None)
                 return
         self.is_held = False

@@ -80,6 +80,7 @@ from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import Perm
 from cometmq.runtime.clock import Clock
+from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.incremental import IncrementalRunner, LaterSteps
 from cometmq.runtime.limits import Limits
 from cometmq.runtime.settings import Loaded
@@ -210,6 +211,12 @@ class Admission:
     def room(self, call: Call[Any]) -> Room:
         """Return the room that the sender of a request has left in the tables that peers fill."""
         return Room(self.limits, self.tables.journal, call, self._account_of)
+
+    def requester(self, call: Call[Any]) -> Requester:
+        """Return who takes turns with others while the request waits for a long job: its account
+        or address, with its connection.
+        """
+        return Requester(self.room(call).peer, call.peer)
 
     def _account_of(self, call: Call[Any]) -> str | None:
         return None if self.acl is None else self.acl.control.account_name(call)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refuses registrations and key-values for which the limits of `limits.py` leave no room."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from cometmq.namesrv.limits import (
     BROKER_TOPICS,
@@ -17,8 +17,19 @@ from cometmq.namesrv.namesrv import Namesrv
 from cometmq.remoting.bodies.registrations import STEP_TOPICS, Registered
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.namesrv import PutKvConfig, RegisterBroker
+from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.incremental import Steps
 from cometmq.runtime.limits import address_peer
+
+T = TypeVar("T")
+
+
+async def stepwise(namesrv: Namesrv, call: Call[Any], work: Steps[T]) -> T:
+    """Return the result of a long job for a request, which takes turns with those of other
+    addresses.
+    """
+    requester = Requester(address_peer(call.peer.address), call.peer)
+    return await namesrv.incremental.run(work, requester)
 
 
 def admit_registration(

@@ -46,6 +46,7 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.transport.tasks import describe
+from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.incremental import Steps
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.message_store import MessageStore
@@ -254,7 +255,9 @@ class Delays:
         is_damaged = any(entry.message is Skip.DAMAGED for entry in entries)
         repaired = self._repaired_count() if is_damaged and self._repaired_count else None
         awaits_repair = repaired is not None and level.awaits_repair(repaired)
-        self._puts.begin(self._delivering(level, entries, awaits_repair=awaits_repair), level)
+        self._puts.begin(
+            self._delivering(level, entries, awaits_repair=awaits_repair), Requester(level)
+        )
 
     def _delivering(self, level: Level, entries: list[Due], *, awaits_repair: bool) -> Steps[None]:
         run = level.run

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from cometmq.broker.filters.sql import CHARS_MAX, compiling, is_compiled
 from cometmq.remoting.errors import SystemBusy
-from cometmq.runtime.fair_queue import FairQueue
+from cometmq.runtime.fair_queue import FairQueue, Requester
 
 COMPILED_CHARS_MAX: Final = 64 << 10
 COMPILED_CHARS_PER_S: Final = 32 << 10
@@ -162,7 +162,7 @@ class Compiler:
             self._charge(len(expression), peer)
             peers = self._peers[expression] = []
         is_first = not self._waiting and self._current is None
-        if not self._waiting.put(peer, _Waiting(expression, then, peer)):
+        if not self._waiting.put(Requester(peer), _Waiting(expression, then, peer)):
             if not peers:
                 del self._peers[expression]
             raise SystemBusy(

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.handlers.deferred_answers import look_up
+from cometmq.broker.handlers.deferred_answers import look_up, stepwise
 from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.registration.namesrv_addresses import parse_addresses
 from cometmq.broker.settings import BrokerSettings
@@ -159,9 +159,7 @@ def get_broker_runtime_info(broker: Broker, call: Call[NoHeader]) -> None:
 
 async def get_all_consumer_offset(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Return all committed offsets, for slaves."""
-    return Reply(
-        body=await broker.pending.incremental.run(broker.tables.offsets.encode(), call.peer)
-    )
+    return Reply(body=await stepwise(broker, call, broker.tables.offsets.encode()))
 
 
 def get_all_delay_offset(broker: Broker, _call: Call[NoHeader]) -> Reply:
@@ -184,7 +182,7 @@ async def get_consumer_connection_list(
         subscription_table=group.subscriptions,
     )
     work = _listing(connections, list(group.clients.values()))
-    return Reply(body=await broker.pending.incremental.run(work, call.peer))
+    return Reply(body=await stepwise(broker, call, work))
 
 
 async def get_producer_connection_list(
@@ -195,7 +193,7 @@ async def get_producer_connection_list(
     if not clients:
         raise ServerError(remarks.producer_group_not_exist(name))
     work = _listing(ProducerConnections(), clients)
-    return Reply(body=await broker.pending.incremental.run(work, call.peer))
+    return Reply(body=await stepwise(broker, call, work))
 
 
 def _listing(
@@ -210,7 +208,7 @@ def _listing(
 
 
 async def get_all_producer_info(broker: Broker, call: Call[NoHeader]) -> Reply:
-    return Reply(body=await broker.pending.incremental.run(_producers(broker), call.peer))
+    return Reply(body=await stepwise(broker, call, _producers(broker)))
 
 
 def _producers(broker: Broker) -> Steps[bytes]:

@@ -70,7 +70,7 @@ def _look(broker: Broker, held: HeldPull) -> None:
         lookup,
         partial(_looked, broker, held),
         lambda _: _wake(broker, held),  # the pull itself then finds and reports the fault
-        peer=held.call.peer,
+        call=held.call,
         may_end_early=True,
     )
 

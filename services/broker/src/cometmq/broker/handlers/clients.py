@@ -13,7 +13,7 @@ from cometmq.broker.clients.subscription_conflicts import SubscriptionSet, subsc
 from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, compile_sql
 from cometmq.broker.filters.tags import is_tag_type
 from cometmq.broker.handlers.admin import body_of
-from cometmq.broker.handlers.deferred_answers import answer
+from cometmq.broker.handlers.deferred_answers import answer, stepwise
 from cometmq.broker.limits import (
     CLIENT_ID_CHARS,
     GROUP_SUBSCRIPTIONS,
@@ -100,7 +100,7 @@ async def _registering_later(
     subscriptions.
     """
     with broker.pending.heartbeats.counting(weight, broker.admission.room(call)):
-        return await broker.pending.incremental.run(work, call.peer)
+        return await stepwise(broker, call, work)
 
 
 def _registering(

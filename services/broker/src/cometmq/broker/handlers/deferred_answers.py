@@ -71,12 +71,11 @@ def look_up(
         broker.log.warning("read.failed", code=call.code, error=describe(error))
         call.fail(ServerError(describe(error)))
 
-    peer = None if is_part_of_put else call.peer
     broker.driver.reads.look_up(
         lookup,
         done,
         failed,
-        peer=peer,
+        call=None if is_part_of_put else call,
         is_part_of_put=is_part_of_put,
         may_end_early=may_end_early,
     )
@@ -89,6 +88,11 @@ async def found(broker: Broker, lookup: Lookup[T]) -> T:
         lookup, partial(settle, future), partial(_fail_search, broker, future)
     )
     return await future
+
+
+async def stepwise(broker: Broker, call: Call[Any], work: Steps[T]) -> T:
+    """Return the result of a long job for a request, which takes turns with those of others."""
+    return await broker.pending.incremental.run(work, broker.admission.requester(call))
 
 
 def paused(work: Steps[T]) -> Lookup[T]:

@@ -7,6 +7,7 @@ from typing import Final
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.consumers import ConsumerGroup
 from cometmq.broker.handlers.admin import connection_of
+from cometmq.broker.handlers.deferred_answers import stepwise
 from cometmq.broker.tables.topics import QUEUE_NUMS_MAX
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.large import encode_table
@@ -25,7 +26,7 @@ async def get_broker_overview(broker: Broker, call: Call[NoHeader]) -> Reply:
     The first request makes the broker measure these ages from then on, with some reads per second.
     """
     broker.measured.is_observed = True
-    return Reply(body=await broker.pending.incremental.run(_answer(broker), call.peer))
+    return Reply(body=await stepwise(broker, call, _answer(broker)))
 
 
 def _answer(broker: Broker) -> Steps[bytes]:

@@ -17,7 +17,7 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import stored_ms
-from cometmq.broker.handlers.deferred_answers import found, look_up, paused
+from cometmq.broker.handlers.deferred_answers import found, look_up, paused, stepwise
 from cometmq.broker.progress import QueueProgress, present_topics, progress_in, queues_of
 from cometmq.broker.statistics.sampler import pull_rate
 from cometmq.remoting import remarks
@@ -86,9 +86,9 @@ async def get_broker_consume_stats(broker: Broker, call: Call[GetBrokerConsumeSt
     """Answer with the progress of all groups, optionally only in ordered topics.
 
     Compatibility: RocketMQ's answer is unbounded. Here the request is refused if the answer would
-    not fit in a frame. The requests are served one at a time, and the connections take turns.
+    not fit in a frame. The requests are served one at a time, and the requesters take turns.
     """
-    async with broker.pending.reports.hold(call.peer):
+    async with broker.pending.reports.hold(broker.admission.requester(call)):
         encode = await _broker_consume_stats(broker, call)
     broker.driver.reads.read(call, encode, lambda body: call.answer(Reply(body=body)))
 
@@ -97,7 +97,7 @@ async def _broker_consume_stats(
     broker: Broker, call: Call[GetBrokerConsumeStats]
 ) -> Callable[[], bytes]:
     """Return a function that encodes the answer, on any thread."""
-    await broker.pending.incremental.run(_check_size(broker), call.peer)
+    await stepwise(broker, call, _check_size(broker))
     stats = BrokerConsumeStats(broker_addr=broker.process.address)
     checked_count = 0
     for group in list(broker.tables.groups.table):
@@ -127,7 +127,7 @@ async def _broker_consume_stats(
 
 async def query_topic_consume_by_who(broker: Broker, call: Call[QueryTopicConsumeByWho]) -> Reply:
     """Return the groups that subscribe to a topic or have offsets in it."""
-    return await broker.pending.incremental.run(_groups_of(broker, call.header.topic), call.peer)
+    return await stepwise(broker, call, _groups_of(broker, call.header.topic))
 
 
 def _groups_of(broker: Broker, topic: str) -> Steps[Reply]:

@@ -12,7 +12,7 @@ from typing import Final
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.consumers import ConsumerGroup
 from cometmq.broker.handlers.client_calls import call_failed, check_versions
-from cometmq.broker.handlers.deferred_answers import look_up
+from cometmq.broker.handlers.deferred_answers import look_up, stepwise
 from cometmq.broker.names import check_group
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
@@ -161,7 +161,7 @@ async def query_correction_offset(broker: Broker, call: Call[QueryCorrectionOffs
     Compatibility: RocketMQ deletes the offsets of the groups that the request excludes. Here they
     are only left out of the comparison.
     """
-    return await broker.pending.incremental.run(_correction_offsets(broker, call.header), call.peer)
+    return await stepwise(broker, call, _correction_offsets(broker, call.header))
 
 
 def _correction_offsets(broker: Broker, header: QueryCorrectionOffset) -> Steps[Reply]:
@@ -192,7 +192,7 @@ async def clone_group_offset(broker: Broker, call: Call[CloneGroupOffset]) -> Re
     Compatibility: RocketMQ copies nothing when the request is for all topics.
     """
     check_group(call.header.dest_group)
-    await broker.pending.incremental.run(_cloning(broker, call), call.peer)
+    await stepwise(broker, call, _cloning(broker, call))
     return OK
 
 

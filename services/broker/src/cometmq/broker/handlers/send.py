@@ -290,7 +290,7 @@ async def _send_large(
     pending = broker.pending
     try:
         with pending.large_batches.counting(size, broker.admission.room(call)):
-            await pending.large_puts.runner.run(work, call.peer)
+            await pending.large_puts.runner.run(work, broker.admission.requester(call))
     except CommandError as error:
         return _refused(broker, call, error)
     return None

@@ -142,4 +142,4 @@ def _store_copy(
         else:
             done(result)
 
-    broker.pending.large_puts.put([message], stored, call.peer)
+    broker.pending.large_puts.put([message], stored, partial(broker.admission.requester, call))

@@ -3,6 +3,7 @@
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import body_of, refuse_on_slave, save_table
+from cometmq.broker.handlers.deferred_answers import stepwise
 from cometmq.broker.limits import GROUPS, check_total
 from cometmq.broker.names import check_group
 from cometmq.broker.tables.topics import QUEUE_NUMS_MAX
@@ -53,9 +54,7 @@ async def delete_subscriptiongroup(broker: Broker, call: Call[DeleteSubscription
 
 async def get_all_subscriptiongroup_config(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Return the group table, for slaves."""
-    return Reply(
-        body=await broker.pending.incremental.run(broker.tables.groups.encode(), call.peer)
-    )
+    return Reply(body=await stepwise(broker, call, broker.tables.groups.encode()))
 
 
 def get_subscriptiongroup_config(broker: Broker, call: Call[GetSubscriptiongroupConfig]) -> Reply:

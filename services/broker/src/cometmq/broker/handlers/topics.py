@@ -5,7 +5,7 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import refuse_on_slave, save_table, stored_ms
-from cometmq.broker.handlers.deferred_answers import look_up, paused
+from cometmq.broker.handlers.deferred_answers import look_up, paused, stepwise
 from cometmq.broker.limits import QUEUES, TOPICS, Room, check_total
 from cometmq.broker.names import check_topic
 from cometmq.broker.tables.topics import QUEUE_NUMS_MAX, Topics, queues_of
@@ -88,9 +88,7 @@ def check_deleted(broker: Broker, mark: PutStatus) -> None:
 
 async def get_all_topic_config(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Return the topic table, for slaves."""
-    return Reply(
-        body=await broker.pending.incremental.run(broker.tables.topics.encode(), call.peer)
-    )
+    return Reply(body=await stepwise(broker, call, broker.tables.topics.encode()))
 
 
 def get_topic_config(broker: Broker, call: Call[GetTopicConfig]) -> Reply:

@@ -13,6 +13,7 @@ the record's offset with its queue entry.
 """
 
 import random
+from functools import partial
 from typing import Any, Final
 
 from cometmq.broker.broker import Broker
@@ -215,7 +216,7 @@ def _store_end(
         park(reason)
     else:
         unit = (end,) if message is None else (message, end)
-        broker.pending.large_puts.put(unit, stored, call.peer)
+        broker.pending.large_puts.put(unit, stored, partial(broker.admission.requester, call))
     return None
 
 
@@ -337,7 +338,7 @@ def _store_again(broker: Broker, call: Call[Any], message: NewMessage) -> None:
         broker.deferred.transactions.prepared_count += result.status.is_stored
         answer_end(broker, call, result)
 
-    broker.pending.large_puts.put([message], stored, call.peer)
+    broker.pending.large_puts.put([message], stored, partial(broker.admission.requester, call))
 
 
 def recall_transactions(broker: Broker) -> None:

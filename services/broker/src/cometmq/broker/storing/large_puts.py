@@ -2,7 +2,7 @@
 """Stores puts that would block the loop for long in steps, one put at a time."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from cometmq.broker.storing.read_deadlines import OWN
@@ -10,6 +10,7 @@ from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.incremental import IncrementalRunner, Steps
 from cometmq.store.results import PutDone
 
@@ -25,30 +26,38 @@ def has_many_keys(message: NewMessage) -> bool:
 
 
 class LargePuts:
-    """Stores large puts; the peers and the broker itself take turns."""
+    """Stores large puts; requesters and the broker itself take turns."""
 
     def __init__(self, driver: StoreDriver, log: Log = NO_LOG) -> None:
         self.driver = driver
         self.runner = IncrementalRunner()
         self._tasks = TaskSet(log)
 
-    def put(self, messages: Sequence[NewMessage], done: PutDone, key: object = OWN) -> None:
-        """Store messages that the broker itself has made; the caller limits how many puts wait."""
+    def put(
+        self,
+        messages: Sequence[NewMessage],
+        done: PutDone,
+        requester: Callable[[], Requester] = lambda: OWN,
+    ) -> None:
+        """Store messages that the broker itself has made; the caller limits how many puts wait.
+
+        `requester` is called only for a large put: most puts are small, and it decodes a header.
+        """
         if any(map(has_many_keys, messages)):
-            self.start(self.driver.put_large(messages, done), key)
+            self.start(self.driver.put_large(messages, done), requester())
         elif len(messages) == 1:
             self.driver.put(messages[0], done)
         else:
             self.driver.put_batch(messages, done)
 
-    def begin(self, work: Steps[None], key: object) -> None:
-        """Run the first step at once; `key` takes turns with other peers for the further steps."""
+    def begin(self, work: Steps[None], requester: Requester) -> None:
+        """Run the first step at once; `requester` takes turns with others for the further steps."""
         if next(work, work) is not work:
-            self.start(work, key)
+            self.start(work, requester)
 
-    def start(self, work: Steps[None], key: object) -> None:
-        """Queue all steps; `key` takes turns with other peers."""
-        self._tasks.spawn(self.runner.run(work, key), name="large-put")
+    def start(self, work: Steps[None], requester: Requester) -> None:
+        """Queue all steps; `requester` takes turns with others."""
+        self._tasks.spawn(self.runner.run(work, requester), name="large-put")
 
     async def drain(self) -> None:
         """Wait until all started puts are written."""

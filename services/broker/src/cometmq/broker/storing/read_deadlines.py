@@ -8,24 +8,32 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cometmq.remoting import remarks
-from cometmq.remoting.command import Peer
+from cometmq.remoting.command import Call, Peer
 from cometmq.remoting.errors import SystemBusy
+from cometmq.runtime.fair_queue import Requester
 from cometmq.store.reads import Exhausted, Lookup
 
 WAIT_MS_MAX: Final = 3_000
 EXPIRE_S: Final = 0.25
 
-PUTS: Final = "puts"  # key of searches that are parts of puts
-OWN: Final = "broker"  # key of searches that the broker itself needs
+PUTS: Final = Requester("puts")  # of searches that are parts of puts
+OWN: Final = Requester("broker")  # of searches that the broker itself needs
 
 
 class Request:
-    __slots__ = ("failed", "is_over", "key", "peer", "since_s")
+    __slots__ = ("call", "failed", "is_over", "peer", "requester", "since_s")
 
-    def __init__(self, peer: Peer | None, failed: Callable[[Exception], None], key: object) -> None:
-        self.peer = peer
+    def __init__(
+        self,
+        call: Call[Any] | None,
+        failed: Callable[[Exception], None],
+        requester: Requester | None = None,
+    ) -> None:
+        """If `requester` is None, the call tells it: only a request that waits needs it."""
+        self.call = call
+        self.peer: Peer | None = None if call is None else call.peer
         self.failed = failed
-        self.key = key
+        self.requester = requester
         self.since_s = 0.0  # when it began to wait
         self.is_over = False
 
@@ -41,13 +49,12 @@ class Search(Request):
         lookup: Lookup[Any],
         done: Callable[[Any], None],
         failed: Callable[[Exception], None],
-        peer: Peer | None,
+        call: Call[Any] | None,
         *,
         is_part_of_put: bool,
         may_end_early: bool,
     ) -> None:
-        key = PUTS if is_part_of_put else OWN if peer is None else peer
-        super().__init__(peer, failed, key)
+        super().__init__(call, failed, PUTS if is_part_of_put else OWN if call is None else None)
         self.lookup = lookup
         self.done = done
         self.is_part_of_put = is_part_of_put

@@ -5,9 +5,9 @@ A search reads data that is in memory on the loop, and all other data on a threa
 together, the number of reads, their bytes and the time per turn of the loop are bounded. When a
 bound is reached, searches continue in later turns, one at a time.
 
-The peers take turns, on the loop and on the thread, so that one peer's searches do not delay
-another's. A read or search that waits too long is refused. Those of a closed connection are
-dropped.
+Accounts (or addresses) take turns, and so do the connections of each, on the loop and on the
+thread, so that the searches of one do not delay another's. A read or search that waits too long is
+refused. Those of a closed connection are dropped.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from cometmq.remoting.errors import Overloaded, ServerError, SystemBusy
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.types import Buffer
-from cometmq.runtime.fair_queue import FairQueue
+from cometmq.runtime.fair_queue import FairQueue, Requester
 from cometmq.runtime.worker import Worker, error_of
 from cometmq.store.reads import PAUSE, Exhausted, Lookup, SomeRead
 
@@ -35,8 +35,10 @@ TURN_S_MAX: Final = 0.003
 SEARCH_S_MAX: Final = 0.2
 """CPU time that a search with `may_end_early` may use in total."""
 RUNNING_MAX: Final = 2  # on the thread: one that runs, and the next
-WAITING_MAX: Final = 10_000
-"""Maximum number of reads that wait for the thread, and of searches that wait for a turn."""
+WAITING_MAX: Final = 20_000
+"""Maximum number of reads that wait for the thread, and of searches that wait for a turn. An
+account or address gets at most half.
+"""
 
 
 class StoreReads:
@@ -48,6 +50,8 @@ class StoreReads:
         self._log = log
         self._loop = asyncio.get_running_loop()
         self.futures: set[asyncio.Future[Any]] = set()
+        self.requester_of: Callable[[Call[Any]], Requester] = _connection_of
+        """Returns who takes turns with others while a request waits."""
         self.is_refused = False
         """Whether new reads are refused, because the log is being truncated."""
         self.deadlines = Deadlines(self._loop, lambda: len(self.futures))
@@ -81,7 +85,7 @@ class StoreReads:
             call.fail(ServerError(describe(error)))
 
         self._check_readable()
-        self._run(Request(call.peer, failed, call.peer), job, done)
+        self._run(Request(call, failed), job, done)
 
     def run(
         self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]
@@ -110,7 +114,7 @@ class StoreReads:
         done: Callable[[T], None],
         failed: Callable[[Exception], None],
         *,
-        peer: Peer | None = None,
+        call: Call[Any] | None = None,
         is_part_of_put: bool = False,
         may_end_early: bool = False,
     ) -> None:
@@ -119,7 +123,8 @@ class StoreReads:
         `failed` receives the error of a read, or SystemBusy if too many reads are
         pending or the search takes too long.
 
-        - `peer`: if its connection closes, the search ends without a call.
+        - `call`: the search is for this request; if its connection closes, the search ends without
+          an answer.
         - `is_part_of_put`: the search reads a single message, and its put is limited, so the search
           does not count towards the bounds of a turn.
         - `may_end_early`: a search that has used SEARCH_S_MAX gets `Exhausted` instead of a read,
@@ -129,7 +134,7 @@ class StoreReads:
             lookup,
             done,
             failed,
-            peer,
+            call,
             is_part_of_put=is_part_of_put,
             may_end_early=may_end_early,
         )
@@ -218,10 +223,10 @@ class StoreReads:
         return True
 
     def _submit(self, request: Request, job: Callable[[], T]) -> asyncio.Future[T]:
-        """Run a job on the thread when it is the peer's turn."""
+        """Run a job on the thread when it is the requester's turn."""
         self._check_readable()
         future: asyncio.Future[T] = self._loop.create_future()
-        if not self._jobs.put(request.key, (request, job, future)):
+        if not self._jobs.put(self._requester(request), (request, job, future)):
             raise SystemBusy(
                 f"[OVERLOAD]too many cold reads, {len(self._jobs)} are pending: try again later"
             )
@@ -229,6 +234,12 @@ class StoreReads:
         self.deadlines.begin(request)
         self._start()
         return future
+
+    def _requester(self, request: Request) -> Requester:
+        if request.requester is None:
+            assert request.call is not None
+            request.requester = self.requester_of(request.call)
+        return request.requester
 
     def _start(self) -> None:
         """Pass jobs to the thread, at most RUNNING_MAX: with one in its own queue,
@@ -280,7 +291,7 @@ class StoreReads:
     def _postpone(self, search: Search, read: SomeRead) -> None:
         """Continue the search with this read in a later turn of the loop."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        if not self._waiting.put(search.key, (search, read, future)):
+        if not self._waiting.put(self._requester(search), (search, read, future)):
             raise SystemBusy(
                 f"[OVERLOAD]too many searches, {len(self._waiting)} are pending: try again later"
             )
@@ -288,7 +299,7 @@ class StoreReads:
         self.deadlines.begin(search)
 
     def _next_turn(self) -> None:
-        """Reset the bounds, and continue postponed searches, one of each peer in turn."""
+        """Reset the bounds, and continue postponed searches, in turn."""
         self._is_turn_known = False
         self._reads_left = TURN_READS_MAX
         self._bytes_left = TURN_BYTES_MAX
@@ -300,6 +311,10 @@ class StoreReads:
                 continue
             future.set_result(None)
             self._advance(search, partial(_same, read))
+
+
+def _connection_of(call: Call[Any]) -> Requester:
+    return Requester(call.peer, call.peer)
 
 
 def _same(read: SomeRead) -> SomeRead:

@@ -20,6 +20,7 @@ from cometmq.console.web.clients import Proxies, network_of
 from cometmq.console.web.exchange import Disconnected, Handler, Request, Response, plain
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet, describe
+from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.turn_lock import TurnLock
 
 BACKLOG: Final = 256
@@ -234,7 +235,7 @@ class _Connection:
 
     async def _take_turn(self) -> None:
         self._is_queued = True
-        async with self._turns.hold(self.network):
+        async with self._turns.hold(Requester(self.network)):
             await asyncio.sleep(0)
         self._is_queued = False
         if self._writer.is_closing():

@@ -3,6 +3,7 @@
 311-313, 318, 319, 327.
 """  # the summary lists the codes
 
+from cometmq.namesrv.admission import stepwise
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
@@ -37,7 +38,7 @@ async def wipe_write_perm_of_broker(
     This is not saved to a file.
     """
     name = call.header.broker_name
-    count = await namesrv.incremental.run(namesrv.routes.topics.wiping_write_perm(name), call.peer)
+    count = await stepwise(namesrv, call, namesrv.routes.topics.wiping_write_perm(name))
     namesrv.log.info("write_perm.wiped", broker_name=name, topic_count=count)
     return WipeWritePermOfBrokerReply(count)
 
@@ -47,7 +48,7 @@ async def add_write_perm_of_broker(
 ) -> AddWritePermOfBrokerReply:
     """Make all queues of a broker group readable and writable."""
     name = call.header.broker_name
-    count = await namesrv.incremental.run(namesrv.routes.topics.adding_write_perm(name), call.peer)
+    count = await stepwise(namesrv, call, namesrv.routes.topics.adding_write_perm(name))
     namesrv.log.info("write_perm.added", broker_name=name, topic_count=count)
     return AddWritePermOfBrokerReply(count)
 
@@ -135,7 +136,7 @@ def get_namesrv_config(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
 async def _topics(
     namesrv: Namesrv, call: Call[NoHeader] | Call[GetTopicsByCluster], names: Steps[list[str]]
 ) -> Reply:
-    return Reply(body=await namesrv.incremental.run(_encoded(names), call.peer))
+    return Reply(body=await stepwise(namesrv, call, _encoded(names)))
 
 
 def _encoded(names: Steps[list[str]]) -> Steps[bytes]:

@@ -9,7 +9,7 @@ wait. Each step adds some topics to the routes, and the last one stores the data
 from zlib import crc32
 
 from cometmq.ha.registration_proof import RegistrationFacts, is_registration_proven, new_body_digest
-from cometmq.namesrv.admission import admit_registration
+from cometmq.namesrv.admission import admit_registration, stepwise
 from cometmq.namesrv.broker_groups import BrokerId
 from cometmq.namesrv.epochs import Verdict
 from cometmq.namesrv.limits import REGISTRATION_BYTES
@@ -69,7 +69,7 @@ async def _register_later(
         raise namesrv.limits.refusal(REGISTRATION_BYTES, detail, address_peer(call.peer.address))
     namesrv.reading_bytes += size
     try:
-        return await namesrv.incremental.run(work, call.peer)
+        return await stepwise(namesrv, call, work)
     finally:
         namesrv.reading_bytes -= size
 

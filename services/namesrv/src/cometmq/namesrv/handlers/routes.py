@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from cometmq.namesrv.admission import stepwise
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.namesrv.route_table import STEP_GROUPS
 from cometmq.remoting import remarks
@@ -39,7 +40,7 @@ def get_routeinfo_by_topic(
     namesrv: Namesrv, call: Call[GetRouteinfoByTopic]
 ) -> Reply | Awaitable[Reply]:
     if len(namesrv.routes.topics.of(call.header.topic)) > STEP_GROUPS:
-        return namesrv.incremental.run(_route(namesrv, call), call.peer)
+        return stepwise(namesrv, call, _route(namesrv, call))
     return finish(_route(namesrv, call))
 
 
@@ -61,7 +62,7 @@ def _route(namesrv: Namesrv, call: Call[GetRouteinfoByTopic]) -> Steps[Reply]:
 
 
 async def get_broker_cluster_info(namesrv: Namesrv, call: Call[NoHeader]) -> Reply:
-    return Reply(body=await namesrv.incremental.run(_cluster_info(namesrv), call.peer))
+    return Reply(body=await stepwise(namesrv, call, _cluster_info(namesrv)))
 
 
 def _cluster_info(namesrv: Namesrv) -> Steps[bytes]:
