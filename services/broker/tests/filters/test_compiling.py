@@ -11,14 +11,21 @@ from cometmq.broker.filters.compiling import (
     WAITING_MAX,
     Compiler,
     Shares,
+    Who,
 )
 from cometmq.broker.filters.sql import CHARS_MAX, SqlError, compile_sql, is_compiled
 from cometmq.broker.filters.sql.parser import PART_TOKENS
 from cometmq.broker.limits import HEARTBEAT_FILTER_CHARS
 from cometmq.remoting.errors import SystemBusy
+from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.testing.clock import FakeClock
 
-A, B = "10.0.0.1:1", "10.0.0.1:2"
+
+def who(owner: str, connection: int = 1) -> Who:
+    return lambda: Requester(owner, connection)
+
+
+A, B = who("a"), who("b")
 
 
 class Rig:
@@ -133,7 +140,7 @@ def test_many_short_expressions_at_once_are_queued(rig: Rig) -> None:
 def test_the_total_of_characters_is_bounded(rig: Rig) -> None:
     for number in range(COMPILED_CHARS_MAX // CHARS_MAX):
         text = f"load = '{number}'".ljust(CHARS_MAX)
-        rig.compiler.when_ready(text, lambda: None, f"10.0.0.{number}:1")
+        rig.compiler.when_ready(text, lambda: None, who(str(number)))
     with pytest.raises(SystemBusy, match="TOO_MANY_FILTERS"):
         rig.compiler.check("load = 1000", A)
     compile_sql("load = 1001")
@@ -142,14 +149,15 @@ def test_the_total_of_characters_is_bounded(rig: Rig) -> None:
     rig.compiler.check("load = 1000", A)
 
 
-def flood(rig: Rig, name: str) -> int:
-    """Send long expressions on connection A until they are refused; return how many were not."""
+def flood(rig: Rig, name: str, connections: int = 1) -> int:
+    """Send long expressions of account A until they are refused; return how many were not."""
     accepted: list[str] = []
 
     def send() -> None:
         while len(accepted) < 100:
             text = long_text(f"{name}{len(accepted)}")
-            rig.compiler.when_ready(text, lambda: None, A)
+            connection = len(accepted) % connections
+            rig.compiler.when_ready(text, lambda: None, who("a", connection))
             accepted.append(text)
 
     with pytest.raises(SystemBusy, match="TOO_MANY_FILTERS"):
@@ -157,20 +165,31 @@ def flood(rig: Rig, name: str) -> int:
     return len(accepted)
 
 
-def test_a_flood_of_expressions_leaves_half_of_the_total_to_other_connections(rig: Rig) -> None:
+@pytest.mark.parametrize("connections", [1, 100])
+def test_a_flood_of_expressions_leaves_a_part_of_the_total_to_other_accounts(
+    rig: Rig, connections: int
+) -> None:
     counts = []
     for second in range(3):
-        counts.append(flood(rig, f"flood{second}x"))
+        counts.append(flood(rig, f"flood{second}x{connections}", connections))
         rig.run()
-        rig.compiler.when_ready(long_text(f"honest{second}"), lambda: None, B)
+        rig.compiler.when_ready(long_text(f"honest{second}x{connections}"), lambda: None, B)
         rig.run()
-        assert is_compiled(long_text(f"honest{second}"))
+        assert is_compiled(long_text(f"honest{second}x{connections}"))
         rig.clock.advance(1_000)
     assert counts[0] >= HEARTBEAT_FILTER_CHARS.fixed // CHARS_MAX  # a whole heartbeat
     assert min(counts) >= 2  # what the others leave
 
 
-def test_the_expression_of_another_connection_waits_for_one_of_a_flood(rig: Rig) -> None:
+def test_a_flood_on_one_connection_leaves_a_part_to_other_connections(rig: Rig) -> None:
+    flood(rig, "same")
+    rig.run()
+    rig.compiler.when_ready(long_text("neighbour"), lambda: None, who("a", 2))
+    rig.run()
+    assert is_compiled(long_text("neighbour"))
+
+
+def test_the_expression_of_another_account_waits_for_one_of_a_flood(rig: Rig) -> None:
     done: list[str] = []
     for number in range(4):
         rig.compiler.when_ready(long_text(f"many{number}"), lambda: done.append("flood"), A)
@@ -184,7 +203,7 @@ def test_the_expression_of_another_connection_waits_for_one_of_a_flood(rig: Rig)
 
 def test_the_number_of_pending_callbacks_is_bounded(rig: Rig) -> None:
     text = long_text("crowd")
-    for _ in range(WAITING_MAX // 2):
+    for _ in range(WAITING_MAX // 3):
         rig.compiler.when_ready(text, lambda: None, A)
     with pytest.raises(SystemBusy, match="too many requests wait"):
         rig.compiler.when_ready(text, lambda: None, A)

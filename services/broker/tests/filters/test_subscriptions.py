@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from cometmq.broker.filters.compiling import COMPILED_CHARS_MAX, Compiler
 from cometmq.broker.filters.sql import CHARS_MAX
 from cometmq.broker.filters.subscriptions import FilterSubscriptions, filter_file
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.testing.clock import FakeClock
 
 DAY_MS = 86_400_000
@@ -46,7 +48,7 @@ def long_text(number: object) -> str:
 
 def spend_all(compiler: Compiler) -> None:
     for number in range(COMPILED_CHARS_MAX // CHARS_MAX):
-        compiler.check(long_text(f"spent {number}"), f"10.0.0.1:{number}")
+        compiler.check(long_text(f"spent {number}"), partial(Requester, number))
 
 
 def expression(filters: FilterSubscriptions) -> str | None:
@@ -203,7 +205,7 @@ def test_a_filter_compiled_in_steps_is_stored_when_ready() -> None:
     turns.run()
     found = filters.get("T", "G")
     assert found is not None
-    assert filters.compiled(found, "10.0.0.1:1") is not None
+    assert filters.compiled(found, partial(Requester, "a")) is not None
 
 
 @pytest.mark.parametrize("leave", [True, False])

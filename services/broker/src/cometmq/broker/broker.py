@@ -213,10 +213,7 @@ class Admission:
         return Room(self.limits, self.tables.journal, call, self._account_of)
 
     def requester(self, call: Call[Any]) -> Requester:
-        """Return who takes turns with others while the request waits for a long job: its account
-        or address, with its connection.
-        """
-        return Requester(self.room(call).peer, call.peer)
+        return self.room(call).requester()
 
     def _account_of(self, call: Call[Any]) -> str | None:
         return None if self.acl is None else self.acl.control.account_name(call)

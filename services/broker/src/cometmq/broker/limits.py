@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call
+from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.limits import Limit, Limits, Scope, address_peer
 
 REFUSED: Final = "The request is refused."
@@ -256,10 +257,11 @@ class Room:
         self.peer  # noqa: B018  # identifies it
         return self._account
 
-    @property
-    def address(self) -> str:
-        address: str = self._call.peer.address
-        return address
+    def requester(self) -> Requester:
+        """Return who takes turns with others while the request waits for a long job: its account
+        or address, with its connection.
+        """
+        return Requester(self.peer, self._call.peer)
 
     def admit(self, limit: Limit, used: int, count: int = 1) -> None:
         """Count entries that the peer is about to add; raise LimitReached if there is no room."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from cometmq.broker.filters.being_compiled import BeingCompiled, chars_of
-from cometmq.broker.filters.compiling import Compiler
+from cometmq.broker.filters.compiling import Compiler, Who
 from cometmq.broker.filters.sql import EXPRESSION_TYPE
 from cometmq.broker.limits import FILTER_CHARS, FILTERS, Room
 from cometmq.broker.names import TOPIC_CHARS_MAX
@@ -50,8 +50,8 @@ class ArrivingFilters:
         room.admit(FILTERS, count)
         self._owners[key] = room.peer
 
-    def start(self, group: str, subscription: SubscriptionData, peer: str) -> None:
-        """Compile a filter for the connection with this address."""
+    def start(self, group: str, subscription: SubscriptionData, who: Who) -> None:
+        """Compile a filter that a requester has sent."""
         if subscription.expression_type != EXPRESSION_TYPE:
             self._ready(group, subscription)  # which refuses it
             return
@@ -59,7 +59,7 @@ class ArrivingFilters:
         self._compiling.add(group, subscription)
         try:
             self.compiler.when_ready(
-                subscription.sub_string, partial(self._compiled, group, subscription), peer
+                subscription.sub_string, partial(self._compiled, group, subscription), who
             )
         except SystemBusy:
             self._compiling.remove(*key)

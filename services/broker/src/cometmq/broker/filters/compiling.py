@@ -5,9 +5,10 @@ Any client may send expressions, and the longest takes 25 ms to compile. So the 
 compiled per second has an allowance. Expressions that exceed it are queued, and compiled one after
 the other, a step in each turn of the loop.
 
-Connections take turns in the queue, and half of the allowance is reserved for connections that have
-compiled little lately. A connection that sends a flood of expressions therefore delays those of
-another connection by at most one expression.
+Accounts (or addresses) take turns in the queue, and so do the connections of each. A quarter of the
+allowance is reserved for accounts that have compiled little lately, and a quarter for these and for
+connections that have, whatever their account. So a flood of expressions, over any number of
+connections, delays those of another account by at most one expression.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,24 +23,27 @@ COMPILED_CHARS_PER_S: Final = 32 << 10
 """Characters compiled per burst and per second; each takes about 3 us on the loop."""
 SHARE_CHARS_MAX: Final = 16 << 10
 SHARE_CHARS_PER_S: Final = COMPILED_CHARS_PER_S // 8
-"""The share of one connection, in characters per burst and per second. A connection that has used
-up its share may use the total allowance only down to `RESERVE_CHARS`.
+"""The share of one account, and of one connection, in characters per burst and per second. If
+both shares are used up, an expression may use the total allowance only down to `RESERVE_CHARS`; if
+only the account's is, to half of that.
 """
 RESERVE_CHARS: Final = COMPILED_CHARS_MAX // 2
 AT_ONCE_CHARS_MAX: Final = 1 << 10
-WAITING_MAX: Final = 2_000
-"""Maximum number of callbacks that wait for expressions; one connection may have half of them.
+WAITING_MAX: Final = 3_000
+"""Maximum number of callbacks that wait for expressions; one account may have half of them.
 """
 
 Later = Callable[[Callable[[], None]], object]
 Load = Callable[[Callable[[], None]], object]
 """Imports the parser on a thread, then calls the argument on the loop."""
+Who = Callable[[], Requester]
+"""Tells who has sent an expression; called only if it must be compiled, because this takes time."""
 
 
 class _Waiting(NamedTuple):
     expression: str
     then: Callable[[], None]
-    peer: str
+    requester: Requester
 
 
 def _at_once(work: Callable[[], None]) -> None:
@@ -47,29 +51,27 @@ def _at_once(work: Callable[[], None]) -> None:
 
 
 class Shares:
-    """What is left of each connection's share; there is no entry for a full share."""
+    """What is left of each account's and connection's share; full shares have no entry."""
 
     def __init__(self) -> None:
-        self._left: dict[str, tuple[int, int]] = {}  # characters left, and when; by the last charge
+        self._left: dict[object, tuple[int, int]] = {}  # characters left by the last charge; when
 
     def __len__(self) -> int:
         return len(self._left)
 
-    def left(self, peer: str, now_ms: int) -> int:
-        """Return how many characters of a connection's share are left; negative if
-        it has used more.
-        """
-        left, at_ms = self._left.get(peer, (SHARE_CHARS_MAX, now_ms))
+    def left(self, holder: object, now_ms: int) -> int:
+        """Return how many characters of a share are left; negative if its holder has used more."""
+        left, at_ms = self._left.get(holder, (SHARE_CHARS_MAX, now_ms))
         more = max(0, now_ms - at_ms) * SHARE_CHARS_PER_S // 1_000
         return min(SHARE_CHARS_MAX, left + more)
 
-    def charge(self, peer: str, size: int, now_ms: int) -> None:
+    def charge(self, holder: object, size: int, now_ms: int) -> None:
         """Subtract the size of an expression from a share. The result has a lower bound, so that
         the share is positive again within a bounded time.
         """
-        left = max(self.left(peer, now_ms) - size, -COMPILED_CHARS_MAX)
-        self._left.pop(peer, None)
-        self._left[peer] = left, now_ms
+        left = max(self.left(holder, now_ms) - size, -COMPILED_CHARS_MAX)
+        self._left.pop(holder, None)
+        self._left[holder] = left, now_ms
         for first in list(self._left):
             if self.left(first, now_ms) < SHARE_CHARS_MAX:
                 break
@@ -77,10 +79,7 @@ class Shares:
 
 
 class Compiler:
-    """Compiles expressions within the current allowance, and queues expressions that exceed it.
-
-    A peer is the address of a connection.
-    """
+    """Compiles expressions within the current allowance, and queues expressions that exceed it."""
 
     def __init__(
         self, clock_ms: Callable[[], int], call_soon: Later = _at_once, load: Load | None = None
@@ -99,7 +98,7 @@ class Compiler:
         self._left_ms = clock_ms()
         self._shares = Shares()
         self._waiting: FairQueue[_Waiting] = FairQueue(WAITING_MAX)
-        self._peers: dict[str, list[str]] = {}  # those that wait, by expression
+        self._requesters: dict[str, list[Requester]] = {}  # those that wait, by expression
         self._current: _Waiting | None = None
         self._parts: Iterator[None] = iter(())
 
@@ -109,35 +108,36 @@ class Compiler:
         if self._waiting and self._current is None:
             self._call_soon(self._go_on)
 
-    def check(self, expression: str, peer: str) -> None:
+    def check(self, expression: str, who: Who) -> None:
         """Raise SystemBusy unless the expression is already compiled or may be compiled at once."""
-        if self._may_now(expression, peer):
+        if self._may_now(expression, who):
             return
-        if peer not in self._peers.get(expression, ()):
-            self._enqueue(expression, _ignore, peer)
+        requester = who()
+        if requester not in self._requesters.get(expression, ()):
+            self._enqueue(expression, _ignore, requester)
         if not is_compiled(expression):
             raise SystemBusy("[COMPILING_FILTER]the filter is being compiled, try again later")
 
-    def when_ready(self, expression: str, then: Callable[[], None], peer: str) -> None:
+    def when_ready(self, expression: str, then: Callable[[], None], who: Who) -> None:
         """Call `then`, now or in a later turn of the loop, once `check` accepts the expression.
 
         Raise SystemBusy if too many callbacks are pending.
         """
-        if self._may_now(expression, peer):
+        if self._may_now(expression, who):
             then()
         else:
-            self._enqueue(expression, then, peer)
+            self._enqueue(expression, then, who())
 
-    def _may_now(self, expression: str, peer: str) -> bool:
+    def _may_now(self, expression: str, who: Who) -> bool:
         size = len(expression)
         if size > CHARS_MAX or is_compiled(expression):  # the parser refuses longer ones at once
             return True
         if self._is_loading:
             return False
         self._refill()
-        if size > self._left_at_once or expression in self._peers:
+        if size > self._left_at_once or expression in self._requesters:
             return False
-        self._charge(size, peer)
+        self._charge(size, who())
         self._left_at_once -= size
         return True
 
@@ -148,27 +148,32 @@ class Compiler:
         self._left = min(COMPILED_CHARS_MAX, self._left + more)
         self._left_at_once = min(AT_ONCE_CHARS_MAX, self._left_at_once + more)
 
-    def _charge(self, size: int, peer: str) -> None:
-        has_share = self._shares.left(peer, self._left_ms) > 0
-        if self._left <= (0 if has_share else RESERVE_CHARS):
+    def _charge(self, size: int, requester: Requester) -> None:
+        shares, now_ms = self._shares, self._left_ms
+        reserved = 0
+        if shares.left(requester.owner, now_ms) <= 0:
+            has_share = shares.left(requester, now_ms) > 0
+            reserved = RESERVE_CHARS // 2 if has_share else RESERVE_CHARS
+        if self._left <= reserved:
             raise SystemBusy("[TOO_MANY_FILTERS]too many new filters at once, try again later")
         self._left -= size
-        self._shares.charge(peer, size, self._left_ms)
+        shares.charge(requester.owner, size, now_ms)
+        shares.charge(requester, size, now_ms)
 
-    def _enqueue(self, expression: str, then: Callable[[], None], peer: str) -> None:
-        peers = self._peers.get(expression)
-        if peers is None:
+    def _enqueue(self, expression: str, then: Callable[[], None], requester: Requester) -> None:
+        others = self._requesters.get(expression)
+        if others is None:
             self._refill()
-            self._charge(len(expression), peer)
-            peers = self._peers[expression] = []
+            self._charge(len(expression), requester)
+            others = self._requesters[expression] = []
         is_first = not self._waiting and self._current is None
-        if not self._waiting.put(Requester(peer), _Waiting(expression, then, peer)):
-            if not peers:
-                del self._peers[expression]
+        if not self._waiting.put(requester, _Waiting(expression, then, requester)):
+            if not others:
+                del self._requesters[expression]
             raise SystemBusy(
                 "[TOO_MANY_FILTERS]too many requests wait for filters, try again later"
             )
-        peers.append(peer)
+        others.append(requester)
         if self._load is not None:
             load, self._load = self._load, None
             load(self.note_loaded)
@@ -183,12 +188,12 @@ class Compiler:
         for _ in self._parts:
             self._call_soon(self._go_on)
             return
-        expression, then, peer = self._current
+        expression, then, requester = self._current
         self._current = None
-        peers = self._peers[expression]
-        peers.remove(peer)
-        if not peers:
-            del self._peers[expression]
+        others = self._requesters[expression]
+        others.remove(requester)
+        if not others:
+            del self._requesters[expression]
         if self._waiting:
             self._call_soon(self._go_on)
         then()

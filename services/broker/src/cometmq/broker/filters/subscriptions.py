@@ -10,6 +10,7 @@ as if they had died 30 s before startup.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,13 +18,14 @@ import msgspec
 
 from cometmq.broker.filters.arriving import ArrivingFilters
 from cometmq.broker.filters.bloom import BloomPlaces, bloom_places
-from cometmq.broker.filters.compiling import Compiler
+from cometmq.broker.filters.compiling import Compiler, Who
 from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, SqlFilter, compile_sql
 from cometmq.broker.filters.tags import is_tag_type
 from cometmq.broker.limits import Room
 from cometmq.remoting.bodies.dialect import decode_file, encode_json
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.log import NO_LOG, Log
+from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.limits import LimitReached
 from cometmq.store.json_config import JsonTable
 
@@ -142,12 +144,12 @@ class FilterSubscriptions:
         """Return whether the group has a filter for any topic."""
         return group in self._filters
 
-    def compiled(self, data: FilterData, peer: str) -> SqlFilter | None:
-        """Return the filter, or None if it is invalid; raise SystemBusy while it is being compiled
-        for the connection with this address.
+    def compiled(self, data: FilterData, who: Who) -> SqlFilter | None:
+        """Return the filter, or None if it is invalid; raise SystemBusy while it is being
+        compiled.
         """
         if data.expression_type == EXPRESSION_TYPE:
-            self.arriving.compiler.check(data.expression, peer)
+            self.arriving.compiler.check(data.expression, who)
         return data.compiled()
 
     def register(
@@ -262,7 +264,8 @@ class FilterSubscriptions:
             self.arriving.admit(group, subscription, room, count=self._count, chars=self._chars)
         if old is not None:
             self._remove(group, subscription.topic, is_replaced=True)
-        self.arriving.start(group, subscription, "" if room is None else room.address)
+        who = partial(Requester, "broker") if room is None else room.requester
+        self.arriving.start(group, subscription, who)
 
     def _add_ready(self, group: str, subscription: SubscriptionData) -> None:
         topic, expression = subscription.topic, subscription.sub_string

@@ -230,7 +230,7 @@ def check_client_config(broker: Broker, call: Call[NoHeader]) -> Reply | None:
     broker.tables.filters.arriving.compiler.when_ready(
         expression,
         lambda: answer(broker, call, lambda: _check_expression(expression)),
-        call.peer.address,
+        partial(broker.admission.requester, call),
     )
     return None
 

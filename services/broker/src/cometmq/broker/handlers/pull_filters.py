@@ -5,6 +5,7 @@ Compatibility: the checks are in RocketMQ's order. A pull that carries an invali
 gets every message; if the registered expression is invalid, the pull is refused with code 27.
 """
 
+from functools import partial
 from typing import Final, TypeAlias
 
 from cometmq.broker import refusals
@@ -74,7 +75,9 @@ def _own_filter(broker: Broker, call: Call[PullMessage]) -> MessageFilter:
     _check_enabled(broker, kind)
     if kind != EXPRESSION_TYPE:
         return None
-    broker.tables.filters.arriving.compiler.check(expression, call.peer.address)
+    broker.tables.filters.arriving.compiler.check(
+        expression, partial(broker.admission.requester, call)
+    )
     try:
         return sql_record_filter(compile_sql(expression))
     except SqlError:
@@ -91,7 +94,7 @@ def _registered_sql(
     if data.client_version < header.sub_version:
         raise FilterDataNotLatest(remarks.FILTER_DATA_NOT_LATEST)
     _check_enabled(broker, subscription.expression_type)
-    sql = broker.tables.filters.compiled(data, call.peer.address)
+    sql = broker.tables.filters.compiled(data, partial(broker.admission.requester, call))
     return None if sql is None else sql_record_filter(sql)
 
 
@@ -99,14 +102,14 @@ def _retry_filter(broker: Broker, call: Call[PullMessage]) -> RecordFilter | Non
     """Return a filter that tests each retried message with the group's filter for its original
     topic.
     """
-    retry_topic, peer = call.header.topic, call.peer.address
+    retry_topic, who = call.header.topic, partial(broker.admission.requester, call)
     group = retry_topic.removeprefix(RETRY_PREFIX)
     if group == retry_topic or not broker.tables.filters.knows(group):
         return None
 
     def filter_of(topic: str) -> SqlFilter | None:
         data = broker.tables.filters.get(topic, group)
-        return None if data is None else broker.tables.filters.compiled(data, peer)
+        return None if data is None else broker.tables.filters.compiled(data, who)
 
     return retry_record_filter(filter_of)
 
