@@ -129,6 +129,10 @@ def test_the_file_of_rocketmq_s_tools(
     [
         (None, "No such file"),
         ("accessKey: [", "not a YAML file"),
+        ("- " * 5_000 + "x", "not a YAML file"),
+        ("accessKey: 2024-13-45", "a value looks like a number or date but is none: quote it"),
+        ("accessKey: " + "1" * 5_000, "a value looks like a number or date but is none"),
+        ("accessKey: !!timestamp x", "a value looks like a number or date but is none"),
         ("- a list", "accessKey and secretKey are missing"),
         ("", "accessKey and secretKey are missing"),
         ("accessKey: userKey1", "accessKey or secretKey is missing"),
@@ -141,4 +145,10 @@ def test_a_wrong_file_is_named(tmp_path: Path, text: str | None, complaint: str)
     if text is not None:
         path.write_text(text)
     with pytest.raises(InvalidArgument, match=f"tools.yml: {complaint}"):
+        credentials_from_file(path)
+
+
+@pytest.mark.parametrize("path", ["~no-such-user/tools.yml", "tools\0.yml"])
+def test_an_impossible_path_is_named(path: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"credentials '[^\n]*tools[^\n]*: [^\n]+$"):
         credentials_from_file(path)

@@ -138,6 +138,10 @@ def test_a_file_without_accounts_is_valid(tmp_path: Path, text: str | None) -> N
         ("accounts: [{accessKey: userKey1, secretKey: 1.5}]", "1.5 is not a text"),
         ("dataVersion: [{counter: many}]", "dataVersion needs numbers"),
         ("a: \xff", "codec"),
+        ("- " * 40_000, "line 1: nested more than 32 deep"),  # PyYAML alone ends the process
+        ("accounts:\n- accessKey: 2024-13-45", "line 2: looks like a number or date but is none"),
+        ("accounts:\n- accessKey: !!timestamp x", "line 2: looks like a number or date"),
+        ("accounts:\n- admin: !!bool x", "line 2: looks like a number or date"),
     ],
 )
 def test_the_error_names_an_invalid_file_and_its_fault(
@@ -149,6 +153,16 @@ def test_the_error_names_an_invalid_file_and_its_fault(
         files.load()
     assert "\n" not in str(caught.value)
     assert "secret-1" not in str(caught.value)
+
+
+def test_the_error_about_a_value_made_of_aliases_is_short(tmp_path: Path) -> None:
+    """Seven lines of aliases may mean a text of 10 MB and more."""
+    rows = ["a0: &a0 [x, x, x, x, x, x, x, x]"]
+    rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 8)}]" for n in range(1, 7)]
+    rows += ["accounts:", "- accessKey: *a6"]
+    with pytest.raises(AclFileError, match="is not a text") as caught:
+        acl_files(tmp_path, "\n".join(rows)).load()
+    assert len(str(caught.value)) < 5_000
 
 
 def test_the_folder_is_loaded_and_the_first_duplicate_account_wins(tmp_path: Path) -> None:

@@ -22,11 +22,21 @@ def credentials_from_file(path: str | Path) -> SessionCredentials:
     Raise InvalidArgument on failure; its message names the file and never contains a secret.
     """
     try:
-        values = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
+        text = Path(path).expanduser().read_text(encoding="utf-8")
     except OSError as error:
         raise InvalidArgument(f"credentials {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise InvalidArgument(f"credentials {path}: not a YAML file") from error
+    except (RuntimeError, ValueError) as error:  # an unknown home directory, a zero byte
+        raise InvalidArgument(f"credentials {path!r}: {error}") from error
+    try:
+        values = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InvalidArgument(f"credentials {path}: not a YAML file") from error
+    except (ValueError, KeyError, AttributeError) as error:  # PyYAML's, for a 13th month
+        raise InvalidArgument(
+            f"credentials {path}: a value looks like a number or date but is none: quote it"
+        ) from error
     if not isinstance(values, dict):
         raise InvalidArgument(f"credentials {path}: accessKey and secretKey are missing")
     access_key, secret_key, token = (_text(path, values, name) for name in KEYS)

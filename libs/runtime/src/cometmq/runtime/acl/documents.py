@@ -18,6 +18,9 @@ from cometmq.runtime.acl.spelling import FILE_KEYS, Number, doubtful_keys, doubt
 
 ACCOUNTS_MAX: Final = 10_000
 """Maximum number of accounts that administrators may add to a file."""
+DEPTH_MAX: Final = 32
+"""Accounts are nested 4 deep. PyYAML's C loader calls itself for each level, and the program dies
+at some 20,000 levels."""
 
 _ACCOUNTS: Final = "accounts"
 _WHITE: Final = "globalWhiteRemoteAddresses"
@@ -44,6 +47,7 @@ class Document:
 
         self._head = _leading_comments(text)
         try:
+            _check_depth(text)
             values = yaml.load(text, _loader())  # noqa: S506  # a safe loader
         except yaml.YAMLError as error:
             raise AclError(_one_line(error)) from error
@@ -114,9 +118,34 @@ def _loader() -> Any:
     import yaml  # noqa: PLC0415  # as above
 
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    loader: Any = type("Loader", (base,), {})
+
+    def construct_object(self: Any, node: Any, deep: bool = False) -> Any:
+        try:
+            return base.construct_object(self, node, deep)
+        except (ValueError, KeyError, AttributeError) as error:  # PyYAML's, for a 13th month
+            problem = "looks like a number or date but is none: put it in quotes"
+            raise yaml.constructor.ConstructorError(
+                problem=problem, problem_mark=node.start_mark
+            ) from error
+
+    loader: Any = type("Loader", (base,), {"construct_object": construct_object})
     loader.add_constructor(_INT, _number)
     return loader
+
+
+def _check_depth(text: str) -> None:
+    import yaml  # noqa: PLC0415  # as above
+
+    depth = 0
+    for event in yaml.parse(text, _loader()):
+        if isinstance(event, yaml.events.CollectionStartEvent):
+            depth += 1
+            if depth > DEPTH_MAX:
+                raise AclError(
+                    f"line {event.start_mark.line + 1}: nested more than {DEPTH_MAX} deep"
+                )
+        elif isinstance(event, yaml.events.CollectionEndEvent):
+            depth -= 1
 
 
 @cache
@@ -176,14 +205,20 @@ def _text(value: Any) -> str | None:
         return str(value).lower()
     if isinstance(value, int):
         return str(value)
-    raise AclError(f"{value!r} is not a text: put it in quotes")
+    raise AclError(f"{_shown(value)} is not a text: put it in quotes")
 
 
 def _key_of(values: Mapping[str, Any]) -> str | None:
     return _text(values.get(_ACCESS_KEY))
 
 
+def _shown(value: Any) -> str:
+    """Return a value for a message; aliases in a collection may expand to any size."""
+    return f"a {type(value).__name__}" if isinstance(value, (list, dict, set)) else repr(value)
+
+
 def _account(values: Mapping[str, Any]) -> Account:
+    key = values.get(_ACCESS_KEY)
     try:
         return Account(
             AclAccount(
@@ -198,7 +233,9 @@ def _account(values: Mapping[str, Any]) -> Account:
             )
         )
     except AclError as error:
-        raise AclError(f"account {values.get(_ACCESS_KEY)}: {error}") from error
+        raise AclError(
+            f"account {key if isinstance(key, str) else _shown(key)}: {error}"
+        ) from error
 
 
 def _given(config: AclAccount) -> dict[str, Any]:
