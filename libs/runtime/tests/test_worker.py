@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from cometmq.remoting.errors import Overloaded
-from cometmq.runtime.worker import Worker
+from cometmq.runtime.worker import NoThread, Worker
 
 
 async def test_jobs_run_in_order_on_one_named_thread():
@@ -43,3 +43,23 @@ async def test_a_full_queue_refuses():
         await future
     assert await worker.submit(lambda: 1) == 1
     worker.close()
+
+
+def refuse(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+async def test_jobs_need_no_thread_that_may_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker whose first read was refused a thread waited for that read for ever when it
+    stopped.
+    """
+    worker = Worker("disk")
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert await worker.submit(lambda: 7) == 7
+    worker.close()
+
+
+def test_a_refused_thread_is_reported_with_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(NoThread, match=r"thread disk cannot be started: raise .*ulimit -u"):
+        Worker("disk")

@@ -12,13 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from cometmq.remoting.errors import Overloaded
+from cometmq.remoting.errors import CometError, Overloaded
 from cometmq.runtime.process.boot import use_idle_io
 
 T = TypeVar("T")
 
 PENDING_COUNT_MAX = 10_000
 """Maximum number of queued or running jobs; a job is a closure of a few hundred bytes."""
+
+
+class NoThread(CometError):
+    """The system does not allow this process another thread."""
 
 
 class WorkerStats(NamedTuple):
@@ -39,7 +43,11 @@ class Worker:
     def __init__(
         self, name: str, *, pending_count_max: int = PENDING_COUNT_MAX, has_idle_io: bool = False
     ) -> None:
-        """Do not start the thread yet; with `has_idle_io`, it gets the lowest disk priority."""
+        """Start the thread; with `has_idle_io`, it gets the lowest disk priority.
+
+        Raise NoThread if the system allows no more threads. A thread that started with its first
+        job could fail in the middle of the job's caller, at any time.
+        """
         assert pending_count_max > 0
         self.name = name
         self._pending_max = pending_count_max
@@ -48,6 +56,13 @@ class Worker:
         self._failed_count = 0
         begin = partial(_begin, name, has_idle_io=has_idle_io)
         self._executor = ThreadPoolExecutor(1, name, initializer=begin)
+        try:
+            self._executor.submit(_nothing)
+        except RuntimeError as error:
+            raise NoThread(
+                f"the thread {name} cannot be started: raise the limit of processes and threads "
+                "(ulimit -u, TasksMax of systemd, pids.max of the container)"
+            ) from error
 
     def submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
         """Run the job on the thread; raise Overloaded if too many jobs are pending."""
@@ -72,6 +87,9 @@ class Worker:
             self._failed_count += 1
         else:
             self._done_count += 1
+
+
+def _nothing() -> None: ...
 
 
 def _begin(name: str, *, has_idle_io: bool) -> None:  # the thread's initializer

@@ -28,7 +28,7 @@ class Workers(NamedTuple):
 
     @classmethod
     def start(cls) -> "Workers":
-        """Create the workers; each thread starts with its first job."""
+        """Create the workers; raise NoThread if the system allows no more threads."""
         return cls(
             *(Worker(f"cometmq-{name}", has_idle_io=name == "scrub") for name in cls._fields)
         )
