@@ -33,6 +33,8 @@ RENEW_MS: Final = 20_000
 VALID_MS: Final = 30_000
 CALL_TIMEOUT_MS: Final = 1_000
 REFUSED_WARNED_MS: Final = 5_000
+QUEUES_PER_REQUEST: Final = 2_048
+"""Encoding 16,384 queues, and decoding the answer, took turns of 50 ms."""
 REFUSALS_APART_MS: Final = 10_000
 """Refusals further apart belong to different waits; members retry every second."""
 
@@ -120,19 +122,22 @@ class QueueLocks:
         """Renew all held locks; return False if a broker did not answer."""
         lost: list[MessageQueue] = []
         regained: dict[MessageQueue, LockTimes] = {}
-        is_complete = True
+        silent: set[str] = set()
         async with self._calling:
-            for queues in _by_broker(self._held):
+            for queues in _requests(self._held):
+                if queues[0].broker_name in silent:
+                    continue  # the locks of other brokers would expire meanwhile
                 # Checked before the request: once a lock has expired, a different member may have
                 # had it, even if it is ours again.
                 valid = set(filter(self.is_valid, queues))
                 granted = await self._ask(queues)
                 if granted is None:
-                    is_complete = False
+                    silent.add(queues[0].broker_name)
                     continue
                 lost += [queue for queue in queues if queue not in granted]
                 for queue, times in granted.items():
                     (self._held if queue in valid else regained)[queue] = times
+        is_complete = not silent
         for queue, times in regained.items():
             is_ours = await self._regain(queue, times)
             is_complete = is_complete and is_ours is not None
@@ -147,10 +152,14 @@ class QueueLocks:
     async def acquire(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         """Lock queues; return the queues whose locks were granted."""
         mine: list[MessageQueue] = []
+        silent: set[str] = set()
         async with self._calling:
-            for asked in _by_broker(queues):
+            for asked in _requests(queues):
+                if asked[0].broker_name in silent:
+                    continue
                 granted = await self._ask(asked)
                 if granted is None:
+                    silent.add(asked[0].broker_name)
                     continue
                 self._held.update(granted)
                 mine += [queue for queue in asked if queue in granted]
@@ -218,8 +227,9 @@ class QueueLocks:
             for queue in ours:
                 self._held.pop(queue, None)
             async with asyncio.TaskGroup() as group:
-                for asked in _by_broker(ours):
+                for asked in _requests(ours):
                     group.create_task(self._release(asked))
+                    await asyncio.sleep(0)  # one request is encoded in each turn of the loop
 
     async def release_all(self) -> None:
         """Release all locks, including those whose requests went unanswered."""
@@ -300,8 +310,13 @@ class QueueLocks:
         return encode_json(LockBatch(self._instance.client_id, self._group, queues))
 
 
-def _by_broker(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
+def _requests(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
+    """Return the queues of each request: of one broker, and not more than fit in a short turn."""
     brokers: dict[str, list[MessageQueue]] = {}
     for queue in queues:
         brokers.setdefault(queue.broker_name, []).append(queue)
-    return list(brokers.values())
+    return [
+        found[first : first + QUEUES_PER_REQUEST]
+        for found in brokers.values()
+        for first in range(0, len(found), QUEUES_PER_REQUEST)
+    ]
