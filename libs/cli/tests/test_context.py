@@ -199,3 +199,14 @@ def test_a_prompt_shows_the_context_in_use(call, monkeypatch):
     assert call("context", "prompt").out == "prod\n"
     monkeypatch.setenv("COMETMQ_CONTEXT", "other")
     assert call("context", "prompt").out == "other\n"
+
+
+def test_a_linked_file_of_contexts_stays_linked(file, tmp_path):
+    target = tmp_path / "dotfiles" / "contexts.json"
+    target.parent.mkdir()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.symlink_to(target)
+    with changed_contexts(file) as found:
+        found.contexts["prod"] = Context(namesrv="h:1")
+    assert file.is_symlink()
+    assert read_contexts(target).contexts["prod"].namesrv == "h:1"

@@ -19,3 +19,12 @@ def test_uncreatable_folder_raises_os_error(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OSError, match="file"):
         replace_file(tmp_path / "file" / "a.json", b"1")
+
+
+def test_the_target_of_a_symbolic_link_is_replaced(tmp_path):
+    target, link = tmp_path / "kept.json", tmp_path / "a.json"
+    target.write_bytes(b"1")
+    link.symlink_to(target)
+    replace_file(link, b"2")
+    assert target.read_bytes() == b"2"
+    assert link.is_symlink()

@@ -182,6 +182,15 @@ def test_the_folder_is_loaded_and_the_first_duplicate_account_wins(tmp_path: Pat
     assert len(accounts.versions) == 3
 
 
+def test_the_target_of_a_symbolic_link_is_changed(tmp_path: Path) -> None:
+    target = tmp_path / "kept.yml"
+    target.write_text(JAVA)
+    (tmp_path / "plain_acl.yml").symlink_to(target)
+    acl_files(tmp_path, None).put_account(AclAccount("newKey1", secret_key="00001234"))
+    assert (tmp_path / "plain_acl.yml").is_symlink()
+    assert "newKey1" in target.read_text()
+
+
 def test_adding_an_account_changes_nothing_else(tmp_path: Path) -> None:
     files = acl_files(tmp_path)
     files.path.chmod(0o640)

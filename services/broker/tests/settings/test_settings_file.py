@@ -54,6 +54,21 @@ async def test_the_file_keeps_its_comments_and_mode(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["broker.conf"]
 
 
+async def test_the_target_of_a_symbolic_link_is_changed(tmp_path: Path) -> None:
+    target, link = tmp_path / "kept" / "real.conf", tmp_path / "broker.conf"
+    target.parent.mkdir()
+    target.write_text("brokerPermission=6\n")
+    link.symlink_to("kept/real.conf")
+    worker = Worker("settings")
+
+    await SettingsFile(link, worker).save({"brokerPermission": "4"})
+    worker.close()
+
+    assert target.read_text() == "brokerPermission=4\n"
+    assert link.is_symlink()
+    assert names_in(target.parent) == ["real.conf"]
+
+
 async def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     class FullDisk(OsFiles):
         def write(self, path: Path, data: bytes) -> None:

@@ -17,6 +17,7 @@ import msgspec
 
 from cometmq.remoting.errors import UNREADABLE_JSON, SettingsError
 from cometmq.remoting.spelling import did_you_mean
+from cometmq.runtime.files import link_target
 
 VARIABLE: Final = "COMETMQ_CONTEXT"
 PREVIOUS: Final = "-"
@@ -131,6 +132,7 @@ def changed_contexts(path: Path) -> Iterator[Contexts]:
     """Yield the content of the file, and replace the file by it at the end, unless the body raises.
     Other processes wait meanwhile.
     """
+    path = link_target(path)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = os.open(path.parent, os.O_RDONLY)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 def replace_file(path: Path, data: bytes) -> None:
     """Replace the file durably and keep the previous one as `.bak`. Blocks on fsync."""
+    path = link_target(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
     with fresh.open("wb") as file:
@@ -17,6 +18,13 @@ def replace_file(path: Path, data: bytes) -> None:
         path.replace(path.with_name(path.name + ".bak"))
     fresh.replace(path)
     sync_folder(path.parent)
+
+
+def link_target(path: Path) -> Path:
+    """Return the file to replace: a rename over a symbolic link would leave its target as it was,
+    and the programs that read the target would not see the change.
+    """
+    return Path(os.path.realpath(path))
 
 
 def sync_folder(path: Path) -> None:

@@ -19,6 +19,7 @@ from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.runtime.acl.addresses import Addresses
 from cometmq.runtime.acl.documents import Document
 from cometmq.runtime.acl.errors import AclError, AclFileError
+from cometmq.runtime.files import link_target
 from cometmq.store.json_config import TEMPORARY_SUFFIX, ConfigFiles, OsFiles
 
 TOOLS_FILE: Final = "tools.yml"
@@ -236,13 +237,14 @@ class AclFiles:
         return accounts
 
     def _write(self, path: Path, data: bytes) -> None:
-        new = path.with_name(path.name + TEMPORARY_SUFFIX)
+        target = link_target(path)
+        new = target.with_name(target.name + TEMPORARY_SUFFIX)
         try:
             new.parent.mkdir(parents=True, exist_ok=True)
             new.touch(mode=0o600)  # it contains secrets
             self._files.write(new, data)
-            if path.exists():
-                shutil.copymode(path, new)
-            self._files.replace(new, path)
+            if target.exists():
+                shutil.copymode(target, new)
+            self._files.replace(new, target)
         except OSError as error:
             raise AclFileError(path, f"{path} cannot be saved: {error.strerror}") from error

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cometmq.runtime import properties
+from cometmq.runtime.files import link_target
 from cometmq.runtime.saves import Job, Saver
 from cometmq.runtime.worker import Worker
 from cometmq.store.json_config import TEMPORARY_SUFFIX, ConfigFiles, OsFiles
@@ -61,11 +62,12 @@ class SettingsFile:
             text, encoding = data.decode("utf-8"), "utf-8"
         except UnicodeDecodeError:
             text, encoding = data.decode("latin-1"), "latin-1"
-        new = self.path.with_name(self.path.name + TEMPORARY_SUFFIX)
+        path = link_target(self.path)
+        new = path.with_name(path.name + TEMPORARY_SUFFIX)
         self._files.write(new, merge(text, changes).encode(encoding, "backslashreplace"))
-        if self.path.exists():
-            shutil.copymode(self.path, new)
-        self._files.replace(new, self.path)
+        if path.exists():
+            shutil.copymode(path, new)
+        self._files.replace(new, path)
 
 
 def _continues(line: str) -> bool:
