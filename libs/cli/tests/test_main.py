@@ -3,6 +3,7 @@
 
 import gc
 import json
+import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -224,3 +225,28 @@ def test_the_version_is_that_of_the_distribution():
     result = invoke("--version")
     assert result.exit_code == 0
     assert result.output.startswith("cometmq ")
+
+
+def test_a_deleted_current_folder_is_named(tmp_path):
+    script = f'cd {tmp_path}; rmdir {tmp_path}; exec "$0" "$@"'
+    done = subprocess.run(
+        ["bash", "-c", script, str(PROGRAM), "standalone"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "cometmq: the current folder was deleted: change to another one\n"
+
+
+def test_a_user_without_a_name_has_the_home_that_docker_gives(monkeypatch):
+    def unknown(_user_id):
+        raise KeyError
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(RuntimeError, match="home directory"):
+        Path.home()
+    entry.set_home()
+    assert Path.home() == Path("/")

@@ -16,9 +16,19 @@ from cometmq.runtime.process.garbage import no_collections
 EXIT_INTERRUPTED = 130
 
 
+def set_home() -> None:
+    """Give a user without a name the home that Docker gives it; Path.home() would raise.
+
+    Kubernetes and OpenShift run containers as any user id, and `setpriv` or cron without HOME.
+    """
+    if os.path.expanduser("~") == "~":  # noqa: PTH111  # Path raises
+        os.environ["HOME"] = "/"  # noqa: TID251  # of the system, not of cometmq
+
+
 def main() -> None:
     """Run the command line."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # noqa: TID251  # of gRPC, not of cometmq
+    set_home()
     try:
         with no_collections():
             commands = import_module("cometmq.cli.main")

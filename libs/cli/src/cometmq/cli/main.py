@@ -4,6 +4,7 @@
 The exit statuses are listed in docs/reference/cli.md (docs/generators/cli.py).
 """
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -284,6 +285,14 @@ def _usage_status(error: Any) -> int:
     return EXIT_USAGE if info is None else info.exit_usage
 
 
+def _has_working_folder() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109  # pathlib's import is saved
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _run() -> int:
     MISSING.clear()
     DAMAGES.clear()
@@ -299,6 +308,11 @@ def _run() -> int:
         print_error(error)
         is_usage = isinstance(error, SettingsError) or type(error).__name__ in USAGE
         status = 2 if is_usage else 1
+    except FileNotFoundError:
+        if _has_working_folder():
+            raise
+        say("cometmq: the current folder was deleted: change to another one", err=True)
+        status = 1
     except Exception as error:
         if not hasattr(error, "format_message"):  # typer does not export click's class
             raise
