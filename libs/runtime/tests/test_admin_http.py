@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import struct
 import threading
 import time
 from collections import Counter
@@ -12,11 +13,13 @@ from http import HTTPStatus
 from itertools import pairwise
 
 import pytest
+import uvloop
 from prometheus_client.metrics_core import GaugeMetricFamily
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime import admin_http
 from cometmq.runtime.admin_http import ACCEPTED_AT_ONCE, HEAD_BYTES_MAX, AdminHttp
+from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.metrics import Registry
 
 
@@ -203,6 +206,35 @@ async def test_a_peer_that_does_not_read_its_answer_is_closed(admin, monkeypatch
     aborted = await asyncio.wait_for(asyncio.to_thread(read_all, one), 30)
     assert 0 < len(aborted) < 16 << 20
     assert not admin._connection_count
+
+
+def test_a_client_that_is_gone_costs_no_page_and_no_error():
+    """uvloop, which the programs use, raises an error if a closed connection is written to."""
+    pages, errors = [], []
+
+    async def reset():
+        http = AdminHttp()
+        http.add_settings("page", lambda: str(pages.append(1)))
+        await http.start(0, host="127.0.0.1")
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        async with asyncio.timeout(60), http._turns.hold(Requester("another address")):
+            for _ in range(5):
+                client = socket.create_connection(("127.0.0.1", http.port))
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                client.sendall(b"GET /settings HTTP/1.1\r\n\r\n")
+                while not http._turns._waiting or http._silent:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+                client.close()
+                for _ in range(3):  # the kernel has passed the reset on
+                    await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            while http._connection_count:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        await http.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(reset())
+    assert (pages, errors) == ([], [])
 
 
 async def test_readiness_follows_its_checks_and_liveness_does_not():

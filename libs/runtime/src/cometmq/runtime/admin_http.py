@@ -201,6 +201,7 @@ class AdminHttp:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 method, answer = await self._exchange(reader, writer)
+                _check_open(writer)
                 writer.write(_framed(method, answer))
                 await writer.drain()
                 is_done = True
@@ -235,10 +236,19 @@ class AdminHttp:
             return "GET", Answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"head too long\n")
         async with self._turns.hold(Requester(self._silent.pop(writer, ""))):
             await asyncio.sleep(0)
+        _check_open(writer)
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             return "GET", Answer(HTTPStatus.BAD_REQUEST, b"not HTTP/1\n")
         return words[0], await self.answer(words[0], words[1])
+
+
+def _check_open(writer: asyncio.StreamWriter) -> None:
+    """Raise ConnectionResetError if the client is gone: its page costs up to 20 ms, and uvloop
+    raises a RuntimeError for the write.
+    """
+    if writer.is_closing():
+        raise ConnectionResetError
 
 
 def _import_text() -> Any:
