@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from cometmq.control import channel as channels
 from cometmq.control import server as servers
 from cometmq.control.admission import (
     ADDRESS_CALLS_MAX,
@@ -290,6 +291,19 @@ async def test_an_order_ends_on_the_connection_that_was_replaced(member, server,
             await client.status(timeout_ms=-1)
         member.gate.set()
     assert order.result() == member.now
+
+
+async def test_a_watch_on_a_connection_that_was_replaced_breaks(client, monkeypatch):
+    """gRPC cancels it, as if its task had been cancelled."""
+    monkeypatch.setattr(channels, "RETIRED_MS", 50)
+    async with asyncio.timeout(DEADLINE_S):
+        reports = client.watch(interval_ms=60_000, silence_ms=60_000)
+        await anext(reports)
+        with pytest.raises(MemberUnreachable, match="DEADLINE_EXCEEDED"):
+            await client.status(timeout_ms=-1)
+        with pytest.raises(MemberUnreachable, match="the connection was replaced or closed"):
+            async for _ in reports:
+                pass
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", "host:65536", "http://host:1"])

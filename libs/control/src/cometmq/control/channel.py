@@ -92,6 +92,8 @@ class MemberChannel:
             metadata, seal = self._proven(name, raw)
             try:
                 found = await stub(raw, timeout=timeout_ms / 1000, metadata=metadata)
+            except asyncio.CancelledError as error:
+                raise self._ended(error) from error
             except grpc.aio.AioRpcError as error:
                 if self._is_challenged(error) and attempt + 1 < PROOF_ATTEMPTS:
                     continue
@@ -118,6 +120,8 @@ class MemberChannel:
                     yield self._opened(message, seal)
             except TimeoutError as error:
                 raise MemberUnreachable(f"{self._place}: silent for {silence_ms} ms") from error
+            except asyncio.CancelledError as error:
+                raise self._ended(error) from error
             except grpc.aio.AioRpcError as error:
                 if not self._is_challenged(error) or attempt + 1 == PROOF_ATTEMPTS:
                     raise self._translated(error, seal) from error
@@ -172,6 +176,15 @@ class MemberChannel:
         """
         await channel.close(RETIRED_MS / 1000)
         self._replaced.discard(channel)
+
+    def _ended(self, error: asyncio.CancelledError) -> BaseException:
+        """Return the error of a call that was cancelled: gRPC also cancels those that are in flight
+        when their channel closes.
+        """
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            return error
+        return MemberUnreachable(f"{self._place}: the connection was replaced or closed")
 
     @property
     def _place(self) -> str:
