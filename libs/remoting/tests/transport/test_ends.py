@@ -6,14 +6,17 @@ import contextlib
 import gc
 import socket
 import ssl
+import struct
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from cometmq.remoting import Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.header import encode_frame
+from cometmq.remoting.transport.flow.ends import ENDS_PER_TURN, Ends
 
 from .conftest import TLS_KINDS, StartServer, starter
 
@@ -22,6 +25,7 @@ REQUEST = encode_frame(
     RawCommand(code=QUERY, opaque=1, ext={"consumerGroup": "g", "topic": "t", "queueId": "3"})
 )
 COUNT = 200
+RESET = struct.pack("ii", 1, 0)
 PARTS = ("cometmq.", "builtins.Session", "_ssl._SSLSocket", "ssl.SSLObject", "uvloop.loop.TCP")
 
 
@@ -76,3 +80,63 @@ async def test_a_server_leaves_nothing_for_the_garbage_collector(
         await connect(COUNT)
         left = living() - before
     assert {name: count for name, count in left.items() if count >= COUNT // 10} == {}
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+@pytest.mark.parametrize("is_served", [False, True])
+@pytest.mark.parametrize("kind", TLS_KINDS)
+async def test_connections_that_end_together_hold_no_turn_of_the_loop(
+    start_plain_server: StartServer, eventually: Any, kind: str, *, is_served: bool, is_reset: bool
+) -> None:
+    turn, ended = 0, []
+    server, port = await starter(start_plain_server, kind)(
+        {QUERY: later}, on_close=lambda _: ended.append(turn)
+    )
+
+    def connect(stack: contextlib.ExitStack) -> None:
+        for _ in range(COUNT):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+            if is_served:
+                one.sendall(REQUEST)
+                assert one.recv(4_096)
+            if is_reset:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+
+    with contextlib.ExitStack() as stack:
+        await asyncio.to_thread(connect, stack)
+        await eventually(lambda: len(server.peers) == COUNT)
+    async with asyncio.timeout(60):
+        while server.peers:
+            await asyncio.sleep(0)
+            turn += 1
+    assert len(ended) == COUNT
+    assert max(Counter(ended).values()) <= 2 * ENDS_PER_TURN  # a turn counts the end of the last
+
+
+async def test_more_ends_than_a_flood_adds_are_worked_off() -> None:
+    loop = asyncio.get_running_loop()
+    faults: list[Any] = []
+    loop.set_exception_handler(lambda _, context: faults.append(context["message"]))
+    ends, ended, count = Ends(loop), [], 100 * ENDS_PER_TURN
+
+    class Peer:
+        def abort(self) -> None:
+            ended.append(-1)
+
+    def end(number: int) -> None:
+        ended.append(number)
+        if number == count - 1:
+            raise RuntimeError("a bug")
+
+    for number in range(count):
+        ends.add(Peer(), partial(end, number))
+    assert len(ended) == ENDS_PER_TURN
+    async with asyncio.timeout(60):
+        for added in range(count, 4 * count):  # less than a turn ends of many that wait
+            ends.add(Peer(), partial(ended.append, added))
+            if not added % (2 * ENDS_PER_TURN):
+                await asyncio.sleep(0)
+        while len(ended) <= 4 * count:  # noqa: ASYNC110  # turns are counted
+            await asyncio.sleep(0)
+    assert [number for number in ended if number >= 0] == list(range(4 * count))
+    assert (ended.count(-1), faults) == (1, ["a connection cannot be ended"])

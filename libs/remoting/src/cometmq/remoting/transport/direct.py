@@ -12,9 +12,9 @@ Invariants
     - A connection joins when its first plain bytes arrive; its transport then stops reading. One
       with TLS joins only if native code serves its session, after the end of the handshake is sent.
     - A TLS record is written where it is encrypted, so records keep their order.
-    - A connection leaves for good when its input ends or fails, so that its transport detects the
-      end itself. It also leaves before the transport closes the socket, because the next connection
-      may reuse the file descriptor.
+    - A connection leaves for good soon after its input ends or fails (`Ends`), so that its
+      transport detects the end itself. It also leaves before the transport closes the socket,
+      because the next connection may reuse the file descriptor.
     - Nothing is written directly while the transport has unsent output, so bytes keep their order.
 
 Hot path: `_read` runs once per turn of the loop, its loops once per connection.
@@ -147,7 +147,8 @@ class DirectIO:
                 stats.bytes_received += self.sockets.take_overhead()
             reads_on = answered is not None and self._note_answered(answered)
             for peer in ended:
-                peer.input_ended()
+                self.stop_reading(peer)
+                self._hub.ends.add(peer, peer.input_ended)
             if staged is not None or chunks:
                 self.answers.is_in_turn = True
                 try:

@@ -11,6 +11,7 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.transport.flow.before_write import BeforeWrite
 from cometmq.remoting.transport.flow.budget import TURN_BYTES, UnsentBudget
 from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.flow.ends import Ends
 from cometmq.remoting.transport.flow.frames import UnfinishedFrames
 from cometmq.remoting.transport.flow.memory import MemoryLimit
 from cometmq.remoting.transport.flow.places import Places
@@ -57,6 +58,7 @@ class Hub(Generic[PeerT]):
         connections_max = 0 if server is None else server.connections_max
         self.writes = Writes(self.loop, BeforeWrite(before_write, save))
         self.turns = Turns(self.loop, settings.calls_per_turn_max)
+        self.ends = Ends(self.loop)
         self.handshakes = Handshakes(self.loop, connections_max)
         self.peers: set[PeerT] = set()
         self.places: Places[PeerT] = Places(connections_max)
@@ -79,7 +81,6 @@ class Hub(Generic[PeerT]):
         self.frames = UnfinishedFrames(
             None if server is None else server.frames_bytes_max, stats=self.stats, log=log
         )
-        self._is_empty = asyncio.Event()
 
     def charge(self, spent_s: float) -> None:
         """Charge connections for work that took `spent_s` after their requests were served, such as
@@ -110,7 +111,7 @@ class Hub(Generic[PeerT]):
         self.peers.discard(peer)
         self.places.leave(peer)
         if not self.peers:
-            self._is_empty.set()
+            self.ends.all_ended.set()
 
     async def close(self, drain_ms: int) -> None:
         """Close every connection; output that is not sent in time is lost."""
@@ -122,9 +123,9 @@ class Hub(Generic[PeerT]):
                 else:
                     peer.abort()
             if self.peers:
-                self._is_empty.clear()
+                self.ends.all_ended.clear()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._is_empty.wait(), drain_ms / 1000)
+                    await asyncio.wait_for(self.ends.all_ended.wait(), drain_ms / 1000)
 
     def later(self, check: Callable[[], None]) -> tuple[asyncio.Handle, float]:
         """Schedule a check of the connections after about `check_interval_ms`; return its handle,

@@ -8,6 +8,7 @@ wait, the server stops serving the connection (`Intake`).
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -42,10 +43,16 @@ class ServerPeer(PeerProtocol):
             hub.places.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Remove the connection and fail its pending requests."""
+        """Remove the connection and fail its pending requests: soon (`Ends`) if the peer has reset
+        it, now if this end closes it.
+        """
         if not self._is_reset:
             set_reset(self._transport, is_on=False)
-        super().connection_lost(exc)
+        if self.is_open and exc is not None:
+            self.is_open = False
+            self._hub.ends.add(self, partial(super().connection_lost, exc))
+        else:
+            super().connection_lost(exc)
 
     @property
     def has_room(self) -> bool:
