@@ -172,7 +172,7 @@ async def test_a_turn_of_the_loop_accepts_few_connections_and_answers_one_reques
         while len(answered) < len(flood):
             await asyncio.sleep(0)
             turns += 1
-            connected.append(admin._connection_count + len(answered))
+            connected.append(len(admin._served) + len(answered))
     for one in flood:
         one.close()
     assert max(Counter(answered).values()) == 1
@@ -205,7 +205,7 @@ async def test_a_peer_that_does_not_read_its_answer_is_closed(admin, monkeypatch
     one.send(b"GET /settings HTTP/1.1\r\n\r\n")
     aborted = await asyncio.wait_for(asyncio.to_thread(read_all, one), 30)
     assert 0 < len(aborted) < 16 << 20
-    assert not admin._connection_count
+    assert not admin._served
 
 
 def test_a_client_that_is_gone_costs_no_page_and_no_error():
@@ -228,13 +228,47 @@ def test_a_client_that_is_gone_costs_no_page_and_no_error():
                 for _ in range(3):  # the kernel has passed the reset on
                     await asyncio.sleep(0)
         async with asyncio.timeout(60):
-            while http._connection_count:  # noqa: ASYNC110
+            while http._served:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         await http.stop()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(reset())
     assert (pages, errors) == ([], [])
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_stop_ends_every_connection_and_its_request(loop_factory, monkeypatch):
+    monkeypatch.setattr(admin_http, "STOP_S", 0.05)
+    errors = []
+
+    async def stopped():
+        http = AdminHttp()
+        await http.start(0, host="127.0.0.1")
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        clients = []
+        async with (
+            asyncio.timeout(60),
+            asyncio.TaskGroup() as group,
+            http._turns.hold(Requester("another address")),
+        ):
+            for head in [b"GET /metrics HTTP/1.1\r\n\r\n", b"GET /metrics"] * 5:
+                clients.append(socket.create_connection(("127.0.0.1", http.port)))
+                clients[-1].sendall(head)
+            while len(http._served) < 10 or len(http._silent) > 5:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            group.create_task(http.stop())
+            while not all(writer.is_closing() for writer in http._served.values()):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        return clients
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        clients = runner.run(stopped())
+    assert errors == []
+    for one in clients:
+        one.settimeout(60)
+        with one, contextlib.suppress(ConnectionError):
+            assert one.recv(1) == b""
 
 
 async def test_readiness_follows_its_checks_and_liveness_does_not():

@@ -36,6 +36,8 @@ from cometmq.runtime.worker import Worker
 
 HEAD_BYTES_MAX = 8 * 1024
 REQUEST_TIMEOUT_S = 5.0
+STOP_S = 1.0
+"""How long requests may finish when the program stops."""
 CONNECTION_COUNT_MAX = 256
 BACKLOG = 1024
 """Connections that the kernel queues; with fewer, a burst of them delays a probe by a second."""
@@ -82,7 +84,8 @@ class AdminHttp:
         self._worker = Worker("metrics", pending_count_max=CONNECTION_COUNT_MAX)
         self._turns = TurnLock()
         self._server: asyncio.Server | None = None
-        self._connection_count = 0
+        self._is_stopped = False
+        self._served: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._silent: dict[asyncio.StreamWriter, str] = {}  # oldest first, with their addresses
         self._pages: dict[str, Callable[[], Awaitable[Answer]]] = {
             "/metrics": self._metrics,
@@ -141,12 +144,18 @@ class AdminHttp:
         self.lag.start(asyncio.get_running_loop())
 
     async def stop(self) -> None:
-        """Stop listening and give requests in flight REQUEST_TIMEOUT_S to finish."""
+        """Stop listening and give requests in flight STOP_S to finish."""
         self.lag.stop()
         if self._server is not None:
-            self._server.close()
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                await self._server.wait_closed()
+            self._server.close()  # which waits for no connection
+        self._is_stopped = True
+        for writer in self._silent:
+            writer.transport.abort()
+        for timeout_s in (STOP_S, REQUEST_TIMEOUT_S):
+            if self._served:
+                await asyncio.wait(self._served, timeout=timeout_s)
+            for writer in self._served.values():
+                writer.transport.abort()  # ends its request, see `_check_open`
         self._worker.close()
 
     async def answer(self, method: str, path: str) -> Answer:
@@ -190,10 +199,13 @@ class AdminHttp:
         return Answer(HTTPStatus.OK, "\n".join(parts).encode())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._connection_count >= CONNECTION_COUNT_MAX and not self._close_oldest():
+        task = asyncio.current_task()
+        assert task is not None
+        is_full = len(self._served) >= CONNECTION_COUNT_MAX and not self._close_oldest()
+        if is_full or self._is_stopped:
             writer.transport.abort()
             return
-        self._connection_count += 1
+        self._served[task] = writer
         host, *_ = writer.get_extra_info("peername") or ("",)
         self._silent[writer] = host
         writer.transport.set_write_buffer_limits(high=0)  # `drain` waits until all is sent
@@ -208,7 +220,7 @@ class AdminHttp:
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
             self._log.debug("http_request.aborted")
         finally:
-            self._connection_count -= 1
+            del self._served[task]
             self._silent.pop(writer, None)
             if is_done:
                 writer.close()
