@@ -20,6 +20,7 @@ from cometmq.console.web.server import UNSENT_BYTES_MAX, WebServer
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.runtime.fair_queue import Requester
 
 CONNECTIONS_MAX = 8
 LARGE_BYTES = 8 << 20
@@ -150,7 +151,7 @@ async def test_requests_that_wait_for_their_turn_make_room():
         server, web = await stack.enter_async_context(
             web_server(app, connections_max=CONNECTIONS_MAX)
         )
-        async with web._turns.hold("a long turn"):
+        async with web._turns.hold(Requester("a long turn")):
             for _ in range(2 * CONNECTIONS_MAX):
                 _, writer = await asyncio.open_connection(*server, local_addr=("127.0.0.2", 0))
                 stack.callback(writer.close)
