@@ -11,7 +11,6 @@ Invariants
       much output (`server_peer.py`).
     - Only a limited number of a connection's requests are served in a row, and only for a limited
       time. While the others wait for a later turn of the loop (`turns.py`), nothing more is read.
-    - Connections that their peers end at the same time are removed over several turns of the loop.
     - All answers to one chunk, and all answers given in one turn of the loop, are sent in one
       write.
 """
@@ -137,10 +136,8 @@ class PeerProtocol(asyncio.Protocol):
             self._has_long_frame = is_long
             self._hub.frames.note(self, self._hub.now_ms())
 
-    def eof_received(self) -> bool:
-        """Close the transport soon (`Ends`); half-open connections are not kept."""
-        self._hub.ends.add(self, self._transport.close)
-        return True
+    def eof_received(self) -> bool | None:
+        """Return None to close the transport, because half-open connections are not kept."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection and fail its pending requests."""

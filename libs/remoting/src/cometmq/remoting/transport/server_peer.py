@@ -42,6 +42,11 @@ class ServerPeer(PeerProtocol):
         if self.is_open:
             hub.places.enter(self)
 
+    def eof_received(self) -> bool:
+        """Return True to close the transport soon (`Ends`), not now."""
+        self._hub.ends.add(self, self._transport.close)
+        return True
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection and fail its pending requests: soon (`Ends`) if the peer has reset
         it, now if this end closes it.
