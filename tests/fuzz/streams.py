@@ -6,6 +6,7 @@ Their valid inputs are files in `tests/fuzz/corpus`, one folder for each target.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -55,7 +56,7 @@ _MESSAGES: Final[list[Any]] = sorted(
 )
 _OPENING_BYTES: Final = len(frames.encode_opening())
 _loop: Final = asyncio.new_event_loop()
-_no_writer: Final[Any] = object()  # identifies the connection
+_writer: Final[Any] = SimpleNamespace(is_closing=lambda: False)  # without a socket
 
 
 def ha_reports(data: bytes) -> None:
@@ -102,7 +103,7 @@ def http_request(data: bytes) -> None:
     reader.feed_data(data)
     reader.feed_eof()
     try:
-        exchange = AdminHttp()._exchange(reader, _no_writer)  # without a socket
+        exchange = AdminHttp()._exchange(reader, _writer)
         _loop.run_until_complete(exchange)
     except asyncio.IncompleteReadError as error:
         raise RemoteProtocolError("the request ends early") from error

@@ -289,7 +289,7 @@ async def test_captured_corrections(exchange: Exchange) -> None:
 
 async def corrections(broker: Broker, filter_groups: str | None = None) -> dict[int, int]:
     header = QueryCorrectionOffset(compare_group="G", topic="T", filter_groups=filter_groups)
-    reply = await resets.query_correction_offset(broker, Call(308, header))
+    reply = await resets.query_correction_offset(broker, Call(308, header, peer=FakePeer()))
     return decode_json(CorrectionOffsets, reply.body).correction_offsets  # type: ignore[arg-type]
 
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Final
 
+_PREFIX_BYTES: Final = 4
 _SHOWN_BYTES_MIN: Final = 9
 """A frame's prefix and the beginning of its header."""
 
@@ -59,10 +60,11 @@ class HalfAnswers:
 
     async def _halve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
-            answer = await reader.read(65_536)
-            if answer:
+            answers = await reader.read(65_536)  # of several requests, if they came close together
+            if answers:
                 self.broken_count += 1
-                writer.write(answer[: max(_SHOWN_BYTES_MIN, len(answer) // 2)])
+                size = _PREFIX_BYTES + int.from_bytes(answers[:_PREFIX_BYTES], "big")
+                writer.write(answers[: max(_SHOWN_BYTES_MIN, size // 2)])
 
 
 async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

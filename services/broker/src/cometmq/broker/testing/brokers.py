@@ -41,7 +41,7 @@ from cometmq.broker.tables.subscription_groups import Groups
 from cometmq.broker.tables.topics import Topics
 from cometmq.broker.tables.unknown_offsets import UnknownOffsets
 from cometmq.remoting.bodies.topic_config import DataVersion
-from cometmq.remoting.command import Call, Peer, Response
+from cometmq.remoting.command import Call, Response
 from cometmq.remoting.errors import ConnectFailed
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.incremental import finish as finish_steps
@@ -165,7 +165,7 @@ class MemoryReads:
         done: Callable[[T], None],
         failed: Callable[[Exception], None],
         *,
-        peer: Peer | None = None,
+        call: Call[Any] | None = None,
         is_part_of_put: bool = False,
         may_end_early: bool = False,
     ) -> None:
