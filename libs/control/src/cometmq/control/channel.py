@@ -178,8 +178,8 @@ class MemberChannel:
         self._replaced.discard(channel)
 
     def _ended(self, error: asyncio.CancelledError) -> BaseException:
-        """Return the error of a call that was cancelled: gRPC also cancels those that are in flight
-        when their channel closes.
+        """Return the error for a cancelled call: gRPC cancels it with its task, and also
+        when its channel closes.
         """
         task = asyncio.current_task()
         if task is None or task.cancelling():

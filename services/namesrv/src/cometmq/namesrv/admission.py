@@ -25,9 +25,7 @@ T = TypeVar("T")
 
 
 async def stepwise(namesrv: Namesrv, call: Call[Any], work: Steps[T]) -> T:
-    """Return the result of a long job for a request, which takes turns with those of other
-    addresses.
-    """
+    """Return the result of a long job for a request; the jobs of all addresses take turns."""
     requester = Requester(address_peer(call.peer.address), call.peer)
     return await namesrv.incremental.run(work, requester)
 

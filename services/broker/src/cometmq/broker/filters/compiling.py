@@ -7,8 +7,8 @@ the other, a step in each turn of the loop.
 
 Accounts (or addresses) take turns in the queue, and so do the connections of each. A quarter of the
 allowance is reserved for accounts that have compiled little lately, and a quarter for these and for
-connections that have, whatever their account. So a flood of expressions, over any number of
-connections, delays those of another account by at most one expression.
+connections that have, whatever their account. A flood of expressions, over any number of
+connections, therefore delays an expression of another account by the time of one.
 """
 
 from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ def _at_once(work: Callable[[], None]) -> None:
 
 
 class Shares:
-    """What is left of each account's and connection's share; full shares have no entry."""
+    """The rest of the share of each account and connection; full shares have no entry."""
 
     def __init__(self) -> None:
         self._left: dict[object, tuple[int, int]] = {}  # characters left by the last charge; when

@@ -91,7 +91,7 @@ async def found(broker: Broker, lookup: Lookup[T]) -> T:
 
 
 async def stepwise(broker: Broker, call: Call[Any], work: Steps[T]) -> T:
-    """Return the result of a long job for a request, which takes turns with those of others."""
+    """Return the result of a long job for a request; the jobs of all requesters take turns."""
     return await broker.pending.incremental.run(work, broker.admission.requester(call))
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from cometmq.remoting.transport.flow.next_turn import Abortable, NextTurn
 
 ENDS_PER_TURN: Final = 16
-_PARTS: Final = 32  # of those that wait, each turn ends at least one part: a flood adds to them
+_PARTS: Final = 32  # a turn ends at least a 32nd of what waits, more than a flood adds meanwhile
 
 
 class Ends(NextTurn):
