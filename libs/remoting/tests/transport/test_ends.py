@@ -17,6 +17,7 @@ import pytest
 from cometmq.remoting import Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.header import encode_frame
 from cometmq.remoting.transport.flow.ends import ENDS_PER_TURN, Ends
+from cometmq.remoting.transport.server import ANSWERS_MS
 
 from .conftest import TLS_KINDS, StartServer, starter
 
@@ -140,3 +141,28 @@ async def test_more_ends_than_a_flood_adds_are_worked_off() -> None:
             await asyncio.sleep(0)
     assert [number for number in ended if number >= 0] == list(range(4 * count))
     assert (ended.count(-1), faults) == (1, ["a connection cannot be ended"])
+
+
+async def test_handlers_and_unread_answers_share_the_time_of_a_stop(
+    start_server: StartServer,
+) -> None:
+    async def never(_: None, call: Call[Any]) -> Reply:
+        if call.header.queue_id == 3:
+            await asyncio.Event().wait()
+        return Reply(body=bytes(8 << 20))
+
+    server, port = await start_server({QUERY: never})
+    read = encode_frame(
+        RawCommand(code=QUERY, ext={"consumerGroup": "g", "topic": "t", "queueId": "4"})
+    )
+    with contextlib.ExitStack() as stack:
+        for frame in (REQUEST, read):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+            one.sendall(frame)
+        async with asyncio.timeout(60):
+            while not server.unread_bytes:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        start_s = asyncio.get_running_loop().time()
+        await server.close(drain_ms=1_000)
+    took_s = asyncio.get_running_loop().time() - start_s
+    assert 1 <= took_s < 1 + 3 * ANSWERS_MS / 1000

@@ -39,6 +39,8 @@ from cometmq.remoting.transport.tls import CertificateWatch, TlsGate
 from cometmq.remoting.transport.tls_contexts import TlsEngine
 
 _ACCEPTED_PER_TURN: Final = 32
+ANSWERS_MS: Final = 250
+"""How long a server that stops sends answers if its handlers have taken all the time."""
 _FREED_BYTES_MIN: Final = 32 << 20
 _RELEASE_PAUSE_MS: Final = 3_000
 
@@ -255,14 +257,18 @@ class Server(Generic[ContextT]):
             peer.reading.pause(LEAVING)
 
     async def close(self, drain_ms: int = 3_000) -> None:
-        """Stop accepting, wait for handlers and their answers, then close every connection."""
+        """Stop accepting, wait for handlers and their answers for up to `drain_ms` together, then
+        close every connection.
+        """
+        end_s = self._hub.loop.time() + drain_ms / 1000
         self.stop_listening()
         if self._check_timer is not None:
             self._check_timer.cancel()
             self._check_timer = None
         await self._tasks.drain(drain_ms / 1000)
         self.flush()
-        await self._hub.close(drain_ms)
+        left_ms = int((end_s - self._hub.loop.time()) * 1000)
+        await self._hub.close(max(left_ms, min(drain_ms, ANSWERS_MS)))
         if self._direct is not None:
             self._direct.close()
 
