@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from http import HTTPStatus
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import uvloop
@@ -18,7 +19,14 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime import admin_http
-from cometmq.runtime.admin_http import ACCEPTED_AT_ONCE, HEAD_BYTES_MAX, AdminHttp
+from cometmq.runtime.admin_http import (
+    ACCEPTED_AT_ONCE,
+    HEAD_BYTES_MAX,
+    AdminHttp,
+    Answer,
+    _Connection,
+    _SharedPage,
+)
 from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.metrics import Registry
 
@@ -156,7 +164,7 @@ async def test_silent_connections_keep_no_health_check_out(admin):
             async with asyncio.timeout(5):
                 head, _ = await exchange(admin, b"GET /healthz HTTP/1.1\r\n\r\n")
             assert head.startswith("HTTP/1.1 200 ")
-    assert len(admin._silent) <= admin_http.CONNECTION_COUNT_MAX
+    assert len(admin._served) <= admin_http.CONNECTION_COUNT_MAX
     for one in silent:
         one.close()
 
@@ -179,21 +187,125 @@ async def test_a_turn_of_the_loop_accepts_few_connections_and_answers_one_reques
     assert max(b - a for a, b in pairwise([0, *connected])) <= ACCEPTED_AT_ONCE + 1
 
 
-async def test_the_address_with_the_most_silent_connections_loses_one(admin):
-    class Writer:
-        def __init__(self):
-            self.transport = self
-            self.is_aborted = False
+@pytest.mark.parametrize(
+    ("states", "host", "closed"),
+    [
+        (["a silent", "b silent", "b silent", "c silent"], "a", 1),
+        (["a silent", "b asked", "b unread", "b unread"], "b", 2),
+        (["a silent", "b asked", "b asked"], "b", None),  # it has the most itself
+        (["a silent", "b asked", "b asked"], "a", 1),
+        (["a silent", "b asked", "b asked"], "c", 1),
+        (["a asked", "b asked"], "b", None),
+        ([], "a", None),
+    ],
+)
+async def test_the_address_with_the_most_connections_loses_one(admin, states, host, closed):
+    nobody: Any = None
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(asyncio.sleep(60)) for _ in states]
+        for task, state in zip(tasks, states, strict=True):
+            owner, kind = state.split()
+            admin._served[task] = _Connection(nobody, owner, kind == "silent", kind == "unread")
+        assert admin._make_room(host) == (closed is not None)
+        left = list(admin._served)
+        admin._served.clear()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert [task.cancelled() for task in tasks] == [n == closed for n in range(len(tasks))]
+        assert left == [task for n, task in enumerate(tasks) if n != closed]
+        for task in tasks:
+            task.cancel()
 
-        def abort(self):
-            self.is_aborted = True
 
-    writers = [Writer() for _ in range(4)]
-    admin._silent = dict(zip(writers, ("a", "b", "b", "c"), strict=True))
-    assert admin._close_oldest()
-    assert [one.is_aborted for one in writers] == [False, True, False, False]
-    admin._silent.clear()
-    assert not admin._close_oldest()
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_unread_answers_keep_no_health_check_out(loop_factory, monkeypatch):
+    monkeypatch.setattr(admin_http, "CONNECTION_COUNT_MAX", 8)
+    errors = []
+
+    async def flooded(stack):
+        http = AdminHttp()
+        http.add_settings("large", lambda: "x" * (16 << 20))
+        await http.start(0, host="127.0.0.1")
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        for _ in range(8):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", http.port)))
+            client.sendall(b"GET /settings HTTP/1.1\r\n\r\n")
+        while sum(one.is_unread for one in http._served.values()) < 8:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        for left in (7, 7, 7):
+            head, _ = await exchange(http, b"GET /healthz HTTP/1.1\r\n\r\n")
+            assert head.startswith("HTTP/1.1 200 ")
+            while len(http._served) > left:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        await http.stop()
+
+    with contextlib.ExitStack() as stack, asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(asyncio.wait_for(flooded(stack), 60))
+    assert errors == []
+
+
+async def test_requests_that_wait_share_a_page_that_is_built_after_they_asked(monkeypatch):
+    monkeypatch.setattr(admin_http, "REST_FACTOR", 0)
+    count = 0
+
+    async def build():
+        nonlocal count
+        count += 1
+        page = Answer(HTTPStatus.OK, b"%d" % count)
+        await asyncio.sleep(0.01)
+        return page
+
+    page = _SharedPage(build)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        assert (await page.get()).body == b"1"
+        first = group.create_task(page.get())
+        while count < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        waiting = [group.create_task(page.get()) for _ in range(20)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()  # before it begins to build
+    assert first.result().body == b"2"
+    assert {task.result().body for task in waiting[1:]} == {b"3"}
+    assert (await page.get()).body == b"4"
+    assert page._page is None
+
+
+async def test_a_page_is_built_during_a_part_of_the_time(admin):
+    built_s = 0.0
+
+    def slow():
+        nonlocal built_s
+        start_s = time.monotonic()
+        time.sleep(0.02)
+        built_s += time.monotonic() - start_s
+        return ""
+
+    admin.add_settings("slow", slow)
+
+    async def ask_again():
+        while True:
+            await admin.answer("GET", "/settings")
+
+    start_s = time.monotonic()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(1), asyncio.TaskGroup() as group:
+            for _ in range(4):
+                group.create_task(ask_again())
+    passed_s = time.monotonic() - start_s
+    assert 0.02 < built_s < passed_s / admin_http.REST_FACTOR
+
+
+async def test_a_page_that_fails_is_built_again(admin):
+    texts = iter([None, "right"])
+
+    def text():
+        return next(texts) or 1 / 0
+
+    admin.add_settings("page", text)
+    async with asyncio.timeout(60):
+        with pytest.raises(ZeroDivisionError):
+            await admin.answer("GET", "/settings")
+        assert (await admin.answer("GET", "/settings")).body == b"# page\nright"
 
 
 async def test_a_peer_that_does_not_read_its_answer_is_closed(admin, monkeypatch):
@@ -222,7 +334,7 @@ def test_a_client_that_is_gone_costs_no_page_and_no_error():
                 client = socket.create_connection(("127.0.0.1", http.port))
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 client.sendall(b"GET /settings HTTP/1.1\r\n\r\n")
-                while not http._turns._waiting or http._silent:  # noqa: ASYNC110
+                while not http._turns._waiting:  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
                 client.close()
                 for _ in range(3):  # the kernel has passed the reset on
@@ -255,10 +367,10 @@ def test_a_stop_ends_every_connection_and_its_request(loop_factory, monkeypatch)
             for head in [b"GET /metrics HTTP/1.1\r\n\r\n", b"GET /metrics"] * 5:
                 clients.append(socket.create_connection(("127.0.0.1", http.port)))
                 clients[-1].sendall(head)
-            while len(http._served) < 10 or len(http._silent) > 5:  # noqa: ASYNC110
+            while Counter(one.is_silent for one in http._served.values()) != {True: 5, False: 5}:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             group.create_task(http.stop())
-            while not all(writer.is_closing() for writer in http._served.values()):  # noqa: ASYNC110
+            while not all(one.writer.is_closing() for one in http._served.values()):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         return clients
 

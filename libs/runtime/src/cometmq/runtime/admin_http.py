@@ -3,23 +3,27 @@
 
 The server is deliberately small: it answers GET and HEAD, and serves one request per connection.
 The size of the request head, the time per request and the number of connections are limited. Above
-the limit of connections, a silent connection (one that has not sent its request) is closed: the
-oldest one of the address that has the most. Silent connections therefore cannot exclude probes.
+the limit of connections, a connection of the address that has the most is closed: the oldest one
+that has not sent its request or not read its answer. Such connections therefore cannot exclude
+probes.
 
 Messages wait while the event loop serves this port. So each turn of the loop accepts only a few
 connections and answers one request, and addresses take turns. Counters are copied on the loop, a
-few at a time, and rendered on a worker thread.
+few at a time, and rendered on a worker thread. Requests for a page that takes long share it, and it
+is built during a limited part of the time.
 """
 
 import asyncio
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
 from platform import python_version
+from time import monotonic
 from typing import Any, NamedTuple
 
 import msgspec
@@ -43,6 +47,9 @@ BACKLOG = 1024
 """Connections that the kernel queues; with fewer, a burst of them delays a probe by a second."""
 ACCEPTED_AT_ONCE = 4
 """Connections that one turn of the loop accepts: each takes 0.2 ms."""
+REST_FACTOR = 4
+"""A page that takes long is not built again for this many times the time that it took."""
+REST_S_MAX = 1.0
 
 Check = Callable[[], str | None]
 """A health check returns None while healthy, otherwise a one-line reason."""
@@ -66,6 +73,16 @@ class Answer(NamedTuple):
     content_type: str = _TEXT
 
 
+@dataclass(slots=True)
+class _Connection:
+    writer: asyncio.StreamWriter
+    host: str
+    is_silent: bool = True
+    """Whether its request has not arrived."""
+    is_unread: bool = False
+    """Whether its answer is written, but not read yet."""
+
+
 class AdminHttp:
     """Serves the metrics, health checks and settings that a program's components register."""
 
@@ -85,13 +102,12 @@ class AdminHttp:
         self._turns = TurnLock()
         self._server: asyncio.Server | None = None
         self._is_stopped = False
-        self._served: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._silent: dict[asyncio.StreamWriter, str] = {}  # oldest first, with their addresses
+        self._served: dict[asyncio.Task[None], _Connection] = {}  # oldest first
         self._pages: dict[str, Callable[[], Awaitable[Answer]]] = {
-            "/metrics": self._metrics,
+            "/metrics": _SharedPage(self._metrics).get,
             "/healthz": self._healthz,
             "/readyz": self._readyz,
-            "/settings": self._settings_page,
+            "/settings": _SharedPage(self._settings_page).get,
             "/": self._index,
         }
 
@@ -149,13 +165,14 @@ class AdminHttp:
         if self._server is not None:
             self._server.close()  # which waits for no connection
         self._is_stopped = True
-        for writer in self._silent:
-            writer.transport.abort()
+        for connection in self._served.values():
+            if connection.is_silent:
+                connection.writer.transport.abort()
         for timeout_s in (STOP_S, REQUEST_TIMEOUT_S):
             if self._served:
                 await asyncio.wait(self._served, timeout=timeout_s)
-            for writer in self._served.values():
-                writer.transport.abort()  # ends its request, see `_check_open`
+            for connection in self._served.values():
+                connection.writer.transport.abort()  # ends its request, see `_check_open`
         self._worker.close()
 
     async def answer(self, method: str, path: str) -> Answer:
@@ -201,58 +218,113 @@ class AdminHttp:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        is_full = len(self._served) >= CONNECTION_COUNT_MAX and not self._close_oldest()
+        host, *_ = writer.get_extra_info("peername") or ("",)
+        is_full = len(self._served) >= CONNECTION_COUNT_MAX and not self._make_room(host)
         if is_full or self._is_stopped:
             writer.transport.abort()
             return
-        self._served[task] = writer
-        host, *_ = writer.get_extra_info("peername") or ("",)
-        self._silent[writer] = host
+        self._served[task] = connection = _Connection(writer, host)
         writer.transport.set_write_buffer_limits(high=0)  # `drain` waits until all is sent
         is_done = False
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                method, answer = await self._exchange(reader, writer)
+                method, answer = await self._exchange(reader, connection)
                 _check_open(writer)
-                writer.write(_framed(method, answer))
+                connection.is_unread = True
+                writer.write(_head(answer))
+                if method != "HEAD":
+                    writer.write(answer.body)  # apart: unread answers of a page share its body
                 await writer.drain()
                 is_done = True
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
             self._log.debug("http_request.aborted")
+        except asyncio.CancelledError:
+            if task in self._served:
+                raise
+            self._log.debug("http_request.aborted")  # for another connection, see `_make_room`
         finally:
-            del self._served[task]
-            self._silent.pop(writer, None)
+            self._served.pop(task, None)
             if is_done:
                 writer.close()
             else:
                 writer.transport.abort()  # unsent output would keep the connection open
 
-    def _close_oldest(self) -> bool:
-        """Close the oldest silent connection of the address with the most; return False if all
-        connections are being answered.
+    def _make_room(self, host: str) -> bool:
+        """Close a connection of the address with the most, for one of this address.
+
+        It is the oldest one that waits for its peer. If there is none, it is the oldest one that is
+        being answered; but then an address that has as many itself gets no room: return False.
         """
-        if not self._silent:
+        counts = Counter(connection.host for connection in self._served.values())
+        (most, count), *_ = counts.most_common(1) or [("", 0)]
+        oldest = None
+        for task, connection in self._served.items():
+            if connection.host == most:
+                if connection.is_silent or connection.is_unread:
+                    oldest = task
+                    break
+                if counts[host] < count:
+                    oldest = oldest or task
+        if oldest is None:
             return False
-        (host, _), *_ = Counter(self._silent.values()).most_common(1)
-        oldest = next(writer for writer, one in self._silent.items() if one == host)
-        del self._silent[oldest]
-        oldest.transport.abort()
+        del self._served[oldest]
+        oldest.cancel()
         return True
 
     async def _exchange(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, reader: asyncio.StreamReader, connection: _Connection
     ) -> tuple[str, Answer]:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             return "GET", Answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"head too long\n")
-        async with self._turns.hold(Requester(self._silent.pop(writer, ""))):
+        connection.is_silent = False
+        async with self._turns.hold(Requester(connection.host)):
             await asyncio.sleep(0)
-        _check_open(writer)
+        _check_open(connection.writer)
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             return "GET", Answer(HTTPStatus.BAD_REQUEST, b"not HTTP/1\n")
         return words[0], await self.answer(words[0], words[1])
+
+
+class _SharedPage:
+    """A page that takes long: all requests that wait for it get the same one, built after they
+    asked.
+    """
+
+    def __init__(self, build: Callable[[], Awaitable[Answer]]) -> None:
+        self._build = build
+        self._lock = asyncio.Lock()
+        self._waiting_count = 0
+        self._begun_count = 0
+        self._page: Answer | None = None
+        self._rest_end_s = 0.0
+
+    async def get(self) -> Answer:
+        """Return a page that was begun after this call."""
+        begun_count = self._begun_count
+        self._waiting_count += 1
+        try:
+            async with self._lock:
+                page = self._page if self._begun_count > begun_count else None
+                return page or await self._build_next()
+        finally:
+            self._waiting_count -= 1
+            if not self._waiting_count:
+                self._page = None
+
+    async def _build_next(self) -> Answer:
+        await asyncio.sleep(self._rest_end_s - monotonic())
+        start_s = monotonic()
+        self._begun_count += 1
+        self._page = None
+        try:
+            self._page = page = await self._build()
+        finally:
+            end_s = monotonic()
+            self._rest_end_s = end_s + min((end_s - start_s) * REST_FACTOR, REST_S_MAX)
+        return page
 
 
 def _check_open(writer: asyncio.StreamWriter) -> None:
@@ -280,11 +352,10 @@ def _reasons(checks: dict[str, Check]) -> dict[str, str]:
     return {name: reason for name, check in checks.items() if (reason := check()) is not None}
 
 
-def _framed(method: str, answer: Answer) -> bytes:
-    head = (
+def _head(answer: Answer) -> bytes:
+    return (
         f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
         f"Content-Type: {answer.content_type}\r\n"
         f"Content-Length: {len(answer.body)}\r\n"
         "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + (b"" if method == "HEAD" else answer.body)
+    ).encode()
