@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Client ids and unique keys of messages."""
 
+import time
+
+import pytest
+
 from cometmq.client import ClientOptions
 from cometmq.client.identity import client_id_of, local_ip, unique_ids
 
@@ -17,3 +21,12 @@ def test_unique_keys_differ() -> None:
     ids = {generator.next_id() for generator in (first, second) for _ in range(1000)}
     assert len(ids) == 2000
     assert {len(text) for text in ids} <= {32, 56}
+
+
+def test_clients_of_one_moment_have_ids_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests freeze the clock; equal client ids would give all queues to both consumers."""
+    monkeypatch.setattr(time, "monotonic_ns", lambda: 1_729_555_200_000_000_000)
+    options = ClientOptions(client_ip="10.0.0.1")
+    assert client_id_of(options) != client_id_of(options)
+    first, second = unique_ids(options), unique_ids(options)
+    assert first.next_id()[:-12] != second.next_id()[:-12]

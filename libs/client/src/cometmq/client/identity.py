@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from ipaddress import ip_address
+from itertools import count
 from typing import Final
 from weakref import WeakSet
 
@@ -38,7 +39,7 @@ def client_id_of(options: ClientOptions, *, suffix: str = "", is_named: bool = F
     """
     instance = options.instance_name
     if instance == DEFAULT_INSTANCE and not is_named:
-        instance = f"{os.getpid()}#{time.monotonic_ns()}"
+        instance = f"{os.getpid()}#{_unused_number()}"
     parts = [options.client_ip or local_ip(), instance]
     if options.unit_name:
         parts.append(options.unit_name)
@@ -47,20 +48,27 @@ def client_id_of(options: ClientOptions, *, suffix: str = "", is_named: bool = F
     return "@".join(parts)
 
 
+# The clock alone does not tell clients apart: tests freeze it, and on some machines it ticks only
+# every few milliseconds. Its first value tells processes of one id apart, as those of the
+# containers of a pod, which share an address and all have the id 1.
+_numbers = count(time.monotonic_ns())
 _GENERATORS: Final["WeakSet[UniqueIds]"] = WeakSet()
 
 
 def _renew_ids() -> None:
     """Make sure that a forked child does not repeat its parent's ids."""
+    global _numbers  # noqa: PLW0603  # otherwise all children would continue with the same numbers
+    _numbers = count(time.monotonic_ns())
     for ids in _GENERATORS:
-        ids.renew(process_id=os.getpid(), instance=_instance_number())
+        ids.renew(process_id=os.getpid(), instance=_unused_number())
 
 
 os.register_at_fork(after_in_child=_renew_ids)
 
 
-def _instance_number() -> int:
-    return time.monotonic_ns() & 0xFFFF_FFFF
+def _unused_number() -> int:
+    """Return a number that no other client of this process has."""
+    return next(_numbers)
 
 
 def unique_ids(options: ClientOptions) -> UniqueIds:
@@ -69,7 +77,7 @@ def unique_ids(options: ClientOptions) -> UniqueIds:
     ids = UniqueIds(
         address=address,
         process_id=os.getpid(),
-        instance=_instance_number(),
+        instance=_unused_number(),
         clock_ms=wall_ms,
     )
     _GENERATORS.add(ids)
