@@ -294,6 +294,20 @@ def test_a_part_of_a_programs_settings_knows_no_mistakes(tmp_path):
     assert loaded.mistakes.lines() == []
 
 
+def test_two_programs_share_a_file_and_neither_takes_a_key_of_the_other_as_unknown(tmp_path):
+    file = tmp_path / "broker.conf"
+    file.write_text("guardd=7\nsharedKe=8\ntraceOn=true\nlistenPort=5\ncolour=1\n")
+    with pytest.raises(SettingsError, match="guardd=7: unknown setting; did you mean guard"):
+        load(Example, prefix="X", file=file, env={})
+    first = load(Example, prefix="X", file=file, env={}, others={"guardd", "sharedKey"})
+    assert first.mistakes.misspelt == {"sharedKe": "sharedKey"}
+    assert first.mistakes.places.keys() == {"sharedKe", "colour"}
+    assert "guardd=7" in first.as_saved_properties(), "a save keeps it for the other program"
+    second = load(Example, prefix="X", file=file, env={}, only={"traceOn"})
+    assert (second.value, second.unknown) == (Example(trace_on=True), {})
+    assert second.origins["traceOn"].place == f"{file}:3"
+
+
 def test_an_unreadable_file_is_reported_with_the_other_faults(tmp_path):
     with pytest.raises(SettingsError) as caught:
         load(Example, prefix="X", file=tmp_path / "none.conf", env={"X_TRACE_ON": "yes"})

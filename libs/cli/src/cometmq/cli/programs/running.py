@@ -111,8 +111,8 @@ def warn_unknown(loaded: Loaded[Any], log: Log) -> None:
     mistake.
     """
     mistakes = loaded.mistakes
-    if loaded.unknown:
-        log.warning("settings.unknown", keys=sorted(loaded.unknown), **mistakes.facts())
+    if mistakes.places:
+        log.warning("settings.unknown", keys=sorted(mistakes.places), **mistakes.facts())
     if mistakes.unread:
         log.warning("variables.unread", did_you_mean=dict(mistakes.unread))
 

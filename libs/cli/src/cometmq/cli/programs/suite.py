@@ -51,6 +51,13 @@ and the environment. If not, the ports given by the broker's settings and the na
 variable are used; other settings that differ from the option's default are refused.
 """
 
+CHECKER_KEYS: Final = frozenset(fields_of(TxnCheckerSettings)) - {
+    *CHECKER_DECIDED, "bindAddress", "accessKey", "secretKey",
+}  # fmt: skip
+"""Settings that the txn-checker reads from the broker's file. It has an account of its own, because
+the file's `accessKey` is the account at name servers.
+"""
+
 BROKER_PREFIX: Final = PROGRAMS["broker"].prefix
 NAMESRV_PREFIX: Final = PROGRAMS["namesrv"].prefix
 CHECKER_PREFIX: Final = PROGRAMS["txn-checker"].prefix
@@ -125,7 +132,7 @@ def load_suite(config: Path | None, options: Options) -> Suite:
     """Load the settings of all programs; raise SettingsError if they are invalid.
 
     The broker's file also serves as the suite's file: its TLS keys apply to the name server and to
-    the connections between the programs, too.
+    the connections between the programs, and `CHECKER_KEYS` to the txn-checker, too.
     """
     folder = (options.data or DATA_DEFAULT).expanduser().resolve()
     host = options.host or LOOPBACK
@@ -160,7 +167,7 @@ def load_suite(config: Path | None, options: Options) -> Suite:
     tls_labels = {name: broker.label(name) for name in tls}
     namesrv = load_namesrv(None, namesrv_options | namesrv_tls, NAMESRV_OPTIONS | tls_labels)
     own_account = _new_account() if broker.value.acl_enable else None
-    checker = _load_checker(folder, tls, tls_labels, own_account)
+    checker = _load_checker(read, folder, tls, tls_labels, own_account)
     return Suite(
         folder, host, http_port, http_setting, namesrv, broker, file, checker, own_account,
         {place: it.option for place, it in overruled.items()},
@@ -192,9 +199,13 @@ def _load_given(
 ) -> tuple[Loaded[BrokerSettings], Loaded[NamesrvSettings], Loaded[TxnCheckerSettings]]:
     """Load the settings of all programs, ignoring the options of `standalone`."""
     faults = Faults()
-    broker = faults.attempt(lambda: load(BrokerSettings, prefix=BROKER_PREFIX, file=file))
+    broker = faults.attempt(
+        lambda: load(BrokerSettings, prefix=BROKER_PREFIX, file=file, others=CHECKER_KEYS)
+    )
     namesrv = faults.attempt(lambda: load(NamesrvSettings, prefix=NAMESRV_PREFIX))
-    checker = faults.attempt(lambda: load(TxnCheckerSettings, prefix=CHECKER_PREFIX))
+    checker = faults.attempt(
+        lambda: load(TxnCheckerSettings, prefix=CHECKER_PREFIX, file=file, only=CHECKER_KEYS)
+    )
     faults.raise_all()
     assert broker is not None
     assert namesrv is not None
@@ -274,7 +285,12 @@ def _load_broker(file: Path | None, options: dict[str, str]) -> Loaded[BrokerSet
 
     def read(options: dict[str, str]) -> Loaded[BrokerSettings]:
         return load(
-            BrokerSettings, prefix=BROKER_PREFIX, file=file, cli=options, options=BROKER_OPTIONS
+            BrokerSettings,
+            prefix=BROKER_PREFIX,
+            file=file,
+            cli=options,
+            options=BROKER_OPTIONS,
+            others=CHECKER_KEYS,
         )
 
     broker = read(options)
@@ -292,7 +308,11 @@ def _load_broker(file: Path | None, options: dict[str, str]) -> Loaded[BrokerSet
 
 
 def _load_checker(
-    folder: Path, tls: dict[str, str], tls_labels: dict[str, str], account: Account | None
+    file: Path | None,
+    folder: Path,
+    tls: dict[str, str],
+    tls_labels: dict[str, str],
+    account: Account | None,
 ) -> Loaded[TxnCheckerSettings]:
     """Load the txn-checker's settings; without its own account, it uses the account of the
     process."""
@@ -301,6 +321,8 @@ def _load_checker(
         return load(
             TxnCheckerSettings,
             prefix=CHECKER_PREFIX,
+            file=file,
+            only=CHECKER_KEYS,
             cli=options,
             options={"storePathRootDir": "--data", **tls_labels},
         )

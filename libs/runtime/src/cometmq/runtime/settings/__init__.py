@@ -87,13 +87,13 @@ _EMPTY = Content({})
 
 
 class Loaded(msgspec.Struct, Generic[S], frozen=True):
-    """Validated settings, the origin of each value, and the unknown keys of the file."""
+    """Validated settings, the origin of each value, and the keys of the file that are none."""
 
     value: S
     origins: Mapping[str, Origin]
     unknown: Mapping[str, str]
     has_known_key: bool = False
-    """Whether the file has a key that is a setting."""
+    """Whether the file has a key that is a setting of this program or of one that shares it."""
     mistakes: Mistakes = Mistakes()
 
     def updated(self, changes: Mapping[str, str], *, origin: Origin = RUN_TIME) -> "Loaded[S]":
@@ -232,6 +232,8 @@ def load(  # noqa: PLR0913  # one parameter per source
     options: Mapping[str, str] | None = None,
     args: Sequence[str] = (),
     is_part: bool = False,
+    only: Collection[str] | None = None,
+    others: Collection[str] = (),
 ) -> Loaded[S]:
     """Merge the values from all sources and validate them.
 
@@ -240,22 +242,26 @@ def load(  # noqa: PLR0913  # one parameter per source
     - `options`: the program's option names by external name, where they differ from the default
     - `is_part`: the struct is only a part of the program's settings, so unknown names are not
       examined
+    - `only`, `others`: for a file that two programs share: the keys that this program reads (by
+      default all), and those that only the other program reads
 
     Raise one SettingsError with a line for each fault.
     """
     fields = fields_of(settings_type)
     faults = Faults()
     content = (faults.attempt(lambda: _read_file(file)) if file is not None else None) or _EMPTY
-    in_file = content.values
+    if only is not None:
+        content = Content({name: it for name, it in content.values.items() if name in only})
+    in_file, known = content.values, fields.keys() | set(others)
     unknown = {name: given for name, given in in_file.items() if name not in fields}
     given = {name: value for name, value in in_file.items() if name in fields}
     variables = os.environ if env is None else env  # noqa: TID251  # the one place that reads it
     settable = by_variable(settings_type, prefix)
     mistakes = Mistakes()
     if not is_part:
-        misspelt = _misspelt(unknown, fields, faults)
+        misspelt = _misspelt(unknown, known, fields, faults)
         misread = _unread(variables, prefix, settable, faults)
-        mistakes = _mistakes(content, misspelt, misread, fields)
+        mistakes = _mistakes(content, misspelt, misread, known)
     for variable, field in settable.items():
         if variable in variables:
             given[field.name] = (variables[variable], Origin(ENVIRONMENT, variable))
@@ -274,7 +280,7 @@ def load(  # noqa: PLR0913  # one parameter per source
         value,
         origins,
         {name: str(raw) for name, (raw, _) in unknown.items()},
-        has_known_key=len(unknown) < len(in_file),
+        has_known_key=not known.isdisjoint(in_file),
         mistakes=mistakes,
     )
 
@@ -311,19 +317,19 @@ def _mistakes(
     content: Content,
     misspelt: Mapping[str, str],
     misread: Mapping[str, str],
-    fields: Mapping[str, SettingsField],
+    known: Collection[str],
 ) -> Mistakes:
-    places = {it: given[1].place for it, given in content.values.items() if it not in fields}
+    places = {it: given[1].place for it, given in content.values.items() if it not in known}
     prose = {
         name: text
         for name, text in content.without_sign.items()
-        if name in places and closest(name, fields) is None
+        if name in places and closest(name, known) is None
     }
     return Mistakes(misspelt, places, prose, content.repeated, misread)
 
 
 def _misspelt(
-    unknown: Given, fields: Mapping[str, SettingsField], faults: Faults
+    unknown: Given, known: Collection[str], fields: Mapping[str, SettingsField], faults: Faults
 ) -> dict[str, str]:
     """Return the unknown keys that nearly match a setting, each with the name of the setting.
 
@@ -332,9 +338,10 @@ def _misspelt(
     """
     found: dict[str, str] = {}
     for name, (raw, origin) in sorted(unknown.items()):
-        guess = closest(name, fields)
-        if guess is not None and fields[guess].is_guard:
-            shown = HIDDEN if fields[guess].is_secret else raw
+        guess = None if name in known else closest(name, known)
+        field = None if guess is None else fields.get(guess)
+        if field is not None and field.is_guard:
+            shown = HIDDEN if field.is_secret else raw
             faults.add(f"{name}={shown}: unknown setting; did you mean {guess}? (from {origin})")
         elif guess is not None:
             found[name] = guess

@@ -27,7 +27,7 @@ def refuse_wrong_file(name: str, loaded: Loaded[Any], file: Path | None) -> None
     A file without keys is accepted, and so are RocketMQ's keys in `KEPT` of the settings struct,
     which the program `name` keeps but does not use.
     """
-    unknown = loaded.unknown.keys()
+    unknown = loaded.mistakes.places.keys()
     for other, program in PROGRAMS.items():
         if other != name and (found := sorted(program.own_keys & unknown)):
             verb = "is no setting" if len(found) == 1 else "are no settings"
