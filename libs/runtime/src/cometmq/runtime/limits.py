@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CommandError
-from cometmq.remoting.frame import FRAME_BYTES_MAX
+from cometmq.remoting.frame import FRAME_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
 from cometmq.remoting.transport.flow.frames import FRAME_PATIENCE_MS
@@ -102,6 +102,10 @@ FRAME_LIMITS: Final[tuple[Limit, ...]] = (
     Limit(
         "frame_bytes", "Bytes of a frame after its first four", Scope.CONNECTION, _CLOSED,
         fixed=FRAME_BYTES_MAX,
+    ),
+    Limit(
+        "header_bytes", "Bytes of the header of a frame", Scope.CONNECTION, _CLOSED,
+        fixed=REQUEST_HEADER_BYTES_MAX,
     ),
     Limit(
         "unfinished_frame_bytes", f"Bytes of unfinished frames above {LARGE_BYTES >> 10} KB",
