@@ -102,6 +102,19 @@ def test_no_module_changes_the_import_path() -> None:
     assert [name for name, text in python.items() if re.search(r"sys\.path\b", text)] == []
 
 
+def test_programs_fetch_over_http_within_limits() -> None:
+    """Without them, a server that never ends its answer holds the caller, or fills its memory."""
+    own = "libs/client/src/cometmq/client/http_fetch.py"
+    unlimited = re.compile(
+        r"\b(urlopen|urlretrieve|build_opener|install_opener|(Fancy)?URLopener|OpenerDirector"
+        r"|HTTPS?Connection)\b"
+    )
+    names = [name for name in TRACKED if "/src/" in name and name.endswith(".py")]
+    products = [name for name in names if not name.startswith("tests/")]
+    found = {name for name in products if unlimited.search((ROOT / name).read_text())}
+    assert found == {own}, "call cometmq.client.http_fetch.fetch"
+
+
 def test_every_module_is_used() -> None:
     entries = {"cometmq.cli.main", "cometmq.cli.demo"}
     imported: set[str] = set()
