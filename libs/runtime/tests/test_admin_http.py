@@ -18,6 +18,7 @@ import uvloop
 from prometheus_client.metrics_core import GaugeMetricFamily
 
 from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.runtime import admin_http
 from cometmq.runtime.admin_http import (
     ACCEPTED_AT_ONCE,
@@ -27,7 +28,6 @@ from cometmq.runtime.admin_http import (
     _Connection,
     _SharedPage,
 )
-from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.metrics import Registry
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from cometmq.runtime.fair_queue import Requester
+from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.runtime.turn_lock import TurnLock
 
 

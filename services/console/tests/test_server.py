@@ -19,8 +19,8 @@ from cometmq.console.web.problems import Problem
 from cometmq.console.web.server import UNSENT_BYTES_MAX, WebServer
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.remoting.transport.tasks import TaskSet
-from cometmq.runtime.fair_queue import Requester
 
 CONNECTIONS_MAX = 8
 LARGE_BYTES = 8 << 20

@@ -152,7 +152,8 @@ class Holder:
     """A connection with unread output and waiting requests, which may be measured or paused."""
 
     def __init__(self, turns: Turns, held_bytes: int, waiting_bytes: int = 0) -> None:
-        self.address = "a:1"
+        self.address, self.host = "a:1", bytes(8)
+        self.state: dict[str, object] = {}
         self.intake = self.outlet = self
         self.waiting_bytes = waiting_bytes
         self.is_restrained = self.may_build = False

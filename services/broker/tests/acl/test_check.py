@@ -32,6 +32,7 @@ from cometmq.remoting.signature import FORWARDED, SessionCredentials, signing
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
 from cometmq.remoting.testing.peer import FakePeer
 from cometmq.remoting.transport.bodies import BODY_BYTES_MAX
+from cometmq.remoting.transport.flow.owners import requester_of
 from cometmq.runtime.acl.accounts import SHARED_TOPICS, Account, Accounts
 from cometmq.runtime.acl.addresses import Addresses
 
@@ -179,6 +180,14 @@ def test_a_modified_body_is_refused() -> None:
     assert refusal(call) is None
     call.body = b"a=2"
     assert "Check signature failed" in (refusal(call) or "")
+
+
+def test_only_a_verified_account_owns_a_connection() -> None:
+    forged, call = signed(Code.GET_MAX_OFFSET, secret="wrong secret"), signed(Code.GET_MAX_OFFSET)
+    for one in (forged, call):
+        refusal(one)
+    owners = [requester_of(one.peer).owner for one in (forged, call)]
+    assert owners == [bytes([127, 0, 0, 1]), USER.access_key]
 
 
 def test_white_addresses_need_no_account_and_no_right() -> None:

@@ -17,7 +17,7 @@ from cometmq.broker.filters.sql import CHARS_MAX, SqlError, compile_sql, is_comp
 from cometmq.broker.filters.sql.parser import PART_TOKENS
 from cometmq.broker.limits import HEARTBEAT_FILTER_CHARS
 from cometmq.remoting.errors import SystemBusy
-from cometmq.runtime.fair_queue import Requester
+from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.runtime.testing.clock import FakeClock
 
 

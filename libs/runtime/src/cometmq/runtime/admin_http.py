@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cometmq.remoting.log import NO_LOG, Log
-from cometmq.runtime.fair_queue import Requester
+from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.runtime.incremental import IncrementalRunner
 from cometmq.runtime.metrics import Registry, StatsCollector, build_families, loop_families
 from cometmq.runtime.places import listening

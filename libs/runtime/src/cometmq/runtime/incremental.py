@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Generator
 from typing import Any, Final, TypeAlias, TypeVar
 
-from cometmq.runtime.fair_queue import Requester
+from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.runtime.turn_lock import TurnLock
 
 T = TypeVar("T")

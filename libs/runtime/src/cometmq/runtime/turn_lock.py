@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from cometmq.runtime.fair_queue import FairQueue, Requester
+from cometmq.remoting.transport.flow.fair_queue import FairQueue, Requester
 
 _WAITING_MAX: Final = 1 << 40  # no limit: the code that starts the tasks bounds their number
 

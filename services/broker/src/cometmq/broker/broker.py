@@ -79,8 +79,8 @@ from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import Perm
+from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.runtime.clock import Clock
-from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.incremental import IncrementalRunner, LaterSteps
 from cometmq.runtime.limits import Limits
 from cometmq.runtime.settings import Loaded

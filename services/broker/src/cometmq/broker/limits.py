@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call
-from cometmq.runtime.fair_queue import Requester
+from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.runtime.limits import Limit, Limits, Scope, address_peer
 
 REFUSED: Final = "The request is refused."

@@ -17,7 +17,7 @@ from cometmq.namesrv.namesrv import Namesrv
 from cometmq.remoting.bodies.registrations import STEP_TOPICS, Registered
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.namesrv import PutKvConfig, RegisterBroker
-from cometmq.runtime.fair_queue import Requester
+from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.runtime.incremental import Steps
 from cometmq.runtime.limits import address_peer
 

@@ -46,6 +46,7 @@ from cometmq.remoting.names import (
 )
 from cometmq.remoting.signature import ACCESS_KEY, FORWARDED, SIGNATURE
 from cometmq.remoting.transport.bodies import decoded_by_hook
+from cometmq.remoting.transport.flow.owners import ACCOUNT
 from cometmq.runtime.acl import errors
 from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.runtime.acl.permissions import Right, resource_text
@@ -280,6 +281,7 @@ class AccessControl:
             return
         if not account.signer.has_signed(ext, call.body):
             raise errors.wrong_signature(account.access_key)
+        call.peer.state[ACCOUNT] = account.access_key
         if self.rules.signed_age_ms_max:
             self._check_age(account, call)
         self._check_rights(account, call)

@@ -45,8 +45,8 @@ from cometmq.broker.tables.persistence import TableSaver
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.names import SCHEDULE_TOPIC
+from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.remoting.transport.tasks import describe
-from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.incremental import Steps
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.message_store import MessageStore

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from cometmq.broker.filters.sql import CHARS_MAX, compiling, is_compiled
 from cometmq.remoting.errors import SystemBusy
-from cometmq.runtime.fair_queue import FairQueue, Requester
+from cometmq.remoting.transport.flow.fair_queue import FairQueue, Requester
 
 COMPILED_CHARS_MAX: Final = 64 << 10
 COMPILED_CHARS_PER_S: Final = 32 << 10

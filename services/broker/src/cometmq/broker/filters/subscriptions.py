@@ -25,7 +25,7 @@ from cometmq.broker.limits import Room
 from cometmq.remoting.bodies.dialect import decode_file, encode_json
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.log import NO_LOG, Log
-from cometmq.runtime.fair_queue import Requester
+from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.runtime.limits import LimitReached
 from cometmq.store.json_config import JsonTable
 

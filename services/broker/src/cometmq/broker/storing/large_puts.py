@@ -9,8 +9,8 @@ from cometmq.broker.storing.read_deadlines import OWN
 from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.message.new_message import NewMessage
+from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.remoting.transport.tasks import TaskSet
-from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.incremental import IncrementalRunner, Steps
 from cometmq.store.results import PutDone
 

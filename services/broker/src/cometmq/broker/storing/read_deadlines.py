@@ -10,7 +10,7 @@ from typing import Any, Final
 from cometmq.remoting import remarks
 from cometmq.remoting.command import Call, Peer
 from cometmq.remoting.errors import SystemBusy
-from cometmq.runtime.fair_queue import Requester
+from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.store.reads import Exhausted, Lookup
 
 WAIT_MS_MAX: Final = 3_000

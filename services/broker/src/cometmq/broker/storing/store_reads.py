@@ -20,9 +20,9 @@ from cometmq.broker.storing.read_deadlines import OWN, Deadlines, Request, Searc
 from cometmq.remoting.command import Call, Peer
 from cometmq.remoting.errors import Overloaded, ServerError, SystemBusy
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.flow.fair_queue import FairQueue, Requester
 from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.types import Buffer
-from cometmq.runtime.fair_queue import FairQueue, Requester
 from cometmq.runtime.worker import Worker, error_of
 from cometmq.store.reads import PAUSE, Exhausted, Lookup, SomeRead
 

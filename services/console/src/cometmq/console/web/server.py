@@ -19,8 +19,8 @@ import h11
 from cometmq.console.web.clients import Proxies, network_of
 from cometmq.console.web.exchange import Disconnected, Handler, Request, Response, plain
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.remoting.transport.tasks import TaskSet, describe
-from cometmq.runtime.fair_queue import Requester
 from cometmq.runtime.turn_lock import TurnLock
 
 BACKLOG: Final = 256

@@ -99,6 +99,7 @@ class Connected(Protocol):
     is_open: bool
     is_served: bool
     reading: Reading
+    state: dict[str, object]
 
     @property
     def intake(self) -> Input:

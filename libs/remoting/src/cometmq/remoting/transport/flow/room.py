@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests with large answers that wait until the budget of unread output has room for them.
 
-The connections take turns, one request each, so a connection with many waiting requests delays the
-others by one answer. A turn of the loop builds a bounded number of bytes in a bounded time, so
-sends do not wait for all answers for which there is room again. Each connection may have up to
-WAITING_MAX requests here; its further requests wait as received bytes, which take less memory
-(`Intake`).
+Accounts (or addresses) take turns, one request each, and so do the connections of each, so many
+waiting requests delay those of another account by one answer. A turn of the loop builds a bounded
+number of bytes in a bounded time, so sends do not wait for all answers for which there is room
+again. Each connection may have up to WAITING_MAX requests here; its further requests wait as
+received bytes, which take less memory (`Intake`).
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from time import monotonic
 from typing import Final
 
 from cometmq.remoting.transport.flow.budget import UnsentBudget
 from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.flow.fair_queue import FairQueue, Requester
+from cometmq.remoting.transport.flow.owners import requester_of
 from cometmq.remoting.transport.flow.reading import NO_ROOM
 from cometmq.remoting.transport.flow.walk import VISITS_PER_TURN
 
@@ -30,13 +31,24 @@ _TURN_S: Final = 0.005
 _PAUSES_S: Final = (0.01, 0.05)
 
 
+class _Waiting:
+    """The waiting requests of one connection."""
+
+    __slots__ = ("requester", "works")
+
+    def __init__(self, requester: Requester) -> None:
+        self.requester = requester  # as it was when the first request began to wait
+        self.works: deque[Work] = deque()
+
+
 class Room:
-    """Serves the waiting requests of one server when there is room, each connection in turn."""
+    """Serves the waiting requests of one server when there is room, in turn."""
 
     def __init__(self, budget: UnsentBudget, loop: asyncio.AbstractEventLoop) -> None:
         self._budget = budget
         self._loop = loop
-        self._waiting: dict[Connected, deque[Work]] = {}
+        self._waiting: dict[Connected, _Waiting] = {}
+        self._turns: FairQueue[Connected] = FairQueue()  # each waiting connection once
         self._timer: asyncio.Handle | None = None
         self._pause_s = _PAUSES_S[0]
         self._measure_s = 0.0
@@ -48,7 +60,7 @@ class Room:
     @property
     def count(self) -> int:
         """The number of waiting requests."""
-        return sum(map(len, self._waiting.values()))
+        return sum(len(waiting.works) for waiting in self._waiting.values())
 
     def has(self, peer: Connected) -> bool:
         """Return whether requests of a connection wait here."""
@@ -62,14 +74,16 @@ class Room:
 
     def count_of(self, peer: Connected) -> int:
         """Return how many requests of a connection wait here."""
-        return len(self._waiting.get(peer, ()))
+        waiting = self._waiting.get(peer)
+        return 0 if waiting is None else len(waiting.works)
 
     def wait(self, peer: Connected, work: Work) -> None:
         """Call `work` once there is room for an answer, unless the connection ends first."""
-        works = self._waiting.get(peer)
-        if works is None:
-            works = self._waiting[peer] = deque()
-        works.append(work)
+        waiting = self._waiting.get(peer)
+        if waiting is None:
+            waiting = self._waiting[peer] = _Waiting(requester_of(peer))
+            self._turns.put(waiting.requester, peer)
+        waiting.works.append(work)
         self._budget.is_wanted = True
         if self._timer is None:
             # If there is room for all, the request waits only for the next turn of the loop.
@@ -78,7 +92,9 @@ class Room:
 
     def drop(self, peer: Connected) -> None:
         """Forget the requests of a closed connection."""
-        self._waiting.pop(peer, None)
+        waiting = self._waiting.pop(peer, None)
+        if waiting is not None:
+            self._turns.take_of(waiting.requester)
         self._budget.is_wanted = bool(self._waiting)
 
     def _serve(self) -> None:
@@ -95,7 +111,8 @@ class Room:
             count = self._serve_some(passed)
         finally:
             budget.is_wanted = bool(self._waiting)
-            is_part = self._let_others_pass(passed)
+            self._queue(passed)
+            is_part = len(passed) == VISITS_PER_TURN  # there are too many to visit all
             slower_s = min(self._pause_s * 2, _PAUSES_S[1])
             self._pause_s = _PAUSES_S[0] if count or is_part else slower_s
             if self._waiting and self._timer is None:
@@ -108,13 +125,12 @@ class Room:
         """
         budget, end_s = self._budget, monotonic() + _TURN_S
         count, last = 0, budget.turn_left - _TURN_BYTES
-        for peer in islice(tuple(self._waiting), VISITS_PER_TURN):
+        for _ in range(min(len(self._turns), VISITS_PER_TURN)):
             if budget.left <= 0 or budget.turn_left <= max(0, last) or count >= _TURN_COUNT:
                 break
             if count and monotonic() > end_s:
                 break
-            if peer not in self._waiting:
-                continue
+            peer = self._turns.pop()
             if peer.may_build:
                 count += 1
                 self._serve_one(peer)
@@ -122,21 +138,20 @@ class Room:
                 passed.append(peer)
         return count
 
-    def _let_others_pass(self, passed: list[Connected]) -> bool:
-        """Move the connections without room to the end of the queue; return whether others were not
-        visited yet, because there are too many.
-        """
-        if len(self._waiting) > VISITS_PER_TURN:
-            for peer in passed:
-                if works := self._waiting.pop(peer, None):
-                    self._waiting[peer] = works
-        return len(passed) == VISITS_PER_TURN
+    def _queue(self, passed: list[Connected]) -> None:
+        """Let the connections without room wait for another turn, unless they have ended."""
+        for peer in passed:
+            waiting = self._waiting.get(peer)
+            if waiting is not None:
+                self._turns.put(waiting.requester, peer)
 
     def _serve_one(self, peer: Connected) -> None:
-        works = self._waiting.pop(peer)
-        work = works.popleft()
-        if works:
-            self._waiting[peer] = works  # at the end: the others go first
+        waiting = self._waiting[peer]
+        work = waiting.works.popleft()
+        if waiting.works:
+            self._turns.put(waiting.requester, peer)  # behind all others
+        else:
+            del self._waiting[peer]
         self._served = peer
         try:
             work()

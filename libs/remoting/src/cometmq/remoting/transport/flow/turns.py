@@ -8,20 +8,23 @@ from a queue, and each turn of the loop spends a limited time on that queue. Whe
 long, all bytes that arrive in the same turn wait in the queues.
 
 There are three queues, by the rank of their connections: KNOWN (fast ones) first, then NEW, then
-SLOW. A turn serves at least one connection of each queue, so that none starves. While a slow
-connection takes long, the number of its requests that are served in a row is reduced.
+SLOW. A turn serves at least one connection of each queue, so that none starves. In each queue,
+accounts (or addresses) take turns: the system may interrupt the program while it serves a fast
+connection, which then counts as slow, and would wait for each of a flood's connections. While a
+slow connection takes long, the number of its requests that are served in a row is reduced.
 
 Work that requests stage for later, above all a commit, is charged to the connections afterwards
 (`Hub.charge`), because it runs after their requests have returned.
 """
 
 import asyncio
-from collections import deque
 from time import monotonic
 from typing import Final
 
 from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.flow.fair_queue import FairQueue
 from cometmq.remoting.transport.flow.next_turn import NextTurn
+from cometmq.remoting.transport.flow.owners import requester_of
 
 KNOWN: Final = 0
 """The rank of connections whose requests took little time."""
@@ -110,7 +113,7 @@ class Turns(NextTurn):
         self.calls_max = calls_max
         """How many requests of one connection may currently be served in a row."""
         self._behind_count = 0
-        self._queues: tuple[deque[Connected], ...] = (deque(), deque(), deque())
+        self._queues: tuple[FairQueue[Connected], ...] = (FairQueue(), FairQueue(), FairQueue())
         self._spent_s = 0.0
         self.asking_much = 0
         """How many connections of a client are not read, because their servers ask too much."""
@@ -131,7 +134,7 @@ class Turns(NextTurn):
 
     def add(self, peer: Connected, rank: int) -> None:
         """Let a connection catch up in a later turn of the loop."""
-        self._queues[rank].append(peer)
+        self._queues[rank].put(requester_of(peer), peer)
         self._schedule()
 
     def note(self, spent_s: float) -> None:
@@ -144,7 +147,7 @@ class Turns(NextTurn):
         end = monotonic() + _TURN_S - self._spent_s
         for queue in self._queues:
             for _ in range(len(queue)):
-                peer = queue.popleft()
+                peer = queue.pop()
                 self._guard(peer, peer.intake.catch_up, "waiting requests cannot be served")
                 if monotonic() > end:
                     break

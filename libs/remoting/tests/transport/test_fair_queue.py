@@ -2,7 +2,7 @@
 
 import pytest
 
-from cometmq.runtime.fair_queue import FairQueue, Requester
+from cometmq.remoting.transport.flow.fair_queue import FairQueue, Requester
 
 
 def test_owners_are_served_in_turn():
@@ -62,3 +62,15 @@ def test_the_items_of_a_connection_may_be_taken():
     assert queue.take(1) == []
     with pytest.raises(IndexError):
         queue.pop()
+
+
+def test_the_items_of_one_requester_are_taken_without_those_of_others() -> None:
+    queue = FairQueue[int]()
+    queue.put(Requester("a", 1), 1)
+    queue.put(Requester("a", 2), 2)
+    queue.put(Requester("b", 1), 3)
+    assert queue.take_of(Requester("a", 1)) == [1]
+    assert queue.take_of(Requester("a", 1)) == []
+    assert queue.take_of(Requester("c", 1)) == []
+    assert [queue.pop(), queue.pop()] == [2, 3]
+    assert not queue

@@ -2,9 +2,12 @@
 """A queue whose owners take turns, so that the items of one owner do not delay another's."""
 
 from collections import deque
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
+
+UNLIMITED: Final = 1 << 62
+"""The room of a queue whose users bound its items themselves."""
 
 
 class Requester(NamedTuple):
@@ -31,7 +34,7 @@ class FairQueue(Generic[T]):
 
     __slots__ = ("_count", "_owners", "_room")
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int = UNLIMITED) -> None:
         assert room > 1
         self._room = room
         self._count = 0
@@ -80,14 +83,21 @@ class FairQueue(Generic[T]):
         """Remove and return all items of a connection; usually, it has only one owner."""
         taken: list[T] = []
         for owner in [it for it, items in self._owners.items() if connection in items.queues]:
-            items = self._owners[owner]
-            queue = items.queues.pop(connection)
-            items.count -= len(queue)
-            self._count -= len(queue)
-            taken += queue
-            if not items.queues:
-                del self._owners[owner]
+            taken += self.take_of(Requester(owner, connection))
         return taken
+
+    def take_of(self, requester: Requester) -> list[T]:
+        """Remove and return all items of a requester."""
+        owner, connection = requester
+        items = self._owners.get(owner)
+        if items is None or connection not in items.queues:
+            return []
+        queue = items.queues.pop(connection)
+        items.count -= len(queue)
+        self._count -= len(queue)
+        if not items.queues:
+            del self._owners[owner]
+        return list(queue)
 
 
 class _Items(Generic[T]):
