@@ -75,14 +75,15 @@ def snapshot(clock, **parts):
 class Direct(httpx2.AsyncBaseTransport):
     """Hands the requests of a client to an application."""
 
-    def __init__(self, handler):
+    def __init__(self, handler, address):
         self._handler = handler
+        self._address = address
 
     async def handle_async_request(self, request):
         headers = [(name.decode().lower(), value.decode()) for name, value in request.headers.raw]
         target = request.url.raw_path.decode()
         answer = await self._handler(
-            Request(request.method, target, headers, request.stream, client="127.0.0.1")
+            Request(request.method, target, headers, request.stream, client=self._address)
         )
         given = [*answer.headers.items(), *(("Set-Cookie", it) for it in answer.cookies)]
         return httpx2.Response(answer.status, headers=given, content=answer.body)
@@ -127,17 +128,24 @@ class Site:
         if oidc is not None:
             self.oidc = chosen["oidc"] = oidc(loaded.value, clock=self.clock)
             stack.push_async_callback(self.oidc.close)
-        transport = Direct(site(self.desk, self.tokens, **chosen))
-        self.web = httpx2.AsyncClient(transport=transport, base_url=BASE)
-        stack.push_async_callback(self.web.aclose)
+        self._handler = site(self.desk, self.tokens, **chosen)
+        self._stack = stack
+        self.web = self.browser("127.0.0.1")
+
+    def browser(self, address):
+        """Return a browser without cookies on another machine."""
+        web = httpx2.AsyncClient(transport=Direct(self._handler, address), base_url=BASE)
+        self._stack.push_async_callback(web.aclose)
+        return web
 
     async def _snapshot(self):
         return self.snapshot
 
-    async def log_in(self, role="admin"):
-        page = await self.web.get("/login")
+    async def log_in(self, role="admin", web=None):
+        browser = web or self.web
+        page = await browser.get("/login")
         form = {"csrf": hidden(page, "csrf"), "token": f"{role}-token-0123456789", "next": "/"}
-        return await self.web.post("/login", data=form)
+        return await browser.post("/login", data=form)
 
 
 class Sites:

@@ -3,6 +3,7 @@
 
 from typing import Final
 
+from cometmq.console.web.clients import network_of
 from cometmq.runtime.clock import Clock
 
 PER_NAME_MAX: Final = 5
@@ -10,6 +11,7 @@ PER_ADDRESS_MAX: Final = 20
 TOTAL_MAX: Final = 200
 PERIOD_MS: Final = 60_000
 KEYS_MAX: Final = 10_000
+KNOWN_MAX: Final = 1_000
 
 
 class Attempts:
@@ -17,23 +19,28 @@ class Attempts:
 
     An attempt counts as failed from its beginning, because many attempts can wait for brokers at
     the same time. A name is locked only for the addresses that fail with it, so that a stranger
-    cannot lock its owner out.
+    cannot lock its owner out. For the same reason, the total does not lock addresses from which a
+    user has logged in: strangers with many addresses would otherwise lock out everybody.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failures: dict[tuple[str, ...], tuple[int, int]] = {}
         """The start of the period and the count, by key."""
+        self._known: dict[str, None] = {}
+        """The networks from which users have logged in, the last one last."""
 
     def wait_s(self, name: str, address: str) -> int:
         """Return the seconds until the next attempt may be made; 0 if it may be made now."""
-        waits = [self._wait_ms(key, limit) for key, limit in _keys(name, address)]
-        return -(-max(waits) // 1_000)
+        keys = _keys(name, address)
+        if network_of(address) in self._known:
+            del keys[_TOTAL]
+        return -(-max(self._wait_ms(key, limit) for key, limit in keys.items()) // 1_000)
 
     def begin(self, name: str, address: str) -> None:
         """Count an attempt as failed."""
         now_ms = self._clock.monotonic_ms()
-        for key, _ in _keys(name, address):
+        for key in _keys(name, address):
             begin_ms, count = self._failures.pop(key, (now_ms, 0))
             if now_ms - begin_ms >= PERIOD_MS:
                 begin_ms, count = now_ms, 0
@@ -43,7 +50,7 @@ class Attempts:
 
     def withdraw(self, name: str, address: str) -> None:
         """Subtract an attempt that did not fail."""
-        for key, _ in _keys(name, address):
+        for key in _keys(name, address):
             begin_ms, count = self._failures.get(key, (0, 0))
             if count:
                 self._failures[key] = begin_ms, count - 1
@@ -51,7 +58,16 @@ class Attempts:
     def succeeded(self, name: str, address: str) -> None:
         """Forget the failures of this name from this address, and do not count this attempt."""
         self.withdraw(name, address)
-        self._failures.pop(("name", name, address), None)
+        self._failures.pop(_name_key(name, address), None)
+        self.admit(address)
+
+    def admit(self, address: str) -> None:
+        """Remember an address from which a user has logged in."""
+        network = network_of(address)
+        self._known.pop(network, None)
+        self._known[network] = None
+        while len(self._known) > KNOWN_MAX:
+            del self._known[next(iter(self._known))]
 
     def _wait_ms(self, key: tuple[str, ...], limit: int) -> int:
         begin_ms, count = self._failures.get(key, (0, 0))
@@ -60,9 +76,17 @@ class Attempts:
         return max(0, begin_ms + PERIOD_MS - self._clock.monotonic_ms())
 
 
-def _keys(name: str, address: str) -> list[tuple[tuple[str, ...], int]]:
-    return [
-        (("name", name, address), PER_NAME_MAX),
-        (("address", address), PER_ADDRESS_MAX),
-        (("total",), TOTAL_MAX),
-    ]
+_Key = tuple[str, ...]
+_TOTAL: Final[_Key] = ("total",)
+
+
+def _name_key(name: str, address: str) -> _Key:
+    return "name", name, network_of(address)
+
+
+def _keys(name: str, address: str) -> dict[_Key, int]:
+    return {
+        _name_key(name, address): PER_NAME_MAX,
+        ("address", network_of(address)): PER_ADDRESS_MAX,
+        _TOTAL: TOTAL_MAX,
+    }

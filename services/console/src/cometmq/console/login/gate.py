@@ -158,6 +158,7 @@ class Gate:
             self.refuse("", request)
             raise Problem(HTTPStatus.UNAUTHORIZED, INVALID)
         self.attempts.withdraw("", request.client)
+        self.attempts.admit(request.client)
         return user
 
     def _set(self, response: Response, name: str, value: str, life_s: int) -> None:

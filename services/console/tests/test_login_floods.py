@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strangers who guess from many addresses do not lock out the users of a console."""
+
+from http import HTTPStatus
+
+import pytest
+
+from cometmq.console.login.attempts import KNOWN_MAX, PER_ADDRESS_MAX, TOTAL_MAX, Attempts
+from cometmq.runtime.testing.clock import FakeClock
+
+from .desks import JSON, OPERATOR
+
+
+@pytest.fixture
+def attempts():
+    return Attempts(FakeClock())
+
+
+def flood(attempts, first=0):
+    for number in range(first, first + TOTAL_MAX):
+        attempts.begin("token", f"10.9.{number // 250}.{number % 250}")
+
+
+async def test_a_flood_locks_no_address_from_which_a_user_has_logged_in(sites):
+    site = sites()
+    assert (await site.log_in()).status_code == HTTPStatus.SEE_OTHER
+    for number in range(TOTAL_MAX):
+        wrong = {"authorization": "Bearer guess-guess-guess-guess", **JSON}
+        stranger = site.browser(f"10.9.{number // 250}.{number % 250}")
+        assert (await stranger.get("/audit", headers=wrong)).status_code == HTTPStatus.UNAUTHORIZED
+    same = site.browser("127.0.0.1")
+    assert (await site.log_in(web=same)).status_code == HTTPStatus.SEE_OTHER
+    new = site.browser("10.8.0.1")
+    assert (await site.log_in(web=new)).status_code == HTTPStatus.TOO_MANY_REQUESTS
+    site.clock.advance(60_000)
+    assert (await site.log_in(web=new)).status_code == HTTPStatus.SEE_OTHER
+
+
+async def test_a_flood_does_not_stop_programs_with_a_token(sites):
+    site = sites()
+    headers = {**OPERATOR, **JSON}
+    program = site.browser("10.8.0.2")
+    assert (await program.get("/audit", headers=headers)).status_code == HTTPStatus.OK
+    for number in range(TOTAL_MAX):
+        wrong = {"authorization": "Bearer guess-guess-guess-guess", **JSON}
+        await site.browser(f"10.9.{number // 250}.{number % 250}").get("/audit", headers=wrong)
+    assert (await program.get("/audit", headers=headers)).status_code == HTTPStatus.OK
+
+
+def test_a_known_address_may_not_guess_more_than_others(attempts):
+    attempts.succeeded("chief", "10.8.0.1")
+    for number in range(PER_ADDRESS_MAX):
+        assert not attempts.wait_s(f"name-{number}", "10.8.0.1")
+        attempts.begin(f"name-{number}", "10.8.0.1")
+    assert attempts.wait_s("chief", "10.8.0.1")
+
+
+def test_only_the_latest_addresses_are_remembered(attempts):
+    for number in range(KNOWN_MAX + 1):
+        attempts.admit(f"10.{number // 62500}.{number // 250 % 250}.{number % 250}")
+        attempts.admit("10.200.0.1")
+    flood(attempts)
+    assert attempts.wait_s("chief", "10.0.0.0")
+    assert not attempts.wait_s("chief", "10.200.0.1")
+
+
+def test_the_addresses_of_one_ipv6_network_count_as_one(attempts):
+    for number in range(PER_ADDRESS_MAX):
+        attempts.begin(f"name-{number}", f"2001:db8::{number:x}")
+    assert attempts.wait_s("chief", "2001:db8::ffff")
+    assert not attempts.wait_s("chief", "2001:db8:0:1::1")
