@@ -15,7 +15,7 @@ from cometmq.remoting.errors import CometError, ConnectionLost
 from cometmq.remoting.message.batch import split_batch
 from cometmq.spark.cluster import connection
 from cometmq.spark.cluster.topics import Route
-from cometmq.spark.errors import SendIncomplete, TopicMissing
+from cometmq.spark.errors import NameServerUnreachable, SendIncomplete, TopicMissing
 from cometmq.spark.options.definitions import parse
 from cometmq.spark.options.offsets_json import Queue
 from cometmq.spark.write import sending
@@ -141,6 +141,64 @@ def test_broker_that_is_down_is_skipped() -> None:
     send(brokers, [row(number) for number in range(20)], batchBytes="0")
 
     assert len(all_of(brokers)) == 20
+
+
+def test_keys_keep_their_order_although_batches_are_rejected() -> None:
+    brokers = Brokers()
+    busy = int(ResponseCode.SYSTEM_BUSY)
+    brokers.code = lambda _: busy if brokers.random.random() < 0.4 else OK
+    rows = [row(number, "abcdef"[number % 6]) for number in range(300)]
+
+    send(brokers, rows, batchBytes="60", maxInFlight="4")
+
+    assert all_of(brokers) == [one.body for one in rows]
+    for key in "abcdef":
+        own = [one.body for one in rows if one.sharding_key == key]
+        queue = next(q for q, bodies in brokers.stored.items() if own[0] in bodies)
+        assert [body for body in brokers.stored[queue] if body in own] == own
+
+
+def test_rows_go_to_the_new_master_once_it_is_elected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile the name server knows slaves of the group only."""
+    new = [{0: "a:1"}, {1: "a:2"}, {1: "a:2"}, {0: "a:2"}]
+    found = iter(Route(QUEUES[:2], QUEUES[:2], {"a": addresses}) for addresses in new)
+    monkeypatch.setattr(sending.NameServers, "route", lambda *_: next(found))
+    brokers = Brokers()
+    brokers.is_up = lambda address: address == "a:2"
+    rows = [row(number, "abc"[number % 3]) for number in range(30)]
+
+    send(brokers, rows, batchBytes="100")
+
+    assert all_of(brokers) == [one.body for one in rows]
+    assert not next(found, None)
+
+
+def test_rows_wait_for_the_first_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([Route(QUEUES, (), {"a": {1: "a:2"}, "b": {1: "b:2"}}), ROUTE])
+    monkeypatch.setattr(sending.NameServers, "route", lambda *_: next(found))
+    brokers = Brokers()
+
+    send(brokers, [row(0)])
+
+    assert all_of(brokers) == [b"00000"]
+
+
+def test_addresses_are_kept_while_no_name_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([ROUTE])
+
+    def route(*_: object) -> Route:
+        for answer in answers:
+            return answer
+        raise NameServerUnreachable("no name server answers")
+
+    monkeypatch.setattr(sending.NameServers, "route", route)
+    brokers = Brokers()
+    ups = iter([False, False])
+    brokers.is_up = lambda _: next(ups, True)
+
+    send(brokers, [row(0)])
+
+    assert all_of(brokers) == [b"00000"]
 
 
 def test_rows_with_a_queue_stay_in_it() -> None:

@@ -4,6 +4,9 @@
 Rows with a sharding key or a queue keep their order, because their queue has only one pending
 request at a time. Other rows rotate over the queues, and a rejected batch is retried at a different
 broker.
+
+A task keeps the queues that it finds first, since other queues would break the order of keys. Only
+their brokers' addresses are looked up again after a failure: another copy may be the master.
 """
 
 import time
@@ -24,12 +27,13 @@ from cometmq.remoting.names import AUTO_CREATE_TOPIC
 from cometmq.spark.cluster.connection import BUSY_CODES, BrokerConnection, Connections, LinkSettings
 from cometmq.spark.cluster.topics import MASTER_ID, NameServers, Route
 from cometmq.spark.errors import SendIncomplete, SourceError, TopicMissing
+from cometmq.spark.log import WORKER_LOG
 from cometmq.spark.options.definitions import Options
 from cometmq.spark.options.offsets_json import Queue
 from cometmq.spark.write.rows import OutgoingRow
 
-ATTEMPTS_MAX: Final = 4
-"""One attempt and three retries."""
+ATTEMPTS_MAX: Final = 10
+"""Attempts to store a batch: 15 s with back-off, enough to restart a broker or elect a master."""
 
 STORED: Final = frozenset(
     {
@@ -42,7 +46,8 @@ STORED: Final = frozenset(
 TEMPLATE_QUEUES: Final = 4
 _ITEM_BYTES: Final = 22  # fixed fields of a message in a batch
 _BATCH_PROPERTIES: Final = "WAIT\x01true"
-_RETRY_PAUSE_S: Final = 0.1
+_PAUSE_MS: Final = 50
+_PAUSE_MS_MAX: Final = 3000
 
 
 class _Parcel(msgspec.Struct):
@@ -83,6 +88,7 @@ class Sender:
         self._open: dict[Queue, _Parcel] = {}
         self._ready: deque[_Parcel] = deque()
         self._held: set[Queue] = set()
+        self._rejected: list[tuple[_Parcel, CometError]] = []
         self._in_flight = 0
         self._failure: CometError | None = None
         self.stored_count = 0
@@ -146,7 +152,7 @@ class Sender:
         self._batch_counts[queue.topic] += 1
 
     def _step(self) -> None:
-        """Submit ready batches, then process answers."""
+        """Submit ready batches, process answers, and prepare rejected batches for a retry."""
         self._send_ready()
         for connection in self._connections.with_pending():
             try:
@@ -155,11 +161,17 @@ class Sender:
                 self._connections.drop(connection.address)
         if self._failure is not None:
             raise self._failure
+        if self._rejected:
+            self._retry_rejected()
 
     def _send_ready(self) -> None:
         """Submit ready batches; batches blocked by their queue keep their position."""
         blocked: list[_Parcel] = []
-        while self._ready and self._in_flight < self._options.max_in_flight:
+        while (
+            self._ready
+            and not self._rejected  # the next batch would probably fail in the same way
+            and self._in_flight < self._options.max_in_flight
+        ):
             parcel = self._ready.popleft()
             if parcel.is_ordered and parcel.queue in self._held:
                 blocked.append(parcel)
@@ -180,11 +192,10 @@ class Sender:
 
     def _answered(self, parcel: _Parcel, answer: Response | CometError) -> None:
         self._in_flight -= 1
-        if parcel.is_ordered:
-            self._held.discard(parcel.queue)
         if isinstance(answer, Response):
             if answer.code in STORED:
                 self.stored_count += len(parcel.rows)
+                self._release(parcel)
                 return
             error: CometError = command_error(answer.code, answer.remark)
             may_retry = answer.code in BUSY_CODES
@@ -192,7 +203,8 @@ class Sender:
             error, may_retry = answer, isinstance(answer, TransportError)
         parcel.attempt += 1
         if may_retry and parcel.attempt < ATTEMPTS_MAX:
-            self._retry(parcel)
+            # Its queue stays held, so that later batches do not overtake.
+            self._rejected.append((parcel, error))
             return
         row = parcel.rows[0]
         self._failure = SendIncomplete(
@@ -200,14 +212,47 @@ class Sender:
             f"{parcel.queue}: {error}"
         )
 
-    def _retry(self, parcel: _Parcel) -> None:
-        """Queue a batch again, for a different broker unless its order matters."""
-        self._pause(_RETRY_PAUSE_S * parcel.attempt)
-        if not parcel.is_ordered:
-            queues = self._route(parcel.queue.topic).write_queues
-            others = [queue for queue in queues if queue.broker_name != parcel.queue.broker_name]
-            parcel.queue = (others or list(queues))[parcel.attempt % len(others or queues)]
-        self._ready.appendleft(parcel)  # first, so that later batches of its queue do not overtake
+    def _release(self, parcel: _Parcel) -> None:
+        if parcel.is_ordered:
+            self._held.discard(parcel.queue)
+
+    def _retry_rejected(self) -> None:
+        """Back off, look up the brokers again, and queue the batches again: for a different broker
+        unless their order matters.
+        """
+        rejected, self._rejected = self._rejected, []
+        parcel, error = rejected[-1]
+        WORKER_LOG.warning("rows.delayed", queue=str(parcel.queue), error=str(error))
+        self._pause(_pause_s(max(parcel.attempt for parcel, _ in rejected)))
+        for topic in {parcel.queue.topic for parcel, _ in rejected}:
+            self._find_brokers(topic)
+        for parcel, _ in reversed(rejected):
+            if parcel.is_ordered:
+                self._release(parcel)
+            else:
+                parcel.queue = self._another_queue(parcel)
+            self._ready.appendleft(parcel)
+
+    def _another_queue(self, parcel: _Parcel) -> Queue:
+        queues = self._route(parcel.queue.topic).write_queues
+        others = [queue for queue in queues if queue.broker_name != parcel.queue.broker_name]
+        return (others or queues)[parcel.attempt % len(others or queues)]
+
+    def _find_brokers(self, topic: str) -> None:
+        """Look up the brokers of a topic again; keep the known addresses of a broker without a
+        master, and of all if no name server answers.
+        """
+        route = self._route(topic)
+        try:
+            found = self._names.route(topic)
+        except CometError as error:
+            WORKER_LOG.warning("route.unknown", topic=topic, error=str(error))
+            return
+        brokers = dict(route.brokers)
+        for name, addresses in (found.brokers if found else {}).items():
+            if name in brokers and MASTER_ID in addresses:
+                brokers[name] = addresses
+        self._routes[topic] = msgspec.structs.replace(route, brokers=brokers)
 
     def _request(self, parcel: _Parcel) -> Request:
         rows, options = parcel.rows, self._options
@@ -233,7 +278,7 @@ class Sender:
     def _route(self, topic: str) -> Route:
         route = self._routes.get(topic)
         if route is None:
-            found = self._names.route(topic) or self._names.route(AUTO_CREATE_TOPIC)
+            found = self._first_route(topic)
             if found is None:
                 raise TopicMissing(f"topic `{topic}` does not exist")
             queues = _renamed(found.write_queues, topic)
@@ -242,11 +287,27 @@ class Sender:
             route = self._routes[topic] = Route((), queues, found.brokers)
         return route
 
+    def _first_route(self, topic: str) -> Route | None:
+        """Look up a topic; wait for a master if its broker groups have none at the moment."""
+        found = None
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            found = self._names.route(topic) or self._names.route(AUTO_CREATE_TOPIC)
+            if found is None or found.write_queues:
+                break
+            if all(MASTER_ID in addresses for addresses in found.brokers.values()):
+                break
+            self._pause(_pause_s(attempt))
+        return found
+
     def _connected(self, queue: Queue) -> BrokerConnection:
         address = self._route(queue.topic).brokers[queue.broker_name].get(MASTER_ID)
         if address is None:
             raise SourceError(f"broker `{queue.broker_name}` has no master, which writes require")
         return self._connections.get(address)
+
+
+def _pause_s(attempt: int) -> float:
+    return min(_PAUSE_MS_MAX, _PAUSE_MS << attempt) / 1000
 
 
 def _renamed(queues: Sequence[Queue], topic: str) -> tuple[Queue, ...]:
