@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from cometmq.spark.errors import BrokerUnreachable, DataLoss, Refused
 from cometmq.spark.options.definitions import parse
 from cometmq.spark.options.offsets_json import Queue
-from cometmq.spark.read.stream import MessageStreamReader
+from cometmq.spark.read.stream import PATIENCE_MS, MessageStreamReader
 from cometmq.spark.schemas import table_schema
 
 A, B = Queue("T", "a", 0), Queue("T", "b", 0)
@@ -26,6 +26,7 @@ class Brokers:
         self.now: dict[Queue, tuple[int, int]] = {}
         self.brokers: dict[str, dict[int, str]] = {"a": {0: "a:1"}, "b": {0: "b:1"}}
         self.away: set[str] = set()
+        self.return_ms = 1 << 62
         self.committed: list[tuple[str, dict[Queue, int]]] = []
         self.registered: list[tuple[str, str]] = []
         self.refuses = False
@@ -34,6 +35,7 @@ class Brokers:
         return list(self.now)
 
     def ends(self, queues: list[Queue]) -> dict[Queue, tuple[int, int]]:
+        self.find_brokers({queue.broker_name for queue in queues})
         return {queue: self.now.get(queue, (0, 0)) for queue in queues}
 
     def find_brokers(self, names: set[str]) -> None:
@@ -72,8 +74,14 @@ class Stream:
             table_schema(parsed),
             metadata=self.brokers,  # type: ignore[arg-type]
             clock_ms=lambda: self.now_ms,
+            pause=self._pass_time,
             log=self.log,
         )
+
+    def _pass_time(self, seconds: float) -> None:
+        self.now_ms += int(seconds * 1000)
+        if self.now_ms >= self.brokers.return_ms:
+            self.brokers.away.clear()
 
     def spans(self, start: Any, end: Any) -> list[tuple[Queue, int, int]]:
         parts = self.reader.partitions(start, end)
@@ -215,6 +223,34 @@ def test_unreachable_broker_loses_nothing() -> None:
 
     with pytest.raises(BrokerUnreachable, match="broker `b` is unreachable"):
         stream.reader.partitions(at(a=0, b=5), at(a=10, b=10))
+
+
+def test_a_running_query_waits_for_a_broker_that_is_restarted() -> None:
+    stream = Stream()
+    stream.brokers.now = {A: (0, 10)}
+    for away_ms, is_back in ((PATIENCE_MS, True), (PATIENCE_MS + 1000, False)):
+        for call in (
+            lambda: stream.reader.latestOffset(at(a=5), ALL),
+            lambda: stream.spans(at(a=5), at(a=10)),
+            stream.reader.prepareForTriggerAvailableNow,
+        ):
+            stream.brokers.away = {"a"}
+            stream.brokers.return_ms = stream.now_ms + away_ms
+            if is_back:
+                call()
+            else:
+                with pytest.raises(BrokerUnreachable):
+                    call()
+
+
+def test_a_query_that_begins_does_not_wait() -> None:
+    stream = Stream()
+    stream.brokers.now = {A: (0, 10)}
+    stream.brokers.away = {"a"}
+
+    with pytest.raises(BrokerUnreachable):
+        stream.reader.initialOffset()
+    assert stream.now_ms == 0
 
 
 @pytest.mark.parametrize("available_now", [False, True])

@@ -7,11 +7,14 @@ Invariants
     batch on. Its first offset may change between the two batches.
 
     A queue that has disappeared stays in the checkpoint.
+
+A query ends with the first failure of its driver. So once a query has begun, its driver waits for
+servers that are being restarted, as tasks do.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -27,7 +30,7 @@ from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.spark.checks import check_stream
 from cometmq.spark.cluster.metadata import Metadata
-from cometmq.spark.errors import DataLoss, Refused
+from cometmq.spark.errors import BrokerUnreachable, DataLoss, NameServerUnreachable, Refused
 from cometmq.spark.log import WORKER_LOG
 from cometmq.spark.options.definitions import Options
 from cometmq.spark.options.offsets_json import Queue, from_json, to_json
@@ -39,7 +42,13 @@ from cometmq.spark.read.starting import Ends, starting_offsets
 from cometmq.spark.read.task import read_range
 from cometmq.spark.schemas import check_schema
 
+PATIENCE_MS: Final = 15_000
+"""How long a running query waits for brokers or name servers that do not answer."""
+
 _CHECKPOINT = "the checkpoint"
+_PAUSE_S: Final = 0.5
+
+_T = TypeVar("_T")
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -52,6 +61,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         *,
         metadata: Metadata | None = None,
         clock_ms: Callable[[], int] | None = None,
+        pause: Callable[[float], None] = time.sleep,
         log: Log = WORKER_LOG,
     ) -> None:
         check_stream(options)
@@ -60,6 +70,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._metadata = metadata or Metadata(options)
         self._clock_ms = clock_ms or _monotonic_ms
+        self._pause = pause
         self._log = log
         self._batch_ms = self._clock_ms()
         self._frozen: dict[Queue, int] | None = None
@@ -79,7 +90,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the offsets at which this run ends; later messages are left for the next run."""
-        ends = self._ends(must_exist=False)
+        ends = self._patiently(lambda: self._ends(must_exist=False))
         self._frozen = {queue: end for queue, (_, end) in ends.items()}
 
     def latestOffset(  # noqa: N802
@@ -87,7 +98,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         """Return the end of the next batch."""
         begun = from_json(start, source=_CHECKPOINT, lowest=0)
-        ends = self._ends(must_exist=False)
+        ends = self._patiently(lambda: self._ends(must_exist=False))
         # Spark asks for the next batch when everything before `start` is done. This includes the
         # last batch of `availableNow`, for which Spark never calls `commit`.
         self._commit_offsets(begun)
@@ -114,7 +125,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         spans = [span for span in spans_between(begun, ended) if span.size > 0]
         if not spans:
             return []
-        ends = self._ends_of(spans)
+        ends = self._patiently(lambda: self._ends_of(spans))
         spans = [part for span in spans if (part := self._remaining_part(span, ends)).size > 0]
         return ranges_of(spans, self._metadata, self._options)
 
@@ -156,6 +167,18 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except Refused as error:  # the account may not create groups: offsets may still be allowed
             self._log.warning("group.refused", group=group, error=str(error))
         self._registered |= names
+
+    def _patiently(self, find: Callable[[], _T]) -> _T:
+        """Call `find` again, for a while, if a broker or all name servers do not answer."""
+        deadline_ms = self._clock_ms() + PATIENCE_MS
+        while True:
+            try:
+                return find()
+            except (BrokerUnreachable, NameServerUnreachable) as error:
+                if self._clock_ms() >= deadline_ms:
+                    raise
+                self._log.warning("broker.lost", error=str(error))
+            self._pause(_PAUSE_S)
 
     def _ends(self, *, must_exist: bool) -> Ends:
         return self._metadata.ends(self._metadata.queues(must_exist=must_exist))
