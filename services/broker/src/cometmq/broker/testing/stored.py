@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A broker with a real store in a folder, but without sockets, for tests of sends and pulls."""
 
+import asyncio
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,6 +34,8 @@ from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.message_store import MessageStore
 from cometmq.store.os_disk import OsDisk
 
+DRAIN_S_MAX = 120
+"""Time for the reads, writes and saves that a test has left; without it, a lost one hangs."""
 SMALL_FILES = {
     "mappedFileSizeCommitLog": str(1 << 20),
     "mappedFileSizeConsumeQueue": "20000",
@@ -94,10 +97,13 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
     try:
         yield broker
     finally:
-        await broker.driver.drain()
-        await broker.tables.saver.drain()
-        store.close()
-        workers.close()
+        try:
+            async with asyncio.timeout(DRAIN_S_MAX):
+                await broker.driver.drain()
+                await broker.tables.saver.drain()
+        finally:
+            store.close()
+            workers.close()
 
 
 def clock_of(broker: Broker) -> FakeClock:

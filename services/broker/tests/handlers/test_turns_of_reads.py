@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and searches of the store take turns, by account or address and by connection; those that
+wait too long are refused, and those of closed connections are dropped.
+"""
+
+import asyncio
+import errno
+import gc
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.handlers.deferred_answers import stepwise
+from cometmq.broker.storing import store_reads
+from cometmq.broker.storing.store_reads import TURN_BYTES_MAX, TURN_READS_MAX, StoreReads
+from cometmq.broker.testing import FakePeer
+from cometmq.broker.testing.stored import call_with, last_answer, stored_broker
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.commands.queries import QueryMessage
+from cometmq.remoting.errors import SystemBusy
+from cometmq.remoting.log import NO_LOG
+from cometmq.runtime.incremental import Steps
+from cometmq.runtime.worker import Worker
+from cometmq.store.errors import DiskError
+from cometmq.store.reads import PAUSE, Lookup, Read
+
+from .reading import DEADLINE_S, SlowFile, drained, query, until
+
+COUNT_MAX = 1_000
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    async with stored_broker(tmp_path) as broker:
+        yield broker
+
+
+@pytest.fixture
+def file(broker: Broker) -> Iterator[SlowFile]:
+    file = SlowFile()
+    yield file
+    file.open()  # before the broker waits for the reads
+
+
+def endless(reads: list[int], size: int = 1) -> Lookup[None]:
+    file: Any = type("Warm", (), {"read_cached": lambda *_: bytes(size)})()
+    while len(reads) < 10 * TURN_READS_MAX:
+        yield Read(file, 0, size)
+        reads.append(1)
+
+
+def unexpected_result(result: object) -> None:
+    raise AssertionError(result)
+
+
+def unexpected(error: Exception) -> None:
+    raise AssertionError(error)
+
+
+async def test_a_long_search_yields_to_other_work(broker: Broker) -> None:
+    reads: list[int] = []
+    ended: list[None] = []
+    broker.driver.reads.look_up(endless(reads), ended.append, unexpected)
+    seen = 0
+    async with asyncio.timeout(DEADLINE_S):
+        while not ended:
+            assert 0 < len(reads) - seen <= TURN_READS_MAX + 1
+            seen = len(reads)
+            await asyncio.sleep(0)
+    assert len(reads) == 10 * TURN_READS_MAX
+
+
+async def test_large_reads_use_up_the_bound_of_a_turn(broker: Broker) -> None:
+    reads: list[int] = []
+    ended: list[None] = []
+    broker.driver.reads.look_up(endless(reads, TURN_BYTES_MAX // 4), ended.append, unexpected)
+    assert len(reads) == 4
+    await drained(broker)
+    assert ended == [None]
+
+
+async def test_a_search_ends_with_its_connection(broker: Broker) -> None:
+    reads: list[int] = []
+    ended: list[None] = []
+    peer = FakePeer()
+    broker.driver.reads.look_up(endless(reads), ended.append, unexpected, call=query(peer))
+    peer.close()
+    await drained(broker)
+    assert ended == []
+    assert len(reads) <= TURN_READS_MAX
+
+
+def cold(file: Any, count: int) -> Lookup[int]:
+    for _ in range(count):
+        yield Read(file, 0, 1)
+    return count
+
+
+async def test_the_reads_of_one_peer_do_not_delay_those_of_another(
+    broker: Broker, file: SlowFile
+) -> None:
+    ended, reads = list[str](), broker.driver.reads
+    first, second = FakePeer(), FakePeer()
+    for _ in range(500):
+        reads.look_up(cold(file, 2), lambda _: ended.append("first"), unexpected, call=query(first))
+    reads.look_up(cold(file, 2), lambda _: ended.append("second"), unexpected, call=query(second))
+    file.allow(12)
+    await until(lambda: "second" in ended)
+    assert len(ended) < 12
+    file.open()
+    await drained(broker)
+    assert ended.count("first") == 500
+
+
+async def test_the_postponed_searches_of_peers_take_turns(broker: Broker) -> None:
+    ended, reads = list[str](), broker.driver.reads
+    first, second = FakePeer(), FakePeer()
+    for _ in range(200):
+        reads.look_up(endless([]), lambda _: ended.append("first"), unexpected, call=query(first))
+    reads.look_up(endless([]), lambda _: ended.append("second"), unexpected, call=query(second))
+    await until(lambda: "second" in ended)
+    assert len(ended) < 10
+    reads.drop(first)
+    await drained(broker)
+    assert len(ended) < 20
+
+
+async def test_more_connections_get_no_more_turns(broker: Broker) -> None:
+    """If connections alone took turns, the search of the second address would be the 201st."""
+    ended, reads = list[str](), broker.driver.reads
+    for port in range(1, 201):
+        call = query(FakePeer(f"10.0.0.1:{port}"))
+        reads.look_up(endless([]), lambda _: ended.append("first"), unexpected, call=call)
+    call = query(FakePeer("10.0.0.2:1"))
+    reads.look_up(endless([]), lambda _: ended.append("second"), unexpected, call=call)
+    await until(lambda: "second" in ended)
+    assert len(ended) < 10
+    await drained(broker)
+    assert len(ended) == 201
+
+
+async def test_more_connections_get_no_more_turns_for_long_answers(broker: Broker) -> None:
+    ended: list[str] = []
+
+    def two_steps(address: str) -> Steps[None]:
+        yield
+        ended.append(address)
+
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        for address in (*(f"10.0.0.1:{port}" for port in range(1, 101)), "10.0.0.2:1"):
+            call = query(FakePeer(address))
+            tasks.create_task(stepwise(broker, call, two_steps(address)))
+    assert ended.index("10.0.0.2:1") < 5
+
+
+async def test_a_long_answer_is_not_refused_while_its_parts_are_made(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_reads, "TURN_READS_MAX", 1)  # each part waits for a turn of its own
+    reads, loop = broker.driver.reads, asyncio.get_running_loop()
+    reads.deadlines.wait_ms_max = 200
+    until_s = loop.time() + 1
+
+    def parts() -> Lookup[str]:
+        while loop.time() < until_s:
+            yield PAUSE
+        return "all"
+
+    found: list[str] = []
+    reads.look_up(parts(), found.append, unexpected, call=query(FakePeer()))
+    await until(lambda: bool(found))
+    assert found == ["all"]
+
+
+async def test_a_request_that_waits_too_long_is_refused(broker: Broker, file: SlowFile) -> None:
+    errors, reads = list[Exception](), broker.driver.reads
+    reads.deadlines.wait_ms_max = 300
+    began_s = asyncio.get_running_loop().time()
+    for _ in range(50):
+        reads.look_up(cold(file, 2), unexpected_result, errors.append, call=query(FakePeer()))
+    own: list[int] = []
+    reads.look_up(cold(file, 2), own.append, unexpected)
+    await until(lambda: len(errors) == 50)
+    waited_s = asyncio.get_running_loop().time() - began_s
+    assert 0.3 <= waited_s < 30
+    error = errors[-1]
+    assert isinstance(error, SystemBusy)
+    assert error.remark.startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control")
+    assert reads.deadlines.expired_count == 50
+    file.open()
+    await drained(broker)
+    assert own == [2]  # the broker's own searches have no deadline
+
+
+async def test_a_read_that_fails_after_its_request_was_refused_is_not_reported(
+    broker: Broker, file: SlowFile
+) -> None:
+    reads, loop = broker.driver.reads, asyncio.get_running_loop()
+    reported: list[Any] = []
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    reads.deadlines.wait_ms_max = 1
+
+    def fail() -> None:
+        file.read()
+        raise DiskError("read", "a", errno.EIO)
+
+    call = call_with(Code.QUERY_MESSAGE, QueryMessage("T", "shared", 32, 0, 1 << 62))
+    reads.read(call, fail, unexpected_result)
+    await until(lambda: reads.deadlines.expired_count == 1)
+    file.allow(1)
+    await drained(broker)
+    gc.collect()
+
+    assert last_answer(call).code == SystemBusy.CODE
+    assert reported == []
+
+
+async def test_the_waiting_reads_of_a_closed_connection_are_dropped(
+    broker: Broker, file: SlowFile
+) -> None:
+    ended, reads = list[int](), broker.driver.reads
+    peer = FakePeer()
+    for _ in range(100):
+        reads.look_up(cold(file, 1), ended.append, unexpected, call=query(peer))
+    peer.close()
+    reads.drop(peer)
+    await asyncio.sleep(0)
+    waiting = len(reads)
+    file.open()
+    await drained(broker)
+    assert ended == []
+    assert waiting <= 2  # on the thread
+
+
+async def test_the_reads_of_one_peer_leave_room_for_others(
+    broker: Broker, file: SlowFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_reads, "WAITING_MAX", COUNT_MAX)
+    monkeypatch.setattr(store_reads, "TURN_S_MAX", 1e9)
+    worker = Worker("test")
+    broker.driver.reads = StoreReads(worker, log=NO_LOG)
+    errors, reads = list[Exception](), broker.driver.reads
+    peer = FakePeer()
+    for _ in range(COUNT_MAX):
+        reads.look_up(cold(file, 1), lambda _: None, errors.append, call=query(peer))
+    assert len(errors) == pytest.approx(COUNT_MAX * 2 / 3, abs=3)
+    assert all(isinstance(error, SystemBusy) for error in errors)
+    count = len(errors)
+    reads.look_up(cold(file, 1), lambda _: None, errors.append, call=query(FakePeer()))
+    assert len(errors) == count
+    file.open()
+    await drained(broker)
+    worker.close()
