@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.load.churn import Churn
+from tests.load.cold_reads import ColdReadsRun
 from tests.load.connections import ConnectionsRun
 from tests.load.crowd import CrowdRun
 from tests.load.fairness import FairnessRun
@@ -16,7 +17,7 @@ from tests.load.flood import FloodRun
 from tests.load.idle import IdleRun
 from tests.load.reporting import Findings
 
-PARTS: Final = ("churn", "connections", "crowd", "fairness", "flood", "idle")
+PARTS: Final = ("churn", "cold-reads", "connections", "crowd", "fairness", "flood", "idle")
 
 
 def main() -> int:
@@ -45,6 +46,8 @@ def main() -> int:
 
 
 async def _run(part: str, folder: Path, arguments: argparse.Namespace) -> Findings:
+    if part == "cold-reads":
+        return await ColdReadsRun(folder).run()
     if part == "connections":
         return await ConnectionsRun(folder).run()
     if part == "crowd":
