@@ -52,6 +52,15 @@ def test_a_range_has_what_was_stored_in_it(ask, five):
     assert sorted(ask("consume", five, "--from", "@90m:", "--no-follow").out.split()) == [*"12345"]
 
 
+@pytest.mark.parametrize(
+    "options", [("--from", "@2999-01-01:2999-01-02"), ("--from", "2999-01-01", "--no-follow")]
+)
+def test_a_range_in_the_future_has_no_messages(ask, five, options):
+    done = ask("consume", five, *options)
+    assert (done.status, done.out) == (0, "")
+    assert f"{options[1]} is in the future: there are no messages\n" in done.err
+
+
 def test_an_empty_topic_ends_at_once(ask, topic):
     assert ask("consume", topic, "--last", 3)[:2] == (0, "")
 

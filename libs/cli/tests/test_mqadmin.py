@@ -201,10 +201,17 @@ def test_attempts_that_fail_are_counted(ask, suite, topic):
 
 
 @pytest.mark.parametrize(
-    ("options", "part"), [((), "  5  "), (("-p", "true", "-m", "room"), "|room|DefaultCluster|")]
+    ("options", "part"),
+    [
+        (("-a", "5"), "  5  "),
+        (("-a", "5", "-p", "true", "-m", "room"), "|room|DefaultCluster|"),
+        (("-a", "1"), f"  {'':8}  1  "),  # the first send also connects, so it does not count
+        (("-a", "1", "-p", "true"), "|\n"),
+        (("-a", "1", "--json"), '"rt_ms": null'),
+    ],
 )
 def test_all_brokers_are_timed_until_stopped(suite, tmp_path, options, part):
-    command = [str(PROGRAM), "clusterRT", "-a", "5", "-i", "1", *options, "-n", suite.namesrv]
+    command = [str(PROGRAM), "clusterRT", "-i", "1", *options, "-n", suite.namesrv]
     log = tmp_path / "log"
     child = Child("clusterRT", command, log_path=log)
     try:

@@ -192,7 +192,10 @@ def _checked_span(
     if offset is not None and queue is None:
         raise wrong_usage("--offset needs --queue")
     if span.begin_ms > wall_ms():
-        print_notes([f"{start} is in the future: the last message of each queue is read"])
+        read = (
+            "there are no messages" if span.is_bounded else "the last message of each queue is read"
+        )
+        print_notes([f"{start} is in the future: {read}"])
     if group is not None:
         check_not_reserved(group)
     return span

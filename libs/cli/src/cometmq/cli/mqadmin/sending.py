@@ -295,14 +295,14 @@ async def _places(admin: AdminClient, cluster: str | None) -> list[tuple[str, st
 def _print_round(
     cluster: str, broker: str, attempts: list[Timed], *, room: str, as_log: str, as_json: bool
 ) -> None:
-    average = _average(attempts) or 0.0
+    average = _average(attempts)
     failed = sum(attempt.failure is not None for attempt in attempts)
     row = (cluster, broker, average, len(attempts) - failed, failed)
     if as_json:
         print_json(to_object(CLUSTER_COLUMNS, row))
     elif as_log == "true":
         moment = datetime.fromtimestamp(wall_ms() // 1000, tz=UTC).astimezone(LOG_ZONE)
-        rounded = Decimal(average).quantize(Decimal(0), ROUND_HALF_UP)
+        rounded = "" if average is None else Decimal(average).quantize(Decimal(0), ROUND_HALF_UP)
         say(f"{moment:%Y-%m-%d %H:%M:%S}|{room}|{cluster}|{broker}|{rounded}")
     else:
         say(to_line(CLUSTER_COLUMNS, row))
