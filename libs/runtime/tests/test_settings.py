@@ -366,6 +366,20 @@ def test_unknown_settings_that_may_be_secrets_are_not_shown(tmp_path, name):
     assert "hunter2" in loaded.as_saved_properties()  # the broker rewrites its file
 
 
+@pytest.mark.parametrize("login", ["me:hunter2", "me:at@hunter2", "hunter2"])
+def test_logins_in_urls_are_shown_of_no_setting(tmp_path, login):
+    file = tmp_path / "a.conf"
+    file.write_text(f"namesrvAddr=http://{login}@host/x\nproxy=http://{login}@host/x\n")
+    loaded = load(Example, prefix="X", env={}, file=file)
+    assert loaded.value.namesrv_addr == f"http://{login}@host/x"
+    for text in (loaded.as_table(), loaded.as_properties()):
+        assert "hunter2" not in text
+        assert text.count("://******@host/x") == 2
+    assert loaded.as_saved_properties().count("hunter2") == 2
+    with pytest.raises(SettingsError, match=r"delay=http://\*{6}@host: must be"):
+        load(Example, prefix="X", env={}, cli={"delay": f"http://{login}@host"})
+
+
 def test_an_update_of_a_kept_unknown_key_is_returned(tmp_path):
     loaded = load_text(tmp_path, "waitTime=1")
     assert loaded.updated({"waitTime": "2"}).unknown == {"waitTime": "2"}

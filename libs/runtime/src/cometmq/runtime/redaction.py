@@ -8,7 +8,7 @@ HIDDEN: Final = "******"
 SECRET_NAME: Final = re.compile(
     r"secret|passw|passphrase|pwd|token|credential|key|signature", re.IGNORECASE
 )
-SECRET_IN_URL: Final = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+_SECRET_IN_URL: Final = re.compile(r"(?<=://)[^/\s]+(?=@)")
 _IN_TEXT: Final = re.compile(
     r"""(?ix) (["']?[\w.-]*(?:secret|passw|passphrase|pwd|token|credential|accesskey|access_key
     |signature|authorization)[\w.-]*["']?\s*[:=]\s*) (?:bearer\s+)? ("[^"]*"|'[^']*'|[^\s,;}]+)"""
@@ -23,6 +23,11 @@ def looks_secret(name: str) -> bool:
     return SECRET_NAME.search(name) is not None
 
 
+def without_logins(text: str) -> str:
+    """Return a text in which the user names and passwords in URLs are hidden."""
+    return _SECRET_IN_URL.sub(HIDDEN, text)
+
+
 def redacted_setting(name: str, value: str) -> str:
     """Return the value of a setting, hidden if it may be a secret."""
     if looks_secret(name) and value:
@@ -34,5 +39,5 @@ def redacted_text(text: str) -> str:
     """Return a text in which the values of passwords, tokens, keys and signatures are hidden, where
     their names precede them.
     """
-    text = SECRET_IN_URL.sub(HIDDEN, _PEM.sub(HIDDEN, text))
+    text = without_logins(_PEM.sub(HIDDEN, text))
     return _IN_TEXT.sub(lambda found: f"{found[1]}{HIDDEN}", text)

@@ -10,6 +10,7 @@ from cometmq.runtime import tls_keys
 
 PORT_DEFAULT: Final = 8088
 _GUARD: Final = {"guard": True}
+_ADDRESS: Final = {"form": "an HTTP address without a login, or empty"}
 
 
 class BrowserKeys(tls_keys.ServerKeys, frozen=True, kw_only=True):
@@ -42,10 +43,11 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     public_url: Annotated[
         str,
         Meta(
-            pattern=r"^(https?://[^/\s]+)?$",
+            pattern=r"^(https?://[^/\s@]+)?$",
             description="Scheme, host and port under which browsers see the console behind a proxy,"
             " such as `https://mq.example.org`. With https, cookies are sent over TLS only. OIDC"
             " needs it.",
+            extra={"form": "scheme, host and port, such as https://mq.example.org, or empty"},
         ),
     ] = ""
     allowed_hosts: Annotated[
@@ -68,9 +70,10 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     docs_url: Annotated[
         str,
         Meta(
-            pattern=r"^(https?://\S+[^/])?$",
+            pattern=r"^(https?://[^/\s@]+(/\S*[^/\s])?)?$",
             description="Address of the documentation, to which findings link. If empty, they link"
             " to runbooks as plain text in the console.",
+            extra={"form": "an HTTP address without a login and a slash at its end, or empty"},
         ),
     ] = ""
     descriptor_set: Annotated[
@@ -157,10 +160,10 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     oidc_issuer: Annotated[
         str,
         Meta(
-            pattern=r"^(https?://\S+)?$",
+            pattern=r"^(https?://[^/\s@]+(/\S*)?)?$",
             description="Issuer URL of an OpenID provider; needs the package cometmq-console[oidc]"
             " and `publicUrl`.",
-            extra=_GUARD,
+            extra=_GUARD | _ADDRESS,
         ),
     ] = ""
     oidc_client_id: Annotated[
@@ -217,8 +220,10 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     prometheus_url: Annotated[
         str,
         Meta(
-            pattern=r"^(https?://\S+)?$",
-            description="Prometheus that scrapes the brokers; if set, plots come from it.",
+            pattern=r"^(https?://[^/\s@]+(/\S*)?)?$",
+            description="Prometheus that scrapes the brokers; if set, plots come from it. It must"
+            " answer without a login.",
+            extra=_ADDRESS,
         ),
     ] = ""
     request_timeout: Annotated[

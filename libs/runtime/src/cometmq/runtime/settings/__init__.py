@@ -21,7 +21,7 @@ import msgspec
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.spelling import closest, did_you_mean
 from cometmq.runtime import properties
-from cometmq.runtime.redaction import HIDDEN, SECRET_IN_URL, looks_secret
+from cometmq.runtime.redaction import HIDDEN, looks_secret, without_logins
 from cometmq.runtime.settings.faults import Faults
 from cometmq.runtime.settings.fields import (
     SettingsField,
@@ -164,7 +164,8 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         return properties.render(self.as_shown())
 
     def as_shown(self) -> dict[str, str]:
-        """Return known and unknown keys with their values, without unset keys and secrets.
+        """Return known and unknown keys with their values, without unset keys and secrets; logins
+        in URLs are masked.
 
         An unknown key counts as a secret if its name is like that of one.
         """
@@ -172,8 +173,7 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         known = {field.name: _text(field.read(self.value)) for field in fields}
         set_values = {name: text for name, text in known.items() if text is not None}
         shown = {name: text for name, text in self.unknown.items() if not looks_secret(name)}
-        shown = {name: SECRET_IN_URL.sub(HIDDEN, text) for name, text in shown.items()}
-        return {**shown, **set_values}
+        return {name: without_logins(text) for name, text in {**shown, **set_values}.items()}
 
     def as_saved_properties(self) -> str:
         """Render the settings to save: those from the file, and those changed at run time.
@@ -194,7 +194,7 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         """Yield every setting, then the unknown keys of the file; secrets are masked."""
         for field in fields_of(type(self.value)).values():
             text = _text(field.read(self.value))
-            shown = HIDDEN if field.is_secret and text else text
+            shown = HIDDEN if field.is_secret and text else text and without_logins(text)
             origin = self.origins[field.name]
             default = None if field.default is msgspec.NODEFAULT else _text(field.default)
             if field.default is msgspec.NODEFAULT and origin == DEFAULT:
@@ -205,7 +205,7 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
             hint = f"; did you mean {guesses[name]}?" if name in guesses else ""
             if name in prose:
                 hint = f"; {LINE_FORM}"
-            shown = HIDDEN if looks_secret(name) and text else SECRET_IN_URL.sub(HIDDEN, text)
+            shown = HIDDEN if looks_secret(name) and text else without_logins(text)
             yield Row(name, shown, None, f"unknown, kept{hint}")
 
     def as_table(self, only: Collection[str] | None = None) -> str:
@@ -358,7 +358,7 @@ def _unread(
     for name, guess in unread(variables, prefix, own).items():
         field = own.get(guess)
         if field is not None and field.is_guard:
-            shown = HIDDEN if field.is_secret else variables[name]
+            shown = HIDDEN if field.is_secret else without_logins(variables[name])
             faults.add(f"{name}={shown}: {unread_line(name, [guess])}")
         else:
             found[name] = guess
@@ -468,7 +468,7 @@ def _convert(field: SettingsField, raw: object, origin: Origin) -> object:
 
 
 def _invalid(field: SettingsField, value: object, origin: Origin, more: str = "") -> SettingsError:
-    shown = HIDDEN if field.is_secret else str(value).replace("\n", "\\n")
+    shown = HIDDEN if field.is_secret else without_logins(str(value)).replace("\n", "\\n")
     if len(shown) > VALUE_CHARS_MAX:
         shown = f"{shown[:VALUE_CHARS_MAX]}..."
     return SettingsError(f"{field.name}={shown}: must be {field.expected}{more}{_source(origin)}")
