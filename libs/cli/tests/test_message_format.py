@@ -79,6 +79,10 @@ def test_a_terminal_gets_no_control_characters_of_senders_and_a_pipe_gets_all():
     assert b"\x1b" not in shown
     assert b"\x07" not in shown
     assert "\u202e" not in shown.decode()
+    lines = message(body=b"a\nb", tag="c\nd", properties={"e\nf": "g\nh"})
+    shown = compiled("%v|%g|%h{%k=%v}", for_terminal=True)(lines, 1)
+    assert shown == rb"a%b|c\nd|e\nf=g\nh".replace(b"%", b"\n"), "only a body has lines"
+    assert compiled("%g")(lines, 1) == b"c\nd"
     assert compiled("%v")(evil, 1) == b"\x1b[2J\xff"
     assert compiled("\\x1b[1m%t", for_terminal=True)(evil, 1) == b"\x1b[1morders", "the user's own"
 

@@ -226,7 +226,8 @@ async def confirm(question: str, *, is_confirmed: bool) -> None:
         answer = await anext(lines.read_lines(sys.stdin.fileno()), None)
     finally:
         if answer is None:  # Ctrl-C or Ctrl-D
-            say("\ncometmq: interrupted: nothing was changed", err=True)
+            say(err=True)  # behind the ^C
+            say("cometmq: interrupted: nothing was changed", err=True)
     if answer is None:
         raise typer.Exit(EXIT_INTERRUPTED)
     if answer.strip().lower() not in {b"y", b"yes"}:

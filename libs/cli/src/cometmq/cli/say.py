@@ -3,10 +3,16 @@
 
 import typer
 
-from cometmq.remoting.visible import visible, visible_json
+from cometmq.remoting.visible import visible, visible_json, visible_line
 
 
 def say(text: str | bytes = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print a text, or a JSON document, with its control characters written out."""
-    safe = visible_json(text.decode()) if isinstance(text, bytes) else visible(text)
+    """Print a text, or a JSON document, with its control characters written out.
+
+    On standard error, a text is one line.
+    """
+    if isinstance(text, bytes):
+        safe = visible_json(text.decode())
+    else:
+        safe = visible_line(text) if err else visible(text)
     typer.echo(safe, err=err, nl=nl)  # noqa: TID251  # the one place

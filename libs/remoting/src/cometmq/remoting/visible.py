@@ -27,6 +27,13 @@ def visible(text: str) -> str:
     return text if text.isprintable() else text.translate(_ESCAPES)
 
 
+def visible_line(text: str) -> str:
+    """Escape newlines, too: a client id with one could otherwise add a line of its own, with
+    advice, to what a command says.
+    """
+    return visible(text).replace("\n", "\\n")
+
+
 def visible_json(text: str) -> str:
     """Escape the control characters of a JSON document that JSON itself leaves as they are."""
     return text.translate(_IN_JSON)

@@ -13,7 +13,7 @@ from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import MessageExt
 from cometmq.insight import times
 from cometmq.remoting.spelling import did_you_mean
-from cometmq.remoting.visible import visible
+from cometmq.remoting.visible import visible, visible_line
 
 HELP: Final = """\
 %t topic         %k keys           %v body          %d time stored      %i number in this run
@@ -89,15 +89,19 @@ def compiled(
     """
     if len(text) > FORMAT_CHARS_MAX:
         raise InvalidArgument(f"--format is longer than {FORMAT_CHARS_MAX:,} characters")
-    pieces = _pieces(text, body, _safe if for_terminal else bytes)
+    pieces = _pieces(text, body, for_terminal=for_terminal)
     return lambda message, number: b"".join(piece(message, number) for piece in pieces)
 
 
-def _safe(data: bytes) -> bytes:
+def _shown_body(data: bytes) -> bytes:
     return visible(data.decode("utf-8", "backslashreplace")).encode()
 
 
-def _pieces(text: str, body: Body, safe: Form) -> list[Piece]:
+def _shown_name(data: bytes) -> bytes:
+    return visible_line(data.decode("utf-8", "backslashreplace")).encode()
+
+
+def _pieces(text: str, body: Body, *, for_terminal: bool) -> list[Piece]:
     pieces: list[Piece] = []
     at = 0
     while at < len(text):
@@ -106,7 +110,7 @@ def _pieces(text: str, body: Body, safe: Form) -> list[Piece]:
             data, at = _escaped(text, at)
             pieces.append(_literal(data))
         elif sign == "%":
-            piece, at = _piece(text, at, body, safe)
+            piece, at = _piece(text, at, body, for_terminal=for_terminal)
             pieces.append(piece)
         else:
             pieces.append(_literal(sign.encode("utf-8", "surrogateescape")))
@@ -127,17 +131,19 @@ def _escaped(text: str, at: int) -> tuple[bytes, int]:
     return _BACKSLASH[text[at]], at + 1
 
 
-def _piece(text: str, at: int, body: Body, safe: Form) -> tuple[Piece, int]:
+def _piece(text: str, at: int, body: Body, *, for_terminal: bool) -> tuple[Piece, int]:
     sign, start = text[at : at + 1], at
+    name, whole = (_shown_name, _shown_body) if for_terminal else (bytes, bytes)
     at += 1
     if sign == "%":
         return _literal(b"%"), at
     form, at = _braces(text, at)
     if sign == "h":
-        return _properties(form or "%k=%v\\n", start, safe), at
+        return _properties(form or "%k=%v\\n", start, name), at
     if sign in _TEXTS:
         read = body if sign == "v" and body is not None and not form else _TEXTS[sign]
-        return _text_piece(read, _chosen(_FORMS, form, start) if form else safe), at
+        plain = whole if sign == "v" else name
+        return _text_piece(read, _chosen(_FORMS, form, start) if form else plain), at
     if sign in _NUMBERS:
         return _number_piece(_NUMBERS[sign], _chosen(_NUMBER_FORMS, form, start)), at
     if sign in _TIMES:

@@ -18,7 +18,7 @@ from cometmq.insight.words import counted
 from cometmq.remoting.codes import ResponseCode, request_name
 from cometmq.remoting.refusals import plain_remark
 from cometmq.remoting.versions import version_name
-from cometmq.remoting.visible import visible
+from cometmq.remoting.visible import visible_line
 
 BOLD: Final = "\x1b[1m"
 REVERSE: Final = "\x1b[7m"
@@ -319,4 +319,4 @@ def _fitted(text: str, width: int) -> str:
 
 
 def _one_line(text: str) -> str:
-    return visible(text).replace("\n", "\\n").replace("\t", " ")
+    return visible_line(text).replace("\t", " ")
