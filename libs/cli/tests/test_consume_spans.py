@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.cli.archives import planning
 from cometmq.cli.consuming import spans
 from cometmq.cli.consuming.spans import Span, _Reader, parse_span
 from cometmq.client import InvalidArgument, MessageQueue
@@ -133,6 +134,38 @@ def test_a_broker_that_never_advances_does_not_make_the_command_run_for_ever():
 
     with pytest.raises(RemoteProtocolError, match="which would never end"):
         asyncio.run(main())
+
+
+class BrokerWithItsClockSetBack:
+    """Its store times are 100, 101, 102, and then 40, 41."""
+
+    name = "b"
+
+    async def min_offset(self, *_):
+        return 0
+
+    async def max_offset(self, *_):
+        return 5
+
+    async def search_offset(self, *_):
+        return 1
+
+    async def last_offset_until(self, *_):
+        return 4
+
+
+def test_a_range_has_what_was_stored_after_the_clock_was_set_back():
+    admin: Any = None
+    broker: Any = BrokerWithItsClockSetBack()
+    queue = MessageQueue("T", "b", 0)
+
+    async def main():
+        reader = _Reader(admin, {"b": broker}, "*", Span(start="first", until_ms=101))
+        assert await reader._bounds(broker, queue, None) == (0, 5)
+        span = await planning._span(broker, queue, {}, None, 101)
+        assert (span.first, span.end) == (0, 5)
+
+    asyncio.run(main())
 
 
 def test_an_unknown_range_is_an_invalid_argument():

@@ -88,11 +88,10 @@ async def search_by_time(_: Path, jump_ms: int) -> None:
     for moment in sorted(asked):
         at = [offset for offset, stored_ms in enumerate(times) if stored_ms >= moment]
         before = [offset for offset, stored_ms in enumerate(times) if stored_ms <= moment]
-        nearest = min(range(len(times)), key=lambda it: (abs(times[it] - moment), it))
-        if moment < min(times):
-            nearest = 0
-        elif moment > max(times):
-            nearest = len(times) - 1
+        first = min(at, default=len(times) - 1)  # no message stored at or after the time is skipped
+        nearest = min(
+            (it for it in (first - 1, first) if it >= 0), key=lambda it: abs(times[it] - moment)
+        )
         find = store.rig.store.reader.offset_by_time
         assert finish(find("T", 0, moment, lower)) == min(at, default=len(times))
         assert finish(find("T", 0, moment, upper)) == max(before, default=0)

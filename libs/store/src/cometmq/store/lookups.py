@@ -209,28 +209,22 @@ class Lookups:
         return high
 
     def _nearest_of_runs(self, queue: ConsumeQueue, timestamp: int, runs: list[Run]) -> Lookup[int]:
-        """Search each run; on a tie, the older message wins, as in `_nearest`.
+        """Search the first run that has a message stored at or after the time; on a tie, the older
+        message wins, as in `_nearest`. For a time after all store times, return the last message.
 
-        For a time before all store times, return the first message of the queue; for a time after
-        all of them, the last. Otherwise a reset of a group to the earliest time would skip the
-        messages that were stored before the clock was set back.
+        A message of a later run may be nearer. But a group that is moved there, or a reader that
+        begins there, would skip messages of the first run that were stored after the time.
         """
-        found = []
-        earliest: list[int] = []
-        latest: list[int] = []
-        for run in runs:
-            earliest.append((yield from self._time_of(queue, run[0])))
-            latest.append((yield from self._time_of(queue, run[1] - 1)))
-        if timestamp < min(earliest):
-            return queue.min_offset
-        if timestamp > max(latest):
-            return queue.max_offset - 1
         for run in runs:
             behind = yield from self._first_in(queue, timestamp, run)
-            for offset in {max(run[0], behind - 1), min(behind, run[1] - 1)}:
+            if behind == run[1]:
+                continue
+            found = []
+            for offset in (max(run[0], behind - 1), behind):
                 stored_ms = yield from self._time_of(queue, offset)
                 found.append((abs(stored_ms - timestamp), offset))
-        return min(found)[1]
+            return min(found)[1]
+        return queue.max_offset - 1
 
     def _nearest(self, queue: ConsumeQueue, timestamp: int) -> Lookup[int]:
         """Search one file of the queue, as RocketMQ does.

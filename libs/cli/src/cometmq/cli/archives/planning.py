@@ -135,7 +135,7 @@ async def _span(
     if since_ms is not None:
         least = max(least, await broker.search_offset(*place, since_ms))
     if until_ms is not None:
-        end = min(end, await broker.search_offset(*place, until_ms) + 1)
+        end = min(end, await broker.last_offset_until(*place, until_ms) + 1)
     least, end = max(least, first or 0), min(end, end if wanted_end is None else wanted_end)
     return QueueSpan(broker.name, queue.queue_id, min(least, end), end)
 

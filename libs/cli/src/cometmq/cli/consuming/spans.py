@@ -192,7 +192,7 @@ class _Reader:
         place = (queue.topic, queue.queue_id)
         end = await broker.max_offset(*place)
         if self._span.until_ms is not None:
-            end = min(end, await broker.search_offset(*place, self._span.until_ms) + 1)
+            end = min(end, await broker.last_offset_until(*place, self._span.until_ms) + 1)
         if self._span.last is not None:
             return max(await broker.min_offset(*place), end - self._span.last), end
         return await begin_of(broker, queue, self._span.start or LAST, offset), end

@@ -153,6 +153,16 @@ class BrokerConsumers(BrokerCalls):
         header = offsets.SearchOffsetByTimestamp(topic, queue_id, when, "lower")
         return await self._bound(Code.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
+    async def last_offset_until(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Return the offset of the last message stored at or before a time, or the first offset.
+
+        If the clock was set back, later messages may have been stored before messages that are
+        nearer. RocketMQ 4.9 returns the offset of the message stored nearest to the time.
+        """
+        when = timestamp(timestamp_ms)
+        header = offsets.SearchOffsetByTimestamp(topic, queue_id, when, "upper")
+        return await self._bound(Code.SEARCH_OFFSET_BY_TIMESTAMP, header)
+
     async def earliest_store_time(self, topic: str, queue_id: int) -> int | None:
         """Return when the oldest message of a queue was stored, or None for an empty queue."""
         header = offsets.GetEarliestMsgStoretime(topic, queue_id)
