@@ -7,6 +7,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 from cometmq.console.app import ConsoleApp
 from cometmq.console.login.roles import Role, User
@@ -111,6 +113,27 @@ async def test_a_running_console_reads_the_file_again(file, tmp_path):
                     await asyncio.sleep(0.05)
     finally:
         await app.stop()
+
+
+async def test_the_log_and_not_the_login_page_says_where_the_token_is(tmp_path):
+    folder = tmp_path / "console"
+    given = {
+        "namesrvAddr": "127.0.0.1:1", "listenPort": "0", "bindAddress": "127.0.0.1",
+        "storePathRootDir": str(folder),
+    }  # fmt: skip
+    loaded = load(ConsoleSettings, prefix="COMETMQ_TEST", env={}, cli=given)
+    with capture_logs() as events:
+        app = ConsoleApp(loaded, log=structlog.get_logger(), clock=SystemClock())
+        await app.start()
+    try:
+        async with httpx2.AsyncClient(base_url=app.url, timeout=30, trust_env=False) as web:
+            text = (await web.get("/login")).text
+    finally:
+        await app.stop()
+    assert "the last word in the file <code>token</code>" in text
+    assert str(tmp_path) not in text
+    (ready,) = [event for event in events if event["event"] == "token.ready"]
+    assert ready["path"] == str(folder / "token")
 
 
 async def test_the_line_of_the_file_is_as_good_as_its_token(sites):

@@ -213,8 +213,9 @@ class ConsoleApp:
 
     async def _serve(self, desk: Desk, folder: Path, stack: AsyncExitStack) -> None:
         settings = self._settings
-        tokens, hint = self._tokens(folder)
-        handler = site(desk, tokens, oidc=await self._oidc(stack), token_hint=hint)
+        tokens, is_generated = self._tokens(folder)
+        oidc = await self._oidc(stack)
+        handler = site(desk, tokens, oidc=oidc, has_generated_token=is_generated)
         tls = self._server_tls()
         self._tls = watched = None if tls is None else WatchedContext(tls, server_context)
         context = None if watched is None else renewing(watched)
@@ -254,18 +255,19 @@ class ConsoleApp:
                 backlog=BACKLOG,
             )
 
-    def _tokens(self, folder: Path) -> tuple[Tokens, str]:
-        """Return the tokens, and the path of the generated one."""
+    def _tokens(self, folder: Path) -> tuple[Tokens, bool]:
+        """Return the tokens, and whether there is a generated one, whose path is logged."""
         settings = self._settings
         if settings.token_file:
             path = Path(settings.token_file).expanduser()
-            return Tokens(path, self._loaded.label("tokenFile")), ""
+            return Tokens(path, self._loaded.label("tokenFile")), False
         try:
             path = own_token(folder)
         except OSError as error:  # pages are needed most while the disk is full
             self._log.warning("token.missing", path=str(folder / GENERATED), error=str(error))
-            return Tokens(None), ""
-        return Tokens(path, "token"), str(path)
+            return Tokens(None), False
+        self._log.info("token.ready", path=str(path))
+        return Tokens(path, "token"), True
 
     async def _refresh(self, tokens: Tokens) -> None:
         """Read a changed file of tokens; a session of a removed token ends with its next

@@ -25,11 +25,11 @@ def site(
     tokens: Tokens,
     *,
     oidc: "Oidc | None" = None,
-    token_hint: str = "",
+    has_generated_token: bool = False,
     pages: Sequence[Page] = PAGES,
     actions: Sequence[Action] = ACTIONS,
 ) -> Handler:
-    """Return the application; `token_hint` is the path of the generated token."""
+    """Return the application; with `has_generated_token`, its login page says where that is."""
     gate = Gate(desk.settings, tokens, clock=desk.clock, log=desk.log)
     renderer = Renderer(
         prefix=desk.prefix,
@@ -39,5 +39,7 @@ def site(
         cluster=desk.settings.namesrv_addr,
         has_accounts=bool(desk.settings.access_key),
     )
-    login = LoginPages(desk, gate, tokens, renderer, oidc=oidc, token_hint=token_hint)
+    login = LoginPages(
+        desk, gate, tokens, renderer, oidc=oidc, has_generated_token=has_generated_token
+    )
     return Frame(desk, gate, renderer, pages=pages, actions=actions, login=login).handler

@@ -36,14 +36,14 @@ class LoginPages:
         renderer: Renderer,
         *,
         oidc: "Oidc | None",
-        token_hint: str,
+        has_generated_token: bool,
     ) -> None:
         self._desk = desk
         self._gate = gate
         self._tokens = tokens
         self._renderer = renderer
         self._oidc = oidc
-        self._token_hint = token_hint
+        self._has_generated_token = has_generated_token
 
     def routes(self) -> dict[str, tuple[Handler, str]]:
         """Return the handlers by path, with their methods; the frame turns errors into pages."""
@@ -147,7 +147,7 @@ class LoginPages:
             is_closed=self._gate.is_closed,
             has_accounts=self._desk.settings.account_login,
             has_oidc=self._oidc is not None,
-            token_hint=self._token_hint,
+            has_generated_token=self._has_generated_token,
         )
         for name, value in cookies.items():
             self._gate.set_short(response, name, value)
