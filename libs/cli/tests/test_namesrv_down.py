@@ -2,6 +2,7 @@
 """`cometmq produce` while no name server answers."""
 
 import ssl
+import threading
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -26,6 +27,18 @@ def test_all_commands_report_a_refused_connection_in_the_same_words(call, comman
     namesrv = f"127.0.0.1:{free_port()}"
     result = call(*command, "-n", namesrv)
     assert result == (1, "", f"cometmq: {REFUSED.format(namesrv)}{START_ONE}")
+
+
+@pytest.mark.parametrize("command", [("produce", "T", "x"), ("topic", "list")])
+def test_a_command_that_gets_no_thread_says_so(call, monkeypatch, command):
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    result = call(*command, "-n", "localhost:1")
+    assert (result.status, result.out) == (1, "")
+    assert "cannot be started: raise the limit of processes and threads" in result.err
+    assert result.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("kind", sorted(get_group(checks).commands))

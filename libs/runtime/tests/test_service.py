@@ -34,6 +34,12 @@ def test_a_signal_asks_the_program_to_stop(number):
     assert reasons == [number.name]
 
 
+NO_THREAD = (
+    "a thread or process cannot be started: raise the limit of processes and threads (ulimit -u,"
+    " TasksMax of systemd, pids.max of the container)"
+)
+
+
 @pytest.mark.parametrize(
     ("error", "line"),
     [
@@ -41,6 +47,8 @@ def test_a_signal_asks_the_program_to_stop(number):
         (LockHeld("/data/store is used by process 7"), "/data/store is used by process 7"),
         (PermissionError(13, "Permission denied", "/data"), "/data: Permission denied"),
         (OSError(98, "address in use"), "address in use"),
+        (RuntimeError("can't start new thread"), NO_THREAD),
+        (BlockingIOError(11, "Resource temporarily unavailable"), NO_THREAD),
         (ExceptionGroup("tasks", [SettingsError("a")]), "a"),
     ],
 )
@@ -68,6 +76,31 @@ def test_bugs_and_errors_after_the_start_give_status_1(capsys, monkeypatch):
     assert len(sweeps) == 1
     assert capsys.readouterr().err == ""
     assert one_line(ExceptionGroup("tasks", [SettingsError("a"), ValueError()])) is None
+
+
+HAS_NO_THREADS = """
+import asyncio, os, resource, sys, uvloop
+from cometmq.runtime.service import run
+
+async def main(stop):
+    await asyncio.get_running_loop().getaddrinfo("localhost", 0)
+
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+if os.geteuid() == 0:
+    os.setuid(54_321)  # root has no limit
+sys.exit(run(main))
+"""
+
+
+def test_a_program_that_gets_no_threads_says_so():
+    """libuv would end it by SIGABRT."""
+    done = subprocess.run(
+        [sys.executable, "-c", HAS_NO_THREADS], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    begin = "cometmq: the threads of the event loop cannot be started: raise the limit of processes"
+    assert done.stderr.startswith(begin), done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 IGNORES_THE_REQUEST = """

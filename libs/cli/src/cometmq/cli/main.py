@@ -314,9 +314,14 @@ def _run() -> int:
         say("cometmq: the current folder was deleted: change to another one", err=True)
         status = 1
     except Exception as error:
-        if not hasattr(error, "format_message"):  # typer does not export click's class
-            raise
-        print_wrong_usage(error)
-        status = _usage_status(error)
+        if hasattr(error, "format_message"):  # typer does not export click's class
+            print_wrong_usage(error)
+            status = _usage_status(error)
+        else:
+            refusal = import_module("cometmq.runtime.worker").refused_thread(error)
+            if refusal is None:
+                raise
+            print_error(refusal)
+            status = 1
     print_missing()
     return status or int(bool(MISSING or DAMAGES))

@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from socket import NI_NUMERICHOST, NI_NUMERICSERV
 from typing import Any, Final
 
 from cometmq.remoting.errors import CometError
@@ -23,17 +24,28 @@ from cometmq.runtime.hangup import is_ignored_hangup, leave_terminal
 from cometmq.runtime.process.garbage import Sweeps, freezing, sweep
 from cometmq.runtime.process.memory import return_freed_memory
 from cometmq.runtime.process.open_files import raise_open_files_limit
+from cometmq.runtime.worker import check_threads, refused_thread
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
+POOL_THREADS: Final = 4  # of libuv
+
+
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return uvloop's event loop, if it is installed."""
+    """Return uvloop's event loop, if it is installed; raise NoThread if it may not have threads.
+
+    libuv starts its threads when it resolves the first address, and ends the process without a word
+    if it gets none. So they start here, before others that could leave too few.
+    """
+    check_threads(POOL_THREADS, "the threads of the event loop")
     try:
         import uvloop  # noqa: PLC0415  # some programs do without it, to save memory
     except ImportError:  # uvloop lacks wheels for some platforms; asyncio's loop suffices
         return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    loop.run_until_complete(loop.getnameinfo(("127.0.0.1", 0), NI_NUMERICHOST | NI_NUMERICSERV))
+    return loop
 
 
 EXIT_OK = 0
@@ -113,6 +125,7 @@ def one_line(error: BaseException) -> str | None:
     if isinstance(error, BaseExceptionGroup):
         lines = [one_line(inner) for inner in error.exceptions]
         return None if None in lines else lines[0]
+    error = refused_thread(error) or error
     if isinstance(error, CometError):
         return str(error)
     if isinstance(error, OSError):

@@ -24,6 +24,12 @@ PENDING_COUNT_MAX = 10_000
 class NoThread(CometError):
     """The system does not allow this process another thread."""
 
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} cannot be started: raise the limit of processes and threads (ulimit -u,"
+            " TasksMax of systemd, pids.max of the container)"
+        )
+
 
 class WorkerStats(NamedTuple):
     """A worker's counters since it started."""
@@ -59,10 +65,7 @@ class Worker:
         try:
             self._executor.submit(_nothing)
         except RuntimeError as error:
-            raise NoThread(
-                f"the thread {name} cannot be started: raise the limit of processes and threads "
-                "(ulimit -u, TasksMax of systemd, pids.max of the container)"
-            ) from error
+            raise NoThread(f"the thread {name}") from error
 
     def submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
         """Run the job on the thread; raise Overloaded if too many jobs are pending."""
@@ -87,6 +90,29 @@ class Worker:
             self._failed_count += 1
         else:
             self._done_count += 1
+
+
+def refused_thread(error: BaseException) -> NoThread | None:
+    """Return the NoThread for an error of Python, Rust or a new process; None for another error."""
+    is_refusal = isinstance(error, BlockingIOError) or str(error) == "can't start new thread"
+    return NoThread("a thread or process") if is_refusal else None
+
+
+def check_threads(count: int, what: str) -> None:
+    """Raise NoThread, with `what` as its subject, unless `count` more threads can run together."""
+    end = threading.Event()
+    threads = [threading.Thread(target=end.wait) for _ in range(count)]
+    started: list[threading.Thread] = []
+    try:
+        for thread in threads:
+            thread.start()
+            started.append(thread)
+    except RuntimeError as error:
+        raise NoThread(what) from error
+    finally:
+        end.set()
+        for thread in started:
+            thread.join()
 
 
 def _nothing() -> None: ...
