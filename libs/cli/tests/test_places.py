@@ -2,12 +2,15 @@
 """Programs say which address, port or folder is wrong, and which they advertise."""
 
 import json
+import re
 import socket
 from pathlib import Path
 
 import pytest
 
 from cometmq.peers.ports import free_broker_port, free_port
+from cometmq.runtime.programs import PROGRAMS
+from cometmq.runtime.settings.fields import fields_of
 
 from .starting import (
     START_TIMEOUT_S,
@@ -27,6 +30,35 @@ with_folders = pytest.mark.parametrize(
         ("elector", "--group-record"),
     ],
 )
+
+
+@pytest.mark.parametrize(
+    ("program", "option"),
+    [
+        ("standalone", "--data"),
+        ("namesrv", "--kv-config-path"),
+        ("broker", "--store-path-root-dir"),
+        ("txn-checker", "--store-path-root-dir"),
+        ("elector", "--group-key-file"),
+        ("exporter", "--tls-config-file"),
+        ("console", "--store-path-root-dir"),
+    ],
+)
+def test_a_home_folder_that_does_not_exist_is_refused(tmp_path, program, option):
+    line = refuse(*alone(program, tmp_path / "data"), option, "~nosuchuser/store", cwd=tmp_path)
+    assert "~nosuchuser/store: this machine has no user nosuchuser; give the whole path" in line
+    assert option in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_setting_with_a_path_may_begin_with_a_home_folder():
+    """Without the fact, `~/x` would name a folder `~` in the current one."""
+    exceptions = {"prefix", "groupRecord"}
+    for program in PROGRAMS.values():
+        for name, field in fields_of(program.settings_type()).items():
+            is_path = re.search(r"(?i)path|file(?!Size)|dir\b|folder|home$", name)
+            if is_path and field.base is str and not field.is_ineffective:
+                assert field.is_path or name in exceptions, (program.name, name)
 
 
 def test_standalone_says_why_its_broker_needs_a_port(call, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from msgspec import Meta
 
 from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.setting_facts import PATH
 from cometmq.runtime.settings import DEFAULT, Origin, load, parse_options
 from cometmq.runtime.settings.fields import fields_of
 from cometmq.runtime.settings.mistakes import LINE_FORM
@@ -43,6 +44,7 @@ class Example(msgspec.Struct, frozen=True, rename="camel"):
     guard: Annotated[bool, Meta(description="Protection.", extra={"guard": True})] = False
     ratio: Annotated[float, Meta(gt=0, lt=1, description="Share.")] = 0.5
     password: Annotated[str, Meta(description="Key.", extra={"secret": True})] = ""
+    place: Annotated[str, PATH, "Folder."] = ""
     store: StoreGroup = StoreGroup()
 
     def __post_init__(self) -> None:
@@ -306,6 +308,23 @@ def test_two_programs_share_a_file_and_neither_takes_a_key_of_the_other_as_unkno
     second = load(Example, prefix="X", file=file, env={}, only={"traceOn"})
     assert (second.value, second.unknown) == (Example(trace_on=True), {})
     assert second.origins["traceOn"].place == f"{file}:3"
+
+
+def test_a_path_may_begin_with_a_home_folder_that_exists(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert load_text(tmp_path, "place=~/data\n").value.place == "/home/me/data"
+    assert load_text(tmp_path, "place=~\n").value.place == "/home/me"
+    assert load_text(tmp_path, "place=./~data\nlistenPort=7\n").value.place == "./~data"
+    with pytest.raises(SettingsError) as caught:
+        load_text(tmp_path, "place=~nosuchuser/data\npassword=~secret\n")
+    assert str(caught.value) == (
+        "place=~nosuchuser/data: this machine has no user nosuchuser; give the whole path (from"
+        f" file {tmp_path / 'broker.conf'}:1)"
+    )
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("os.getuid", lambda: 54_321)
+    with pytest.raises(SettingsError, match="place=~/data: this user has no home folder; give"):
+        load_text(tmp_path, "place=~/data\n")
 
 
 def test_an_unreadable_file_is_reported_with_the_other_faults(tmp_path):

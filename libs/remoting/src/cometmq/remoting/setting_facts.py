@@ -20,6 +20,9 @@ GUARD: Final = Meta(extra={"guard": True})
 SECRET: Final = Meta(extra={"secret": True})
 """The value is never printed, logged or reported."""
 
+PATH: Final = Meta(extra={"path": True})
+"""The value is a path; `~` at its beginning is a home folder."""
+
 
 def form(words: str) -> Meta:
     """Describe the values that a `pattern` allows, in words that can follow "must be"."""

@@ -19,11 +19,12 @@ import msgspec
 from msgspec import Meta, field
 
 from cometmq.remoting.errors import SettingsError
-from cometmq.remoting.setting_facts import GUARD, SECRET
+from cometmq.remoting.setting_facts import GUARD, PATH, SECRET
 from cometmq.remoting.spelling import did_you_mean
 from cometmq.remoting.transport.settings import TlsMode, TlsSettings
 from cometmq.remoting.transport.tls_contexts import as_given
 from cometmq.runtime import properties
+from cometmq.runtime.home import at_home
 from cometmq.runtime.settings.faults import Faults
 
 CONFIG_FILE: Final = "/etc/rocketmq/tls.properties"
@@ -38,9 +39,13 @@ ServerMode = Annotated[
     "`disabled` (no TLS), `permissive` (TLS and plain connections on one port) or `enforcing` "
     "(TLS only).",
 ]
-ConfigFile = Annotated[str, GUARD, "File with further TLS settings; its values override these."]
+ConfigFile = Annotated[
+    str, PATH, GUARD, "File with further TLS settings; its values override these."
+]
 CONFIG_FILE_FIELD: Final[Any] = field(default=CONFIG_FILE, name="tls.config.file")
-_KeyPath = Annotated[str, GUARD, "Private key (PEM); if empty, the certificate file contains it."]
+_KeyPath = Annotated[
+    str, PATH, GUARD, "Private key (PEM); if empty, the certificate file contains it."
+]
 _KeyPassword = Annotated[str, SECRET, GUARD, "Password of an encrypted private key."]
 AuthServer = Annotated[bool, GUARD, "Verify the certificates of servers."]
 _Enable = Annotated[bool, GUARD, "Connect to name servers and brokers over TLS."]
@@ -50,13 +55,13 @@ class ServerKeys(msgspec.Struct, frozen=True, kw_only=True):
     """The TLS settings of a server, under RocketMQ's keys."""
 
     mode: ServerMode = field(default="permissive", name="tls.server.mode")
-    cert_path: Annotated[str, GUARD, "Certificate chain (PEM)."] = field(
+    cert_path: Annotated[str, PATH, GUARD, "Certificate chain (PEM)."] = field(
         default="", name="tls.server.certPath"
     )
     key_path: _KeyPath = field(default="", name="tls.server.keyPath")
     key_password: _KeyPassword = field(default="", name="tls.server.keyPassword")
     trust_cert_path: Annotated[
-        str, GUARD, "CA certificates for verifying clients (PEM); if empty, the system's."
+        str, PATH, GUARD, "CA certificates for verifying clients (PEM); if empty, the system's."
     ] = field(default="", name="tls.server.trustCertPath")
     need_client_auth: Annotated[
         str,
@@ -81,13 +86,13 @@ class ClientKeys(msgspec.Struct, frozen=True, kw_only=True):
 
     enable: _Enable = field(default=False, name="tls.enable")
     use_tls: _Enable = field(default=False, name=USE_TLS)
-    cert_path: Annotated[str, GUARD, "Certificate chain presented to servers (PEM)."] = field(
+    cert_path: Annotated[str, PATH, GUARD, "Certificate chain presented to servers (PEM)."] = field(
         default="", name="tls.client.certPath"
     )
     key_path: _KeyPath = field(default="", name="tls.client.keyPath")
     key_password: _KeyPassword = field(default="", name="tls.client.keyPassword")
     trust_cert_path: Annotated[
-        str, GUARD, "CA certificates for verifying servers (PEM); if empty, the system's."
+        str, PATH, GUARD, "CA certificates for verifying servers (PEM); if empty, the system's."
     ] = field(default="", name="tls.client.trustCertPath")
     auth_server: AuthServer = field(default=False, name="tls.client.authServer")
 
@@ -221,7 +226,7 @@ class _Values:
 
     def path(self, name: str) -> Path | None:
         text = self.get(name)
-        return Path(str(text)).expanduser() if text else None
+        return Path(at_home(str(text), self.shown(name))) if text else None
 
     def identity(self, end: str) -> dict[str, Any]:
         return {

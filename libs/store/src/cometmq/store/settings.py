@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from cometmq.remoting.setting_facts import INEFFECTIVE, MUTABLE, Natural, Positive, form
+from cometmq.remoting.setting_facts import INEFFECTIVE, MUTABLE, PATH, Natural, Positive, form
 
 CQ_ENTRY_BYTES: Final = 20
 _FILE_BYTES_MAX: Final = 1 << 31
@@ -41,10 +41,10 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How a store keeps its messages on disk."""
 
     store_path_root_dir: Annotated[
-        str, Meta(min_length=1), "The store's folder; ~ is the home folder."
+        str, PATH, Meta(min_length=1), "The store's folder; ~ is the home folder."
     ] = "~/store"
     store_path_commit_log: Annotated[
-        str, "Folder of the commit log; by default `commitlog` in the store's folder."
+        str, PATH, "Folder of the commit log; by default `commitlog` in the store's folder."
     ] = ""
     mapped_file_size_commit_log: Annotated[
         int, Meta(ge=1024, le=_FILE_BYTES_MAX), "Size of one commit log file, in bytes."

@@ -11,6 +11,7 @@ from cometmq.insight.certificates import certificates_at
 from cometmq.insight.model import Certificate
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime.certificate_files import expiries_named_in
+from cometmq.runtime.home import at_home
 
 
 class Program(NamedTuple):
@@ -27,7 +28,7 @@ def programs_in(text: str) -> list[Program]:
         name, separator, path = word.partition("=")
         if not (name.strip() and separator and path.strip()):
             raise SettingsError(f"programConfigs={word}: it must have the form NAME=FILE")
-        found.append(Program(name.strip(), Path(path.strip()).expanduser()))
+        found.append(Program(name.strip(), Path(at_home(path.strip(), f"programConfigs={word}"))))
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from cometmq.remoting.setting_facts import PATH
 from cometmq.runtime import tls_keys
 
 PORT_DEFAULT: Final = 8088
@@ -78,6 +79,7 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     ] = ""
     descriptor_set: Annotated[
         str,
+        PATH,
         Meta(
             description="File of `protoc --include_imports --descriptor_set_out`, for message"
             " bodies in Protobuf."
@@ -101,7 +103,9 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         ),
     ] = ""
     store_path_root_dir: Annotated[
-        str, Meta(description="Folder for the history, the audit log and the generated token.")
+        str,
+        PATH,
+        Meta(description="Folder for the history, the audit log and the generated token."),
     ] = "cometmq-console"
 
     # -- who may ------------------------------------------------------------------------------
@@ -144,6 +148,7 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     ] = ""
     token_file: Annotated[
         str,
+        PATH,
         Meta(
             description="File with a line `name role token` for each token; `sha256:` and the hex"
             " digest may replace a token. If empty, the console generates a token for an admin in"

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from cometmq.ha.places.choice import FORMS
-from cometmq.remoting.setting_facts import GUARD, SECRET, Positive
+from cometmq.remoting.setting_facts import GUARD, PATH, SECRET, Positive
 from cometmq.runtime import tls_keys
 
 EXAMPLE: Final = "0=10.0.0.1:10913;1=10.0.0.2:10913"
@@ -68,6 +68,7 @@ class ElectorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     ] = ""
     group_key_file: Annotated[
         str,
+        PATH,
         "File with the key of the group, as the brokers' groupKeyFile. Brokers then have to prove "
         "that they know it, and the calls of this program prove it to them. A changed file takes "
         "effect without a restart.",

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from cometmq.remoting.setting_facts import MUTABLE, Natural, Positive
+from cometmq.remoting.setting_facts import MUTABLE, PATH, Natural, Positive
 from cometmq.runtime import tls_keys
 from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.settings import COMMAND_LINE, Loaded, Origin, load
@@ -37,11 +37,11 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     listen_port: Annotated[
         int, Meta(ge=0, le=65535), "Port for brokers and clients; 0 picks a free port."
     ] = 9876
-    kv_config_path: Annotated[str, Meta(min_length=1), "File of the key-value configuration."] = (
-        msgspec.field(default_factory=lambda: _home("kvConfig.json"))
-    )
+    kv_config_path: Annotated[
+        str, PATH, Meta(min_length=1), "File of the key-value configuration."
+    ] = msgspec.field(default_factory=lambda: _home("kvConfig.json"))
     config_store_path: Annotated[
-        str, Meta(min_length=1), "File that stores settings changed at run time."
+        str, PATH, Meta(min_length=1), "File that stores settings changed at run time."
     ] = msgspec.field(default_factory=lambda: _home("namesrv.properties"))
     order_message_enable: Annotated[
         bool, MUTABLE, "Add orderTopicConf from the KV table to routes."
@@ -67,11 +67,13 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     ] = False
     acl_file: Annotated[
         str,
+        PATH,
         "The accounts in RocketMQ's plain_acl.yml, as for brokers; with aclEnable. Changes take "
         "effect without a restart.",
     ] = msgspec.field(default_factory=lambda: _home("plain_acl.yml"))
     group_key_file: Annotated[
         str,
+        PATH,
         "File with the keys of the broker groups with failover, one a line, as the brokers' "
         "groupKeyFile; or a folder with a file for each group, under its brokerName. "
         "Registrations and epochs of these groups are then believed only with a proof; the "

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from cometmq.remoting.setting_facts import MUTABLE, SECRET, Natural, Positive, variable
+from cometmq.remoting.setting_facts import MUTABLE, PATH, SECRET, Natural, Positive, variable
 from cometmq.runtime import tls_keys
 
 _MINUTE_MS = 60_000
@@ -23,7 +23,7 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
         "Name servers as host:port, separated by semicolons.",
     ] = ""
     store_path_root_dir: Annotated[
-        str, Meta(min_length=1), "Folder of the state tables, with a subfolder per broker."
+        str, PATH, Meta(min_length=1), "Folder of the state tables, with a subfolder per broker."
     ] = msgspec.field(default_factory=lambda: str(Path.home() / "txn-checker"))
     transaction_time_out: Annotated[Natural, "Age of a transaction at its first check, in ms."] = (
         6_000

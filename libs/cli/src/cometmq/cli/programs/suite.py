@@ -15,6 +15,7 @@ from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsMode
 from cometmq.remoting.transport.tls_contexts import as_given
 from cometmq.runtime.acl.accounts import Account
+from cometmq.runtime.home import at_home
 from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.settings import DEFAULT, ENVIRONMENT, FILE, Loaded, load
 from cometmq.runtime.settings.faults import Faults
@@ -134,7 +135,8 @@ def load_suite(config: Path | None, options: Options) -> Suite:
     The broker's file also serves as the suite's file: its TLS keys apply to the name server and to
     the connections between the programs, and `CHECKER_KEYS` to the txn-checker, too.
     """
-    folder = (options.data or DATA_DEFAULT).expanduser().resolve()
+    data = str(options.data or DATA_DEFAULT)
+    folder = Path(at_home(data, f"--data {data}")).resolve()
     host = options.host or LOOPBACK
     addresses = {"bindAddress": LOOPBACK if host == LOOPBACK else EVERYWHERE, "brokerIP1": host}
     file = config or folder / "broker.conf"

@@ -21,6 +21,7 @@ import msgspec
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.spelling import closest, did_you_mean
 from cometmq.runtime import properties
+from cometmq.runtime.home import at_home
 from cometmq.runtime.redaction import HIDDEN, looks_secret, without_logins
 from cometmq.runtime.settings.faults import Faults
 from cometmq.runtime.settings.fields import (
@@ -464,7 +465,16 @@ def _convert(field: SettingsField, raw: object, origin: Origin) -> object:
         raise _invalid(field, value, origin) from error
     if isinstance(converted, int) and not -_INTEGER_END <= converted < _INTEGER_END:
         raise _invalid(field, value, origin, " of at most 64 bits")
+    if field.is_path and isinstance(converted, str):
+        return _at_home(field, converted, origin)
     return converted
+
+
+def _at_home(field: SettingsField, path: str, origin: Origin) -> str:
+    try:
+        return at_home(path, f"{field.name}={path}")
+    except SettingsError as error:
+        raise SettingsError(f"{error}{_source(origin)}") from error
 
 
 def _invalid(field: SettingsField, value: object, origin: Origin, more: str = "") -> SettingsError:

@@ -6,7 +6,7 @@ and the external names of all groups together form one flat namespace, as in Roc
 
 Facts beyond the type are declared in `Annotated`: the bounds and a `pattern` in a `Meta`, and the
 description as a text (or in a `Meta`). Other facts have names in `setting_facts.py`; those names
-are `Meta.extra` with the keys `mutable`, `secret`, `guard`, `env`, `form` and `ineffective`.
+are `Meta.extra` with the keys `mutable`, `secret`, `guard`, `path`, `env`, `form`, `ineffective`.
 """
 
 import enum
@@ -59,6 +59,11 @@ class SettingsField(NamedTuple):
     def is_guard(self) -> bool:
         """Return whether the setting protects the program from its peers."""
         return bool(self.fact("guard"))
+
+    @property
+    def is_path(self) -> bool:
+        """Return whether the value is a path, which may begin with a home folder."""
+        return bool(self.fact("path"))
 
     @property
     def is_ineffective(self) -> bool:

@@ -16,6 +16,7 @@ from cometmq.remoting.setting_facts import (
     GUARD,
     INEFFECTIVE,
     MUTABLE,
+    PATH,
     SECRET,
     Natural,
     Positive,
@@ -282,6 +283,7 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
     )
     acl_file: Annotated[
         str,
+        PATH,
         GUARD,
         "Account file for access control; the folder acl next to it is also read. By default, "
         "this is conf/plain_acl.yml in rocketmqHome, otherwise plain_acl.yml next to the file "
@@ -316,7 +318,7 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
         "directions; older sends are refused. 0 accepts any, as RocketMQ does; a captured send "
         "can then be repeated at any time. Other requests contain no time.",
     ] = 0
-    rocketmq_home: Annotated[str, "Folder of a RocketMQ installation; see aclFile."] = ""
+    rocketmq_home: Annotated[str, PATH, "Folder of a RocketMQ installation; see aclFile."] = ""
 
     # Operation and TLS
     admin_http_port: Annotated[

@@ -6,7 +6,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from cometmq.broker.settings.accepted import AcceptedSettings
-from cometmq.remoting.setting_facts import GUARD, SECRET, Positive
+from cometmq.remoting.setting_facts import GUARD, PATH, SECRET, Positive
 
 
 class CopiesSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"):
@@ -35,6 +35,7 @@ class CopiesSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     ] = ""
     role_hook: Annotated[
         str,
+        PATH,
         GUARD,
         "Program that the broker runs after each change of its role, with the role (master, "
         "slave, fenced or stopped), the epoch and brokerName as arguments. It should move the "
@@ -43,6 +44,7 @@ class CopiesSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     ] = ""
     group_key_file: Annotated[
         str,
+        PATH,
         GUARD,
         "File with the key that the members of the group, its electors and administrators prove "
         "to each other: a line of at least 32 bytes, as printed by `openssl rand -base64 32`. The "

@@ -16,6 +16,7 @@ from cometmq.insight.model import Broker, BrokerState, Snapshot
 from cometmq.insight.words import command, sized
 from cometmq.remoting.errors import CometError, SettingsError
 from cometmq.remoting.integers import whole
+from cometmq.runtime.home import at_home
 from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.settings import load
 from cometmq.runtime.tls_keys import client_tls
@@ -41,7 +42,7 @@ def groups_of(files: str) -> "dict[str, tuple[str, ElectorSettings]]":
         raise SettingsError(f"electorConfig needs the package {PACKAGE}") from error
     found = {}
     for path in paths:
-        file = Path(path).expanduser()
+        file = Path(at_home(path, f"electorConfig={path}"))
         settings = load(ElectorSettings, prefix=PROGRAMS["elector"].prefix, file=file).value
         plan_of(settings)
         found[settings.broker_name] = (path, settings)
