@@ -389,6 +389,29 @@ def test_deleting_a_topic_can_reset_its_groups(ask, topic):
     assert (shown.json["lag"], shown.json["skips"], shown.err) == (2, 0, "")
 
 
+def test_a_clone_says_what_the_group_reads_again_and_skips(ask, topic):
+    """A second clone takes a group back that has gone on since the first one."""
+    source, copy = f"{topic}-readers", f"{topic}-copy"
+    for group, to in ((source, "first"), (copy, "last")):
+        assert ask("group", "create", group).status == 0
+        ask("produce", topic, *range(10))
+        assert ask("group", "reset", group, topic, "--to", to, "--yes").status == 0
+
+    def previewed(*groups):
+        dry = ask("group", "clone", *groups, topic, "--dry-run", "--json").json
+        return dry["read_again"], dry["skipped"]
+
+    assert previewed(source, copy) == (20, 0)
+    assert previewed(copy, source) == (0, 20)
+    done = ask("group", "clone", source, copy, topic)
+    done.assert_refused(2, f"Move the consumer group {copy} in {topic}? (")
+    assert "20 read again, 0 skipped" in done.err
+
+    ask("produce", topic, "later")
+    assert ask("topic", "trim", topic, "--before", "end", "--yes").status == 0
+    assert previewed(source, copy) == (0, 0)  # both stand before the first message
+
+
 def test_a_reset_to_a_time_in_the_future_is_refused(ask, topic):
     """A future time is usually UTC, copied without its Z from the output of another command."""
     group = f"{topic}-readers"

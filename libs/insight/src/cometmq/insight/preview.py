@@ -124,6 +124,21 @@ async def preview_offsets(
     return found
 
 
+async def preview_clone(
+    admin: AdminClient, group: str, topic: str, offsets: Mapping[MessageQueue, int]
+) -> Preview:
+    """Return what copying these offsets of another group would do.
+
+    An offset outside its queue counts as the nearest one inside, at which consumers begin.
+    """
+
+    async def wanted(_broker: BrokerAdmin, queue: MessageQueue, bounds: TopicOffset) -> int | None:
+        offset = offsets.get(queue)
+        return None if offset is None else min(max(offset, bounds.min_offset), bounds.max_offset)
+
+    return await _preview(admin, group, topic, wanted)
+
+
 class _Wanted(Protocol):
     async def __call__(
         self, broker: BrokerAdmin, queue: MessageQueue, bounds: TopicOffset, /

@@ -28,7 +28,7 @@ from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, NoRoute
 from cometmq.insight import times
 from cometmq.insight.members import members_of
-from cometmq.insight.preview import preview_reset
+from cometmq.insight.preview import preview_clone, preview_reset
 from cometmq.insight.queue_states import topics_by_group
 from cometmq.remoting.bodies.queues import MessageQueue
 
@@ -124,6 +124,9 @@ def clone(
         await check_exists(admin, topic)
         if topic not in (await topics_by_group(admin)).get(source, ()):
             raise ClientError(f"the consumer group {source} has no offsets in {topic}")
+        offsets = await moves.offsets_of(admin, source, [topic])
+        found = await preview_clone(admin, destination, topic, offsets)
+        admin.preview = moves.totals(found.moves)
         await _ask_to_move(admin, destination, topic, is_confirmed=yes)
         return await admin.clone_offsets(source, destination, topic)
 
