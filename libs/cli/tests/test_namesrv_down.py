@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq produce` while no name server answers."""
 
+import socket
 import ssl
 import threading
 from typing import Any
@@ -27,6 +28,17 @@ def test_all_commands_report_a_refused_connection_in_the_same_words(call, comman
     namesrv = f"127.0.0.1:{free_port()}"
     result = call(*command, "-n", namesrv)
     assert result == (1, "", f"cometmq: {REFUSED.format(namesrv)}{START_ONE}")
+
+
+@pytest.mark.parametrize("command", [("topic", "list"), ("lag",), ("check", "broker")])
+def test_the_user_decides_how_long_to_wait_for_an_answer(call, command):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        namesrv = f"127.0.0.1:{silent.getsockname()[1]}"
+        after = call(*command, "-n", namesrv, "--timeout", 0.2)
+        before = call("--timeout", 0.2, *command, "-n", namesrv)
+    for result in (after, before):
+        assert result.status != 0
+        assert "accepts connections, but does not answer within 0.2 s" in result.out + result.err
 
 
 @pytest.mark.parametrize("command", [("produce", "T", "x"), ("topic", "list")])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of `cometmq` itself: context, account, TLS, name servers and JSON.
+"""Options of `cometmq` itself: context, account, TLS, name servers, timeout and JSON.
 
 They apply to every command and may be given before or after it. The files they name are read only
 when a client is created, because commands without a client do not need them.
@@ -49,7 +49,7 @@ SecurityToken = Annotated[
     str,
     typer.Option(
         envvar="COMETMQ_SECURITY_TOKEN",
-        help="Token of a temporary account.",
+        help="Temporary account's token.",
         rich_help_panel=COMMON,
     ),
 ]
@@ -90,6 +90,15 @@ ContextName = Annotated[
         rich_help_panel=COMMON,
     ),
 ]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        min=0,
+        help="Seconds to wait for each answer of a server (3).",
+        rich_help_panel=COMMON,
+    ),
+]
 
 EXIT_USAGE: Final = 2
 NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
@@ -127,6 +136,8 @@ class Access(NamedTuple):
     context_namesrv: str = ""
     namespace: str = ""
     """The namespace of topics and groups in commands other than mqadmin's."""
+    timeout_s: float | None = None
+    """How long to wait for an answer of a server; None means the client's own time."""
     is_dry_run: bool = False
     """Whether the command only says what it would change."""
 
@@ -336,6 +347,7 @@ _FIELDS: Final[dict[str, tuple[str, type[Any]]]] = {
     "credentials": ("credentials", Path),
     "tls": ("is_tls", bool),
     "tls_config": ("tls_config", Path),
+    "timeout": ("timeout_s", float),
 }
 """Maps each parameter of `cometmq` that commands also accept to its field of `Access` and that
 field's type.

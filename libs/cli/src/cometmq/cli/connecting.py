@@ -115,7 +115,7 @@ def end_dry_run(
 
 
 def with_access(options: OptionsT) -> OptionsT:
-    """Add the account and TLS options of `cometmq` to a client's options.
+    """Add the account, TLS and timeout options of `cometmq` to a client's options.
 
     Every command passes its client options through this function.
     """
@@ -126,6 +126,8 @@ def with_access(options: OptionsT) -> OptionsT:
         changes["credentials"] = credentials
     if access.is_tls or access.tls_config is not None:
         changes["tls"] = _tls(access)
+    if access.timeout_s is not None:
+        changes["api_timeout_ms"] = max(1, round(access.timeout_s * 1_000))
     return msgspec.structs.replace(options, **changes)
 
 

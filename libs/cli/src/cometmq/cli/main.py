@@ -23,6 +23,7 @@ from cometmq.cli.access import (
     CredentialsFile,
     SecretKey,
     SecurityToken,
+    Timeout,
     Tls,
     TlsConfig,
     is_said,
@@ -249,6 +250,7 @@ def cometmq(  # noqa: PLR0913  # one parameter per option
     tls: Tls = False,
     tls_config: TlsConfig = None,
     namesrv: GlobalNamesrv = "",
+    timeout: Timeout = None,
     as_json: GlobalJson = False,
     _version: Version = False,
 ) -> None:
@@ -265,7 +267,7 @@ def cometmq(  # noqa: PLR0913  # one parameter per option
     said = {name: ctx.params[name] for name in ACCOUNT_DEFAULTS if is_said(ctx, name)}
     is_tls_said = is_said(ctx, "tls") or is_said(ctx, "tls_config")
     access = Access(*account, tls, tls_config, namesrv, as_json)
-    access = access._replace(context=context, is_tls_said=is_tls_said)
+    access = access._replace(context=context, is_tls_said=is_tls_said, timeout_s=timeout)
     ACCESS.set(access.with_account(said))
 
 

@@ -98,9 +98,6 @@ def lag(  # noqa: PLR0913  # one parameter per option
     sort: Annotated[
         str, typer.Option(help="Column to sort by; the largest first, names from A.")
     ] = "",
-    timeout: Annotated[
-        float | None, typer.Option(min=0.001, help="Seconds for servers that do not answer.")
-    ] = None,
     every_s: Every = None,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -126,7 +123,7 @@ def lag(  # noqa: PLR0913  # one parameter per option
             raise wrong_usage("give --report or --sort, not both: a report has the worst first")
         _write_report(
             report,
-            partial(ask, namesrv, limit_s=timeout),
+            partial(ask, namesrv),
             namesrv,
             group,
             topic,
@@ -140,7 +137,7 @@ def lag(  # noqa: PLR0913  # one parameter per option
     trend: deque[float | None] = deque(maxlen=LOOKS_MAX)
     show = partial(
         view,
-        partial(ask, namesrv, limit_s=timeout),
+        partial(ask, namesrv),
         topic=topic,
         as_json=as_json,
         trend=trend,

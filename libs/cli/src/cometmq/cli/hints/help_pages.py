@@ -88,7 +88,7 @@ def options_page(root: Any) -> str:
     names = {it.opts[-1] for it in params}
     params += [it for it in root.command.params if is_shared(it) and it.opts[-1] not in names]
     with formatter.section(
-        "Options that many commands have (-n, --json, accounts, TLS also before them)"
+        "Options of many commands (-n, --json, --timeout, account, TLS also before them)"
     ):
         formatter.write_dl(_rows(params, root))
     return str(formatter.getvalue())
