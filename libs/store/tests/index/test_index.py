@@ -3,11 +3,12 @@ import random
 
 import pytest
 
+from cometmq.store import lookups
 from cometmq.store.index.index import BACKLOG_COUNT_MAX, NATIVE_PER_ROW, ROWS_MAX
 from cometmq.store.index.index_slots import PAGE_SLOTS, SlotTable
 from cometmq.store.index.keys import KeyedRows
 from cometmq.store.inspection.verify import verify_store
-from cometmq.store.reads import finish
+from cometmq.store.reads import Pause, finish
 from cometmq.store.testing.builders import SteppingClock, StoreRig, make_message, small_settings
 
 SETTINGS = small_settings(
@@ -23,6 +24,18 @@ def small_steps(monkeypatch):
 def find(rig, key, topic="T", begin_ms=0, end_ms=1 << 62, count=64):
     found = finish(rig.store.reader.query(topic, key, count, begin_ms, end_ms)).records
     return [record.body for record in found]
+
+
+def noting(lookup, held):
+    """Note which amounts of memory a search reports."""
+    try:
+        read = next(lookup)
+        while True:
+            if isinstance(read, Pause):
+                held.append(read.held_bytes)
+            read = lookup.send((yield read))
+    except StopIteration as end:
+        return end.value
 
 
 def fill(rig, numbers):
@@ -140,6 +153,18 @@ def test_a_range_of_time_bounds_a_query(disk):
     assert found == [b"%d" % number for number in range(20, 31)]
     assert find(rig, "same", begin_ms=times[20] + 1, end_ms=times[21] - 1) == []
     assert find(rig, "same", begin_ms=times[99] + 1) == []
+
+
+def test_a_query_reports_its_memory_and_ends_when_no_answer_can_hold_more(disk, monkeypatch):
+    rig = StoreRig(disk, small_settings())
+    for _ in range(20):
+        rig.put(make_message(body=b"x" * 500, keys="same"))
+    size = finish(rig.store.reader.query("T", "same", 1, 0, 1 << 62)).records[0].size
+    monkeypatch.setattr(lookups, "QUERY_BYTES_MAX", 5 * size)
+    lookup, held = rig.store.reader.query("T", "same", 64, 0, 1 << 62), list[int]()
+    found = finish(noting(lookup, held)).records
+    assert held == [size * count for count in range(1, 6)]
+    assert len(found) == 6  # one more, so the answer is refused as too large
 
 
 def test_hash_collisions_are_not_returned(disk):

@@ -18,7 +18,7 @@ from cometmq.store.log.commit_log import LogRead, LogView
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
-from cometmq.store.reads import Lookup
+from cometmq.store.reads import Lookup, Pause
 from cometmq.store.results import BoundaryType, QueryResult
 from cometmq.store.settings import CQ_ENTRY_BYTES
 
@@ -30,6 +30,8 @@ DAMAGED_COUNT_MAX: Final = 1_000
 usually holds fewer.
 """
 CANDIDATES_COUNT_MAX: Final = 10_000  # per query, because many messages may share a key
+QUERY_BYTES_MAX: Final = 16 << 20
+"""Size of found messages after which a query ends: no answer can hold more."""
 
 
 SAMPLE_COUNT: Final = 16
@@ -303,13 +305,20 @@ class Lookups:
     def query(
         self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
     ) -> Lookup[QueryResult]:
-        """Find the newest messages with this key; return them oldest first."""
+        """Find the newest messages with this key; return them oldest first.
+
+        A result that exceeds QUERY_BYTES_MAX lacks older messages.
+        """
         count_max = min(count_max, self._parts.settings.max_msgs_num_batch)
         found: dict[int, MessageRecord] = {}
+        found_bytes = 0
 
         def take(record: MessageRecord) -> bool:
-            found[record.physical_offset] = record
-            return len(found) < count_max
+            nonlocal found_bytes
+            if record.physical_offset not in found:
+                found[record.physical_offset] = record
+                found_bytes += record.size
+            return len(found) < count_max and found_bytes <= QUERY_BYTES_MAX
 
         if count_max > 0:
             yield from self.visit(topic, key, begin_ms, end_ms, take)
@@ -336,7 +345,7 @@ class Lookups:
         message may be passed twice.
         """
         is_whole = True
-        checked_count = 0
+        checked_count = taken_bytes = 0
 
         def is_wanted(record: MessageRecord) -> bool:
             has_key = key == record.unique_key or key in record.keys
@@ -345,14 +354,17 @@ class Lookups:
             )
 
         def check(offset: int) -> Lookup[bool]:
-            nonlocal is_whole, checked_count
+            nonlocal is_whole, checked_count, taken_bytes
             checked_count += 1
             record = yield from self.read_record(offset)
             if record is None:
                 is_damaged = yield from self.is_damaged(offset)
                 is_whole = is_whole and not is_damaged
-            elif is_wanted(record) and not take(record):
-                return False
+            elif is_wanted(record):
+                taken_bytes += record.size
+                if not take(record):
+                    return False
+                yield Pause(taken_bytes)
             if checked_count < CANDIDATES_COUNT_MAX and has_time():
                 return True
             is_whole = False

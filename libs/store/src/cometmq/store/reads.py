@@ -10,7 +10,7 @@ two reads, so a lookup checks again instead of relying on earlier results. A `Re
 """
 
 from collections.abc import Generator
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cometmq.remoting.types import Buffer
 from cometmq.store.disk import DiskFile
@@ -48,16 +48,28 @@ class Read(NamedTuple):
         return self.file.read(self.position, self.size)
 
 
-class _NoFile:
-    def read_cached(self, _position: int, _size: int) -> bytes:
+class Pause(NamedTuple):
+    """Requested by a search between two parts of a long computation; it has no bytes."""
+
+    held_bytes: int = 0
+    """Memory of the result so far; a caller that runs many searches bounds the total."""
+
+    @property
+    def size(self) -> int:
+        """Return 0."""
+        return 0
+
+    def cached(self) -> bytes:
+        """Return nothing."""
         return b""
 
-    read = read_cached
+    def load(self) -> bytes:
+        """Return nothing."""
+        return b""
 
 
-_no_file: Final[Any] = _NoFile()
-PAUSE: Final = Read(_no_file, 0, 0)
-"""Requested by a search between two parts of a long computation; it has no bytes."""
+PAUSE: Final = Pause()
+"""For searches whose results are small."""
 
 
 class Exhausted(Exception):  # not an error: it ends a search early

@@ -8,7 +8,7 @@ line, and the other calls of the same turn are still answered.
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -17,9 +17,12 @@ from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import CometError, CommandError, ServerError
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.incremental import Steps
-from cometmq.store.reads import PAUSE, Lookup
+from cometmq.store.reads import Lookup, Pause
 
 T = TypeVar("T")
+
+ROW_BYTES: Final = 400
+"""Memory of one queue in an answer: its row in a table (250 bytes), and its text."""
 
 
 def answer(
@@ -95,15 +98,18 @@ async def stepwise(broker: Broker, call: Call[Any], work: Steps[T]) -> T:
     return await broker.pending.incremental.run(work, broker.admission.requester(call))
 
 
-def paused(work: Steps[T]) -> Lookup[T]:
-    """Return a long job as a part of a search, which pauses after each step of the job."""
+def paused(work: Steps[T], held_bytes: int) -> Lookup[T]:
+    """Return a long job as a part of a search, which pauses after each step of the job.
+
+    `held_bytes` is the memory that the job uses; see `Pause`.
+    """
     while True:
         try:
             next(work)
         except StopIteration as end:
             result: T = end.value
             return result
-        yield PAUSE
+        yield Pause(held_bytes)
 
 
 def settle(future: asyncio.Future[T], result: T) -> None:

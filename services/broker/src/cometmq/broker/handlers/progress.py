@@ -17,7 +17,7 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import stored_ms
-from cometmq.broker.handlers.deferred_answers import found, look_up, paused, stepwise
+from cometmq.broker.handlers.deferred_answers import ROW_BYTES, found, look_up, paused, stepwise
 from cometmq.broker.progress import QueueProgress, present_topics, progress_in, queues_of
 from cometmq.broker.statistics.sampler import pull_rate
 from cometmq.remoting import remarks
@@ -41,7 +41,7 @@ from cometmq.remoting.commands.admin import (
 from cometmq.remoting.errors import ServerError, TopicNotExist
 from cometmq.remoting.progress import difference, position
 from cometmq.runtime.incremental import Steps
-from cometmq.store.reads import PAUSE, Lookup
+from cometmq.store.reads import Lookup, Pause
 
 QUEUES_MAX: Final = 60_000  # of all groups together: their answer must fit into a frame
 TOTAL_DIFF_MIN: Final = -(1 << 63)  # Java reads a long; an offset may be far beyond its queue
@@ -61,21 +61,25 @@ def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> None:
     )
 
     def progress() -> Lookup[Reply]:
-        tps, pieces = 0.0, list[bytes]()
+        tps, pieces, piece_bytes = 0.0, list[bytes](), 0
         table: dict[MessageQueue, OffsetPair] = {}
         for start in range(0, len(asked), STEP_NAMES):
             for name in present_topics(broker, group, asked[start : start + STEP_NAMES]):
                 tps += pull_rate(broker.stats, name, group)
-                part = yield from _offsets(broker, name, progress_in(broker, group, name))
+                held_bytes = piece_bytes + ROW_BYTES * len(table)
+                queues = progress_in(broker, group, name)
+                part = yield from _offsets(broker, name, queues, held_bytes)
                 if part and len(table) >= TURN_QUEUES_MAX:
                     # 100,000 queues would be freed in one step of 60 ms.
-                    pieces += ((yield from paused(encode_table(table)))[1:-1], b",")
+                    pieces += ((yield from paused(encode_table(table), held_bytes))[1:-1], b",")
+                    piece_bytes += len(pieces[-2])
                     table = {}
-                    yield PAUSE
+                    yield Pause(piece_bytes + ROW_BYTES * len(part))
                 table |= part
-            yield PAUSE
+            yield Pause(piece_bytes + ROW_BYTES * len(table))
         begin, _, end = encode_json(ConsumeStats(consume_tps=tps)).rpartition(b"{}")
-        rest = yield from paused(encode_table(table))
+        held_bytes = piece_bytes + ROW_BYTES * len(table)
+        rest = yield from paused(encode_table(table), held_bytes)
         body = [begin, b"{", *pieces, rest[1:], end]
         return Reply(body=body if pieces else b"".join(body))
 
@@ -159,18 +163,20 @@ def query_consume_time_span(broker: Broker, call: Call[QueryConsumeTimeSpan]) ->
             span = yield from _time_span(broker, topic, group, queue_id)
             found.append(span)
             if not len(found) % STEP_SPANS:
-                yield PAUSE
+                yield Pause(ROW_BYTES * len(found))
         encoding = encode_with_lists(ConsumeTimeSpans(), {"consumeTimeSpanSet": found})
-        return Reply(body=(yield from paused(encoding)))
+        return Reply(body=(yield from paused(encoding, ROW_BYTES * len(found))))
 
     look_up(broker, call, spans(), lambda reply: reply)
 
 
 def _offsets(
-    broker: Broker, topic: str, queues: Iterable[QueueProgress]
+    broker: Broker, topic: str, queues: Iterable[QueueProgress], held_bytes: int = 0
 ) -> Lookup[dict[MessageQueue, OffsetPair]]:
     """Find a group's offset in each queue of a topic, and the store time of the last message that
     the group consumed there.
+
+    The caller holds `held_bytes` meanwhile; see `Pause`.
     """
     name = broker.settings.broker_name
     table = {}
@@ -182,7 +188,7 @@ def _offsets(
             broker_offset=it.end, consumer_offset=committed, last_timestamp=last_ms
         )
         if not len(table) % TURN_QUEUES_MAX:
-            yield PAUSE
+            yield Pause(held_bytes + ROW_BYTES * len(table))
     return table
 
 

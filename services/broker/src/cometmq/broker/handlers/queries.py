@@ -6,12 +6,11 @@ or offset id, and list the entries of a queue.
 from typing import Final
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.deferred_answers import look_up, paused
+from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.handlers.stored_topics import readable, reader
 from cometmq.broker.messages import stored_bytes
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
-from cometmq.remoting.bodies.large import encode_with_lists
 from cometmq.remoting.bodies.stats import ConsumeQueueEntries, ConsumeQueueEntry
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply
@@ -23,9 +22,8 @@ from cometmq.remoting.commands.queries import (
 )
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.message.record import MessageRecord
-from cometmq.runtime.incremental import Steps
 from cometmq.store.queues.queue_files import ENTRY
-from cometmq.store.reads import Lookup
+from cometmq.store.reads import PAUSE, Lookup, Pause
 from cometmq.store.results import QueryResult
 
 ENTRIES_MAX: Final = 10_000
@@ -85,6 +83,7 @@ def query_consume_queue(broker: Broker, call: Call[QueryConsumeQueue]) -> None:
 
 
 def _entries(broker: Broker, header: QueryConsumeQueue) -> Lookup[Reply]:
+    yield PAUSE  # the plan of a read contains new entries, so it is made when the search has a turn
     topic, queue_id, index = header.topic, header.queue_id, header.index
     queue = broker.store.reader.queue(topic, queue_id)
     if queue is None and not _has_queue(broker, topic, queue_id):
@@ -96,20 +95,28 @@ def _entries(broker: Broker, header: QueryConsumeQueue) -> Lookup[Reply]:
         _describe_filter(broker, body, header.consumer_group, topic)
     count = max(0, min(header.count, ENTRIES_MAX))
     data = yield from queue.plan(index, count).entries()
-    return Reply(body=(yield from paused(_listing(body, data))), remark=remarks.NOT_SET)
+    return Reply(body=(yield from _listing(body, data)), remark=remarks.NOT_SET)
 
 
-def _listing(around: ConsumeQueueEntries, data: bytes) -> Steps[bytes]:
-    """Encode an answer with the given entries of the queue."""
-    entries: list[ConsumeQueueEntry] = []
+def _listing(around: ConsumeQueueEntries, data: bytes) -> Lookup[bytes]:
+    """Encode an answer with the given entries of the queue.
+
+    Only text waits between two steps: decoded entries would take three times the memory.
+    """
+    begin, found, end = encode_json(around).partition(b'"queueData":[')
+    assert end.startswith(b"]")
+    pieces: list[bytes] = []
+    held_bytes = len(data)
     for start in range(0, len(data), STEP_ENTRIES * ENTRY.size):
+        yield Pause(held_bytes)
         part = memoryview(data)[start : start + STEP_ENTRIES * ENTRY.size]
-        entries += [
+        entries = [
             ConsumeQueueEntry(physic_offset=offset, physic_size=size, tags_code=code)
             for offset, size, code in ENTRY.iter_unpack(part)
         ]
-        yield
-    return (yield from encode_with_lists(around, {"queueData": entries}))
+        pieces.append(encode_json(entries)[1:-1])
+        held_bytes += len(pieces[-1])
+    return b"".join((begin, found, b",".join(pieces), end))
 
 
 def _has_queue(broker: Broker, topic: str, queue_id: int) -> bool:

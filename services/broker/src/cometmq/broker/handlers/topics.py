@@ -5,7 +5,7 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import refuse_on_slave, save_table, stored_ms
-from cometmq.broker.handlers.deferred_answers import look_up, paused, stepwise
+from cometmq.broker.handlers.deferred_answers import ROW_BYTES, look_up, paused, stepwise
 from cometmq.broker.limits import QUEUES, TOPICS, Room, check_total
 from cometmq.broker.names import check_topic
 from cometmq.broker.tables.topics import QUEUE_NUMS_MAX, Topics, queues_of
@@ -24,7 +24,7 @@ from cometmq.remoting.commands.topics import (
     UpdateAndCreateTopic,
 )
 from cometmq.remoting.errors import ServerError, TopicNotExist
-from cometmq.store.reads import PAUSE, Lookup
+from cometmq.store.reads import Lookup, Pause
 from cometmq.store.results import PutStatus
 
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
@@ -118,8 +118,9 @@ def get_topic_stats_info(broker: Broker, call: Call[GetTopicStatsInfo]) -> None:
                 last_update_timestamp=last_ms, max_offset=end, min_offset=start
             )
             if not len(table) % STEP_QUEUES:
-                yield PAUSE
-        return Reply(body=(yield from paused(encode_with_table(TopicStats(), table))))
+                yield Pause(ROW_BYTES * len(table))
+        encoding = encode_with_table(TopicStats(), table)
+        return Reply(body=(yield from paused(encoding, ROW_BYTES * len(table))))
 
     look_up(broker, call, stats(), lambda reply: reply)
 

@@ -42,7 +42,7 @@ class Request:
 
 
 class Search(Request):
-    __slots__ = ("done", "is_part_of_put", "lookup", "may_end_early", "spent_s")
+    __slots__ = ("done", "held_bytes", "is_part_of_put", "lookup", "may_end_early", "spent_s")
 
     def __init__(
         self,
@@ -60,6 +60,8 @@ class Search(Request):
         self.is_part_of_put = is_part_of_put
         self.may_end_early = may_end_early
         self.spent_s = 0.0
+        self.held_bytes = 0
+        """Memory of the result so far, as the search has last reported it."""
 
     def end(self) -> None:
         super().end()

@@ -7,7 +7,8 @@ bound is reached, searches continue in later turns, one at a time.
 
 Accounts (or addresses) take turns, and so do the connections of each, on the loop and on the
 thread, so that the searches of one do not delay another's. A read or search that waits too long is
-refused. Those of a closed connection are dropped.
+refused. Those of a closed connection are dropped. `PartialResults` bounds the memory of searches
+that have begun.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from functools import partial
 from time import thread_time
 from typing import Any, Final, TypeVar
 
+from cometmq.broker.storing.partial_results import Jobs, PartialResults, Step
 from cometmq.broker.storing.read_deadlines import OWN, Deadlines, Request, Search
 from cometmq.remoting.command import Call, Peer
 from cometmq.remoting.errors import Overloaded, ServerError, SystemBusy
@@ -24,7 +26,7 @@ from cometmq.remoting.transport.flow.fair_queue import FairQueue, Requester
 from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.types import Buffer
 from cometmq.runtime.worker import Worker, error_of
-from cometmq.store.reads import PAUSE, Exhausted, Lookup, SomeRead
+from cometmq.store.reads import Exhausted, Lookup, Pause, SomeRead
 
 T = TypeVar("T")
 
@@ -55,11 +57,10 @@ class StoreReads:
         self.is_refused = False
         """Whether new reads are refused, because the log is being truncated."""
         self.deadlines = Deadlines(self._loop, lambda: len(self.futures))
-        self._jobs: FairQueue[tuple[Request, Callable[[], Any], asyncio.Future[Any]]]
-        self._jobs = FairQueue(WAITING_MAX)
+        self._partial = PartialResults()
+        self._jobs = Jobs(WAITING_MAX, self._partial)
         self._running_count = 0
-        self._waiting: FairQueue[tuple[Search, SomeRead, asyncio.Future[Any]]]
-        self._waiting = FairQueue(WAITING_MAX)
+        self._waiting: FairQueue[Step] = FairQueue(WAITING_MAX)
         self._is_turn_known = False  # whether the end of this turn is arranged
         self._reads_left = TURN_READS_MAX
         self._bytes_left = TURN_BYTES_MAX
@@ -146,11 +147,22 @@ class StoreReads:
             self._abandon(request, future)
         for search, _, future in self._waiting.take(peer):
             self._abandon(search, future)
+        for request, future in self._partial.take(peer):
+            self._abandon(request, future)
 
     def _abandon(self, request: Request, future: asyncio.Future[Any]) -> None:
         if self.deadlines.close(request):
             request.end()
+        self._release(request)
         future.cancel()
+
+    def _release(self, request: Request) -> None:
+        """Forget the partial result of a request that has ended; let the others go on if they
+        waited for it.
+        """
+        if isinstance(request, Search) and self._partial.end(request):
+            self._has_share()
+            self._start()
 
     def _advance(self, search: Search, step: Callable[[], SomeRead]) -> None:
         """Continue until the search ends, waits for the disk, or exceeds the turn's bounds."""
@@ -162,12 +174,14 @@ class StoreReads:
             found = end.value
         except Exception as error:  # noqa: BLE001  # like a job's error: its caller must get it
             self.deadlines.close(search)
+            self._release(search)
             search.failed(error)
             return
         else:
             return
         self._charge(search)
         self.deadlines.close(search)
+        self._release(search)
         search.done(found)
 
     def _go_on(self, search: Search, step: Callable[[], SomeRead]) -> None:
@@ -175,9 +189,13 @@ class StoreReads:
         read = step()
         while True:
             self._charge(search)
-            if read is PAUSE and not search.may_end_early:
-                self.deadlines.close(search)  # a part is done: what follows has its own limit
-            if not search.is_part_of_put and not self._has_share():
+            if isinstance(read, Pause):
+                self._partial.hold(search, read.held_bytes)
+                if not search.may_end_early:
+                    self.deadlines.close(search)  # a part is done: the next has its own limit
+            if not search.is_part_of_put and (
+                self._partial.lets_wait(search) or not self._has_share()
+            ):
                 self._postpone(search, read)
                 return
             if search.may_end_early and search.spent_s > SEARCH_S_MAX:
@@ -205,11 +223,13 @@ class StoreReads:
 
     def _loaded(self, search: Search, future: asyncio.Future[Buffer]) -> None:
         if search.is_over or self._is_abandoned(search):
+            self._release(search)
             return
         error = error_of(future)
         if error is not None:
             self.deadlines.close(search)
             search.lookup.close()
+            self._release(search)
             search.failed(error)
         else:
             self._advance(search, partial(search.lookup.send, future.result()))
@@ -245,8 +265,8 @@ class StoreReads:
         """Pass jobs to the thread, at most RUNNING_MAX: with one in its own queue,
         it is never idle.
         """
-        while self._running_count < RUNNING_MAX and self._jobs:
-            request, job, future = self._jobs.pop()
+        while self._running_count < RUNNING_MAX and (next_job := self._jobs.pop()) is not None:
+            request, job, future = next_job
             if request.is_over or self._is_abandoned(request):
                 future.cancel()
                 continue
@@ -291,7 +311,10 @@ class StoreReads:
     def _postpone(self, search: Search, read: SomeRead) -> None:
         """Continue the search with this read in a later turn of the loop."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        if not self._waiting.put(self._requester(search), (search, read, future)):
+        step = search, read, future
+        if search is self._partial.lone:
+            self._partial.step = step
+        elif not self._waiting.put(self._requester(search), step):
             raise SystemBusy(
                 f"[OVERLOAD]too many searches, {len(self._waiting)} are pending: try again later"
             )
@@ -304,13 +327,24 @@ class StoreReads:
         self._reads_left = TURN_READS_MAX
         self._bytes_left = TURN_BYTES_MAX
         self._left_s = self._turn_s_max
-        while self._waiting and self._has_share():
-            search, read, future = self._waiting.pop()
+        while (step := self._next_step()) is not None:
+            search, read, future = step
             if search.is_over or self._is_abandoned(search):
+                self._release(search)
                 future.cancel()
                 continue
             future.set_result(None)
             self._advance(search, partial(_same, read))
+
+    def _next_step(self) -> Step | None:
+        """Remove and return the next step of a search; None if none may run in this turn."""
+        lone = self._partial
+        if lone.lone is None:
+            return self._waiting.pop() if self._waiting and self._has_share() else None
+        if lone.step is None or not self._has_share():
+            return None
+        step, lone.step = lone.step, None
+        return step
 
 
 def _connection_of(call: Call[Any]) -> Requester:
