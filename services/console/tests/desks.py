@@ -16,6 +16,7 @@ from cometmq.console.notes import Notes
 from cometmq.console.reading import ReadingAdmin
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
+from cometmq.console.web.clients import Known
 from cometmq.console.web.exchange import Request
 from cometmq.insight.findings import Findings
 from cometmq.insight.history import History
@@ -128,7 +129,7 @@ class Site:
         if oidc is not None:
             self.oidc = chosen["oidc"] = oidc(loaded.value, clock=self.clock)
             stack.push_async_callback(self.oidc.close)
-        self._handler = site(self.desk, self.tokens, **chosen)
+        self._handler = site(self.desk, self.tokens, known=Known(), **chosen)
         self._stack = stack
         self.web = self.browser("127.0.0.1")
 

@@ -5,15 +5,21 @@ from http import HTTPStatus
 
 import pytest
 
-from cometmq.console.login.attempts import KNOWN_MAX, PER_ADDRESS_MAX, TOTAL_MAX, Attempts
+from cometmq.console.login.attempts import PER_ADDRESS_MAX, TOTAL_MAX, Attempts
+from cometmq.console.web.clients import KNOWN_MAX, Known
 from cometmq.runtime.testing.clock import FakeClock
 
 from .desks import JSON, OPERATOR
 
 
 @pytest.fixture
-def attempts():
-    return Attempts(FakeClock())
+def known():
+    return Known()
+
+
+@pytest.fixture
+def attempts(known):
+    return Attempts(FakeClock(), known)
 
 
 def flood(attempts, first=0):
@@ -55,10 +61,10 @@ def test_a_known_address_may_not_guess_more_than_others(attempts):
     assert attempts.wait_s("chief", "10.8.0.1")
 
 
-def test_only_the_latest_addresses_are_remembered(attempts):
+def test_only_the_latest_addresses_are_remembered(attempts, known):
     for number in range(KNOWN_MAX + 1):
-        attempts.admit(f"10.{number // 62500}.{number // 250 % 250}.{number % 250}")
-        attempts.admit("10.200.0.1")
+        known.add(f"10.{number // 62500}.{number // 250 % 250}.{number % 250}")
+        known.add("10.200.0.1")
     flood(attempts)
     assert attempts.wait_s("chief", "10.0.0.0")
     assert not attempts.wait_s("chief", "10.200.0.1")

@@ -18,6 +18,7 @@ from joserfc.jwk import RSAKey
 
 from cometmq.console.login.accounts import Refused
 from cometmq.console.login.oidc import Oidc
+from cometmq.console.web.clients import Known
 from cometmq.console.web.exchange import Response, redirect
 from cometmq.console.web.rendering import json_answer
 from cometmq.console.web.server import WebServer
@@ -60,7 +61,9 @@ class Provider:
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         tasks = TaskSet(NO_LOG)
-        server = WebServer(self._answer, tls=None, trusted_proxies="", tasks=tasks, log=NO_LOG)
+        server = WebServer(
+            self._answer, tls=None, trusted_proxies="", known=Known(), tasks=tasks, log=NO_LOG
+        )
         await server.start(listener)
         self.stop = server.stop
         stack.push_async_callback(server.stop)

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 import uvloop
 
-from cometmq.console.web.clients import Proxies, network_of
+from cometmq.console.web.clients import Known, Proxies, network_of
 from cometmq.console.web.exchange import plain
 from cometmq.console.web.guard import form_of
 from cometmq.console.web.problems import Problem
@@ -47,13 +47,17 @@ async def server():
 
 
 @asynccontextmanager
-async def web_server(handler, *, log=NO_LOG, **options):
+async def web_server(handler, *, log=NO_LOG, known=(), trusted_proxies="", **options):
     """Yield the address of a server, and the server."""
+    networks = Known()
+    for address in known:
+        networks.add(address)
     async with AsyncExitStack() as stack:
         web = WebServer(
             handler,
             tls=None,
-            trusted_proxies="",
+            trusted_proxies=trusted_proxies,
+            known=networks,
             tasks=TaskSet(),
             log=log,
             **options,
@@ -121,6 +125,43 @@ async def test_a_turn_of_the_loop_answers_one_request_and_addresses_take_turns()
                 turns += 1
     assert max(Counter(answered).values()) == 1
     assert clients.index("127.0.0.1") < 30
+
+
+async def order_of(requests, **options):
+    """Return the clients in the order of their answers; a request is (address, X-Forwarded-For)."""
+    clients = []
+
+    async def note(request):
+        clients.append(request.client)
+        return plain("ok")
+
+    async with AsyncExitStack() as stack, web_server(note, **options) as (server, web):
+        async with web._turns.hold(Requester("a long turn")):
+            for address, forwarded in requests:
+                _, writer = await asyncio.open_connection(*server, local_addr=(address, 0))
+                stack.callback(writer.close)
+                writer.write(GET + f"X-Forwarded-For: {forwarded}\r\n\r\n".encode())
+            async with asyncio.timeout(60):
+                while sum(it._is_queued for it in web._open) < len(requests):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        async with asyncio.timeout(60):
+            while len(clients) < len(requests):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    return clients
+
+
+async def test_strangers_with_many_addresses_share_one_turn():
+    strangers = [(f"127.0.1.{number}", "") for number in range(1, 31)]
+    found = await order_of(
+        [*strangers, ("127.0.0.3", ""), ("127.0.0.4", "")], known=["127.0.0.3", "127.0.0.4"]
+    )
+    assert max(found.index("127.0.0.3"), found.index("127.0.0.4")) < 3
+
+
+async def test_the_clients_of_a_proxy_take_turns():
+    flood = [("127.0.0.1", "192.0.2.1")] * 20
+    found = await order_of([*flood, ("127.0.0.1", "192.0.2.2")], trusted_proxies="127.0.0.1")
+    assert found.index("192.0.2.2") < 3
 
 
 def test_half_a_request_that_made_room_is_no_error():

@@ -28,7 +28,7 @@ from cometmq.console.programs import Program, certificates_in, check_programs, p
 from cometmq.console.reading import ReadingAdmin
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
-from cometmq.console.web.clients import Proxies
+from cometmq.console.web.clients import Known, Proxies
 from cometmq.console.web.problems import Problem
 from cometmq.console.web.server import WebServer
 from cometmq.insight.certificates import OURS, certificates_at
@@ -214,8 +214,8 @@ class ConsoleApp:
     async def _serve(self, desk: Desk, folder: Path, stack: AsyncExitStack) -> None:
         settings = self._settings
         tokens, is_generated = self._tokens(folder)
-        oidc = await self._oidc(stack)
-        handler = site(desk, tokens, oidc=oidc, has_generated_token=is_generated)
+        known, oidc = Known(), await self._oidc(stack)
+        handler = site(desk, tokens, known=known, oidc=oidc, has_generated_token=is_generated)
         tls = self._server_tls()
         self._tls = watched = None if tls is None else WatchedContext(tls, server_context)
         context = None if watched is None else renewing(watched)
@@ -232,6 +232,7 @@ class ConsoleApp:
             handler,
             tls=context,
             trusted_proxies=settings.trusted_proxies,
+            known=known,
             tasks=tasks,
             log=self._log,
         )

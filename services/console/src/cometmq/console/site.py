@@ -10,6 +10,7 @@ from cometmq.console.login.routes import LoginPages
 from cometmq.console.login.tokens import Tokens
 from cometmq.console.pages import ACTIONS, PAGES
 from cometmq.console.web.action import Action
+from cometmq.console.web.clients import Known
 from cometmq.console.web.exchange import Handler
 from cometmq.console.web.frame import Frame
 from cometmq.console.web.page import Page
@@ -24,13 +25,14 @@ def site(
     desk: Desk,
     tokens: Tokens,
     *,
+    known: Known,
     oidc: "Oidc | None" = None,
     has_generated_token: bool = False,
     pages: Sequence[Page] = PAGES,
     actions: Sequence[Action] = ACTIONS,
 ) -> Handler:
     """Return the application; with `has_generated_token`, its login page says where that is."""
-    gate = Gate(desk.settings, tokens, clock=desk.clock, log=desk.log)
+    gate = Gate(desk.settings, tokens, known=known, clock=desk.clock, log=desk.log)
     renderer = Renderer(
         prefix=desk.prefix,
         clock=desk.clock,

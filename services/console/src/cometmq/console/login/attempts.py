@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from cometmq.console.web.clients import network_of
+from cometmq.console.web.clients import Known, network_of
 from cometmq.runtime.clock import Clock
 
 PER_NAME_MAX: Final = 5
@@ -11,7 +11,6 @@ PER_ADDRESS_MAX: Final = 20
 TOTAL_MAX: Final = 200
 PERIOD_MS: Final = 60_000
 KEYS_MAX: Final = 10_000
-KNOWN_MAX: Final = 1_000
 
 
 class Attempts:
@@ -23,17 +22,16 @@ class Attempts:
     user has logged in: strangers with many addresses would otherwise lock out everybody.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, known: Known) -> None:
         self._clock = clock
+        self._known = known
         self._failures: dict[tuple[str, ...], tuple[int, int]] = {}
         """The start of the period and the count, by key."""
-        self._known: dict[str, None] = {}
-        """The networks from which users have logged in, the last one last."""
 
     def wait_s(self, name: str, address: str) -> int:
         """Return the seconds until the next attempt may be made; 0 if it may be made now."""
         keys = _keys(name, address)
-        if network_of(address) in self._known:
+        if address in self._known:
             del keys[_TOTAL]
         return -(-max(self._wait_ms(key, limit) for key, limit in keys.items()) // 1_000)
 
@@ -59,15 +57,7 @@ class Attempts:
         """Forget the failures of this name from this address, and do not count this attempt."""
         self.withdraw(name, address)
         self._failures.pop(_name_key(name, address), None)
-        self.admit(address)
-
-    def admit(self, address: str) -> None:
-        """Remember an address from which a user has logged in."""
-        network = network_of(address)
-        self._known.pop(network, None)
-        self._known[network] = None
-        while len(self._known) > KNOWN_MAX:
-            del self._known[next(iter(self._known))]
+        self._known.add(address)
 
     def _wait_ms(self, key: tuple[str, ...], limit: int) -> int:
         begin_ms, count = self._failures.get(key, (0, 0))

@@ -12,6 +12,7 @@ from cometmq.console.login.roles import Role, User, role_of
 from cometmq.console.login.sessions import Proof, Session, Sessions
 from cometmq.console.login.tokens import INVALID, Tokens
 from cometmq.console.settings import ConsoleSettings
+from cometmq.console.web.clients import Known
 from cometmq.console.web.exchange import Request, Response
 from cometmq.console.web.guard import check_origin, is_secure
 from cometmq.console.web.problems import FormExpired, Problem
@@ -25,12 +26,13 @@ class Gate:
     """Finds the users of requests, and begins and ends their sessions."""
 
     def __init__(
-        self, settings: ConsoleSettings, tokens: Tokens, *, clock: Clock, log: Log
+        self, settings: ConsoleSettings, tokens: Tokens, *, known: Known, clock: Clock, log: Log
     ) -> None:
         self._settings = settings
         self._tokens = tokens
         self._log = log
-        self.attempts = Attempts(clock)
+        self.known_networks = known
+        self.attempts = Attempts(clock, known)
         self.sessions = Sessions(
             clock, idle_ms=settings.session_idle, life_ms=settings.session_life
         )
@@ -158,7 +160,7 @@ class Gate:
             self.refuse("", request)
             raise Problem(HTTPStatus.UNAUTHORIZED, INVALID)
         self.attempts.withdraw("", request.client)
-        self.attempts.admit(request.client)
+        self.known_networks.add(request.client)
         return user
 
     def _set(self, response: Response, name: str, value: str, life_s: int) -> None:

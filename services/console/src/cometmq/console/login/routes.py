@@ -183,7 +183,7 @@ class LoginPages:
             self._gate.attempts.begin("", request.client)
             self._gate.refuse("", request)
             raise Problem(HTTPStatus.FORBIDDEN, str(error), title="Login refused") from error
-        self._gate.attempts.admit(request.client)
+        self._gate.known_networks.add(request.client)
         response = redirect(self._desk.prefix + local_path(there))
         response.set_cookie(self._oidc.COOKIE, "", life_s=0, path=self._desk.prefix or "/")
         self._gate.begin(request, response, user, grant)

@@ -7,6 +7,7 @@ from typing import Final
 from cometmq.remoting.errors import SettingsError
 
 _ALL: Final = "*"
+KNOWN_MAX: Final = 1_000
 
 
 class Proxies:
@@ -41,6 +42,27 @@ class Proxies:
         except ValueError:
             return False
         return any(parsed in network for network in self._networks)
+
+
+class Known:
+    """The networks from which users have logged in since the start, the latest ones.
+
+    Strangers may have many addresses, so what limits all of them together leaves these out.
+    """
+
+    def __init__(self) -> None:
+        self._networks: dict[str, None] = {}  # the last one to log in is the last
+
+    def __contains__(self, address: str) -> bool:
+        return network_of(address) in self._networks
+
+    def add(self, address: str) -> None:
+        """Remember an address from which a user has logged in."""
+        network = network_of(address)
+        self._networks.pop(network, None)
+        self._networks[network] = None
+        while len(self._networks) > KNOWN_MAX:
+            del self._networks[next(iter(self._networks))]
 
 
 def network_of(address: str) -> str:

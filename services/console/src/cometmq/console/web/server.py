@@ -8,7 +8,7 @@ import asyncio
 import ssl
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from socket import socket
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import h11
 
-from cometmq.console.web.clients import Proxies, network_of
+from cometmq.console.web.clients import Known, Proxies, network_of
 from cometmq.console.web.exchange import Disconnected, Handler, Request, Response, plain
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.flow.fair_queue import Requester
@@ -43,6 +43,7 @@ UNSENT_BYTES_MAX: Final = 64 << 20
 """The most bytes in answers that clients have not read. Above it, the network with the most of
 these bytes loses its oldest connection.
 """
+_STRANGERS: Final = "strangers"  # no network has this name
 _BODILESS: Final = frozenset({HTTPStatus.NOT_MODIFIED, HTTPStatus.NO_CONTENT})
 
 
@@ -54,7 +55,7 @@ class WebServer:
     part of one, or do not read the answers.
 
     Each turn of the loop begins to answer only one request, because a page takes 10 ms or more.
-    Networks are served in turn.
+    Networks from which users have logged in are served in turn; all others share one turn.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class WebServer:
         *,
         tls: ssl.SSLContext | None,
         trusted_proxies: str,
+        known: Known,
         tasks: TaskSet,
         log: Log,
         connections_max: int = CONNECTIONS_MAX,
@@ -76,6 +78,7 @@ class WebServer:
         self._server: asyncio.Server | None = None
         self._open: dict[_Connection, asyncio.Task[None]] = {}
         self._turns = TurnLock()
+        self._known = known
         self.unsent = Unsent()
 
     async def start(self, listener: socket) -> None:
@@ -101,7 +104,7 @@ class WebServer:
         await self._tasks.close()
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = _Connection(reader, writer, self._proxies, self._turns, self.unsent)
+        connection = _Connection(reader, writer, self._proxies, self._take_turn, self.unsent)
         is_full = len(self._open) >= self._connections_max and not self._make_room()
         handler = _busy if is_full else self._handler
         serving = self._serve(connection, handler)
@@ -122,6 +125,13 @@ class WebServer:
             raise
         finally:
             self._open.pop(connection, None)
+
+    async def _take_turn(self, client: str) -> None:
+        network = network_of(client)
+        is_known = client in self._known
+        requester = Requester(network) if is_known else Requester(_STRANGERS, network)
+        async with self._turns.hold(requester):
+            await asyncio.sleep(0)
 
     def _make_room(self) -> bool:
         """Close one connection to make room; return False if all have requests that are being
@@ -175,13 +185,13 @@ class _Connection:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         proxies: Proxies,
-        turns: TurnLock,
+        turn: Callable[[str], Awaitable[None]],
         unsent: Unsent,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._proxies = proxies
-        self._turns = turns
+        self._turn = turn
         self._is_queued = False  # whether the request waits for its turn
         self._unsent = unsent
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
@@ -222,9 +232,10 @@ class _Connection:
         except h11.RemoteProtocolError as error:
             await self._refuse(error)
             return False
-        await self._take_turn()
         method = head.method.decode("ascii")
-        response = await handler(self._request(method, head))
+        request = self._request(method, head)
+        await self._take_turn(request.client)
+        response = await handler(request)
         await self._send(response, has_body=method != "HEAD")
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
@@ -233,10 +244,9 @@ class _Connection:
             await self._drop_rest()
         return False
 
-    async def _take_turn(self) -> None:
+    async def _take_turn(self, client: str) -> None:
         self._is_queued = True
-        async with self._turns.hold(Requester(self.network)):
-            await asyncio.sleep(0)
+        await self._turn(client)
         self._is_queued = False
         if self._writer.is_closing():
             raise Disconnected
