@@ -101,6 +101,27 @@ loop.run_until_complete(producer.close())
 print("done", flush=True)
 """
 
+EXITING = """
+import os, sys
+from cometmq.client import Message
+from cometmq.client.sync import LitePullConsumer, Producer, ScheduledPull
+
+def exit_status():
+    child = os.fork()
+    if child == 0:
+        sys.exit(5)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+consumer, scheduled = LitePullConsumer("cg"), ScheduledPull("sg")
+consumer.subscribe("T")
+scheduled.register("T", lambda consumer, queue: 1000)
+with Producer("pg") as producer, consumer, scheduled:
+    producer.send(Message("T", b"of the parent"))
+    print(exit_status(), flush=True)
+    producer.send(Message("T", b"of the parent again"))
+print("done", flush=True)
+"""
+
 
 async def run_program(
     cluster: MemoryCluster, text: str, end: signal.Signals | None = None, *, count: int = 1
@@ -189,3 +210,11 @@ async def test_a_child_process_makes_its_own_client(cluster: MemoryCluster) -> N
         b"of the child",
         b"of the parent again",
     }
+
+
+async def test_a_child_that_exits_leaves_the_clients_of_its_parent_alone(
+    cluster: MemoryCluster,
+) -> None:
+    status, output, errors = await run_program(cluster, EXITING)
+    assert (status, output, errors) == (0, "5\ndone\n", "")
+    assert len(cluster.messages("T")) == 2

@@ -156,4 +156,15 @@ class Client(ABC):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.close()
+        """Close the client, unless this is a forked child: the client goes on in the parent.
+
+        A child that exits leaves the block, too. An error here would hide its exit status.
+        """
+        if not is_of_parent(self):
+            await self.close()
+
+
+def is_of_parent(client: Client) -> bool:
+    """Return whether this process was forked after a client was started."""
+    instance = client._instance  # noqa: SLF001  # of this module's class
+    return instance is not None and instance.is_of_parent

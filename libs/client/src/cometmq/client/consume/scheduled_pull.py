@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, Self
 
 from cometmq.client.application_calls import ABANDONED_ADVICE, CANCEL_GRACE_MS, calling, original
 from cometmq.client.arguments import whole, whole_or
+from cometmq.client.cluster.lifecycle import is_of_parent
 from cometmq.client.constructors import explaining
 from cometmq.client.consume.pull_consumer import PullConsumer
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
@@ -143,7 +144,9 @@ class ScheduledPull:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        """Close, unless this is a forked child."""
+        if not is_of_parent(self.consumer):
+            await self.close()
 
 
 def _awaitable(called: Any) -> Awaitable[int | None]:
