@@ -46,6 +46,31 @@ def test_names_that_no_topic_can_have_are_refused_in_one_safe_line(ask, name):
         assert "Traceback" not in refused.err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("consume", "T", "--from"),
+        ("topic", "trim", "T", "--yes", "--before"),
+        ("explain",),
+        ("mqadmin", "printMsg", "-t", "T", "-b"),
+        ("mqadmin", "resetOffsetByTime", "-g", "g", "-t", "T", "-s"),
+    ],
+)
+def test_a_number_of_thousands_of_digits_is_refused_in_one_line(call, suite, topic, words):
+    """Python does not convert it."""
+    words = [topic if word == "T" else word for word in words]
+    namesrv = () if words == ["explain"] else ("-n", suite.namesrv)
+    refused = call(*words, "1" * 5000, *namesrv)
+    assert refused.status in {1, 2}
+    assert (refused.err.count("\n"), "Traceback" in refused.err) == (1, False), refused.err[-300:]
+
+
+@pytest.mark.parametrize("offset", ["1" * 5000, "²", "-1"])
+def test_a_transaction_at_no_offset_is_refused(ask, offset):
+    refused = ask("txn", "show", f"b:{offset}")
+    assert (refused.status, "is neither a message id nor" in refused.err) == (2, True)
+
+
 def test_a_body_of_4_mb_is_sent_read_and_decoded(ask, topic, tmp_path):
     body = "x" * BODY_BYTES
     (tmp_path / "body").write_text(body)

@@ -20,6 +20,7 @@ from cometmq.insight.words import counted
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.integers import whole
 from cometmq.remoting.progress import position
 
 IN_FLIGHT_MAX: Final = 16
@@ -224,8 +225,9 @@ def trim_place(text: str, *, now_ms: int) -> Before:
     """Parse `OFFSET`, `@TIME` or `end`; raise InvalidArgument for anything else."""
     if text == TRIM_END:
         return Before()
-    if text.isascii() and text.isdigit():
-        return Before(offset=int(text))
+    offset = whole(text)
+    if offset is not None:
+        return Before(offset=offset)
     if not text.startswith("@"):
         raise InvalidArgument(
             f"{text} is no place in a queue: give an offset, @TIME (@2026-11-20T10:00Z, @90m ago)"

@@ -8,13 +8,14 @@ from typing import Final
 
 from cometmq.client.arguments import EPOCH_S_MAX
 from cometmq.client.errors import InvalidArgument
+from cometmq.remoting.integers import whole
 from cometmq.remoting.spelling import did_you_mean
 
 LAST_MS: Final = 253_370_764_800_000
 """Start of the last year that a date can express; brokers accept no later time, either."""
 CALENDAR_MS_MAX: Final = 253_402_214_400_000
 """The beginning of the last day of 9999: later times have no date in some time zones."""
-_AGO: Final = re.compile(r"(\d+)([smhd])")
+_AGO: Final = re.compile(r"([0-9]{1,18})([smhd])")
 _MQADMIN: Final = re.compile(r"(\d{4}-\d\d-\d\d)#(\d\d:\d\d:\d\d):(\d{3})")
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SYNONYMS: Final = {
@@ -52,7 +53,7 @@ def parsed(text: str, *, now_ms: int, words: Collection[str] = ()) -> int:
             f" offsets are not accepted: give {_forms(words)}"
         )
     if not 0 <= found_ms <= LAST_MS:
-        raise InvalidArgument(f"{text} is out of range: give a time from 1970 to 9999")
+        raise _out_of_range(text)
     return found_ms
 
 
@@ -68,8 +69,9 @@ def _milliseconds(text: str, now_ms: int, words: Collection[str]) -> int:
     ago = _AGO.fullmatch(text)
     if ago is not None:
         return now_ms - int(ago[1]) * _UNIT_S[ago[2]] * 1000
-    if text.isascii() and text.isdigit():
-        return int(text)
+    number = whole(text)
+    if number is not None:
+        return number
     try:
         moment = datetime.fromisoformat(_MQADMIN.sub(r"\1T\2.\3", text))
     except ValueError as error:
@@ -77,7 +79,14 @@ def _milliseconds(text: str, now_ms: int, words: Collection[str]) -> int:
             f"{text} is not a time: give {_forms(words)}"
             f"{did_you_mean(_SYNONYMS.get(text.lower(), text), words)}"
         ) from error
-    return (moment.astimezone(UTC) - _EPOCH) // _MILLISECOND
+    try:
+        return (moment.astimezone(UTC) - _EPOCH) // _MILLISECOND
+    except (ValueError, OverflowError) as error:  # it has no date in the zone of UTC
+        raise _out_of_range(text) from error
+
+
+def _out_of_range(text: str) -> InvalidArgument:
+    return InvalidArgument(f"{text} is out of range: give a time from 1970 to 9999")
 
 
 def _forms(words: Collection[str]) -> str:

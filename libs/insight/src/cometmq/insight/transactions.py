@@ -43,9 +43,10 @@ async def find_transaction(admin: AdminClient, transaction: str) -> tuple[Broker
     """
     name, colon, offset = transaction.rpartition(":")
     if colon:
-        if not (name and offset.isdecimal()):
+        number = whole(offset)
+        if not name or number is None:
             raise InvalidArgument(f"{transaction} is neither a message id nor BROKER:OFFSET")
-        return await half_at(admin, name, int(offset))
+        return await half_at(admin, name, number)
     for master in await masters_of(admin, None):
         async for half in open_at(admin, master):
             if half.message.message_id == transaction:

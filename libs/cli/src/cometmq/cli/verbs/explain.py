@@ -13,6 +13,7 @@ from cometmq.cli.output import AsJson, Cell, print_facts, print_json
 from cometmq.cli.say import say
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.integers import whole
 from cometmq.remoting.refusals import plain_remark
 from cometmq.remoting.spelling import did_you_mean
 from cometmq.runtime.meanings.answers import answer, remark, remarks_with
@@ -99,8 +100,9 @@ def _explained(words: str) -> Iterator[Facts]:
         pages: Cell = [f"docs/runbooks/{page}" for page in runbooks_of(words)]
         yield {"event": words, "meaning": MEANINGS[words].replace("`", ""), "runbooks": pages}
         return
-    if words.lstrip("-").isdecimal():
-        yield from _of_code(int(words))
+    number = whole(words.removeprefix("-"))
+    if number is not None:
+        yield from _of_code(-number if words.startswith("-") else number)
         return
     name = _STATUSES.get(words.upper(), words.upper())
     if name in ResponseCode.__members__:

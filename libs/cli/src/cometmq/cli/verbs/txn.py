@@ -33,6 +33,7 @@ from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.insight import times
 from cometmq.insight.transactions import check_now, facts_of, find_transaction, masters_of, open_at
+from cometmq.remoting.integers import whole
 from cometmq.txn_checker.verify import is_checker_folder, verify_folder
 
 app = typer.Typer(
@@ -254,7 +255,7 @@ def _checker_folder(folder: Path) -> Path:
 
 def _check_form(transaction: str) -> None:
     name, colon, offset = transaction.rpartition(":")
-    if colon and not (name and offset.isdecimal()):
+    if colon and (not name or whole(offset) is None):
         raise wrong_usage(f"{transaction} is neither a message id nor BROKER:OFFSET")
 
 

@@ -15,6 +15,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import NoRoute
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.integers import whole
 from cometmq.remoting.message.flags import Perm
 from cometmq.remoting.names import SELF_TEST_TOPIC
 from cometmq.remoting.visible import command
@@ -73,7 +74,8 @@ async def _read_only(master: BrokerAdmin) -> ReadOnlyBroker:
     permission = ""
     with suppress(CometError):  # only administrators may read settings
         permission = (await master.config()).get("brokerPermission", "")
-    if permission.isdecimal() and not int(permission) & Perm.WRITE:
+    number = whole(permission)
+    if number is not None and not number & Perm.WRITE:
         return ReadOnlyBroker(
             master.name,
             f"its setting brokerPermission is {permission}",

@@ -10,6 +10,7 @@ from cometmq.client.admin.broker_consumers import END
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import InvalidArgument
 from cometmq.insight import times
+from cometmq.remoting.integers import whole
 
 FORMS: Final = "milliseconds since 1970, 2026-11-20#10:00:00:000 or 90m (ago)"
 
@@ -33,7 +34,8 @@ def moment(text: str) -> int:
     """
     if text in {"now", "-1"}:
         return END
-    if text.isascii() and text.isdigit() and int(text) < FIRST_MS_MAX:
+    number = whole(text)
+    if number is not None and number < FIRST_MS_MAX:
         return 0
     try:
         return times.parsed(text, now_ms=wall_ms())
