@@ -89,7 +89,3 @@ def _stop_at_end(stop: Stop) -> None:
         pass
     asyncio.get_running_loop().remove_reader(_INPUT)
     stop.request("standalone")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -119,7 +119,7 @@ class WaitingConsole:
         }
         self._process = await asyncio.create_subprocess_exec(
             # Tracebacks name lines without columns: 0.2 MB less.
-            *(sys.executable, "-X", "no_debug_ranges", "-m", "cometmq.cli.programs.suite_console"),
+            *(sys.executable, "-X", "no_debug_ranges", "-m", "cometmq.cli.programs.small_console"),
             stdin=PIPE,
             # One heap for all its threads, which are nearly idle: 0.2 MiB less.
             env={**os.environ, "MALLOC_ARENA_MAX": "1"},  # noqa: TID251  # passed on
