@@ -36,6 +36,8 @@ PAGES = {
 PROGRAM = re.compile(
     r"(?:^|[`|]\s*|\$ )((?:\.venv/bin/)?(?:cometmq|mqadmin) [^`|;\n]*)", re.MULTILINE
 )
+BYTES_MAX = 450_000
+"""Of all documents, also the generated ones: who adds more, first removes what is repeated."""
 CONDITION = r"kill -9|SYNC_FLUSH|SYNC_MASTER"
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -93,6 +95,11 @@ def fault(words: list[str]) -> str | None:
                 return f"no command {path[0]} {word}"
             path, command = [*path, word], command.commands[word]
     return None
+
+
+def test_all_documents_together_stay_readable() -> None:
+    sizes = {name: (ROOT / name).stat().st_size for name in TRACKED if (ROOT / name).exists()}
+    assert sum(sizes.values()) <= BYTES_MAX
 
 
 def test_commands_that_documents_name_exist() -> None:
