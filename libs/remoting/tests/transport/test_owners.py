@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many connections of one account or address delay the requests of another by one of theirs."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from cometmq.remoting import OK, Call, RawCommand, Reply
+from cometmq.remoting.header import encode_frame
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.flow.budget import UnsentBudget
 from cometmq.remoting.transport.flow.owners import ACCOUNT
 from cometmq.remoting.transport.flow.room import Room
-from cometmq.remoting.transport.flow.turns import KNOWN, NEW, SLOW, Turns
+from cometmq.remoting.transport.flow.turns import BRIEF_S, KNOWN, NEW, SLOW, Turns
 from cometmq.remoting.transport.stats import TransportStats
+
+from .queries import EXT, QUERY
 
 MANY = 300
 NEAR, FAR = bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2])
@@ -137,3 +142,35 @@ def test_an_ended_connection_leaves_no_turn_although_its_owner_has_changed() -> 
     assert room.count == 1
     loop.run_all()
     assert served == [second]
+
+
+def test_a_turn_that_takes_long_lets_all_further_bytes_wait_for_the_owners_turns() -> None:
+    """Each of a crowd's connections takes too little time to be slow."""
+    loop: Any = Loop()
+    turns = Turns(loop, 64)
+    for _ in range(24):
+        turns.spend(0.0004)
+    assert not turns.is_long
+    turns.spend(0.001)
+    assert turns.is_long
+    loop.run_all()
+    assert not turns.is_long
+
+
+async def test_bytes_that_take_time_count_towards_their_turn(
+    start_server: Any, connect_raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent: list[float] = []
+    monkeypatch.setattr(Turns, "spend", lambda _, spent_s: spent.append(spent_s))
+
+    def serve(_: None, call: Call[Any]) -> Reply:
+        end = time.monotonic() + (5 * BRIEF_S if call.opaque else 0)
+        while time.monotonic() < end:
+            pass
+        return OK
+
+    _, port = await start_server({QUERY: serve})
+    reader, writer = await connect_raw(port)
+    writer.write(encode_frame(RawCommand(code=QUERY, ext=EXT, opaque=1)))
+    await reader.read(4096)
+    assert max(spent) >= 5 * BRIEF_S

@@ -31,7 +31,7 @@ from cometmq.remoting.transport.bodies import weight_of
 from cometmq.remoting.transport.dispatch import Answer, Dispatcher
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
 from cometmq.remoting.transport.flow.reading import UNSENT_OUTPUT, Reading
-from cometmq.remoting.transport.flow.turns import SLOW_S
+from cometmq.remoting.transport.flow.turns import BRIEF_S, SLOW_S
 from cometmq.remoting.transport.handshakes import HANDSHAKE_TIMEOUT_MS
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.peer.intake import Intake
@@ -119,6 +119,8 @@ class PeerProtocol(asyncio.Protocol):
         except RemoteProtocolError as error:
             self.refuse(error)
         spent_s = monotonic() - begun
+        if spent_s > BRIEF_S:
+            hub.turns.spend(spent_s)
         if spent_s > SLOW_S or not intake.pace.is_steady:
             intake.note_time(spent_s, stats.requests - before)
         if self.connection.buffered_bytes > LARGE_BYTES:

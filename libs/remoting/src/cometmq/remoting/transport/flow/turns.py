@@ -47,6 +47,14 @@ _TURN_S: Final = 0.005
 """How long waiting requests are served in one turn of the loop; the last one may end later."""
 _LONG_S: Final = 0.02
 """A turn that has spent more time on long requests starts no further ones."""
+BRIEF_S: Final = 0.0002
+"""Serving received bytes for longer than this counts towards `_BUSY_S`. Counting every request
+would cost 1 % of the time of those that take a tenth of a millisecond.
+"""
+_BUSY_S: Final = 0.01
+"""After this time, all bytes that arrive in the same turn wait in the queues, where accounts take
+turns: otherwise, an account would be served as often as it has connections.
+"""
 
 
 class Pace:
@@ -99,6 +107,7 @@ class Turns(NextTurn):
 
     __slots__ = (
         "_behind_count",
+        "_busy_s",
         "_calls_most",
         "_queues",
         "_spent_s",
@@ -114,11 +123,11 @@ class Turns(NextTurn):
         """How many requests of one connection may currently be served in a row."""
         self._behind_count = 0
         self._queues: tuple[FairQueue[Connected], ...] = (FairQueue(), FairQueue(), FairQueue())
-        self._spent_s = 0.0
+        self._spent_s = self._busy_s = 0.0
         self.asking_much = 0
         """How many connections of a client are not read, because their servers ask too much."""
         self.is_long = False
-        """Whether this turn of the loop has already spent too much time on long requests."""
+        """Whether this turn of the loop has already spent too much time on requests."""
 
     def fell_behind(self, count: int) -> None:
         """Add `count`, 1 or -1, to the number of connections that have a backlog.
@@ -140,7 +149,13 @@ class Turns(NextTurn):
     def note(self, spent_s: float) -> None:
         """Count time that this turn has spent on a connection with long requests."""
         self._spent_s += spent_s
-        self.is_long = self._spent_s > _LONG_S
+        self.is_long = self.is_long or self._spent_s > _LONG_S
+        self._schedule()
+
+    def spend(self, spent_s: float) -> None:
+        """Count time that this turn has spent on received bytes, if it is more than `BRIEF_S`."""
+        self._busy_s += spent_s
+        self.is_long = self.is_long or self._busy_s > _BUSY_S
         self._schedule()
 
     def _run(self) -> None:
@@ -151,6 +166,7 @@ class Turns(NextTurn):
                 self._guard(peer, peer.intake.catch_up, "waiting requests cannot be served")
                 if monotonic() > end:
                     break
-        self._spent_s, self.is_long = 0.0, False
+        self._spent_s = self._busy_s = 0.0
+        self.is_long = False
         if any(self._queues):
             self._schedule()
