@@ -19,7 +19,7 @@ from cometmq.control.methods import METHODS
 from cometmq.control.v1 import control_pb2
 from cometmq.peers.paths import FUZZ_CORPUS
 from cometmq.remoting.errors import RemoteProtocolError
-from cometmq.runtime.admin_http import AdminHttp
+from cometmq.runtime.admin_http import AdminHttp, _Connection
 
 _BODIES: Final[Mapping[Kind, Callable[[memoryview], Any]]] = {
     Kind.RECORDS: frames.decode_records,
@@ -103,7 +103,7 @@ def http_request(data: bytes) -> None:
     reader.feed_data(data)
     reader.feed_eof()
     try:
-        exchange = AdminHttp()._exchange(reader, _writer)
+        exchange = AdminHttp()._exchange(reader, _Connection(_writer, "127.0.0.1"))
         _loop.run_until_complete(exchange)
     except asyncio.IncompleteReadError as error:
         raise RemoteProtocolError("the request ends early") from error

@@ -72,6 +72,8 @@ def _milliseconds(text: str, now_ms: int, words: Collection[str]) -> int:
     number = whole(text)
     if number is not None:
         return number
+    if text.isascii() and text.isdigit():
+        raise _out_of_range(text)
     try:
         moment = datetime.fromisoformat(_MQADMIN.sub(r"\1T\2.\3", text))
     except ValueError as error:
