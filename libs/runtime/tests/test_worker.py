@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker runs jobs in order on one named thread, and its queue is bounded."""
 
+import os
 import threading
+from errno import EAGAIN
 from functools import partial
 
 import pytest
 
 from cometmq.remoting.errors import Overloaded
-from cometmq.runtime.worker import NoThread, Worker
+from cometmq.runtime.worker import NoThread, Worker, refused_thread
 
 
 async def test_jobs_run_in_order_on_one_named_thread():
@@ -63,3 +65,19 @@ def test_a_refused_thread_is_reported_with_the_limits(monkeypatch: pytest.Monkey
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(NoThread, match=r"thread disk cannot be started: raise .*ulimit -u"):
         Worker("disk")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_refusal"),
+    [
+        (RuntimeError("can't start new thread"), True),
+        (BlockingIOError(EAGAIN, os.strerror(EAGAIN)), True),  # of fork
+        (BlockingIOError(EAGAIN, "write could not complete without blocking", 7), False),
+        (RuntimeError("no running event loop"), False),
+        (OSError(EAGAIN - 1, "another"), False),
+    ],
+)
+def test_only_errors_of_threads_and_processes_are_refusals(
+    error: Exception, is_refusal: bool
+) -> None:
+    assert (refused_thread(error) is not None) == is_refusal

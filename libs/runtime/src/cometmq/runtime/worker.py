@@ -94,7 +94,10 @@ class Worker:
 
 def refused_thread(error: BaseException) -> NoThread | None:
     """Return the NoThread for an error of Python, Rust or a new process; None for another error."""
-    is_refusal = isinstance(error, BlockingIOError) or str(error) == "can't start new thread"
+    is_refusal = str(error) == "can't start new thread" or (
+        isinstance(error, BlockingIOError)
+        and not hasattr(error, "characters_written")  # of a pipe that is full
+    )
     return NoThread("a thread or process") if is_refusal else None
 
 
