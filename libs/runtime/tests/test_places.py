@@ -10,7 +10,7 @@ import pytest
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime import places
-from cometmq.runtime.places import free_port, listening, prepare_folder
+from cometmq.runtime.places import check_port, free_port, listening, prepare_folder
 
 
 def refusal(number: int, host: str = "127.0.0.1", note: str = "") -> str:
@@ -123,3 +123,17 @@ def test_a_full_disk_does_not_prevent_the_start(tmp_path: Path, refusing: list[i
     refusing.append(errno.ENOSPC)
     prepare_folder(tmp_path / "data", setting="--data")
     assert (tmp_path / "data").is_dir()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", ""])
+def test_a_port_is_checked_without_listening(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that waits for a program connected to the check, and was reset."""
+    listened: list[str] = []
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(socket.socket, "listen", lambda *_: listened.append(host))
+        with pytest.raises(SettingsError, match=f":{port}: Address already in use; .*--port"):
+            check_port(host, port, setting="--port")
+    check_port(host, port, setting="--port")
+    assert listened == []

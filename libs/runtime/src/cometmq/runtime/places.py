@@ -45,13 +45,17 @@ def check_port(
     """If the port cannot be used, raise the SettingsError of `listening`; 0 means any port.
 
     Programs call this function before they create folders, so that a failed start leaves nothing
-    behind.
+    behind. It does not listen: a client that waits for the port would be accepted, and reset.
     """
     if port <= 0:
         return
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with listening(host, port, setting=setting, host_setting=host_setting, note=note):
-        socket.create_server((host, port), family=family).close()
+    with (
+        listening(host, port, setting=setting, host_setting=host_setting, note=note),
+        socket.socket(family) as probe,
+    ):
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
+        probe.bind((host, port))
 
 
 def free_port(host: str, distances: Collection[int] = (0,)) -> int:
