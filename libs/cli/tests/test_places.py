@@ -52,7 +52,7 @@ def test_a_home_folder_that_does_not_exist_is_refused(tmp_path, program, option)
 
 
 def test_every_setting_with_a_path_may_begin_with_a_home_folder():
-    """Without the fact, `~/x` would name a folder `~` in the current one."""
+    """Without the fact PATH, `~/x` is a path below a folder named `~`."""
     exceptions = {"prefix", "groupRecord"}
     for program in PROGRAMS.values():
         for name, field in fields_of(program.settings_type()).items():

@@ -29,8 +29,8 @@ WORDS: dict[str, list[list[object]]] = {
     "topic analyse": [["T"]],
     "lag": [[], ["g"], ["--report", "{folder}/lag.html"]],
 }
-"""What each command with a --timeout of its own asks of the topic T; and `lag`, which asks many
-servers with the --timeout of all commands.
+"""The arguments of each command with a --timeout of its own; also those of `lag`, which has the
+--timeout of all commands, but asks many servers.
 """
 
 

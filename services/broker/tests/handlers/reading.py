@@ -66,11 +66,11 @@ class SlowFile:
         self._is_open = False
 
     def allow(self, count: int) -> None:
-        """Let so many reads end."""
+        """End this number of reads."""
         self._may_read.release(count)
 
     def open(self) -> None:
-        """Let all reads end, also later ones; otherwise, a failed test would wait for each."""
+        """End all reads, also later ones: a failed test would wait for each of them."""
         self._is_open = True
         self._may_read.release()
 

@@ -44,7 +44,7 @@ class PartialResults:
         search.held_bytes = held_bytes
 
     def choose(self, search: Search) -> None:
-        """Let a search go on alone if partial results take too much memory.
+        """Choose the search to be finished first, if partial results take too much memory.
 
         Pulls with filters (`may_end_early`) hold at most 256 KiB and may search for long, so the
         others do not wait for them.
@@ -67,7 +67,7 @@ class PartialResults:
         return True
 
     def take(self, peer: Peer) -> list[tuple[Request, Future[Any]]]:
-        """Remove what waits for the lone search if it is of this connection."""
+        """Remove and return what waits for the lone search, if this connection asked for it."""
         if self.lone is None or self.lone.peer is not peer:
             return []
         slots = (self.step, self.job)
@@ -76,7 +76,7 @@ class PartialResults:
 
 
 class Jobs:
-    """The reads that wait for the thread: those of searches, and others, alternate.
+    """The reads that wait for the thread; reads of searches and other reads alternate.
 
     The others are answered at once, so they hold no partial result and need not wait for a search.
     """

@@ -14,7 +14,7 @@ from typing import Final
 from cometmq.remoting.transport.flow.next_turn import Abortable, NextTurn
 
 ENDS_PER_TURN: Final = 16
-_PARTS: Final = 32  # a turn ends at least a 32nd of what waits, more than a flood adds meanwhile
+_PARTS: Final = 32  # a turn ends 1/32 of what waits or more; a flood adds less in that time
 
 
 class Ends(NextTurn):

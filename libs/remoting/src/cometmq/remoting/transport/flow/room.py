@@ -139,7 +139,7 @@ class Room:
         return count
 
     def _queue(self, passed: list[Connected]) -> None:
-        """Let the connections without room wait for another turn, unless they have ended."""
+        """Queue the connections that had no room again, unless they have ended."""
         for peer in passed:
             waiting = self._waiting.get(peer)
             if waiting is not None:
