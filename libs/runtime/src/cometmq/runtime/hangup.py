@@ -10,12 +10,54 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 SAME_REQUEST_S: Final = 0.1
 _CANCELS_MAX: Final = 2
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TERMINAL_FDS: Final = (1, 2)
+
+
+class _Requests:
+    """The requests of signals to end a task."""
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task = task
+        self._loop = task.get_loop()
+        self._times_s: list[float] = []
+        self._waiting: list[asyncio.Handle] = []
+        """Cancellations that wait for their turn on the loop."""
+
+    def __bool__(self) -> bool:
+        return bool(self._times_s)
+
+    def received(self, number: int, _frame: object) -> None:
+        """Handle a signal."""
+        now_s = monotonic()
+        if number == signal.SIGHUP:
+            leave_terminal()
+        if self._times_s and now_s - self._times_s[-1] < SAME_REQUEST_S:
+            return
+        self._times_s.append(now_s)
+        if len(self._times_s) > _CANCELS_MAX:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        elif not self._loop.is_closed():
+            # Not here: the signal may have interrupted a callback that goes on to set the result of
+            # the future that the task waits for.
+            self._waiting.append(self._loop.call_soon_threadsafe(self._cancel))
+
+    def _cancel(self) -> None:
+        self._waiting.pop()
+        self._task.cancel()
+
+    def is_ending(self) -> bool:
+        """Return whether the task is to end; cancellations that still wait are taken back."""
+        waiting = self._waiting.copy()
+        self._waiting.clear()
+        for handle in waiting:
+            handle.cancel()
+        return bool(waiting) or (bool(self) and bool(self._task.cancelling()))
 
 
 @contextmanager
@@ -25,8 +67,8 @@ def cancelled_by_signals() -> Iterator[None]:
     The first signal cancels the command that the task runs, the second one cancels its clean-up,
     and the third one kills the process, in case its loop is blocked. Signals within SAME_REQUEST_S
     count as one, because a shell or `make` sends them to a process and to its group. asyncio's own
-    handler would raise KeyboardInterrupt in any callback at the second SIGINT, and a transport
-    would print its traceback.
+    handler would cancel the task, or raise KeyboardInterrupt at the second SIGINT, in the middle of
+    any callback, and a traceback would be printed.
 
     Raises:
         asyncio.CancelledError: A signal came, but the block has ended normally: the signal came in
@@ -34,31 +76,16 @@ def cancelled_by_signals() -> Iterator[None]:
             if its result arrives at the same time). A block that continues on purpose calls
             `uncancel`.
     """
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    task = asyncio.current_task()
     assert task is not None
-    requests: list[float] = []
-
-    def received(number: int, _frame: object) -> None:
-        now_s = monotonic()
-        if number == signal.SIGHUP:
-            leave_terminal()
-        if requests and now_s - requests[-1] < SAME_REQUEST_S:
-            return
-        requests.append(now_s)
-        if len(requests) > _CANCELS_MAX:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        elif not loop.is_closed():
-            task.cancel()
-            loop.call_soon_threadsafe(bool)  # wakes the loop
-
+    requests = _Requests(task)
     kept = {number: signal.getsignal(number) for number in _SIGNALS}
     handled = {number: before for number, before in kept.items() if before != signal.SIG_IGN}
     for number in handled:
-        signal.signal(number, received)
+        signal.signal(number, requests.received)
     try:
         yield
-        if requests and task.cancelling():
+        if requests.is_ending():
             raise asyncio.CancelledError
     finally:
         if requests:
