@@ -37,7 +37,9 @@ class Log:
 
 def test_its_txn_checker_reads_the_file(read, monkeypatch):
     text = "transactionCheckInterval=1000\ntransactionCheckMax=3\ntransactionTimeOut=77\n"
-    checker = read(f"{text}fileReservedTime=9\nquestionsPerSecond=5\n").txn_checker
+    suite = read(f"{text}fileReservedTime=9\nquestionsPerSecond=5\n")
+    assert suite.broker.ineffective() == {}
+    checker = suite.txn_checker
     assert checker.value.transaction_check_interval == 1_000
     assert checker.value.transaction_check_max == 3
     assert checker.value.transaction_time_out == 77

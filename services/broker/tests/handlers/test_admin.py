@@ -19,6 +19,7 @@ from cometmq.broker.testing import (
     memory_broker,
     replay,
 )
+from cometmq.broker.testing.logs import RecordingLog
 from cometmq.broker.testing.replay import Answer, answered_exchanges, name_of, serve
 from cometmq.remoting.bodies.connections import Connection, ConsumerConnections, ProducerConnections
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
@@ -220,6 +221,20 @@ async def test_a_change_is_kept_in_the_file(tmp_path: Path) -> None:
     assert broker.config.version.counter == 1
     assert broker.tables.topics.version.counter == version.counter + 1
     assert broker.tables.topics.changes(version) == broker.tables.topics.table
+
+
+async def test_a_change_without_effect_is_logged_with_the_reason() -> None:
+    log = RecordingLog()
+    broker = memory_broker()
+    broker.log = log
+    text = "transactionCheckMax=5\nbrokerPermission=4\n"
+    await serve(broker, config_change(text), admin.update_broker_config)
+    (event,) = log.named("settings.ineffective")
+    reasons = event["settings"]
+    assert isinstance(reasons, dict)
+    assert reasons.keys() == {"transactionCheckMax"}
+    await serve(broker, config_change("brokerPermission=6\n"), admin.update_broker_config)
+    assert log.named("settings.ineffective") == [event]
 
 
 async def test_a_change_of_automatic_topics_is_registered_at_once() -> None:

@@ -54,6 +54,22 @@ def test_ineffective_settings_are_reported() -> None:
     }
 
 
+def test_settings_that_only_a_txn_checker_reads_are_reported(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("transactionCheckMax=5\ntransactionTimeOut=6000\n")
+    env = {"COMETMQ_TEST_TRANSACTION_CHECK_INTERVAL": "5"}
+    alone = load(BrokerSettings, prefix="COMETMQ_TEST", env=env, file=file)
+    ineffective = alone.ineffective()
+    assert ineffective.keys() == {"transactionCheckMax", "transactionCheckInterval"}
+    assert "txn-checker of `cometmq standalone`" in ineffective["transactionCheckMax"]
+
+    others = {"transactionCheckMax", "transactionTimeOut", "transactionCheckInterval"}
+    shared = load(BrokerSettings, prefix="COMETMQ_TEST", env=env, file=file, others=others)
+    assert shared.ineffective().keys() == {"transactionCheckInterval"}, "not in the file"
+    changed = shared.updated({"transactionTimeOut": "7"})
+    assert changed.ineffective().keys() == {"transactionCheckInterval"}
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("enableLmq", "false"), ("warmMapedFileEnable", "false")]
 )

@@ -96,6 +96,8 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
     has_known_key: bool = False
     """Whether the file has a key that is a setting of this program or of one that shares it."""
     mistakes: Mistakes = Mistakes()
+    others: Collection[str] = ()
+    """The settings that another program reads from the same file."""
 
     def updated(self, changes: Mapping[str, str], *, origin: Origin = RUN_TIME) -> "Loaded[S]":
         """Return new settings with all changes applied; an invalid change rejects all of them.
@@ -144,15 +146,13 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
 
     def ineffective(self) -> dict[str, str]:
         """Return the changed settings that have no effect, each with the reason."""
-        given = (
-            field
-            for field in fields_of(type(self.value)).values()
-            if field.is_ineffective and self.origins[field.name] != DEFAULT
-        )
+        in_file = {FILE, RUN_TIME.kind}  # a change at run time is saved in the file
         return {
-            field.name: field.description
-            for field in given
-            if field.read(self.value) != field.default
+            name: field.description
+            for name, field in fields_of(type(self.value)).items()
+            if field.is_ineffective
+            and field.read(self.value) != field.default
+            and not (name in self.others and self.origins[name].kind in in_file)
         }
 
     def changed_since(self, old: "Loaded[S]") -> set[str]:
@@ -244,7 +244,7 @@ def load(  # noqa: PLR0913  # one parameter per source
     - `is_part`: the struct is only a part of the program's settings, so unknown names are not
       examined
     - `only`, `others`: for a file that two programs share: the keys that this program reads (by
-      default all), and those that only the other program reads
+      default all), and those that the other program reads
 
     Raise one SettingsError with a line for each fault.
     """
@@ -283,6 +283,7 @@ def load(  # noqa: PLR0913  # one parameter per source
         {name: str(raw) for name, (raw, _) in unknown.items()},
         has_known_key=not known.isdisjoint(in_file),
         mistakes=mistakes,
+        others=frozenset(others),
     )
 
 

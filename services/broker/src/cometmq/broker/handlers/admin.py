@@ -121,6 +121,9 @@ async def change_settings(
             broker.log.warning("settings.unsaved", path=str(path), error=error.strerror)
     _apply(broker, _updated(broker, kept))
     broker.log.info("settings.changed", peer=peer, **kept)
+    reasons = broker.config.loaded.ineffective()
+    if ineffective := {name: reasons[name] for name in kept.keys() & reasons.keys()}:
+        broker.log.warning("settings.ineffective", settings=ineffective)
     if not changed.isdisjoint(_REGISTERED):
         broker.tables.topics.touch()
         await broker.registration.announce()

@@ -30,9 +30,10 @@ NAME_CHARS_MAX: Final = 127
 NAME_FORM: Final = form(f"1 to {NAME_CHARS_MAX} letters, digits and . _ - % |")
 TIME_MS_MAX: Final = 253_370_764_800_000  # the year 9999: later times have no text
 
-_OF_CHECKER: Final = (
-    "Used by the txn-checker of `cometmq standalone`, from its next start; others have settings of"
-    " their own."
+_OF_CHECKER: Final = Meta(
+    description="Read from the file by the txn-checker of `cometmq standalone` when it starts;"
+    " other txn-checkers have settings of their own.",
+    extra={"mutable": True, "ineffective": True},
 )
 
 
@@ -275,9 +276,9 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
     flush_consumer_offset_interval: Annotated[
         int, Meta(ge=100), "Milliseconds between saves of the committed offsets."
     ] = 5_000
-    transaction_time_out: Annotated[Natural, MUTABLE, _OF_CHECKER] = 6_000
-    transaction_check_max: Annotated[Natural, MUTABLE, _OF_CHECKER] = 15
-    transaction_check_interval: Annotated[Positive, MUTABLE, _OF_CHECKER] = 60_000
+    transaction_time_out: Annotated[Natural, _OF_CHECKER] = 6_000
+    transaction_check_max: Annotated[Natural, _OF_CHECKER] = 15
+    transaction_check_interval: Annotated[Positive, _OF_CHECKER] = 60_000
     acl_enable: Annotated[bool, GUARD, "Check the signatures and permissions of all requests."] = (
         False
     )
