@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wherever it is cut, a redo log yields its complete records, and a torn write is not damage."""
 
+import pytest
+
 from cometmq.store.redo_log import Cut, Record, RedoLog
 from cometmq.store.testing.memory_disk import MemoryDisk
 
 FOLDER = "/log"
 FILE_BYTES = 200
 HEAD_BYTES = 9
+PAGE_BYTES = 4096
 
 
 def path(start: int) -> str:
@@ -79,3 +82,32 @@ def test_damage_in_the_last_record_of_a_file_is_seen_by_the_next_file(disk: Memo
     list(log.records())
     assert log.cut is not None
     assert log.cut.is_damage
+
+
+@pytest.mark.parametrize("place", [0, 3, 4, 7, 8, HEAD_BYTES, -1])
+def test_damage_in_the_last_record_is_told_from_a_torn_write(disk: MemoryDisk, place: int) -> None:
+    """A record that was written to its end was answered, so losing it is reported."""
+    records = filled(disk, 3)
+    data = disk.contents[path(0)]
+    end = len(data.rstrip(b"\0"))
+    begin = end - HEAD_BYTES - len(records[-1].payload)
+    data[begin + place if place >= 0 else end + place] ^= 0x10
+    log = open_log(disk)
+    assert changes(log) == records[:-1]
+    assert log.cut == Cut(path(0), begin, end - begin, is_damage=True)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_pages_that_a_crash_of_the_host_has_lost_are_no_damage(disk: MemoryDisk, lost: int) -> None:
+    log = RedoLog(disk, FOLDER, file_bytes=4 * PAGE_BYTES)
+    assert list(log.replay()) == []
+    log.begin_file(1, b"")
+    log.append(2, b"first")
+    begin = len(disk.contents[path(0)].rstrip(b"\0"))
+    log.append(2, b"x" * (2 * PAGE_BYTES))
+    gone = slice(max(begin, lost * PAGE_BYTES), (lost + 1) * PAGE_BYTES)
+    disk.contents[path(0)][gone] = bytes(gone.stop - gone.start)
+    log = RedoLog(disk, FOLDER, file_bytes=4 * PAGE_BYTES)
+    assert changes(log) == [Record(2, b"first")]
+    assert log.cut is not None
+    assert (log.cut.position, log.cut.is_damage) == (begin, False)

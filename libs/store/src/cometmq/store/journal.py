@@ -86,8 +86,8 @@ class JournalContent(msgspec.Struct):
             return self.fault
         if self.cut is not None and self.cut.is_damage:
             return (
-                f"{self.cut.path} is damaged at byte {self.cut.position}: there are entries after"
-                " it, or the file is too short"
+                f"{self.cut.path} is damaged at byte {self.cut.position}: the entry there was"
+                " complete, there are entries after it, or the file is too short"
             )
         return ""
 

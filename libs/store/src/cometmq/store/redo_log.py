@@ -17,6 +17,7 @@ _HEAD: Final = Struct(">IIB")  # length of the payload, checksum, kind
 _PLACE: Final = Struct(">QIB")  # covered by the checksum besides the payload
 FILE_BYTES: Final = 8 << 20
 _SEARCH_BYTES: Final = 64 << 10  # searched after an invalid record for one that proves damage
+_PAGE_BYTES: Final = 4096
 
 
 class Record(NamedTuple):
@@ -34,7 +35,9 @@ class Cut(NamedTuple):
     byte_count: int
     """Number of bytes from `position` to the last written byte of this file."""
     is_damage: bool
-    """Whether records follow, or the file is too short; an interrupted write leaves neither."""
+    """Whether an interrupted write cannot have left this: the record was written to its end,
+    others follow, or the file is too short.
+    """
 
 
 class RedoLog:
@@ -107,6 +110,7 @@ class RedoLog:
                 is_damage = (
                     is_short
                     or self._has_later_records(start)
+                    or _is_written(data[:end], start, self._position)
                     or _follows(data[:end], start, self._position)
                 )
                 count = end - self._position
@@ -195,6 +199,24 @@ def _follows(data: bytes, start: int, position: int) -> bool:
     """Return whether a whole record begins somewhere after an unreadable position."""
     end = min(len(data), position + _SEARCH_BYTES)
     return any(_record(data, start, place) is not None for place in range(position + 1, end))
+
+
+def _is_written(data: bytes, start: int, position: int) -> bool:
+    """Return whether the unreadable record at a position was written to its end, the end of `data`.
+
+    A kill leaves the beginning of a record; a crash of the host may also lose whole pages of it.
+    """
+    body = position + _HEAD.size
+    if body > len(data):
+        return False
+    pages = range(position - position % _PAGE_BYTES, len(data), _PAGE_BYTES)
+    if not all(any(data[max(page, position) : page + _PAGE_BYTES]) for page in pages):
+        return False
+    check: int
+    length, check, kind = _HEAD.unpack_from(data, position)
+    if length <= len(data) - body:
+        return True
+    return check == _check_sum(start + position, kind, data[body:])  # the length is damaged
 
 
 def _check_sum(place: int, kind: int, payload: bytes) -> int:
