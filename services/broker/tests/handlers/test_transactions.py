@@ -376,6 +376,47 @@ def test_an_open_half_message_is_set_aside_once(broker: Broker) -> None:
     assert broker.deferred.transactions.aside_count == 1
 
 
+def test_a_half_message_set_aside_can_still_be_committed_once(broker: Broker) -> None:
+    half = prepared(broker)
+    put_aside(broker, half)
+    assert ask_state(broker, half).header == AskTransactionStateReply(is_ended=True)
+    for _ in range(2):
+        assert end(broker, half) == Reply()
+    assert put_aside(broker, half) == Reply()
+    assert [message.body for message in records(broker, "T", 1)] == [b"body"]
+    assert len(records(broker, ASIDE)) == 1
+    assert [op.body for op in records(broker, OP)] == [b"0", b"0"]
+
+
+def test_a_commit_does_not_share_the_end_of_a_half_message_that_is_set_aside(
+    broker: Broker,
+) -> None:
+    half = prepared(broker)
+    aside = call_with(
+        Code.SET_TRANSACTION_ASIDE, SetTransactionAside(half.physical_offset, half.queue_offset)
+    )
+    commit = call_with(
+        Code.END_TRANSACTION,
+        EndTransaction("P", half.queue_offset, half.physical_offset, COMMIT, "U"),
+    )
+    for call in (aside, commit):
+        HANDLERS[Code(call.code)](broker, call)
+    broker.driver.commit()
+    assert [message.body for message in records(broker, "T", 1)] == [b"body"]
+    assert len(records(broker, ASIDE)) == 1
+
+
+async def test_a_half_message_set_aside_before_a_restart_can_be_committed(tmp_path: Path) -> None:
+    async with stored_broker(tmp_path) as broker:
+        half = prepared(broker)
+        put_aside(broker, half)
+    async with stored_broker(tmp_path) as broker:
+        broker.tables.topics.create("T", queue_nums=4)
+        recall_transactions(broker)
+        assert end(broker, half) == Reply()
+        assert [message.body for message in records(broker, "T", 1)] == [b"body"]
+
+
 def test_a_half_message_set_aside_can_be_resumed(broker: Broker) -> None:
     half = prepared(broker)
     put_aside(broker, half)

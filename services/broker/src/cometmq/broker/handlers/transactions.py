@@ -175,28 +175,34 @@ def _store_end(
 ) -> Reply | None:
     """Store the op message that ends a half message and, with the same append, the copy `message`.
 
-    Concurrent requests for one half message share the result. With a `reason`, or if the store can
+    Concurrent requests for one half message share the result, except that a commit does not share
+    that of a request to set it aside. With a `reason`, or if the store can
     never accept the copy, the copy is parked; otherwise the half message would be checked and
     committed again and again.
     """
     transactions, copies = broker.deferred.transactions, broker.pending.copies
 
     def answer(result: PutResult) -> None:
-        ended = outcome if result.status.is_stored else None
-        for waiting in transactions.finish_end(half.queue_offset, ended):
+        is_stored = result.status.is_stored
+        for waiting in transactions.finish_end(half.queue_offset, outcome, is_stored=is_stored):
             answer_end(broker, waiting, result)
 
     size = copy_bytes(call, message)
     room = broker.admission.room(call)
     copies.check(size, room)
     call.body = b""  # of no use, but it would wait with the request
-    state = transactions.begin_end(half.queue_offset, call)
+    state = transactions.begin_end(half.queue_offset, call, outcome)
     if state is EndState.ENDED:
         return OK
     if state is EndState.IN_FLIGHT:
         return None
     finish = copies.counted(size, room, answer)
-    end = op(half, host=broker.process.store_host, now_ms=broker.clock.now_ms())
+    end = op(
+        half,
+        host=broker.process.store_host,
+        now_ms=broker.clock.now_ms(),
+        is_aside=outcome is Outcome.SET_ASIDE,
+    )
 
     def park(why: Reason) -> None:
         assert message is not None
@@ -264,7 +270,7 @@ def _check_half(
 
 def _ask(broker: Broker, half: MessageRecord, place: tuple[str, int]) -> AskTransactionStateReply:
     counts = broker.deferred.transactions
-    if half.queue_offset in counts.ended:
+    if counts.is_closed(half.queue_offset):
         return AskTransactionStateReply(is_ended=True)
     group = half.properties.get(PropertyKey.PRODUCER_GROUP, "")
     peers = [
@@ -364,4 +370,4 @@ def forget_ended(broker: Broker) -> None:
     """Forget the ended half messages below the offset that the txn-checker has committed."""
     examined = broker.tables.offsets.committed(CHECK_GROUP, HALF_TOPIC, HALF_QUEUE_ID)
     if examined is not None:
-        broker.deferred.transactions.ended.forget_below(examined)
+        broker.deferred.transactions.forget_below(examined)

@@ -37,6 +37,8 @@ QUEUE_COUNT: Final = 1  # of each of the three topics
 
 OP_TAG_CODE: Final = tag_code(OP_TAG)
 OP_TEXT: Final = render_properties({PropertyKey.WAIT: "true", PropertyKey.TAGS: OP_TAG})
+_SET_ASIDE: Final = "SET_ASIDE"
+_ASIDE_TEXT: Final = append_property(OP_TEXT, _SET_ASIDE, "true")
 _ENDED_BITS_MAX: Final = 1 << 26  # 8 MB
 _RECALLED_OPS_MAX: Final = 100_000  # bounds the reads of a start
 _ENTRIES_READ: Final = 1_024
@@ -108,8 +110,12 @@ def committed(half: Half, place: tuple[str, int], *, host: bytes) -> NewMessage:
     return message
 
 
-def op(half: Half, *, host: bytes, now_ms: int) -> NewMessage:
-    """Return the op message that marks a half message as ended."""
+def op(half: Half, *, host: bytes, now_ms: int, is_aside: bool = False) -> NewMessage:
+    """Return the op message that marks a half message as ended, or as set aside.
+
+    Compatibility: RocketMQ's op messages do not tell the two apart, and its brokers ignore the
+    property that does.
+    """
     return NewMessage(
         OP_HALF_TOPIC,
         half.queue_id,
@@ -119,7 +125,7 @@ def op(half: Half, *, host: bytes, now_ms: int) -> NewMessage:
         host,
         host,
         str(half.queue_offset).encode(),
-        OP_TEXT,
+        _ASIDE_TEXT if is_aside else OP_TEXT,
         tag_code=OP_TAG_CODE,
     )
 
@@ -231,12 +237,19 @@ class Transactions:
 
     States of a half message: open -> in flight -> ended; a failed write returns it to open. Only
     half messages that are in flight or have ended are stored here.
+
+    Compatibility: a half message that was set aside is checked no more, but its producer can still
+    end it: its local transaction may take longer than all checks.
     """
 
     def __init__(self) -> None:
         self.recent = RecentHalves()
         self.ended = EndedHalves()
-        self._in_flight: dict[int, list[Call[Any]]] = {}  # by queue offset: the pending requests
+        self._aside = EndedHalves()
+        self._in_flight: dict[int, list[Call[Any]]] = {}
+        """By queue offset: the pending requests. Requests to set a half message aside are under the
+        complement of its offset, so that a commit does not share their result.
+        """
         self._outcomes = dict.fromkeys(Outcome, 0)
         self.prepared_count = 0
         self.repeated_count = 0  # requests to end a half message that another request has ended
@@ -261,14 +274,21 @@ class Transactions:
         """The number of half messages whose end is being stored."""
         return len(self._in_flight)
 
-    def begin_end(self, half_offset: int, call: Call[Any]) -> EndState:
+    def is_closed(self, half_offset: int) -> bool:
+        """Return whether the half message has ended or was set aside: it needs no check."""
+        return half_offset in self.ended or half_offset in self._aside
+
+    def begin_end(self, half_offset: int, call: Call[Any], outcome: Outcome) -> EndState:
         """Register a request to end the half message at an offset; return the state found.
 
         Raise SystemBusy if too many requests wait for this end.
         """
-        pending = self._in_flight.get(half_offset)
-        if pending is None and half_offset not in self.ended:
-            self._in_flight[half_offset] = [call]
+        is_aside = outcome is Outcome.SET_ASIDE
+        key = ~half_offset if is_aside and half_offset not in self._in_flight else half_offset
+        has_ended = self.is_closed(half_offset) if is_aside else half_offset in self.ended
+        pending = self._in_flight.get(key)
+        if pending is None and not has_ended:
+            self._in_flight[key] = [call]
             return EndState.BEGUN
         self.repeated_count += 1
         if pending is None:
@@ -282,12 +302,13 @@ class Transactions:
         pending.append(call)
         return EndState.IN_FLIGHT
 
-    def finish_end(self, half_offset: int, outcome: Outcome | None) -> list[Call[Any]]:
-        """Complete an end; return the requests to answer. None means that nothing was stored."""
-        if outcome is not None:
-            self.ended.add(half_offset)
+    def finish_end(self, half_offset: int, outcome: Outcome, *, is_stored: bool) -> list[Call[Any]]:
+        """Complete an end; return the requests to answer."""
+        is_aside = outcome is Outcome.SET_ASIDE
+        if is_stored:
+            (self._aside if is_aside else self.ended).add(half_offset)
             self._outcomes[outcome] += 1
-        return self._in_flight.pop(half_offset)
+        return self._in_flight.pop(~half_offset if is_aside else half_offset)
 
     def begin_ends(self, half_offsets: Sequence[int]) -> bool:
         """Register requests that expect no answer, one per half message.
@@ -316,6 +337,12 @@ class Transactions:
         """Forget all state that depends on the end of the log, which a role change may have cut."""
         self.recent.clear()
         self.ended = EndedHalves()
+        self._aside = EndedHalves()
+
+    def forget_below(self, half_offset: int) -> None:
+        """Forget the closed half messages below an offset."""
+        self.ended.forget_below(half_offset)
+        self._aside.forget_below(half_offset)
 
     def recall(self, offsets: Iterable[int]) -> None:
         """Mark half messages as ended if an earlier run stored their op messages."""
@@ -349,8 +376,8 @@ def stored_half(store: Stored, physical_offset: int) -> Lookup[MessageRecord | N
 
 
 def ended_since(store: Stored, op_offset: int) -> Lookup[list[int]]:
-    """Find the half messages ended by the op messages at or after a queue offset. Of these op
-    messages, read only the newest _RECALLED_OPS_MAX.
+    """Find the half messages ended, not set aside, by the op messages at or after a queue offset.
+    Of these op messages, read only the newest _RECALLED_OPS_MAX.
     """
     queue = store.queue(OP_HALF_TOPIC, HALF_QUEUE_ID)
     if queue is None:
@@ -367,6 +394,8 @@ def ended_since(store: Stored, op_offset: int) -> Lookup[list[int]]:
             if size in {0, FILLER_SIZE}:
                 continue
             record = yield from store.read_record(physical_offset)
-            if record is not None and record.topic == OP_HALF_TOPIC:
+            if record is None or record.topic != OP_HALF_TOPIC:
+                continue
+            if _SET_ASIDE not in record.properties:
                 ended += ended_offsets(record.body)
     return sorted(ended)
