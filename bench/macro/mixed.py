@@ -21,6 +21,7 @@ from macro.scenarios import (
     Plan,
     Sample,
     checked,
+    in_turn,
     rates,
     warm_servers,
 )
@@ -60,15 +61,15 @@ _FOUND, _NOT_FOUND, _RETRY, _MOVED, _NO_TOPIC = 0, 19, 20, 21, 17
 
 
 def run_mixed(plan: Plan) -> None:
-    """Run the workload on long-running servers, in the order A B A B."""
+    """Run the workload on long-running servers, in the order A B B A."""
     with warm_servers(plan, MIXED.name, plan.servers, setup=SETUP) as servers:
         for server in servers:
             assert isinstance(server, Server)
             for number in range(TOPICS):
                 server.create_topic(f"{TOPIC}_{number:04d}", queues=QUEUES)
             _attempt(plan, server, seconds=ROUND_WARMUP_S)
-        for _ in range(plan.rounds):
-            for server in servers:
+        for number in range(plan.rounds):
+            for server in in_turn(servers, number):
                 assert isinstance(server, Server)
                 plan.add(MIXED.name, server.name, _attempt(plan, server, seconds=plan.seconds))
 

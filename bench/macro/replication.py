@@ -16,7 +16,7 @@ from macro.copying import copy
 from macro.native import BenchError, Report
 from macro.pairs import PAIRS, Pair, PairServer, await_equal_logs, log_end
 from macro.process import anonymous_bytes
-from macro.scenarios import OWN, Plan, Sample, checked, measure, prepare, warm_up
+from macro.scenarios import OWN, Plan, Sample, checked, in_turn, measure, prepare, warm_up
 from macro.servers import Server, running
 from macro.setups import Setup
 from macro.workloads import CATCH_UP, Load
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
 
 
 def run_replicated(plan: Plan, setup: Setup, loads: Sequence[Load]) -> None:
-    """Run sends that wait for both copies on pairs of one configuration, in the order A B A B."""
+    """Run sends that wait for both copies on pairs of one configuration, in the order A B B A."""
     with _entries(plan, setup) as entries:
         for load in loads:
             for entry in entries:
@@ -57,8 +57,8 @@ def run_replicated(plan: Plan, setup: Setup, loads: Sequence[Load]) -> None:
                     if server is not None:
                         prepare(load, server)
                         measure(plan, load, server, seconds=plan.warmup_s / 5)
-            for _ in range(plan.rounds):
-                for entry in entries:
+            for number in range(plan.rounds):
+                for entry in in_turn(entries, number):
                     plan.add(load.name, entry.pair.name, _sample(plan, load, entry))
 
 
@@ -99,7 +99,7 @@ def run_catch_up(plan: Plan) -> None:
     an empty slave. Each sample uses new stores.
     """
     for number in range(plan.rounds):
-        for name in plan.servers:
+        for name in in_turn(plan.servers, number):
             directory = plan.directory / "catch-up" / f"{name}-{number}"
             with PAIRS[name](directory, False) as pair:
                 plan.add(CATCH_UP.name, name, _catch_up(plan, name, pair))

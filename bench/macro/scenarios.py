@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from macro.device import syncs_per_s
 from macro.native import BenchError, Floor, Report, loadgen
@@ -36,6 +36,8 @@ from macro.workloads import (
 )
 
 from cometmq.peers.processes import wait_until
+
+T = TypeVar("T")
 
 QUEUES: Final = 4
 BURST: Final = {"connections": 8, "in_flight": 32}
@@ -80,6 +82,14 @@ class Plan:
         self.samples.setdefault(workload, {}).setdefault(server, []).append(sample)
         facts = "  ".join(f"{name} {value:,.4g}" for name, value in sample.items())
         self.say(f"  {workload:<10} {server:<6} {facts}")
+
+
+def in_turn(items: Sequence[T], round_number: int) -> Sequence[T]:
+    """Return the items in the order of a round, A B or B A.
+
+    The first of a round finds another state of the caches and of the processor's clock.
+    """
+    return items[:: -1 if round_number % 2 else 1]
 
 
 def run_floor(plan: Plan) -> Sample:
@@ -147,7 +157,7 @@ def _run_load(plan: Plan, load: Load, servers: Sequence[Contestant]) -> None:
         measure(plan, load, server, seconds=plan.warmup_s / 5)
     for number in range(plan.rounds):
         of_device = syncs_per_s(plan.directory) if load.setup.sync_flush else None
-        for server in servers[:: -1 if number % 2 else 1]:
+        for server in in_turn(servers, number):
             sample = measure(plan, load, server, seconds=plan.seconds)
             plan.add(load.name, server.name, sample | beside_device(load, sample, of_device))
 
@@ -254,7 +264,7 @@ def _run_on_new_topics(
     """Call `take` with each server and a new topic; the first round is a warm-up."""
     with warm_servers(plan, scenario.name, plan.servers, checks) as servers:
         for number in range(plan.rounds + 1):
-            for server in servers:
+            for server in in_turn(servers, number):
                 assert isinstance(server, Server)
                 drop_cached_pages(plan.directory)
                 sample = take(server, f"BENCH_{scenario.name}_{number}")
@@ -304,7 +314,7 @@ def run_million(plan: Plan) -> None:
     faster.
     """
     for number in range(plan.rounds):
-        for name in plan.servers:
+        for name in in_turn(plan.servers, number):
             directory = plan.directory / "million" / f"{name}-{number}"
             with running(name, directory, plan.serialization) as server:
                 plan.add(MILLION.name, name, _million(server))
@@ -331,13 +341,13 @@ def _idle_cpus(server: Server) -> float:
 
 
 def run_start(plan: Plan) -> None:
-    """Measure startup on an empty store, in the order A B A B.
+    """Measure startup on an empty store, in the order A B B A.
 
     Each server is first started once without being measured, so that the program is in memory and
     Python has compiled all modules.
     """
     for number in range(-1, plan.rounds):
-        for name in plan.servers:
+        for name in in_turn(plan.servers, number):
             directory = plan.directory / "start" / f"{name}-{number}"
             directory.mkdir(parents=True)
             sample = {"start_s": start_seconds(name, directory, plan.serialization)}
