@@ -52,13 +52,23 @@ def test_the_groups_of_a_message_are_shown(ask, topic, sent):
     assert found["groups"] == [{"group": group, "state": "NOT_ONLINE"}]
 
 
-def test_a_body_that_is_no_text_does_not_reach_the_terminal(ask, pipe, topic):
-    line = b'{"body":"a\\u001b[2Jb"}\n'
+@pytest.mark.parametrize(
+    ("field", "body"),
+    [
+        ('"body":"a\\u001b[2Jb"', "a\\x1b[2Jb"),
+        ('"body":"one\\r\\ntwo"', "one\n" + 19 * " " + "two"),
+        ('"body":"12\u00a0000\u3000\u4ef6"', "12\u00a0000\u3000\u4ef6"),
+        ('"body_base64":"gP4="', "2 bytes that are no text; --json prints them"),
+    ],
+    ids=["control characters", "Windows lines", "wide spaces", "no text"],
+)
+def test_a_body_is_shown_as_text_that_cannot_control_the_terminal(ask, pipe, topic, field, body):
+    line = f"{{{field}}}\n".encode()
     assert pipe("produce", topic, "--json-lines", stdin=line).status == 0
     (one,) = ask("consume", topic, "--from", "first", "--max", 1, "--json").lines
     shown = ask("message", "show", one["message_id"], "-t", topic)
     assert "\x1b" not in shown.out
-    assert shown.out.endswith("6 bytes that are no text; --json prints them\n")
+    assert shown.out.endswith(f"{body}\n")
 
 
 @pytest.mark.parametrize("name", ["7F00000100007AD80000000000000000", "nonsense"])

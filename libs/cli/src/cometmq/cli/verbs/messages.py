@@ -28,7 +28,7 @@ from cometmq.insight.key_search import COUNT_MAX, find_by_key
 from cometmq.insight.words import counted
 from cometmq.remoting.errors import QueryNotFound, ServerError
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX
-from cometmq.remoting.visible import command
+from cometmq.remoting.visible import command, visible
 
 COLUMNS: Final = ("Message id", "Broker", "Queue", "Offset", "Tag", "Keys", "Stored", "Bytes")
 GROUP_COLUMNS: Final = ("Group", "State")
@@ -267,9 +267,6 @@ def _original(message: MessageExt) -> dict[str, Cell]:
 def _body_text(body: bytes) -> Any:
     """Return a body for a terminal, which must not interpret control characters."""
     try:
-        text = body.decode()
+        return visible(body.decode().replace("\r\n", "\n"))
     except UnicodeDecodeError:
-        text = "\0"
-    if text.replace("\n", "").replace("\t", "").isprintable():
-        return text
-    return f"{counted(len(body), 'byte')} that are no text; --json prints them"
+        return f"{counted(len(body), 'byte')} that are no text; --json prints them"
