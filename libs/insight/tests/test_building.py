@@ -59,6 +59,14 @@ def test_a_figure_that_was_not_told_is_unknown():
     assert refused.notes == ["broker-a does not tell its topics: no permission"]
 
 
+def test_offsets_of_a_deleted_topic_leave_the_lag_of_the_group_known():
+    offsets = {"T@G": {0: 40}, "Gone@G": {0: 7}}
+    assert seen(master(groups=["G"], offsets=offsets)).group("G").lag == 10
+    # a broker that does not tell its topics may still have it
+    silent = seen(master(groups=["G"], offsets=offsets, topics=Unknown("no permission")))
+    assert isinstance(silent.group("G").lag, Unknown)
+
+
 def test_topics_named_after_brokers_and_clusters_are_those_of_the_system():
     names = ("broker-a", "DefaultCluster", "DefaultCluster_REPLY_TOPIC", "other_REPLY_TOPIC", "T")
     found = seen(master(topics={it: TopicConfig(topic_name=it) for it in names}, queues={}))

@@ -137,13 +137,14 @@ def _add(
     """Add the queues of one broker; a queue without an offset counts as not consumed."""
     queues = answers.queues.get(topic)
     config = None if isinstance(answers.topics, Unknown) else answers.topics.get(topic)
+    may_exist = config is not None or isinstance(answers.topics, Unknown)
     if isinstance(answers.offsets, Unknown):
-        if queues or config is not None or isinstance(answers.topics, Unknown):
+        if queues or may_exist:
             total.untold = answers.offsets
         return
     offsets = answers.offsets.get(key, {})
     if queues is None:
-        if offsets:
+        if offsets and may_exist:  # offsets outlive their topic
             total.untold = answers.untold
         total.committed += sum(offsets.values())
         total.queues += len(offsets)
