@@ -34,6 +34,7 @@ class Brokers:
         self.is_alive = False
         self.answers_new = False
         self.anew_count = 0
+        self.timeouts_ms: list[int] = []
         self.lookups: list[str] = []
         self.probe_count = 0
         self.dropped: list[tuple[str, str]] = []
@@ -48,7 +49,7 @@ class Brokers:
 
     async def answers(self, address: str, *, timeout_ms: int) -> bool:
         assert address == OLD
-        assert timeout_ms == late_sends.PROBE_TIMEOUT_MS
+        self.timeouts_ms.append(timeout_ms)
         self.probe_count += 1
         return self.is_alive
 
@@ -136,6 +137,20 @@ async def test_a_silent_connection_is_dropped_once_a_new_one_is_answered(
     brokers.answers_new = True
     await asyncio.wait_for(brokers.is_dropped.wait(), 60)
     assert brokers.dropped[0] == (OLD, "nothing comes over it, but a new connection is answered")
+
+
+async def test_a_send_over_a_silent_connection_is_retried_within_its_default_timeout(
+    brokers: Brokers, late: LateSends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load balancer has forgotten the idle connection, without a word to either end."""
+    monkeypatch.setattr(late_sends, "LOOKUP_MS", 60_000)  # pauses between probes
+    monkeypatch.setattr(late_sends, "PAUSE_MS_MAX", 60_000)
+    brokers.answers_new = True
+    late.begin(OLD, "broker-a", "T")
+    await asyncio.wait_for(brokers.is_dropped.wait(), 30)
+    until_late_ms = LATE_TICKS * 250
+    assert until_late_ms + sum(brokers.timeouts_ms) <= ProducerOptions().send_timeout_ms - 500
+    assert brokers.timeouts_ms[1] > late_sends.ANEW_TIMEOUT_MS
 
 
 async def test_a_connection_on_which_the_broker_continues_is_kept(

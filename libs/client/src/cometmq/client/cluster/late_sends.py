@@ -28,6 +28,10 @@ once, so at least two whole intervals pass.
 Ticks are counted instead of time, so that a client that was itself suspended blames no broker.
 """
 PROBE_TIMEOUT_MS: Final = 1_000
+AGAIN_TIMEOUT_MS: Final = 750
+"""The timeout of a probe after a silent one. A load balancer that forgets an idle connection closes
+neither end: the first send over it still has half a second of its default timeout for a retry.
+"""
 ANEW_TIMEOUT_MS: Final = 500
 """The timeout of a probe over a new connection. The probe over the old one runs at the same time
 and has longer, so a broker that continues after a pause still answers there.
@@ -209,14 +213,15 @@ class LateSends:
         """Drop the connection if it stays silent while a new one to the same address is answered.
 
         New connections are tried once the present one was silent for a whole probe, so brokers
-        that answer late do not get them.
+        that answer late do not get them. This second probe follows at once.
         """
         brokers, address = self._brokers, flight.address
         while flight.is_late:
-            answers_anew = False
+            answers_anew, was_silent = False, flight.is_silent
+            timeout_ms = AGAIN_TIMEOUT_MS if was_silent else PROBE_TIMEOUT_MS
             async with asyncio.TaskGroup() as group:
-                probe = group.create_task(brokers.answers(address, timeout_ms=PROBE_TIMEOUT_MS))
-                if flight.is_silent:
+                probe = group.create_task(brokers.answers(address, timeout_ms=timeout_ms))
+                if was_silent:
                     answers_anew = await brokers.answers_anew(address, timeout_ms=ANEW_TIMEOUT_MS)
             flight.is_silent = not probe.result()
             if flight.is_silent and (silence := flight.give_up(brokers)):
@@ -225,7 +230,8 @@ class LateSends:
                 self._log.info("connection.renewed", peer=address, failed_count=flight.count)
                 brokers.drop(address, "nothing comes over it, but a new connection is answered")
                 return
-            await asyncio.sleep(flight.pause_ms / 1000)
+            if was_silent or not flight.is_silent:
+                await asyncio.sleep(flight.pause_ms / 1000)
 
     async def _replace(self, flight: Flight) -> None:
         """Drop the broker if it does not answer and another one is master.
