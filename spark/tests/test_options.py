@@ -65,6 +65,7 @@ def test_names_of_other_sources_are_not_ours() -> None:
         ("failOnDataLoss", "maybe"),
         ("table", "queues"),
         ("startingTimestamp", "-1"),
+        ("endingTimestamp", "9223372036854775808"),
         ("maxTriggerDelay", "15"),
         ("group", ""),
     ],

@@ -2,16 +2,22 @@
 """Validates combinations of options before any connection is opened."""
 
 import re
-from typing import Final
+from collections.abc import Mapping
 
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.message import check_group
 from cometmq.spark.cluster.connection import LinkSettings
 from cometmq.spark.cluster.pulling import filter_of
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options.definitions import Options, Table
-from cometmq.spark.options.offsets_json import assigned_from_text, from_text
+from cometmq.spark.options.offsets_json import (
+    EARLIEST,
+    LATEST,
+    Queue,
+    assigned_from_text,
+    from_text,
+)
 from cometmq.spark.options.where import parse_where
-
-_WORDS: Final = ("earliest", "latest")
 
 
 def check_common(options: Options) -> None:
@@ -25,7 +31,8 @@ def check_common(options: Options) -> None:
 def check_read(options: Options) -> None:
     check_common(options)
     given = {
-        "subscribe": options.subscribe or options.topic,
+        "subscribe": options.subscribe,
+        "topic": options.topic,
         "subscribePattern": options.subscribe_pattern,
         "assign": options.assign,
     }
@@ -42,13 +49,19 @@ def check_read(options: Options) -> None:
             raise OptionError(f"option `subscribePattern`: {error}") from error
     if options.assign:
         assigned_from_text(options.assign, source="option `assign`")
-    _check_offsets("startingOffsets", options.starting_offsets)
+    _check_ranges(options)
     filter_of(options)
+    for name, group in (
+        ("group", options.group),
+        ("commitGroup", options.commit_group),
+        ("startingOffsetsFromGroup", options.starting_offsets_from_group),
+    ):
+        if group:
+            _check_group(name, group)
 
 
 def check_batch(options: Options) -> None:
     check_read(options)
-    _check_offsets("endingOffsets", options.ending_offsets)
     if options.starting_offsets.strip().lower() == "latest":
         raise OptionError(
             "option `startingOffsets`=latest reads nothing in a batch: use `earliest` or offsets"
@@ -86,11 +99,49 @@ def check_write(options: Options) -> None:
         raise OptionError(f"table `{options.table}` is read-only: only `messages` can be written")
 
 
-def _check_offsets(name: str, text: str) -> None:
+def _check_ranges(options: Options) -> None:
+    """Check where a read starts and ends, as far as the text of the options shows it."""
+    starts = _offsets("startingOffsets", options.starting_offsets or "earliest", lowest=EARLIEST)
+    ends = _offsets("endingOffsets", options.ending_offsets, lowest=LATEST)
+    _check_order("startingOffsets", starts, "endingOffsets", ends)
+    start_ms, end_ms = (
+        from_text(text, source=f"option `{name}`", lowest=0) if text else {}
+        for name, text in (
+            ("startingOffsetsByTimestamp", options.starting_offsets_by_timestamp),
+            ("endingOffsetsByTimestamp", options.ending_offsets_by_timestamp),
+        )
+    )
+    _check_order("startingOffsetsByTimestamp", start_ms, "endingOffsetsByTimestamp", end_ms)
+    first, last = options.starting_timestamp, options.ending_timestamp
+    if first is not None and last is not None and first > last:
+        raise OptionError(f"option `startingTimestamp`={first} is after `endingTimestamp`={last}")
+
+
+def _offsets(name: str, text: str, *, lowest: int) -> dict[Queue, int]:
+    """Return the offsets that an option gives as JSON."""
     word = text.strip().lower()
     if word.startswith("{"):
-        from_text(text, source=f"option `{name}`")
-    elif word and word not in _WORDS:
-        raise OptionError(
-            f"option `{name}`={text!r}: must be `earliest`, `latest` or offsets as JSON"
-        )
+        return from_text(text, source=f"option `{name}`", lowest=lowest)
+    if word != "latest" and (word, lowest) != ("earliest", EARLIEST):
+        words = "`earliest`, `latest`" if lowest == EARLIEST else "`latest`"
+        raise OptionError(f"option `{name}`={text!r}: must be {words} or offsets as JSON")
+    return {}
+
+
+def _check_order(
+    start_name: str, starts: Mapping[Queue, int], end_name: str, ends: Mapping[Queue, int]
+) -> None:
+    for queue, start in starts.items():
+        end = ends.get(queue, LATEST)
+        if 0 <= end < start:
+            raise OptionError(
+                f"options `{start_name}` and `{end_name}`: {queue} ends at {end}, before its start"
+                f" {start}"
+            )
+
+
+def _check_group(name: str, group: str) -> None:
+    try:
+        check_group(group)
+    except InvalidArgument as error:
+        raise OptionError(f"option `{name}`: {error}") from None

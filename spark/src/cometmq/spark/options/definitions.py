@@ -29,6 +29,10 @@ ALL: Final = Meta(extra={"applies": "all"})
 TABLES: Final = Meta(extra={"applies": "read of tables other than messages"})
 
 
+Time = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+"""Milliseconds since 1970, a long of the protocol."""
+
+
 class Table(StrEnum):
     MESSAGES = "messages"
     OFFSETS = "offsets"
@@ -100,10 +104,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         str, BATCH, "`latest` or offsets of all queues as JSON, where -1 is latest."
     ] = "latest"
     starting_timestamp: Annotated[
-        Natural | None, READ, "Start with messages stored at this time (ms since 1970)."
+        Time | None, READ, "Start with messages stored at this time (ms since 1970)."
     ] = None
     ending_timestamp: Annotated[
-        Natural | None, BATCH, "Stop before messages stored at this time (ms since 1970)."
+        Time | None, BATCH, "Stop before messages stored at this time (ms since 1970)."
     ] = None
     starting_offsets_by_timestamp: Annotated[
         str, READ, "Start times (ms) per queue, in the form of `startingOffsets`."

@@ -81,9 +81,19 @@ def assigned_from_text(text: str, *, source: str) -> list[Queue]:
 
 def _load(text: str, source: str, form: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise OptionError(f"{source}: invalid JSON ({error}); expected {form}") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of the JSON text, in which each name must be unique."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice[:40]!r} is given twice")
+    return found
 
 
 def _brokers(tree: Any, source: str, form: str) -> list[tuple[str, str, Any]]:
@@ -101,6 +111,7 @@ def _brokers(tree: Any, source: str, form: str) -> list[tuple[str, str, Any]]:
 
 def _queue_id(text: Any, source: str) -> int:
     number = str(text)
-    if isinstance(text, bool) or not (number.isascii() and number.isdigit()) or len(number) > 10:
+    is_number = number.isascii() and number.isdigit() and len(number) <= 10
+    if isinstance(text, bool) or not is_number or number != str(int(number)):
         raise OptionError(f"{source}: {str(text)[:40]!r} is not a valid queue id")
     return int(number)

@@ -49,8 +49,6 @@ def ending_offsets(metadata: Metadata, options: Options, ends: Ends) -> dict[Que
             from_text(options.ending_offsets_by_timestamp, source=source, lowest=0), ends, source
         )
     else:
-        if options.ending_offsets == _EARLIEST_WORD:
-            raise OptionError("option `endingOffsets` must be `latest` or offsets, not `earliest`")
         return _offsets(options.ending_offsets, ends, "endingOffsets", _LATEST_WORD)
     found = {queue: end for queue, (_, end) in ends.items()}
     for queue, moment in moments.items():
