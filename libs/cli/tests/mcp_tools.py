@@ -34,10 +34,10 @@ class Recorder:
 class Tools:
     """Calls tools of a server in this process, each call with a new client."""
 
-    def __init__(self, namesrv, folder, *, allow_changes=False, calls=None):
+    def __init__(self, namesrv, folder, *, allow_changes=False):
         self.namesrv = namesrv
         self.folder = folder
-        self.options = {"allow_changes": allow_changes, "calls": calls}
+        self.options = {"allow_changes": allow_changes}
         self.log = Recorder()
 
     async def _with_client(self, use):

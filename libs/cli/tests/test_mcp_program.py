@@ -7,18 +7,33 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
+from typing import Any
 
+import mcp_types as types
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
 from cometmq.cli.input import CHUNK_BYTES
 from cometmq.cli.main import COMMANDS
-from cometmq.cli.mcp.server import LINE_BYTES_MAX, WAIT_S, WAITING_MAX, _Answers, _Input
+from cometmq.cli.mcp.server import (
+    CALLS_MAX,
+    LINE_BYTES_MAX,
+    UNREAD_MAX,
+    WAIT_S,
+    _Answers,
+    _Input,
+    server_of,
+)
+from cometmq.cli.mcp.session_thread import on_own_thread
+from cometmq.cli.mcp.tool import Session
+from cometmq.client.admin import AdminClient
 from cometmq.client.errors import InvalidArgument
 from cometmq.peers.comet import PROGRAM
 
-from .mcp_tools import TIMEOUT_S, Tools
+from .mcp_tools import TIMEOUT_S
 
 # -- the program ----------------------------------------------------------------------------------
 
@@ -152,7 +167,7 @@ def test_the_input_waits_for_a_client_that_reads_no_answers(monkeypatch):
         lines = aiter(source)
         async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as tasks:
             assert await anext(lines) == one
-            for _ in range(WAITING_MAX):
+            for _ in range(UNREAD_MAX):
                 tasks.create_task(source.answers.send(0))
             following = tasks.create_task(next_of(lines))
             await asyncio.wait({following}, timeout=5 * WAIT_S)
@@ -166,18 +181,86 @@ def test_the_input_waits_for_a_client_that_reads_no_answers(monkeypatch):
     asyncio.run(talk())
 
 
-def test_calls_that_wait_hold_up_the_input(suite, tmp_path, monkeypatch):
-    calls: set[int] = set()
-    seen = []
+def test_calls_beyond_the_bound_are_refused_and_pings_are_answered(suite, tmp_path, monkeypatch):
+    """Eight calls that decoded MessagePack held up the answer to a ping for 40 s."""
+    goes_on = threading.Event()
 
-    async def noted(*_):
-        seen.append(len(calls))
-        raise InvalidArgument("noted")
+    async def busy(*_):
+        goes_on.wait(TIMEOUT_S)  # blocks its loop, as a long step of a tool does
+        goes_on.set()  # also after a failure
+        raise InvalidArgument("served")
 
-    monkeypatch.setattr("cometmq.cli.mcp.server._answer", noted)
-    tools = Tools(suite.namesrv, tmp_path / "audit", calls=calls)
-    assert tools.refusal("cluster") == "noted"
-    assert (seen, calls) == ([1], set())
-    full = _Input()
-    full.calls.update(range(WAITING_MAX))
-    assert full._is_full
+    monkeypatch.setattr("cometmq.cli.mcp.server._answer", busy)
+    made = []
+    absent: Any = None
+
+    @asynccontextmanager
+    async def session():
+        async with AdminClient(suite.namesrv) as admin:
+            made.append(threading.current_thread())
+            yield Session(admin, reader=admin, audit=absent, user="ada")
+
+    async def talk():
+        texts = []
+
+        async def call(client):
+            found = await client.call_tool("cluster", {})
+            assert found.is_error
+            texts.append(found.content[0].text)
+            if len(texts) == 70 - CALLS_MAX:
+                try:
+                    await client.session.send_request(types.PingRequest(), types.EmptyResult)
+                finally:
+                    goes_on.set()
+
+        async with (
+            asyncio.timeout(TIMEOUT_S),
+            on_own_thread(session()) as one,
+            Client(server_of(one, allow_changes=False), mode="legacy") as client,
+            asyncio.TaskGroup() as tasks,
+        ):
+            for _ in range(70):
+                tasks.create_task(call(client))
+        return texts
+
+    texts = asyncio.run(talk())
+    refused = "64 calls have no answer yet, and nothing was done: call again once some have one"
+    assert texts == [refused] * (70 - CALLS_MAX) + ["served"] * CALLS_MAX
+    assert made != [threading.current_thread()]
+
+
+def test_why_a_session_cannot_be_opened_is_raised():
+    @asynccontextmanager
+    async def session():
+        raise InvalidArgument("no folder")
+        yield
+
+    async def use():
+        async with asyncio.timeout(TIMEOUT_S), on_own_thread(session()):
+            pass
+
+    with pytest.raises(InvalidArgument, match="no folder"):
+        asyncio.run(use())
+
+
+def test_a_session_is_closed_although_its_user_was_cancelled_before_it_was_open():
+    closed = threading.Event()
+
+    @asynccontextmanager
+    async def session():
+        await asyncio.sleep(0.2)
+        yield
+        closed.set()
+
+    async def use():
+        async with on_own_thread(session()):
+            pass
+
+    async def cancelled():
+        async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(use())
+            await asyncio.sleep(0)
+            task.cancel()
+
+    asyncio.run(cancelled())
+    assert closed.is_set()

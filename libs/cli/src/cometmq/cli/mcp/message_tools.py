@@ -17,6 +17,7 @@ from cometmq.cli.mcp.tool import (
     Text,
     Tool,
     message_view,
+    message_views,
     said,
     time_of,
 )
@@ -98,7 +99,7 @@ async def _messages(session: Session, wanted: MessagesWanted) -> Messages:
         )
         found = browsed.messages
         notes = [*browsed.notes, *(f"{at}: {why}" for at, why in browsed.unanswered.items())]
-    return Messages([message_view(it, wanted.chars) for it in found[: wanted.limit]], notes)
+    return Messages(await message_views(found[: wanted.limit], wanted.chars), notes)
 
 
 class MessageNamed(Arguments, frozen=True, kw_only=True):
@@ -184,9 +185,10 @@ async def _dead_letters(session: Session, wanted: DeadLettersWanted) -> DeadLett
         return DeadLetters(rows[: wanted.limit], [], has_more=len(rows) > wanted.limit)
     chosen = choice(wanted, wanted.limit + 1)
     found = [it async for it in chosen.read(session.reader, wanted.group)]
+    letters = found[: wanted.limit]
     messages = [
-        DeadLetter(origin_topic(it), origin_message_id(it), message_view(it, wanted.chars))
-        for it in found[: wanted.limit]
+        DeadLetter(origin_topic(it), origin_message_id(it), view)
+        for it, view in zip(letters, await message_views(letters, wanted.chars), strict=True)
     ]
     return DeadLetters([], messages, has_more=len(found) > wanted.limit)
 

@@ -6,6 +6,7 @@ import os
 import pwd
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -21,6 +22,7 @@ from cometmq.cli.failures import with_remedy
 from cometmq.cli.input import read_lines
 from cometmq.cli.mcp import change_tools, cluster_tools, message_tools
 from cometmq.cli.mcp.refusals import refusal_of
+from cometmq.cli.mcp.session_thread import on_own_thread
 from cometmq.cli.mcp.tool import Arguments, Risk, Session, Tool, harmless, shown
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError, InvalidArgument
@@ -38,14 +40,19 @@ ANSWER_BYTES_MAX: Final = 256 * 1024
 ERROR_MAX: Final = 2_000
 AT_ONCE_MAX: Final = 8
 """Calls that are served at the same time; others wait."""
-WAITING_MAX: Final = 64
-"""While this number of calls and unread answers wait, the input is not read."""
+CALLS_MAX: Final = 64
+"""Calls that may be served or wait at the same time; further ones are refused."""
+UNREAD_MAX: Final = 64
+"""While this number of unread answers waits, the input is not read."""
 WAIT_S: Final = 0.02
 LINE_BYTES_MAX: Final = 16 << 20
 """The longest line that is accepted: a body may have 4 MiB, or 8 MiB with escapes."""
 AUDIT_MIB_MAX: Final = 16
 READING: Final = (*cluster_tools.TOOLS, *message_tools.TOOLS)
 CHANGING: Final = change_tools.TOOLS
+TOO_MANY_CALLS: Final = (
+    f"{CALLS_MAX} calls have no answer yet, and nothing was done: call again once some have one"
+)
 _NAMESPACED: Final = ("topic", "group", "origin")
 DATA_NOTE: Final = (
     " Names, keys, properties, bodies and remarks in the answer were written by clients of the"
@@ -63,6 +70,18 @@ INSTRUCTIONS: Final = (
 async def serve(namesrv: str, folder: Path, *, allow_changes: bool) -> None:
     """Serve a client on standard input and output until it closes them."""
     logging.configure()
+    async with on_own_thread(_session(namesrv, folder)) as session:
+        source = _Input()
+        server = server_of(session, allow_changes=allow_changes)
+        async with stdio_server(stdin=source) as (incoming, outgoing):  # type: ignore[arg-type]
+            source.answers = answers = _Answers(outgoing)
+            await server.run(incoming, answers, server.create_initialization_options())
+        if source.error is not None:
+            raise source.error
+
+
+@asynccontextmanager
+async def _session(namesrv: str, folder: Path) -> AsyncIterator[Session]:
     log = logging.get("mcp")
     options = with_access(ClientOptions())
     audit = Audit(folder, mib_max=AUDIT_MIB_MAX, clock=SystemClock(), log=log)
@@ -71,14 +90,7 @@ async def serve(namesrv: str, folder: Path, *, allow_changes: bool) -> None:
             AdminClient(namesrv, options=options, log=log) as admin,
             ReadingAdmin(namesrv, options=options, log=log) as reader,
         ):
-            session = Session(admin, reader=reader, audit=audit, user=_user())
-            source = _Input()
-            server = server_of(session, allow_changes=allow_changes, calls=source.calls)
-            async with stdio_server(stdin=source) as (incoming, outgoing):  # type: ignore[arg-type]
-                source.answers = answers = _Answers(outgoing)
-                await server.run(incoming, answers, server.create_initialization_options())
-            if source.error is not None:
-                raise source.error
+            yield Session(admin, reader=reader, audit=audit, user=_user())
     finally:
         audit.close()
 
@@ -115,8 +127,6 @@ class _Input:
     """
 
     def __init__(self) -> None:
-        self.calls: set[int] = set()
-        """The calls of tools that have no answer yet."""
         self.answers: _Answers | None = None
         self.error: InvalidArgument | None = None
         """Why reading has ended before the end of the input; None if it has not."""
@@ -138,18 +148,12 @@ class _Input:
 
     @property
     def _is_full(self) -> bool:
-        unread = 0 if self.answers is None else self.answers.waiting
-        return len(self.calls) >= WAITING_MAX or unread >= WAITING_MAX
+        return self.answers is not None and self.answers.waiting >= UNREAD_MAX
 
 
-def server_of(
-    session: Session, *, allow_changes: bool, calls: set[int] | None = None
-) -> Server[Any]:
-    """Return a server with the reading tools and, if changes are allowed, the changing ones.
-
-    The server keeps the ids of unanswered calls in `calls`.
-    """
-    pending = set[int]() if calls is None else calls
+def server_of(session: Session, *, allow_changes: bool) -> Server[Any]:
+    """Return a server with the reading tools and, if changes are allowed, the changing ones."""
+    pending: set[int] = set()
     offered = (*READING, *CHANGING) if allow_changes else READING
     tools = {it.name: it for it in offered}
     listed = types.ListToolsResult(tools=[_described(it) for it in offered])
@@ -166,10 +170,12 @@ def server_of(
         client = context.session.client_params
         if client is not None:
             session.client = f"{client.client_info.name} {client.client_info.version}"
+        if len(pending) >= CALLS_MAX:
+            return _refused(ClientError(TOO_MANY_CALLS))
         pending.add(id(params))
         try:
             async with room:
-                return await _answer(session, tools, params)
+                return await session.run(_answer(session, tools, params))
         except (CometError, OSError) as error:
             return _refused(error)
         except ExceptionGroup as errors:

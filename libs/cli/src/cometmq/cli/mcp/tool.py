@@ -6,9 +6,9 @@ that a reader would not see, which can hide instructions, are written out.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from enum import StrEnum
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,6 +31,8 @@ PROPERTY_MAX: Final = 500
 """The most characters of one property of a message."""
 PROPERTIES_MAX: Final = 50
 _SEEN: Final = frozenset("\n\t")
+
+T = TypeVar("T")
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 Text = Annotated[str, msgspec.Meta(max_length=255)]
@@ -70,10 +72,14 @@ class Nothing(Arguments, frozen=True, kw_only=True):
 
 
 class Session:
-    """The clients, the snapshot and the audit log that the tools of one server share."""
+    """The clients, the snapshot and the audit log that the tools of one server share.
+
+    The session belongs to the event loop that it is made on.
+    """
 
     def __init__(self, admin: AdminClient, *, reader: AdminClient, audit: Audit, user: str) -> None:
         """`reader` leaves out brokers that do not answer; `user` is the name for the audit log."""
+        self._loop = asyncio.get_running_loop()
         self.admin = admin
         self.reader = reader
         self.audit = audit
@@ -85,6 +91,10 @@ class Session:
         self._looking: asyncio.Lock = asyncio.Lock()
         self._snapshot: Snapshot | None = None
         self._looked_ms = 0
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the session's loop; any loop may await it."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     @property
     def looks(self) -> History:
@@ -201,6 +211,18 @@ def message_view(message: MessageExt, chars_max: int) -> MessageView:
         is_damaged=isinstance(message, DamagedMessage),
         body=Body(body.format, body.text, body.byte_count, body.is_cut, body.note),
     )
+
+
+async def message_views(messages: Iterable[MessageExt], chars_max: int) -> list[MessageView]:
+    """Return messages as `message_view` does.
+
+    Other calls run between two messages, because a body of MessagePack can take 0.1 s.
+    """
+    views = []
+    for it in messages:
+        views.append(message_view(it, chars_max))
+        await asyncio.sleep(0)
+    return views
 
 
 def time_of(text: str) -> int | None:
