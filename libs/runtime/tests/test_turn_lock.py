@@ -2,8 +2,10 @@
 
 import asyncio
 
+import pytest
+
 from cometmq.remoting.transport.flow.fair_queue import Requester
-from cometmq.runtime.turn_lock import TurnLock
+from cometmq.runtime.turn_lock import TurnExpired, TurnLock
 
 
 class Rig:
@@ -45,3 +47,27 @@ async def test_a_waiter_that_gives_up_at_its_turn_passes_it_on():
         tasks[0].cancel()
     assert rig.served == ["c1"]
     assert not rig.lock.is_held
+
+
+async def test_a_waiter_whose_turn_does_not_come_leaves_the_queue():
+    lock = TurnLock()
+
+    async def wait() -> None:
+        with pytest.raises(TurnExpired):
+            async with lock.hold(Requester("a"), 0.02):
+                raise AssertionError("it is held")
+
+    async with lock.hold(Requester("b")):
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(20):
+                tasks.create_task(wait())
+        assert lock.waiting_count == 0
+    assert not lock.is_held
+
+
+async def test_a_holder_that_fails_with_a_timeout_is_not_taken_for_a_waiter():
+    lock = TurnLock()
+    with pytest.raises(TimeoutError):
+        async with lock.hold(Requester("a"), 60):
+            raise TimeoutError
+    assert not lock.is_held

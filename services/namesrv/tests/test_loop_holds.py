@@ -14,6 +14,7 @@ import pytest
 from cometmq.broker.testing.holds import HOLD_S_MAX, adjusted, longest_hold
 from cometmq.broker.testing.scripted import Wire, frames_of
 from cometmq.broker.testing.scripts import frame
+from cometmq.namesrv import admission
 from cometmq.namesrv.app import expire
 from cometmq.namesrv.broker_groups import BrokerId
 from cometmq.namesrv.handlers import HANDLERS
@@ -23,6 +24,7 @@ from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
+from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.names import ORDER_NAMESPACE
@@ -270,6 +272,19 @@ async def test_no_request_holds_the_loop_whatever_the_tables_contain(namesrv: Na
             if code == Code.UNREGISTER_BROKER:
                 assert namesrv.routes.topics.count_of("b1") == 0
     assert {code: holds for code, holds in longest.items() if min(holds) >= HOLD_S_MAX} == {}
+
+
+async def test_a_long_answer_whose_turn_does_not_come_is_refused(
+    namesrv: Namesrv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "WAIT_S_MAX", 0.05)
+    peer, wire = Port(namesrv).connect()
+    fill(namesrv, peer)
+    peer.data_received(frame(Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}) * 200)
+    found = await answers(wire, 200)
+    refused = [answer.remark for answer in found if answer.code == SystemBusy.CODE]
+    assert 100 < len(refused) < 200
+    assert str(refused[-1]).startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control")
 
 
 async def test_a_removed_broker_may_return_before_its_topics_are_swept(namesrv: Namesrv) -> None:

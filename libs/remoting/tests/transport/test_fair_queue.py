@@ -74,3 +74,23 @@ def test_the_items_of_one_requester_are_taken_without_those_of_others() -> None:
     assert queue.take_of(Requester("c", 1)) == []
     assert [queue.pop(), queue.pop()] == [2, 3]
     assert not queue
+
+
+def test_an_item_may_come_before_the_others_of_its_connection():
+    queue = FairQueue[str](100)
+    for item in ("a1", "a2", "b1"):
+        queue.put(Requester(item[0], item[0]), item)
+    assert queue.put(Requester("a", "a"), "a0", is_first=True)
+    assert [queue.pop() for _ in range(len(queue))] == ["a0", "b1", "a1", "a2"]
+
+
+def test_the_first_items_that_are_over_are_removed():
+    queue = FairQueue[str](100)
+    for item in ("a1", "a2", "a3 over", "b1"):
+        queue.put(Requester(item[0], "connection"), item)
+    owner = Requester("a", "connection")
+    queue.discard_first(owner, lambda item: item != "a2")
+    assert len(queue) == 3
+    queue.discard_first(Requester("c"), lambda _: True)
+    queue.discard_first(owner, lambda _: True)
+    assert [queue.pop() for _ in range(len(queue))] == ["b1"]

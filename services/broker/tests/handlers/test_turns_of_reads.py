@@ -15,6 +15,7 @@ import pytest
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.deferred_answers import stepwise
 from cometmq.broker.storing import store_reads
+from cometmq.broker.storing.read_deadlines import TURN_EXPIRED_MAX
 from cometmq.broker.storing.store_reads import TURN_BYTES_MAX, TURN_READS_MAX, StoreReads
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import call_with, last_answer, stored_broker
@@ -126,6 +127,68 @@ async def test_the_postponed_searches_of_peers_take_turns(broker: Broker) -> Non
     reads.drop(first)
     await drained(broker)
     assert len(ended) < 20
+
+
+async def test_a_connection_s_searches_are_finished_in_order(broker: Broker) -> None:
+    """If they took turns, a flood of them would end all at once, long after its first request."""
+    ended, reads = list[int](), broker.driver.reads
+    begun: list[list[int]] = [[] for _ in range(100)]
+    peer = FakePeer()
+
+    def numbered(number: int) -> Lookup[int]:
+        yield from endless(begun[number])
+        return number
+
+    for number in range(len(begun)):
+        reads.look_up(numbered(number), ended.append, unexpected, call=query(peer))
+    await until(lambda: bool(ended))
+    assert ended == [0]
+    assert not any(begun[3:])
+    await drained(broker)
+    assert sorted(ended) == ended
+
+
+async def test_a_flood_is_refused_in_several_turns(broker: Broker, file: SlowFile) -> None:
+    errors, per_turn, reads = list[Exception](), list[int](), broker.driver.reads
+    reads.deadlines.wait_ms_max = 50
+    for _ in range(500):
+        reads.look_up(cold(file, 1), unexpected_result, errors.append, call=query(FakePeer()))
+    async with asyncio.timeout(DEADLINE_S):
+        while len(errors) < 500:
+            refused = len(errors)
+            await asyncio.sleep(0)
+            per_turn.append(len(errors) - refused)
+    assert max(per_turn) <= TURN_EXPIRED_MAX
+
+
+async def test_a_long_answer_whose_turn_does_not_come_is_refused(broker: Broker) -> None:
+    ended, refused = list[int](), list[str]()
+    deadlines = broker.driver.reads.deadlines
+    deadlines.wait_ms_max = 100
+    loop = asyncio.get_running_loop()
+    peer = FakePeer()
+
+    def long(number: int) -> Steps[None]:
+        until_s = loop.time() + 0.25
+        while loop.time() < until_s:
+            yield
+        ended.append(number)
+
+    async def ask(number: int) -> None:
+        try:
+            await stepwise(broker, query(peer), long(number))
+        except SystemBusy as error:
+            refused.append(error.remark)
+
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        for number in range(50):
+            tasks.create_task(ask(number))
+    assert ended == [0]
+    assert len(refused) == deadlines.expired_count == 49
+    assert refused[0].startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control")
+    assert broker.pending.incremental.waiting_count == 0
+    await stepwise(broker, query(peer), long(50))
+    assert ended == [0, 50]
 
 
 async def test_more_connections_get_no_more_turns(broker: Broker) -> None:

@@ -76,11 +76,18 @@ class IncrementalRunner:
         """Whether a job has not ended yet."""
         return self._lock.is_held
 
-    async def run(self, work: Steps[T], requester: Requester = _PROGRAM) -> T:
+    @property
+    def waiting_count(self) -> int:
+        """Number of jobs that have not begun."""
+        return self._lock.waiting_count
+
+    async def run(
+        self, work: Steps[T], requester: Requester = _PROGRAM, wait_s_max: float | None = None
+    ) -> T:
         """Run the job when its turn comes, and return its result; the jobs of one
-        requester keep their order.
+        requester keep their order. For `wait_s_max`, see `TurnLock.hold`.
         """
-        async with self._lock.hold(requester):
+        async with self._lock.hold(requester, wait_s_max):
             try:
                 while True:
                     next(work)

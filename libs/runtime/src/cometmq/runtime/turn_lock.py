@@ -15,6 +15,10 @@ from cometmq.remoting.transport.flow.fair_queue import FairQueue, Requester
 _WAITING_MAX: Final = 1 << 40  # no limit: the code that starts the tasks bounds their number
 
 
+class TurnExpired(Exception):
+    """The turn of a waiter did not come in time."""
+
+
 class TurnLock:
     """Held by one task at a time."""
 
@@ -22,25 +26,41 @@ class TurnLock:
         self.is_held = False
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue(_WAITING_MAX)
 
+    @property
+    def waiting_count(self) -> int:
+        """Number of waiters."""
+        return len(self._waiting)
+
     @asynccontextmanager
-    async def hold(self, requester: Requester) -> AsyncIterator[None]:
-        """Wait for the lock, and hold it; the waiters of one requester keep their order."""
+    async def hold(
+        self, requester: Requester, wait_s_max: float | None = None
+    ) -> AsyncIterator[None]:
+        """Wait for the lock, and hold it; the waiters of one requester keep their order.
+
+        Raise TurnExpired if the turn of this one does not come within `wait_s_max`, which is the
+        same for all waiters of a requester.
+        """
         if self.is_held:
-            await self._wait(requester)
+            await self._wait(requester, wait_s_max)
         self.is_held = True
         try:
             yield
         finally:
             self._pass_on()
 
-    async def _wait(self, requester: Requester) -> None:
+    async def _wait(self, requester: Requester, wait_s_max: float | None) -> None:
         came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.put(requester, came)
         try:
-            await came
-        except asyncio.CancelledError:
+            async with asyncio.timeout(wait_s_max):
+                await came
+        except (asyncio.CancelledError, TimeoutError) as error:
             if not came.cancelled():  # it had its turn already
                 self._pass_on()
+            # Waiters expire in order, so none stays in the queue behind one that goes on waiting.
+            self._waiting.discard_first(requester, asyncio.Future.done)
+            if isinstance(error, TimeoutError):
+                raise TurnExpired from None
             raise
 
     def _pass_on(self) -> None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refuses registrations and key-values for which the limits of `limits.py` leave no room."""
 
-from typing import Any, TypeVar
+import asyncio
+from typing import Any, Final, TypeVar
 
 from cometmq.namesrv.limits import (
     BROKER_TOPICS,
@@ -14,20 +15,39 @@ from cometmq.namesrv.limits import (
     ROUTE_ENTRIES,
 )
 from cometmq.namesrv.namesrv import Namesrv
+from cometmq.remoting import remarks
 from cometmq.remoting.bodies.registrations import STEP_TOPICS, Registered
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.namesrv import PutKvConfig, RegisterBroker
+from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.runtime.incremental import Steps
 from cometmq.runtime.limits import address_peer
+from cometmq.runtime.turn_lock import TurnExpired
 
 T = TypeVar("T")
 
+WAIT_S_MAX: Final = 3.0
+"""How long a request may wait for the turn of its long answer: a list of 20,000 topics takes 25 ms,
+so the last request of a flood would wait for a minute.
+"""
 
-async def stepwise(namesrv: Namesrv, call: Call[Any], work: Steps[T]) -> T:
-    """Return the result of a long job for a request; the jobs of all addresses take turns."""
+
+async def stepwise(
+    namesrv: Namesrv, call: Call[Any], work: Steps[T], *, may_wait: bool = False
+) -> T:
+    """Return the result of a long job for a request; the jobs of all addresses take turns.
+
+    Raise SystemBusy, with nothing done, if its turn does not come in time, unless it `may_wait`.
+    """
     requester = Requester(address_peer(call.peer.address), call.peer)
-    return await namesrv.incremental.run(work, requester)
+    began_s, jobs = asyncio.get_running_loop().time(), namesrv.incremental
+    try:
+        return await jobs.run(work, requester, None if may_wait else WAIT_S_MAX)
+    except TurnExpired:
+        waited_ms = int(1000 * (asyncio.get_running_loop().time() - began_s))
+        remark = remarks.queue_timeout(in_queue=jobs.waiting_count, waited_ms=waited_ms)
+        raise SystemBusy(remark) from None
 
 
 def admit_registration(

@@ -85,7 +85,7 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     counter("cometmq_cold_reads_total", "Reads from disk.", lambda b: b.stats.cold_read_count),
     counter(
         "cometmq_reads_expired_total",
-        "Reads and searches refused because they waited longer than readWaitMills.",
+        "Reads, searches and long answers refused because they waited longer than readWaitMills.",
         lambda b: b.driver.reads.deadlines.expired_count,
     ),
     labelled_counter(

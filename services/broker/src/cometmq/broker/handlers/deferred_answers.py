@@ -17,6 +17,7 @@ from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import CometError, CommandError, ServerError
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.incremental import Steps
+from cometmq.runtime.turn_lock import TurnExpired
 from cometmq.store.reads import Lookup, Pause
 
 T = TypeVar("T")
@@ -94,8 +95,15 @@ async def found(broker: Broker, lookup: Lookup[T]) -> T:
 
 
 async def stepwise(broker: Broker, call: Call[Any], work: Steps[T]) -> T:
-    """Return the result of a long job for a request; the jobs of all requesters take turns."""
-    return await broker.pending.incremental.run(work, broker.admission.requester(call))
+    """Return the result of a long job for a request; the jobs of all requesters take turns.
+
+    Raise SystemBusy, with nothing done, if its turn does not come in time.
+    """
+    jobs, deadlines = broker.pending.incremental, broker.driver.reads.deadlines
+    try:
+        return await jobs.run(work, broker.admission.requester(call), deadlines.wait_s_max)
+    except TurnExpired:
+        raise deadlines.expired(jobs.waiting_count) from None
 
 
 def paused(work: Steps[T], held_bytes: int) -> Lookup[T]:

@@ -41,6 +41,7 @@ from cometmq.remoting.commands.admin import (
 from cometmq.remoting.errors import ServerError, TopicNotExist
 from cometmq.remoting.progress import difference, position
 from cometmq.runtime.incremental import Steps
+from cometmq.runtime.turn_lock import TurnExpired
 from cometmq.store.reads import Lookup, Pause
 
 QUEUES_MAX: Final = 60_000  # of all groups together: their answer must fit into a frame
@@ -92,8 +93,12 @@ async def get_broker_consume_stats(broker: Broker, call: Call[GetBrokerConsumeSt
     Compatibility: RocketMQ's answer is unbounded. Here the request is refused if the answer would
     not fit in a frame. The requests are served one at a time, and the requesters take turns.
     """
-    async with broker.pending.reports.hold(broker.admission.requester(call)):
-        encode = await _broker_consume_stats(broker, call)
+    reports, deadlines = broker.pending.reports, broker.driver.reads.deadlines
+    try:
+        async with reports.hold(broker.admission.requester(call), deadlines.wait_s_max):
+            encode = await _broker_consume_stats(broker, call)
+    except TurnExpired:
+        raise deadlines.expired(reports.waiting_count) from None
     broker.driver.reads.read(call, encode, lambda body: call.answer(Reply(body=body)))
 
 

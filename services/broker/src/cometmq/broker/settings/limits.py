@@ -28,9 +28,9 @@ class LimitSettings(CopiesSettings, frozen=True, kw_only=True, rename="camel"):
     ] = 200_000
     read_wait_mills: Annotated[
         Positive,
-        "How long a request may wait for reads of messages or of the index, in ms; then it is "
-        "refused with SYSTEM_BUSY. Accounts (or addresses) take turns, and so do the "
-        "connections of each.",
+        "How long a request may wait for reads of messages or of the index, or for the turn of a "
+        "long answer, in ms; then it is refused with SYSTEM_BUSY. Accounts (or addresses) take "
+        "turns, and so do the connections of each.",
     ] = 3_000
     write_buffer_high_bytes: Annotated[
         int, Meta(ge=1024), "Number of unread answer bytes at which a connection is paused."

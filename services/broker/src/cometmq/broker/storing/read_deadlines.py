@@ -15,6 +15,8 @@ from cometmq.store.reads import Exhausted, Lookup
 
 WAIT_MS_MAX: Final = 3_000
 EXPIRE_S: Final = 0.25
+TURN_EXPIRED_MAX: Final = 100
+"""Requests refused per turn of the loop: about 2 ms. A flood of 2,000 expires at once."""
 
 PUTS: Final = Requester("puts")  # of searches that are parts of puts
 OWN: Final = Requester("broker")  # of searches that the broker itself needs
@@ -42,7 +44,9 @@ class Request:
 
 
 class Search(Request):
-    __slots__ = ("done", "held_bytes", "is_part_of_put", "lookup", "may_end_early", "spent_s")
+    __slots__ = (
+        "done", "has_begun", "held_bytes", "is_part_of_put", "lookup", "may_end_early", "spent_s",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -60,6 +64,10 @@ class Search(Request):
         self.is_part_of_put = is_part_of_put
         self.may_end_early = may_end_early
         self.spent_s = 0.0
+        self.has_begun = False
+        """Whether it is finished before its connection's next ones begin. If they took turns, a
+        flood of them would end all at once, late. Those with `may_end_early` do: they may be long.
+        """
         self.held_bytes = 0
         """Memory of the result so far, as the search has last reported it."""
 
@@ -82,14 +90,24 @@ class Deadlines:
         self._open: dict[Request, None] = {}  # the oldest first
         self._expiry: asyncio.TimerHandle | None = None
 
+    @property
+    def wait_s_max(self) -> float:
+        """`wait_ms_max` in seconds."""
+        return self.wait_ms_max / 1000
+
+    def expired(self, in_queue: int, waited_ms: int | None = None) -> SystemBusy:
+        """Count a request that has waited too long, and return its refusal."""
+        self.expired_count += 1
+        waited_ms = self.wait_ms_max if waited_ms is None else waited_ms
+        return SystemBusy(remarks.queue_timeout(in_queue=in_queue, waited_ms=waited_ms))
+
     def begin(self, request: Request) -> None:
         """Start the time limit of a request, if a peer has made it."""
         if request.peer is None or request in self._open:
             return
         request.since_s = self._loop.time()
         self._open[request] = None
-        if self._expiry is None:
-            self._expiry = self._loop.call_later(EXPIRE_S, self._expire)
+        self._expire_later(EXPIRE_S)
 
     def close(self, request: Request) -> bool:
         """End the time limit; return False if the request has already ended."""
@@ -100,19 +118,24 @@ class Deadlines:
         """Refuse the requests that have waited too long."""
         self._expiry = None
         now_s = self._loop.time()
-        for request in list(self._open):
+        for number, request in enumerate(list(self._open)):
             waited_ms = int((now_s - request.since_s) * 1000)
             if waited_ms < self.wait_ms_max:
                 break
+            if number == TURN_EXPIRED_MAX:
+                self._expire_later(0)
+                return
             if request not in self._open or self._ends_early(request):
                 continue
             del self._open[request]
             request.end()
-            self.expired_count += 1
-            remark = remarks.queue_timeout(in_queue=self._count(), waited_ms=waited_ms)
-            request.failed(SystemBusy(remark))
+            request.failed(self.expired(self._count(), waited_ms))
         if self._open:
-            self._expiry = self._loop.call_later(EXPIRE_S, self._expire)
+            self._expire_later(EXPIRE_S)
+
+    def _expire_later(self, after_s: float) -> None:
+        if self._expiry is None:
+            self._expiry = self._loop.call_later(after_s, self._expire)
 
     def _ends_early(self, request: Request) -> bool:
         """Complete a search with its partial result; return False if it has none."""

@@ -314,10 +314,11 @@ class StoreReads:
         step = search, read, future
         if search is self._partial.lone:
             self._partial.step = step
-        elif not self._waiting.put(self._requester(search), step):
+        elif not self._waiting.put(self._requester(search), step, is_first=search.has_begun):
             raise SystemBusy(
                 f"[OVERLOAD]too many searches, {len(self._waiting)} are pending: try again later"
             )
+        search.has_begun = not search.may_end_early
         self._note(future)
         self.deadlines.begin(search)
 

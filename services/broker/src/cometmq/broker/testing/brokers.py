@@ -35,6 +35,7 @@ from cometmq.broker.statistics.put_times import PutTimes
 from cometmq.broker.statistics.rates import Rates
 from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.storing.large_puts import LargePuts
+from cometmq.broker.storing.read_deadlines import Deadlines
 from cometmq.broker.tables.offsets import Offsets
 from cometmq.broker.tables.persistence import Saved
 from cometmq.broker.tables.subscription_groups import Groups
@@ -152,6 +153,10 @@ class MemoryStore:
 
 class MemoryReads:
     """Runs reads immediately, on the caller's thread."""
+
+    @property
+    def deadlines(self) -> Deadlines:
+        return Deadlines(asyncio.get_running_loop(), lambda: 0)
 
     def __len__(self) -> int:
         return 0

@@ -69,7 +69,8 @@ async def _register_later(
         raise namesrv.limits.refusal(REGISTRATION_BYTES, detail, address_peer(call.peer.address))
     namesrv.reading_bytes += size
     try:
-        return await stepwise(namesrv, call, work)
+        # All brokers register at once when a name server has started.
+        return await stepwise(namesrv, call, work, may_wait=True)
     finally:
         namesrv.reading_bytes -= size
 

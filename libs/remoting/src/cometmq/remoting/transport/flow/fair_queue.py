@@ -2,6 +2,7 @@
 """A queue whose owners take turns, so that the items of one owner do not delay another's."""
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -43,8 +44,11 @@ class FairQueue(Generic[T]):
     def __len__(self) -> int:
         return self._count
 
-    def put(self, requester: Requester, item: T) -> bool:
-        """Append an item; return False, with nothing changed, if the requester has no room."""
+    def put(self, requester: Requester, item: T, *, is_first: bool = False) -> bool:
+        """Append an item; return False, with nothing changed, if the requester has no room.
+
+        With `is_first`, it is put before the other items of its connection, not behind them.
+        """
         owner, connection = requester
         items = self._owners.get(owner)
         left = self._room - self._count - (0 if items is None else items.count)
@@ -57,7 +61,10 @@ class FairQueue(Generic[T]):
             queue = items.queues[connection] = deque()
         elif connection is not None and len(queue) >= left:
             return False
-        queue.append(item)
+        if is_first:
+            queue.appendleft(item)
+        else:
+            queue.append(item)
         items.count += 1
         self._count += 1
         return True
@@ -78,6 +85,21 @@ class FairQueue(Generic[T]):
         if items.queues:
             self._owners[owner] = items
         return item
+
+    def discard_first(self, requester: Requester, is_over: Callable[[T], bool]) -> None:
+        """Remove a requester's items that are over, up to the first that is not."""
+        items = self._owners.get(requester.owner)
+        queue = None if items is None else items.queues.get(requester.connection)
+        if items is None or queue is None:
+            return
+        while queue and is_over(queue[0]):
+            queue.popleft()
+            items.count -= 1
+            self._count -= 1
+        if not queue:
+            del items.queues[requester.connection]
+        if not items.queues:
+            del self._owners[requester.owner]
 
     def take(self, connection: object) -> list[T]:
         """Remove and return all items of a connection; usually, it has only one owner."""
