@@ -46,8 +46,7 @@ Refused = Callable[[ContextT, Call[Any], int, str], None]
 
 CROWD_TASKS: Final = 2_048
 """While more slow handlers than this run, each connection may have only a few
-(`Intake.task_begun`). A task takes 4 KiB, and the requests of all connections wait in one queue for
-their start.
+(`Intake.task_begun`). A task takes 4 KiB.
 """
 CROWD_SHARES: Final = ((8_192, 1), (CROWD_TASKS, 32))
 """Pairs of a number of slow handlers, and of how many a connection may have while more than that
@@ -220,7 +219,7 @@ class Dispatcher(Generic[ContextT]):
             if is_in_order:
                 peer.intake.wait_for_work()
             done = partial(peer.intake.resume_from, WORKING) if is_in_order else None
-            finish = self._finish(call, work, done)
+            finish = self._finish(peer, call, work, done)
             task = self._tasks.spawn(finish, name=f"remoting-{call.code}")
             self._task_weight += weight
             shares = (share for count, share in CROWD_SHARES if self._task_weight > count)
@@ -237,13 +236,17 @@ class Dispatcher(Generic[ContextT]):
         _close(work)  # the task may have been cancelled before it began
 
     async def _finish(
-        self, call: Call[Any], work: Awaitable[Answer | None], done: Callable[[], None] | None
+        self,
+        peer: Connected,
+        call: Call[Any],
+        work: Awaitable[Answer | None],
+        done: Callable[[], None] | None,
     ) -> None:
         """Answer with the result of the work, then call `done`."""
         try:
-            await self._starts.admitted()
+            await self._starts.admitted(peer)
             try:
-                answer = await Timed(work, call.peer.intake.charge)
+                answer = await Timed(work, peer.intake.charge)
             except Exception as error:  # noqa: BLE001  # see the module's head
                 answer = self._error(call, error)
             if answer is not None:

@@ -5,12 +5,18 @@ Creating a task takes little time, but its first step may take milliseconds. Wit
 thousand tasks would take their steps in the same turn. So the number of handlers that may start in
 a turn doubles while turns are short, and halves when they are long. However long the turns take, at
 least one handler starts after each pause of 50 ms.
+
+Owners take turns: with one queue for all, an account that had 1,800 handlers of 2 ms waiting
+delayed another's answers by 8 s.
 """
 
 import asyncio
-from collections import deque
 from time import monotonic
 from typing import Final
+
+from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.flow.fair_queue import FairQueue
+from cometmq.remoting.transport.flow.owners import requester_of
 
 _RATE_MAX: Final = 256
 _SHORT_S: Final = 0.005
@@ -26,19 +32,19 @@ class Starts:
 
     def __init__(self) -> None:
         self._rate = self._free = 16
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
         self._is_scheduled = False
         self._scheduled_s = 0.0
         self._started_s = 0.0
 
-    async def admitted(self) -> None:
-        """Wait until the handler may start."""
+    async def admitted(self, peer: Connected) -> None:
+        """Wait until a handler of the peer may start."""
         self._schedule()
         if self._free > 0 and not self._waiting:
             self._free -= 1
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
+        self._waiting.put(requester_of(peer), future)
         await future
 
     def _schedule(self) -> None:
@@ -61,7 +67,7 @@ class Starts:
         if not self._free and now - self._started_s > _PAUSE_S:
             self._free = 1
         while self._free > 0 and self._waiting:
-            future = self._waiting.popleft()
+            future = self._waiting.pop()
             if not future.done():  # the task may have been cancelled
                 future.set_result(None)
                 self._free -= 1

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Owners take turns to start slow handlers."""
+
+import asyncio
+from typing import Any
+
+from cometmq.remoting.transport.flow.starts import Starts
+
+FLOOD = 300
+
+
+class Peer:
+    def __init__(self, host: int) -> None:
+        self.host = bytes([10, 0, 0, host, 0, 0, 0, 0])
+        self.state: dict[str, object] = {}
+
+
+async def test_many_slow_handlers_of_one_owner_do_not_delay_those_of_another() -> None:
+    starts = Starts()
+    order: list[Any] = []
+
+    async def handler(peer: Any) -> None:
+        await starts.admitted(peer)
+        order.append(peer)
+
+    flood = [Peer(1) for _ in range(30)]
+    other = Peer(2)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        for number in range(FLOOD):
+            tasks.create_task(handler(flood[number % len(flood)]))
+        tasks.create_task(handler(other))
+    assert len(order) == FLOOD + 1
+    assert order.index(other) <= 17, "16 started at once, and one more could come before it"
+
+
+async def test_a_handler_that_is_cancelled_while_it_waits_takes_no_place() -> None:
+    starts = Starts()
+    order: list[int] = []
+
+    async def handler(number: int) -> None:
+        await starts.admitted(peer)
+        order.append(number)
+
+    peer: Any = Peer(1)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        made = [tasks.create_task(handler(number)) for number in range(20)]
+        await asyncio.sleep(0)
+        made[17].cancel()
+    assert order == [number for number in range(20) if number != 17]
