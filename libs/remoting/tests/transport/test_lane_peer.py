@@ -16,10 +16,9 @@ from cometmq.remoting.connection import Codec
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header, encode_frame
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.transport import dispatch
+from cometmq.remoting.testing.endless_turns import endless_turns
 from cometmq.remoting.transport.direct import DirectIO
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InOrder
-from cometmq.remoting.transport.flow import turns
 from cometmq.remoting.transport.flow.in_flight import InFlight
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Answered, Part
@@ -43,11 +42,9 @@ TOO_LONG = b"\x7f\xff\xff\xff\0\0\0\0"
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _unhurried() -> Iterator[None]:
-    """Let no request count as slow, so that outcomes do not depend on the machine's load."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(turns, "SLOW_S", 60.0)
-        patch.setattr(dispatch, "SLICE_S", 60.0)
+def _endless_turns() -> Iterator[None]:
+    """Let no turn end by time, so that outcomes do not depend on the machine's load."""
+    with endless_turns():
         yield
 
 

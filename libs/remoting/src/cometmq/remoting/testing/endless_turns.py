@@ -3,7 +3,8 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Final
 from unittest import mock
 
 from cometmq.remoting.transport import dispatch
@@ -15,19 +16,19 @@ _LIMITS = (
     (dispatch, "SLICE_S"),
     (room, "_TURN_S"),
 )
+_PAUSES: Final = (0, 0)
+"""In each turn, the room looks for connections that can take answers again."""
 
 
 @contextmanager
 def endless_turns() -> Iterator[None]:
-    """Remove the time limits of turns, slow requests and starting handlers.
+    """Remove the time limits of turns, slow requests and starting handlers, and the pauses of
+    answers without room.
 
-    With these limits, the requests that a turn or a lane serves depend on the load of the machine.
+    With these, the requests that a turn or a lane serves depend on the load of the machine.
     """
-    patches = [mock.patch.object(module, name, math.inf) for module, name in _LIMITS]
-    for patch in patches:
-        patch.start()
-    try:
+    with ExitStack() as stack:
+        for module, name in _LIMITS:
+            stack.enter_context(mock.patch.object(module, name, math.inf))
+        stack.enter_context(mock.patch.object(room, "_PAUSES_S", _PAUSES))
         yield
-    finally:
-        for patch in patches:
-            patch.stop()
