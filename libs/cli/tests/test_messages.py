@@ -248,6 +248,12 @@ def test_too_few_messages_in_time_is_a_failure(ask, topic):
         (("consume", "TBW102", "--queue", "a"), 2, "--queue a: must be BROKER:NUMBER"),
         (("consume", "TBW102", "--queue", "a:x"), 2, "--queue a:x: must be BROKER:NUMBER"),
         (("produce", "T", "x", "-p", "novalue"), 2, "--property novalue: must be name=value"),
+        (("produce", "T", "x", "-p", "=x"), 2, "--property =x: must be name=value"),
+        (
+            ("produce", "T", "x", "-p", "a=1", "-p", "a=2"),
+            2,
+            "--property a=2: a is given twice",
+        ),
         (("produce", "T/T", "x"), 2, "the name 'T/T' of a topic contains illegal characters"),
         (("produce", "T", "x", "-p", "KEYS=1"), 2, "--property KEYS=1: give --key 1"),
     ],

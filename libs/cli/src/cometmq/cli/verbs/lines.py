@@ -50,10 +50,13 @@ class Line(NamedTuple):
 
 def pairs(texts: Sequence[str]) -> dict[str, str]:
     """Return the properties of `NAME=VALUE`."""
-    found = [text.partition("=") for text in texts]
-    for name, equals, value in found:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
         if not name or not equals:
-            raise wrong_usage(f"--property {name}: must be name=value")
+            raise wrong_usage(f"--property {text}: must be name=value")
+        if name in found:
+            raise wrong_usage(f"--property {text}: {name} is given twice")
         if name in _OWN_OPTIONS:
             raise wrong_usage(f"--property {name}={value}: give {_OWN_OPTIONS[name]} {value}")
         if name in RESERVED_KEYS:
@@ -61,7 +64,8 @@ def pairs(texts: Sequence[str]) -> dict[str, str]:
                 f"--property {name}={value}: RocketMQ sets this property itself; choose a different"
                 " name"
             )
-    return {name: value for name, _, value in found}
+        found[name] = value
+    return found
 
 
 class LineForm(NamedTuple):
