@@ -62,8 +62,8 @@ def test_clients_silent_for_over_two_minutes_are_reported() -> None:
     producers.register("G", client(one, seen_ms=0))
     producers.register("G", client(two, seen_ms=1))
 
-    assert finish(producers.silent(CLIENT_SILENCE_MS)) == set()
-    assert finish(producers.silent(CLIENT_SILENCE_MS + 1)) == {one}
+    assert finish(producers.silent(CLIENT_SILENCE_MS)) == {}
+    assert finish(producers.silent(CLIENT_SILENCE_MS + 1)) == {one: ["G"]}
 
 
 def test_a_client_is_found_until_its_last_group_leaves() -> None:

@@ -279,6 +279,25 @@ def test_silent_clients_are_closed() -> None:
     assert broker.clients.consumers.client_count == 1
 
 
+def test_a_client_leaves_groups_that_its_heartbeats_no_longer_name() -> None:
+    broker, one, two = memory_broker(), FakePeer("127.0.0.1:1"), FakePeer("127.0.0.1:2")
+    heartbeat(broker, one, consumer("G"), consumer("H"), producers=("P", "Q"))
+    heartbeat(broker, two, consumer("H"))
+    for _ in range(2):
+        broker.clock.advance(CLIENT_SILENCE_MS // 2 + 1)  # type: ignore[attr-defined]  # a FakeClock
+        heartbeat(broker, one, consumer("G"), producers=("Q",))
+        heartbeat(broker, two, consumer("H"))
+    two.sent.clear()
+
+    clients.expire_clients(broker)
+
+    assert one.is_open
+    assert broker.clients.consumers.groups_of(one) == ["G"]
+    assert broker.clients.producers.groups_of(one) == ["Q"]
+    assert len(two.sent) == 1, "two is told to rebalance"
+    assert broker.clients.registered.count == 3
+
+
 def long_heartbeat(broker: Broker, peer: FakePeer, *, last: str = "last") -> InOrder:
     groups = [f"g{number}" for number in range(clients.STEP_WEIGHT)]
     beat = Heartbeat(

@@ -180,9 +180,9 @@ class Consumers:
             if names := self._joined.get(peer):
                 notify_member(peer, min(names))
 
-    def silent(self, now_ms: int) -> Steps[set[Peer]]:
-        """Find the connections whose clients have missed their heartbeats for too long."""
-        return silent_among([group.clients for group in self._groups.values()], now_ms)
+    def silent(self, now_ms: int) -> Steps[dict[Peer, list[str]]]:
+        groups = [(name, group.clients) for name, group in self._groups.items()]
+        return silent_among(groups, now_ms)
 
     def group(self, name: str) -> ConsumerGroup | None:
         return self._groups.get(name)
@@ -250,7 +250,7 @@ def _add_member(group: ConsumerGroup, client: Client) -> bool:
     if known is not None and known.client_id == client.client_id:
         known.seen_ms = client.seen_ms
         return False
-    group.clients[client.peer] = client
+    group.clients[client.peer] = msgspec.structs.replace(client)
     return known is None
 
 

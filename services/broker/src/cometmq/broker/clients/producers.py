@@ -20,7 +20,11 @@ STEP_CLIENTS: Final = 10_000
 
 
 class Client(msgspec.Struct):
-    """A client on one connection; a client program may have several clients and connections."""
+    """A client on one connection; a client program may have several clients and connections.
+
+    Each group has its own, because a client may leave one group without a word and go on with its
+    heartbeats for another.
+    """
 
     peer: Peer
     client_id: str
@@ -33,16 +37,22 @@ class Client(msgspec.Struct):
         return now_ms - self.seen_ms > CLIENT_SILENCE_MS
 
 
-def silent_among(groups: Iterable[dict[Peer, Client]], now_ms: int) -> Steps[set[Peer]]:
-    """Find the connections whose clients have missed their heartbeats for too long."""
-    found: set[Peer] = set()
+def silent_among(
+    groups: Iterable[tuple[str, dict[Peer, Client]]], now_ms: int
+) -> Steps[dict[Peer, list[str]]]:
+    """Find the connections whose clients have missed their heartbeats for too long, each with the
+    groups in which it has.
+    """
+    found: dict[Peer, list[str]] = {}
     count = 0
-    for clients in groups:
+    for name, clients in groups:
         count += 1 + len(clients)
         if count > STEP_CLIENTS:
             yield
             count = len(clients)
-        found.update(peer for peer, client in clients.items() if client.is_silent(now_ms))
+        for peer, client in clients.items():
+            if client.is_silent(now_ms):
+                found.setdefault(peer, []).append(name)
     return found
 
 
@@ -69,7 +79,7 @@ class Producers:
             return
         if known is not None:
             self._leave_place(known)
-        clients[client.peer] = client
+        clients[client.peer] = msgspec.structs.replace(client)
         self._joined.setdefault(client.peer, set()).add(group)
         places = self._places.setdefault(client.client_id, {})
         places[client.peer] = places.get(client.peer, 0) + 1
@@ -92,9 +102,8 @@ class Producers:
         """Return the groups in which a connection is registered."""
         return list(self._joined.get(peer, ()))
 
-    def silent(self, now_ms: int) -> Steps[set[Peer]]:
-        """Find the connections whose clients have missed their heartbeats for too long."""
-        return silent_among(list(self._groups.values()), now_ms)
+    def silent(self, now_ms: int) -> Steps[dict[Peer, list[str]]]:
+        return silent_among(list(self._groups.items()), now_ms)
 
     def groups(self) -> list[tuple[str, list[Client]]]:
         return [(group, list(clients.values())) for group, clients in self._groups.items()]

@@ -252,19 +252,28 @@ def connection_closed(broker: Broker, peer: Peer) -> None:
 
 
 def _leaving(broker: Broker, peer: Peer) -> Steps[None]:
-    clients, notify = broker.clients, broker.settings.notify_consumer_ids_changed_enable
+    clients = broker.clients
     clients.told.drop(peer)
-    producing, consuming = clients.producers.groups_of(peer), clients.consumers.groups_of(peer)
+    yield from _leaving_groups(
+        broker, peer, clients.producers.groups_of(peer), clients.consumers.groups_of(peer)
+    )
+    clients.registered.drop(peer)
+
+
+def _leaving_groups(
+    broker: Broker, peer: Peer, producing: list[str], consuming: list[str]
+) -> Steps[None]:
+    clients, notify = broker.clients, broker.settings.notify_consumer_ids_changed_enable
     for count, group in enumerate(producing + consuming):
         if count and not count % STEP_LEAVING:
             yield
         consumes = count >= len(producing)
         if consumes:
             clients.consumers.unregister(group, peer, notify=notify)
+            clients.told.forget(peer, group)
         else:
             clients.producers.unregister(group, peer)
         clients.registered.leave(peer, group, consumes=consumes)
-    clients.registered.drop(peer)
 
 
 def accounts_changed(broker: Broker, acl: AclKeeper, before: Accounts) -> None:
@@ -287,18 +296,28 @@ def accounts_changed(broker: Broker, acl: AclKeeper, before: Accounts) -> None:
 
 
 def expire_clients(broker: Broker) -> None:
-    """Close clients that missed their heartbeats and drop expired locks; called every 10 s."""
+    """Close clients that missed their heartbeats and drop expired locks; called every 10 s.
+
+    A client that still sends heartbeats for other groups only leaves the groups that it no longer
+    names. As a member, it would keep queues that nobody reads.
+    """
     now_ms = broker.clock.monotonic_ms()
     broker.pending.later.start(_expiring(broker, now_ms))
     broker.pending.later.start(broker.clients.locks.expiring(now_ms=now_ms))
 
 
 def _expiring(broker: Broker, now_ms: int) -> Steps[None]:
-    silent = yield from broker.clients.producers.silent(now_ms)
-    silent |= yield from broker.clients.consumers.silent(now_ms)
-    for count, peer in enumerate(silent):
+    producers, consumers = broker.clients.producers, broker.clients.consumers
+    producing = yield from producers.silent(now_ms)
+    consuming = yield from consumers.silent(now_ms)
+    for count, peer in enumerate(producing.keys() | consuming.keys()):
         if count and not count % STEP_EXPIRED:
             yield
+        silent = producing.get(peer, []), consuming.get(peer, [])
+        group_count = len(producers.groups_of(peer)) + len(consumers.groups_of(peer))
+        if sum(map(len, silent)) < group_count:
+            yield from _leaving_groups(broker, peer, *silent)
+            continue
         broker.log.warning("client.expired", peer=peer.address)
         connection_closed(broker, peer)
         peer.close()
