@@ -4,6 +4,7 @@
 import asyncio
 import os
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,6 +134,10 @@ class Witness:
         header = SendMessageV2("P", topic, "TBW102", 4, 0, 0, 0, 0, "")
         await self._ask(RequestCode.SEND_MESSAGE_V2, header, body)
 
+    async def send_batch(self, topic: str, body: bytes) -> None:
+        header = SendMessageV2("P", topic, "TBW102", 1, 0, 0, 0, 0, "", batch=True)
+        await self._ask(RequestCode.SEND_BATCH_MESSAGE, header, body)
+
     async def pull(self, number: int) -> int:
         header = PullMessage("W", "T", 0, number, 1, 4, 0, 0, 0, "*")
         return len(await self._ask(RequestCode.PULL_MESSAGE, header))
@@ -206,6 +211,50 @@ async def test_clients_that_never_read_take_bounded_memory_and_disturb_no_other(
     connections_mb = crowd.clients * CONNECTION_KB // 1024
     assert most_mb - before_mb <= TOTAL_MB + connections_mb + scattered_mb
     assert min(waits_s) < WAIT_S_MAX
+
+
+def batch(count: int) -> bytes:
+    """Return the body of a batch of messages without properties."""
+    return struct.pack(">IIIIIcH", 23, 0, 0, 0, 1, b"x", 0) * count
+
+
+async def test_memory_of_searches_that_nobody_reads_is_given_back(
+    tmp_path: Path, deaf: list[socket.socket]
+) -> None:
+    """12,000 lists of 10,000 entries each: most are refused, and the others never read."""
+    fields = {"topic": "T", "queueId": "0", "index": "0", "count": "10000"}
+    async with BrokerProcess(tmp_path) as broker:
+        witness = Witness(broker.address, broker.pid)
+        for _ in range(12):
+            await witness.send_batch("T", batch(1_000))
+        before_mb = most_mb = memory_mb(broker.pid)
+        host, _, port = broker.address.rpartition(":")
+        for _ in range(300):
+            one = socket.socket()
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            one.connect((host, int(port)))
+            one.sendall(
+                b"".join(
+                    encode_frame(
+                        RawCommand(code=RequestCode.QUERY_CONSUME_QUEUE, ext=fields, opaque=it)
+                    )
+                    for it in range(40)
+                )
+            )
+            deaf.append(one)
+        end = time.monotonic() + WATCH_S + RELEASE_S_MAX
+        while time.monotonic() < end:
+            await witness.send("S", b"")
+            most_mb = max(most_mb, memory_mb(broker.pid))
+            await asyncio.sleep(0.05)
+        for one in deaf:
+            one.close()
+        kept_mb_max = KEPT_MB_MAX + SCATTERED_MB
+        kept_mb = await least_memory_mb(broker.pid, before_mb + kept_mb_max)
+        await witness.close()
+    assert most_mb > before_mb + kept_mb_max
+    assert most_mb - before_mb <= TOTAL_MB
+    assert kept_mb <= before_mb + kept_mb_max
 
 
 @pytest.mark.parametrize("native", ["true", "false"])

@@ -33,7 +33,6 @@ from cometmq.control.admission import (
 from cometmq.control.controlled import Controlled, Reason, Report, Target, lasting
 from cometmq.control.credentials import server_credentials
 from cometmq.control.electors import ELECTOR_KEY, Electors
-from cometmq.control.freed_memory import FreedMemory
 from cometmq.control.front import CONNECTIONS_MAX, Front
 from cometmq.control.health import Health
 from cometmq.control.messages import to_message
@@ -47,6 +46,7 @@ from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.transport.tasks import TaskSet, describe
 from cometmq.runtime.places import check_port
+from cometmq.runtime.process.freed_memory import FreedMemory
 
 HTTP2_STREAMS_MAX: Final = CONNECTION_CALLS_MAX + 2
 """Maximum number of concurrent calls on a connection: CONNECTION_CALLS_MAX unfinished orders, one

@@ -68,6 +68,7 @@ from cometmq.runtime.acl.accounts import Account
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.places import listening
+from cometmq.runtime.process.freed_memory import FreedMemory
 from cometmq.runtime.process.memory import release_free_memory
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import every
@@ -77,6 +78,8 @@ from cometmq.store.message_store import MessageStore
 from cometmq.store.os_disk import OsDisk
 
 FIRST_ROUND_WAIT_MS: Final = 2_000
+QUIET_BYTES_MAX: Final = 8 << 20  # of unread answers
+QUIET_JOBS_MAX: Final = 100
 """How long a start waits for the name servers' first answers before it continues without them."""
 
 
@@ -357,6 +360,12 @@ class BrokerApp:
         for name, interval_ms, step, sleep in background_steps(broker):
             yield name, every(interval_ms, step, name=name, log=self._log, sleep=sleep)
         yield "registration", broker.registration.run()
+        yield "memory", FreedMemory(lambda: self._is_quiet(broker)).run()
+
+    def _is_quiet(self, broker: Broker) -> bool:
+        """Return whether no flood of requests or of unread answers lasts."""
+        jobs = len(broker.driver.reads) + broker.pending.incremental.waiting_count
+        return broker.process.unread_bytes() < QUIET_BYTES_MAX and jobs < QUIET_JOBS_MAX
 
     def _cancel_timers(self) -> None:
         for timer in self._timers:

@@ -26,6 +26,7 @@ from cometmq.runtime.limits import LIMIT_TABLE_FAMILIES
 from cometmq.runtime.metrics import StatsCollector
 from cometmq.runtime.metrics.transport import TRANSPORT_FAMILIES
 from cometmq.runtime.places import check_port, listening, prepare_folder
+from cometmq.runtime.process.freed_memory import FreedMemory
 from cometmq.runtime.process.memory import release_free_memory
 from cometmq.runtime.process.open_files import connections_within
 from cometmq.runtime.saves import Saver
@@ -38,6 +39,8 @@ FIRST_SCAN_MS: Final = 5_000
 DRAIN_MS: Final = 3_000
 KEYS_POLL_MS: Final = 1_000
 EXPIRED_AT_ONCE: Final = 100
+QUIET_BYTES_MAX: Final = 8 << 20  # of unread answers
+QUIET_JOBS_MAX: Final = 100
 """Maximum number of silent brokers that one turn of the loop drops; this takes about 5 ms."""
 
 
@@ -135,6 +138,13 @@ class NamesrvApp:
             first_ms=min(FIRST_SCAN_MS, every_ms),
         )  # fmt: skip
         background.spawn(expiry, name=name, is_endless=True)
+        memory = FreedMemory(
+            lambda: (
+                server.unread_bytes < QUIET_BYTES_MAX
+                and namesrv.incremental.waiting_count < QUIET_JOBS_MAX
+            )
+        )
+        background.spawn(memory.run(), name="namesrv-memory", is_endless=True)
         if settings.group_key_file or accounts is not None:
             keeping = _keep_files_current(namesrv, accounts, worker)
             background.spawn(keeping, name="namesrv-keys", is_endless=True)
