@@ -94,6 +94,15 @@ def test_one_read_gets_a_few_neighbours(rig):
     assert 64 / BLOCK_COUNT_MAX < len(reads) < 64
 
 
+def test_a_result_keeps_the_records_and_not_the_blocks_with_them(rig):
+    fill(rig, 80, size=1_000)
+    result = finish(rig.store.reader.find_messages("T", 0, 0, 32, is_odd))
+    views = [memoryview(record) for record in result.records]
+    kept = {id(view.obj): memoryview(view.obj).nbytes for view in views}
+    assert result.count == 32
+    assert sum(kept.values()) == result.bytes
+
+
 @pytest.mark.parametrize("behind", range(0, 1500, 100))
 def test_the_limits_change_where_memory_begins(rig, behind):
     """As in a read by tag, fewer messages are returned from disk than from memory."""

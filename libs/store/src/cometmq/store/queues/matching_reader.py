@@ -219,7 +219,7 @@ def _take(
         if not matched:
             found.damaged_count += 1
         elif verdict := test(matched[0]):
-            records += matched
+            records.append(bytes(matched[0]))  # a view would keep the whole block, up to 64 KiB
             total += size
         elif verdict is None:
             scanned -= 1
