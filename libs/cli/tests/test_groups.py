@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`group` and `lag` against a running suite."""
+"""`group` against a running suite."""
 
 import asyncio
 import json
@@ -7,30 +7,14 @@ import json
 import pytest
 
 from cometmq.cli.consuming import groups, lag
-from cometmq.cli.consuming.lag import GROUP_COLUMNS, RARE_COLUMNS
-from cometmq.cli.tables import _layout
-from cometmq.client import (
-    ConsumeFrom,
-    ConsumeResult,
-    PushConsumer,
-    PushOptions,
-)
-from cometmq.client.clock import monotonic_ms
 from cometmq.insight.members import Owners
-from cometmq.insight.queue_states import QueueState, missed_notes
 from cometmq.insight.times import shown
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.processes import Child, wait_until
-from cometmq.peers.suite import running_suite
-from cometmq.remoting.bodies.dialect import encode_json
-from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.names import CHECK_GROUP, DLQ_REPLAY_GROUP
-from cometmq.remoting.transport.client import RemotingClient
-from cometmq.remoting.transport.settings import ClientSettings
 
-# -- groups -----------------------------------------------------------------------------------
+from .heartbeats import heartbeat
 
 
 @pytest.fixture
@@ -55,21 +39,6 @@ def test_groups_are_created_listed_and_deleted(ask):
     gone = ask("group", "describe", "payers")
     line = "no broker knows the consumer group payers: check the name, or create it: "
     gone.assert_refused(1, line)
-
-
-async def heartbeat(address, client_id, group, topic=None, model="CLUSTERING"):
-    """Send one heartbeat over a new connection; return the client, which keeps it open."""
-    client = RemotingClient(ClientSettings(), clock_ms=monotonic_ms)
-    topics = [] if topic is None else [SubscriptionData(topic=topic, sub_string="*")]
-    member = ConsumerData(
-        group_name=group,
-        message_model=model,
-        subscription_data_set=topics,
-    )
-    beat = Heartbeat(client_id=client_id, consumer_data_set=[member])
-    body = encode_json(beat)
-    await client.invoke(address, RequestCode.HEART_BEAT, None, body, timeout_ms=60_000)
-    return client
 
 
 def test_members_with_the_same_client_id_are_pointed_out(suite, ask):
@@ -139,100 +108,6 @@ def test_a_client_is_disconnected(ask, member):
     nobody.assert_refused(1, "no client nobody is connected")
 
 
-# -- lag --------------------------------------------------------------------------------------
-
-
-def test_lag_by_queue_and_by_group(ask, topic):
-    ask("produce", topic, *range(10), "--in-flight", 1)
-    group = f"{topic}-late"
-    args = ("-g", group, "--from", "first", "--timeout", 60)
-    assert ask("consume", topic, "--max", 4, *args).status == 0
-    found = ask("lag", group, "-t", topic, "--json").json
-    assert (found["group"], found["lag"]) == (group, 6)
-    assert 0 < found["seconds_behind"] < 600
-    assert sum(queue["committed"] for queue in found["queues"]) == 4
-    for queue in found["queues"]:
-        assert queue["lag"] == queue["max"] - queue["committed"]
-        assert (queue["seconds_behind"] > 0) == (queue["lag"] > 0)
-    described = ask("group", "describe", group, "--json").json
-    assert (described["unread_messages"], described["oldest_unread"]) == (6, found["oldest_unread"])
-    assert found["oldest_unread"].startswith("20")
-    (row,) = [row for row in ask("lag", "--json").json if row["group"] == group]
-    assert (row["lag"], row["oldest_unread"]) == (6, found["oldest_unread"])
-    (listed,) = [row for row in ask("group", "list", "--json").json if row["group"] == group]
-    for it in (found, described, row, listed):
-        assert it["time_to_loss"] == "2 d 23 h"
-        assert 71 * 3_600 < it["time_to_loss_s"] < 72 * 3_600
-    text = ask("lag", group).out
-    assert f"{group}: 6 messages in " in text
-    since = found["oldest_unread"][:19].replace("T", " ")
-    assert (
-        f" behind, oldest unread {since}Z, time to loss 2 d 23 h, no member is connected\n" in text
-    )
-    (line,) = [it for it in ask("lag").out.splitlines() if it.startswith(f"{group} ")]
-    assert line.endswith(f"{since}Z  2 d 23 h")
-    (line,) = [it for it in ask("group", "list").out.splitlines() if it.startswith(f"{group} ")]
-    assert line.endswith("2 d 23 h")
-
-
-def test_groups_that_have_never_read_anything_are_shown_and_named(suite, ask, topic):
-    fresh, online, news = (f"{topic}-{name}" for name in ("fresh", "online", "news"))
-    ask("produce", topic, "a")
-    assert ask("group", "create", fresh).status == 0
-    with asyncio.Runner() as runner:
-        clients = [
-            runner.run(heartbeat(suite.broker, "10.0.0.1@one", online, topic)),
-            runner.run(heartbeat(suite.broker, "10.0.0.1@two", news, topic, "BROADCASTING")),
-        ]
-        found, text, listed = ask("lag", "--json"), ask("lag"), ask("group", "list", "--json").json
-        of_topic = ask("lag", "-t", topic, "--json")
-        for client in clients:
-            runner.run(client.close())
-    rows = {row["group"]: row for row in found.json}
-    assert rows.keys() == {row["group"] for row in listed}
-    assert [(rows[it]["members"], rows[it]["lag"]) for it in (fresh, online, news)] == [
-        (0, 0), (1, 0), (1, None),
-    ]  # fmt: skip
-    assert {it: rows[it]["time_to_loss"] for it in (fresh, online, news)} == {
-        row["group"]: row["time_to_loss"] for row in listed if row["group"].startswith(topic)
-    }
-    for err in (found.err, text.err):
-        (line,) = [it for it in err.splitlines() if " never read anything" in it]
-        assert (fresh in line, online in line, news in line) == (True, True, False)
-        assert "so brokers have no offset of them" in line
-    assert [it.split()[0] for it in text.out.splitlines() if it.startswith(f"{fresh} ")] == [fresh]
-    rows = {row["group"]: row["lag"] for row in of_topic.json}
-    assert rows == {online: 1, news: None}
-    assert of_topic.err == (
-        f"cometmq: 1 group has never read {topic}, so brokers have no offset of it: {online}\n"
-    )
-
-
-def test_the_list_of_groups_fits_on_80_columns():
-    since = "2026-11-20 10:00:00Z"
-    row = ["payments-billing-eu", "12", "1", "16", "1,234,567", "86,400.0", since, "2 d 23 h"]
-    columns = [it for it in GROUP_COLUMNS if it not in RARE_COLUMNS]
-    assert _layout([list(it) for it in zip(columns, row, strict=True)], 80) is not None
-
-
-def test_a_group_that_has_read_all_loses_nothing(ask, topic):
-    ask("produce", topic, "a")
-    group = f"{topic}-read"
-    args = ("-g", group, "--from", "first", "--timeout", 60)
-    assert ask("consume", topic, "--max", 1, *args).status == 0
-    rows = ask("lag", "--sort", "time to loss", "--json").json
-    (row,) = [row for row in rows if row["group"] == group]
-    for it in (
-        row,
-        next(row for row in ask("group", "list", "--json").json if row["group"] == group),
-        ask("lag", group, "--json").json,
-        ask("group", "describe", group, "--json").json,
-    ):
-        assert (it["time_to_loss"], it["time_to_loss_s"]) == ("never", None)
-    known_s = [it["time_to_loss_s"] for it in rows if it["time_to_loss_s"] is not None]
-    assert known_s == sorted(known_s)
-
-
 def test_each_queue_has_its_owner(ask, member, topic):
     def owners(name):
         found = [it for it in ask(*name, "--json").json["queues"] if it["topic"] == topic]
@@ -293,37 +168,6 @@ def test_a_group_in_use_is_deleted_only_by_force(ask, member):
     question = f"Delete the consumer group {member} with 1 connected member? Standard input"
     ask("group", "delete", member, "--force").assert_refused(2, question)
     assert ask("group", "delete", member, "--force", "--yes").status == 0
-
-
-def test_messages_that_wait_to_be_tried_again_count_as_lag(ask, suite, topic):
-    ask("produce", topic, "unlucky")
-    group = f"{topic}-retry"
-    asyncio.run(_refuse_one(suite.namesrv, topic, group))
-    retry_topic = f"%RETRY%{group}"
-
-    def waiting():
-        found = ask("lag", group, "--json").json
-        return {queue["topic"]: queue["lag"] for queue in found["queues"]}
-
-    wait_until(lambda: waiting().get(retry_topic) == 1, 60, "a message to try again")
-    assert waiting()[topic] == 0
-    deleted = ask("group", "delete", group, "--topics", "--yes", "--json").json
-    assert deleted["topics_deleted"] == [retry_topic]
-    assert retry_topic not in ask("topic", "list", "--all").out
-
-
-async def _refuse_one(namesrv, topic, group):
-    refused = asyncio.Event()
-
-    async def listen(_messages):
-        refused.set()
-        return ConsumeResult.later(delay_level=1)
-
-    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
-    consumer = PushConsumer(group, namesrv, listener=listen, options=options)
-    consumer.subscribe(topic)
-    async with asyncio.timeout(60), consumer:
-        await refused.wait()
 
 
 def test_names_are_checked_before_a_question_is_asked(ask, topic):
@@ -437,29 +281,6 @@ def test_numbers_that_are_no_times_are_refused(ask, topic):
     assert "2999-01-01 is in the future: the last message of each queue is read" in read.err
 
 
-def test_lag_refuses_a_topic_that_does_not_exist(ask, topic, tmp_path):
-    group = f"{topic}-readers"
-    assert ask("group", "create", group).status == 0
-    page = tmp_path / "lag.html"
-    for args in ((), (group,), ("--report", page)):
-        ask("lag", *args, "-t", "Nowhere").assert_refused(1, "no broker has the topic Nowhere: ")
-    assert not page.exists()
-
-
-def test_a_group_has_no_lag_in_a_topic_that_it_does_not_consume(ask, topic):
-    group = f"{topic}-readers"
-    assert ask("topic", "create", f"{topic}-other", "--queues", 1).status == 0
-    ask("produce", f"{topic}-other", *range(4))
-    ask("produce", topic, *range(4))
-    ask("consume", topic, "-g", group, "--from", "first", "--max", 1, "--timeout", 60)
-    (row,) = ask("lag", "-t", topic, "--json").json
-    assert (row["group"], row["topics"]) == (group, 1)
-    shown = ask("lag", group, "-t", f"{topic}-other")
-    assert shown.err == f"cometmq: {group} has no offsets in {topic}-other yet\n"
-    shown = ask("lag", "-t", f"{topic}-other")
-    assert shown.err == f"cometmq: no consumer group has offsets in {topic}-other yet\n"
-
-
 @pytest.mark.parametrize(
     "words",
     [("group", "create"), ("group", "alter", "--retries", 3), ("group", "delete", "--yes"),
@@ -470,12 +291,6 @@ def test_system_groups_are_left_alone(ask, words, group):
     refused = ask(*words, group)
     assert refused.status == 1
     assert f"{group} is a system group" in refused.err
-
-
-def test_nobody_is_told_to_create_the_group_of_dlq_replay(call, tmp_path):
-    with running_suite(tmp_path) as suite:  # the group exists where other tests have replayed
-        found = call("lag", DLQ_REPLAY_GROUP, "-n", suite.namesrv)
-    assert "cannot be created" in found.err
 
 
 def test_a_group_that_moves_to_the_time_of_a_message_reads_it_again(ask, topic):
@@ -492,13 +307,3 @@ def test_a_group_that_moves_to_the_time_of_a_message_reads_it_again(ask, topic):
     expected = [it["message_id"] for it in messages if it["store_timestamp"] >= stored_ms]
     again = [json.loads(line)["message_id"] for line in ask(*read, len(expected)).out.splitlines()]
     assert again == expected
-
-
-def test_messages_deleted_before_a_group_read_them_are_counted():
-    def state(topic, committed, min_offset):
-        queue = MessageQueue(topic, "b", 0)
-        return QueueState(queue, min_offset, committed, 100, 100 - committed, 1.0)
-
-    states = [state("A", 10, 30), state("A", 5, 6), state("B", 0, 30), state("C", 30, 30)]
-    (note,) = missed_notes("g", states)
-    assert note.startswith("g in A: 21 messages were deleted before the group read them")
