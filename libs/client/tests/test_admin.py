@@ -18,6 +18,7 @@ from cometmq.client import (
     MessageQueue,
     NoRoute,
     Producer,
+    ProducerOptions,
 )
 from cometmq.client.admin.broker import BrokerAdmin, parse_settings, render_settings
 from cometmq.client.admin.namesrv import NamesrvAdmin
@@ -353,6 +354,19 @@ async def test_the_next_name_server_is_asked_when_one_is_gone(cluster: MemoryClu
     for _ in range(4):
         async with AdminClient(options=options) as admin:
             assert "T" in await admin.topics()
+
+
+async def test_name_servers_without_brokers_hide_none(cluster: MemoryCluster) -> None:
+    """Brokers are not registered with one of the name servers; clients begin with any of them."""
+    async with MemoryCluster() as empty:
+        await empty.stop_broker(empty.broker)
+        options = ProducerOptions(namesrv=f"{empty.namesrv};{cluster.namesrv}")
+        for _ in range(4):
+            async with Producer("pg", options=options) as producer:
+                await producer.send(Message("T", b"x"))
+            async with AdminClient(options=ClientOptions(namesrv=options.namesrv)) as admin:
+                assert [*(await admin.namesrv.cluster()).broker_addr_table] == ["broker-a"]
+                assert await admin.namesrv.route("Nope") is None
 
 
 @pytest.mark.parametrize("topic", [None, "T"])

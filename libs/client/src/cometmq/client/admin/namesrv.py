@@ -42,8 +42,7 @@ class NamesrvAdmin:
 
     async def cluster(self) -> ClusterInfo:
         """Return all broker groups and the clusters they belong to."""
-        response = await self._namesrv.invoke(Code.GET_BROKER_CLUSTER_INFO)
-        return checked_cluster(await self._namesrv.decode_brokers(ClusterInfo, response.body))
+        return checked_cluster(await self._namesrv.cluster())
 
     async def route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic, or None if there is none."""

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The name servers of a client, which uses one at a time and switches to the next on failure."""
 
+import asyncio
 import os
 import random
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from ssl import SSLError
 from typing import Final, TypeVar
 
@@ -35,6 +37,8 @@ T = TypeVar("T")
 HUNG: Final = " (hung, or another program?)"
 BROKERS_BYTES_MAX: Final = 2 << 20
 """Three times what a route of ADDRESSES_MAX brokers has, with the longest names."""
+OTHERS_MS: Final = 500
+"""How long a second name server has to answer: it may be the one that hangs."""
 _SUCCESS: Final = (ResponseCode.SUCCESS,)
 
 
@@ -138,11 +142,14 @@ class Namesrv:
         header: msgspec.Struct | None,
         body: bytes,
         ok: Collection[int] = _SUCCESS,
+        *,
+        timeout_ms: int | None = None,
     ) -> Response:
         header = None if header is None else checked_header(header)
+        timeout_ms = timeout_ms or self._timeout_ms
         try:
             return await self._remoting.invoke(
-                address, code, header, body, timeout_ms=self._timeout_ms, ok=ok
+                address, code, header, body, timeout_ms=timeout_ms, ok=ok
             )
         except RequestTimeout:  # a lost host never closes its connections
             self._remoting.renew(address)
@@ -151,16 +158,55 @@ class Namesrv:
             await refuse_broker(self._remoting, address, code, self._timeout_ms)
             raise
 
+    async def _others(
+        self, code: RequestCode, header: msgspec.Struct | None = None
+    ) -> list[tuple[int, Response]]:
+        """Return the answers of all name servers but the current one, each with its index; leave
+        out those that fail.
+        """
+        answers: list[tuple[int, Response]] = []
+
+        async def ask(index: int, address: str) -> None:
+            with suppress(CometError):
+                response = await self._ask(address, code, header, b"", timeout_ms=OTHERS_MS)
+                answers.append((index, response))
+
+        current = self._chosen % len(self.addresses)
+        async with asyncio.TaskGroup() as group:
+            for index, address in enumerate(self.addresses):
+                if index != current:
+                    group.create_task(ask(index, address))
+        return answers
+
     async def route(self, topic: str) -> TopicRoute | None:
-        """Return the route of a topic, or None if there is none."""
-        response = await self.invoke(
-            RequestCode.GET_ROUTEINFO_BY_TOPIC,
-            GetRouteinfoByTopic(topic, accept_standard_json_only=True),
-            ok=(ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST),
-        )
+        """Return the route of a topic, or None if no name server has one.
+
+        A name server knows no topics if the brokers' namesrvAddr lacks it, or shortly after its
+        start. Therefore the others are asked, and one that knows the topic is used from then on.
+        """
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        header = GetRouteinfoByTopic(topic, accept_standard_json_only=True)
+        ok = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+        response = await self.invoke(code, header, ok=ok)
         if response.code == ResponseCode.TOPIC_NOT_EXIST:
-            return None
+            answers = await self._others(code, header)
+            if not answers:
+                return None
+            self._chosen, response = answers[0]
         return checked_route(topic, await self.decode_brokers(TopicRoute, response.body))
+
+    async def cluster(self) -> ClusterInfo:
+        """Return the brokers of the first name server that has any."""
+        code = RequestCode.GET_BROKER_CLUSTER_INFO
+        response = await self.invoke(code)
+        info = await self.decode_brokers(ClusterInfo, response.body)
+        if not info.broker_addr_table:
+            for index, answer in await self._others(code):
+                other = await self.decode_brokers(ClusterInfo, answer.body)
+                if other.broker_addr_table:
+                    self._chosen = index
+                    return other
+        return info
 
     async def decode(self, type_: type[T], body: Buffer) -> T:
         """Decode an answer; raise RemoteProtocolError with the addresses if it is malformed."""
@@ -184,7 +230,6 @@ class Namesrv:
     async def has_brokers(self) -> bool:
         """Return whether any broker is registered; true if the name server does not answer."""
         try:
-            response = await self.invoke(RequestCode.GET_BROKER_CLUSTER_INFO)
-            return bool((await self.decode_brokers(ClusterInfo, response.body)).broker_addr_table)
+            return bool((await self.cluster()).broker_addr_table)
         except CometError:
             return True
