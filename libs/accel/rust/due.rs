@@ -5,8 +5,6 @@
 //! This is the native version of `cometmq.broker.messages.delivered`, for plain records. Any other
 //! record ends the batch, and Python examines it.
 
-use std::ops::Range;
-
 use crate::host::{BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, Host, STORE_HOST_V6};
 use crate::properties::{TIME_NAME, last_value, read_time};
 use crate::range::{Record as Found, Texts, is_folder, parse};
@@ -118,7 +116,8 @@ struct Target<'a> {
 
 impl Stage {
     /// Stages the records of selected entries, each as one request, and stops at the first record
-    /// that is not plain. Returns the number of staged records.
+    /// that is not plain, or is not the next one of the first record's queue: its entry has changed
+    /// on the disk. Returns the number of staged records.
     ///
     /// `spans` holds the bytes of the selection's spans. Messages for a topic in `others` are not
     /// plain, nor are messages with a time later than `now_ms`, which go to another level.
@@ -130,7 +129,7 @@ impl Stage {
         others: &[&[u8]],
         now_ms: i64,
     ) -> usize {
-        let mut number = 0;
+        let (mut number, mut before) = (0, None::<Found>);
         for (at, entry) in entries.chunks_exact(ENTRY_BYTES).take(selection.count).enumerate() {
             let (offset, size, _) = read_entry(entry);
             let is_in =
@@ -142,27 +141,30 @@ impl Stage {
                 let start = usize::try_from(offset - start).ok()?;
                 let range = start..start + size;
                 let span = spans.get(number)?;
-                self.stage_delayed(span, number as u32, range, offset, (others, now_ms))
+                let data = span.get(range.clone())?;
+                let found = parse(data, offset, false)?;
+                if before.as_ref().is_some_and(|before| !found.follows(before)) {
+                    return None;
+                }
+                self.stage_delayed((data, &found), number as u32, range.start, (others, now_ms))?;
+                Some(found)
             });
-            if staged.is_none() {
+            before = staged;
+            if before.is_none() {
                 return at;
             }
         }
         selection.count
     }
 
-    /// Stages the record at this range of a span.
+    /// Stages a record, given as its bytes and their meaning, that begins at `start` of a span.
     fn stage_delayed(
         &mut self,
-        span: &[u8],
+        (data, found): (&[u8], &Found),
         chunk: u32,
-        range: Range<usize>,
-        offset: i64,
+        start: usize,
         (others, now_ms): (&[&[u8]], i64),
     ) -> Option<()> {
-        let start = range.start;
-        let data = span.get(range)?;
-        let found = parse(data, offset, false)?;
         if found.size != data.len() || found.sys_flag & ODD_SYS_FLAGS != 0 {
             return None;
         }
@@ -188,7 +190,7 @@ impl Stage {
             is_delayed: false,
             prepared: 0,
         };
-        self.push_delayed(record, &found, &texts)
+        self.push_delayed(record, found, &texts)
     }
 
     fn push_delayed(&mut self, mut record: Record, found: &Found, texts: &Texts) -> Option<()> {

@@ -88,6 +88,14 @@ pub struct Record<'a> {
     pub(crate) properties: &'a [u8],
 }
 
+impl Record<'_> {
+    /// Returns whether this is the next record of another record's queue.
+    pub(crate) fn follows(&self, before: &Self) -> bool {
+        let is_next = before.queue_offset.checked_add(1) == Some(self.queue_offset);
+        is_next && self.queue_id == before.queue_id && self.topic == before.topic
+    }
+}
+
 /// The values that the records of one queue share.
 struct Queue<'a> {
     topic: &'a str,

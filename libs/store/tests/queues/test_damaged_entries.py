@@ -91,6 +91,15 @@ def test_an_entry_of_another_message_delivers_nothing(rig, disk, events, other, 
     assert len(events.of("records.damaged")) == 1
 
 
+@pytest.mark.parametrize("way", [pull, pull_by_tag, search])
+def test_entries_that_a_file_has_lost_are_left_out(rig, disk, events, way):
+    file = disk.contents["/store/consumequeue/T/0/" + "0" * 20]
+    del file[VICTIM * ENTRY.size + 7 :]
+    found = [record.queue_offset for record in read(rig, way)]
+    assert found == list(range(VICTIM))
+    assert sum(line["count"] for line in events.of("records.damaged")) == 20 - VICTIM
+
+
 def test_fillers_are_no_damage(rig, disk, events):
     change(disk, ENTRY.pack(0, 0x7FFFFFFF, 0))
     assert len(read(rig, pull)) == len(read(rig, search)) == 19

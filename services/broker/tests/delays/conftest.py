@@ -75,6 +75,9 @@ class FakeStore:
         self.records: dict[int, MessageRecord] = {}
         self.damaged: set[int] = set()
         self.copies: list[MessageRecord] = []
+        self.misplaced: list[Sequence[int]] = []
+        self.repaired_count = 0
+        self.bounds = 0, 0
         self.status = PutStatus.PUT_OK
         self.end = 0
         self.flushed_offset = 0
@@ -96,6 +99,10 @@ class FakeStore:
     def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]:
         yield from ()
         return None if physical_offset in self.damaged else self.records.get(physical_offset)
+
+    def note_misplaced(self, _queue: FakeQueue, queue_offsets: Sequence[int]) -> int:
+        self.misplaced.append(queue_offsets)
+        return self.repaired_count
 
     def is_damaged(self, physical_offset: int) -> Lookup[bool]:
         yield from ()

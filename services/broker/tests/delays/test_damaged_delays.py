@@ -4,13 +4,14 @@
 import errno
 
 import msgspec
+import pytest
 
 from cometmq.broker.delays.finder import BATCH_COUNT_MAX
 from cometmq.broker.delays.level import REPAIR_STEPS_MAX
 from cometmq.broker.delays.recalled import Delayed
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.store.errors import DiskError
-from cometmq.store.queues.queue_files import FILLER
+from cometmq.store.queues.queue_files import ENTRY, FILLER
 from cometmq.store.reads import Lookup
 
 from .conftest import (
@@ -25,15 +26,15 @@ from .conftest import (
 
 
 def test_fillers_and_lost_records_are_skipped(store: FakeStore, path: str) -> None:
-    store.add("a", 0)
-    store.add("b", 0)
-    store.delayed.entries = FILLER + store.delayed.entries
-    store.records.pop(0)
+    for key in "abc":
+        store.add(key, 0)
+    store.delayed.entries = FILLER + store.delayed.entries[len(FILLER) :]
+    del store.records[list(store.records)[1]]
     delays = service(store, path)
 
     step(delays, store, 10_000)
 
-    assert store.delivered == ["b"]
+    assert store.delivered == ["c"]
     assert delays.positions.offsets() == {LEVEL: 3}
 
 
@@ -149,3 +150,35 @@ def test_another_message_with_the_same_unique_key_is_no_copy(store: FakeStore, p
     step(recovered, store, 10_000)
 
     assert store.delivered == ["a", "another"]
+
+
+@pytest.mark.parametrize("damage", ["zeros", "another message", "no record"])
+def test_an_entry_that_leads_elsewhere_waits_for_its_repair(
+    store: FakeStore, path: str, damage: str
+) -> None:
+    for key in "abcd":
+        store.add(key, 0)
+    whole, size = store.delayed.entries, ENTRY.size
+    places = {"zeros": bytes(12), "another message": whole[3 * size : 3 * size + 12]}
+    wrong = places.get(damage, (1).to_bytes(8, "big") + whole[size + 8 : size + 12])
+    store.delayed.entries = whole[:size] + wrong + whole[size + 12 :]
+    store.bounds = 0, store.end
+    delays = service(store, path)
+    for now_ms in (10_000, 10_100):
+        step(delays, store, now_ms)
+        assert (store.delivered, delays.positions.offsets()) == (["a", "c", "d"], {LEVEL: 1})
+    assert store.misplaced == [[1], [1]]
+    store.delayed.entries = whole
+    step(delays, store, 10_200)
+    assert store.delivered == ["a", "c", "d", "b"]
+    assert delays.positions.offsets() == {LEVEL: 4}
+
+
+def test_an_entry_that_cannot_be_repaired_is_passed_in_the_end(store: FakeStore, path: str) -> None:
+    for key in "ab":
+        store.add(key, 0)
+    store.delayed.entries = bytes(12) + store.delayed.entries[12:]
+    delays = service(store, path)
+    for _ in range(REPAIR_STEPS_MAX):
+        step(delays, store, 10_000)
+    assert (store.delivered, delays.positions.offsets()) == (["b"], {LEVEL: 2})

@@ -28,7 +28,7 @@ from cometmq.broker.native import IS_BUILT, accel
 from cometmq.broker.testing.scripted import ScriptedBroker
 from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.message.flags import tag_code
-from cometmq.remoting.message.new_message import NewMessage
+from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.properties import index_keys, parse_properties
 from cometmq.remoting.names import HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.store.errors import DiskError
@@ -349,6 +349,29 @@ def test_python_delivers_what_precedes_a_failed_read(monkeypatch):
     monkeypatch.setattr(Reader, "read_span", fail)
     found, natively = run({}, steps, native=True)
     assert (found["log"], natively) == (expected["log"], 0)
+
+
+def test_a_run_ends_at_a_record_that_is_not_the_next_of_its_level():
+    def staged(*places: tuple[int, int]) -> int:
+        """Return how many of these messages are delivered, given as level and queue offset."""
+        log, entries = b"", b""
+        for level, queue_offset in places:
+            text = f"UNIQ_KEY\x01{queue_offset}\x02DELAY\x01{level}\x02"
+            message = NewMessage("Orders", 0, 0, 0, 0, HOSTS[0], HOSTS[0], b"body", text)
+            delay(message, level)
+            record = encode_record(message, queue_offset, len(log), 0)
+            entries += ENTRY.pack(len(log), len(record), 0)
+            log += record
+        records = accel.DueRecords(
+            entries, [(0, log)], store_host=HOSTS[0], body_bytes_max=100, record_bytes_max=1_000,
+            delayed_topic=SCHEDULE_TOPIC, half_topic=HALF_TOPIC, now_ms=0,
+        )  # fmt: skip
+        return records.count
+
+    assert staged((1, 7), (1, 8), (1, 9)) == 3
+    assert staged((1, 7), (1, 9)) == 1
+    assert staged((1, 7), (1, 8), (1, 8)) == 2
+    assert staged((1, 7), (2, 8)) == 1
 
 
 def test_selections_end_where_messages_are_not_due_or_not_plain():

@@ -207,7 +207,7 @@ class MessageStore:
             self.upkeep.scrubber.damaged_bytes,
             self.upkeep.scrubber.damaged_message_count,
             counters.damaged_count,
-            self._repair.repaired_count,
+            self.pulls.repaired_count,
             self.upkeep.scrubber.repairs.repaired_count,
         )
 

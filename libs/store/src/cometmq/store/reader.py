@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reading half of a store: pulls, the ends of queues, and searches."""
 
+from collections.abc import Sequence
+
 from cometmq.store.lookups import Lookups
 from cometmq.store.parts import Parts
+from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.pulls import Pulls
 from cometmq.store.reads import Lookup
 from cometmq.store.results import GetResult
@@ -28,7 +31,16 @@ class Reader(Lookups):
         """Log the damaged records that a cold read on a worker thread has left out."""
         queue = self._queues.get(topic, queue_id)
         if queue is not None and result.damaged_count:
-            self._pulls.note_damaged(queue, offset, result)
+            offsets = range(offset, result.next_offset)
+            self._pulls.note_damaged(queue, offsets, result.damaged_count)
+
+    def note_misplaced(self, queue: ConsumeQueue, queue_offsets: Sequence[int]) -> int:
+        """Have entries repaired that do not fit their records; return how many were repaired so
+        far.
+        """
+        offsets = range(queue_offsets[0], queue_offsets[-1] + 1)
+        self._pulls.note_damaged(queue, offsets, len(queue_offsets))
+        return self._pulls.repaired_count
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the first offset of a queue; 0 if the queue does not exist."""

@@ -48,30 +48,33 @@ class QueuePlan(NamedTuple):
     tail: bytes
 
     def read(self, *, may_block: bool) -> Buffer | None:
-        """Return the entries; None if reading would block and `may_block` is false."""
+        """Return the entries; None if reading would block and `may_block` is false.
+
+        Entries that a file has lost are zeros, which readers report like other damaged ones.
+        """
         if not self.pieces:
             return self.tail
         parts: list[Buffer] = []
         for file, position, count in self.pieces:
-            if may_block:
-                parts.append(file.read(position, count))
-                continue
-            part = file.read_cached(position, count)
+            part = (file.read if may_block else file.read_cached)(position, count)
             if part is None:
                 return None
-            parts.append(part)
+            parts.append(_padded(part, count))
         if len(parts) == 1 and not self.tail:
             return parts[0]
         return b"".join((*parts, self.tail))
 
     def entries(self) -> Lookup[bytes]:
-        """Find the bytes of the entries; an incomplete last entry is left out."""
+        """Do as `read`, as a lookup."""
         parts: list[Buffer] = []
         for file, position, count in self.pieces:
             part = yield Read(file, position, count)
-            parts.append(part)
-        data = b"".join((*parts, self.tail))
-        return data[: len(data) - len(data) % CQ_ENTRY_BYTES]
+            parts.append(_padded(part, count))
+        return b"".join((*parts, self.tail))
+
+
+def _padded(part: Buffer, count: int) -> Buffer:
+    return part if len(part) == count else bytes(part).ljust(count, b"\0")
 
 
 class ConsumeQueue:
@@ -371,8 +374,7 @@ def entries_from(queue: ConsumeQueue, queue_offset: int, count: int) -> list[tup
     if not queue.min_offset <= queue_offset < queue.max_offset:
         return []
     data = queue.plan(queue_offset, count).read(may_block=True) or b""
-    whole = len(data) - len(data) % CQ_ENTRY_BYTES
-    return list(ENTRY.iter_unpack(memoryview(data)[:whole]))
+    return list(ENTRY.iter_unpack(data))
 
 
 def entry_at(queue: ConsumeQueue, queue_offset: int) -> QueueEntry | None:

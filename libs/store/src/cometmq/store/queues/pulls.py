@@ -57,6 +57,8 @@ class Pulls:
         """The entries among which readers have found damage, by queue; `EntryRepair` examines
         them.
         """
+        self.repaired_count = 0
+        """The number of entries that were repaired."""
         self.version = 0
         """A counter that changes whenever bytes that were read earlier may be outdated or
         damaged.
@@ -111,7 +113,7 @@ class Pulls:
                 self._recent.note(queue, offset, limits, result)
         self._counters.get_message_count += result.count
         if result.damaged_count:
-            self.note_damaged(queue, offset, result)
+            self.note_damaged(queue, range(offset, result.next_offset), result.damaged_count)
         return result
 
     def find(
@@ -136,7 +138,7 @@ class Pulls:
         result = yield from read_matching(queue, offset, log, test, limits, block)
         self._counters.get_message_count += result.count
         if result.damaged_count:
-            self.note_damaged(queue, offset, result)
+            self.note_damaged(queue, range(offset, result.next_offset), result.damaged_count)
         return result
 
     def _limits_of(self, count_max: int) -> ReadLimits:
@@ -147,18 +149,20 @@ class Pulls:
             limits = self._limits_by_count[count] = self._limits.narrowed(count, None)
         return limits
 
-    def note_damaged(self, queue: ConsumeQueue, offset: int, result: GetResult) -> None:
-        """Log that a pull left records out, but only once for each position in the queue."""
-        place = (queue.topic, queue.queue_id, offset)
+    def note_damaged(self, queue: ConsumeQueue, offsets: range, count: int) -> None:
+        """Log that a reader of these entries has left some out, but only once for each position in
+        the queue.
+        """
+        place = (queue.topic, queue.queue_id, offsets.start)
         if len(self._told) >= TOLD_COUNT_MAX:
             self._told.clear()
         if place not in self._told:
             self._told.add(place)
-            self.suspects[queue] = range(offset, result.next_offset)
-            self._counters.damaged_count += result.damaged_count
+            self.suspects[queue] = offsets
+            self._counters.damaged_count += count
             self._log.error(
-                "records.damaged", topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset,
-                count=result.damaged_count, action="cometmq store verify",
+                "records.damaged", topic=queue.topic, queue_id=queue.queue_id,
+                queue_offset=offsets.start, count=count, action="cometmq store verify",
             )  # fmt: skip
 
     def apply(self, settings: StoreSettings) -> None:

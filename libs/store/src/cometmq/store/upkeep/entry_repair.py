@@ -47,7 +47,6 @@ class EntryRepair:
         self._parts = parts
         self._pulls = pulls
         self._is_running = False
-        self.repaired_count = 0
 
     def job(self) -> Job | None:
         """Return the repair that is due, or None; only one runs at a time."""
@@ -80,7 +79,7 @@ class EntryRepair:
                 "queue.unrepaired", topic=queue.topic, queue_id=queue.queue_id, error=str(error)
             )
         elif count:
-            self.repaired_count += count
+            self._pulls.repaired_count += count
             self._pulls.forget()
             self._parts.log.info(
                 "queue.repaired", topic=queue.topic, queue_id=queue.queue_id, count=count
@@ -105,8 +104,7 @@ class _RepairJob:
 
     def run(self) -> None:
         """Compare the entries with the log, and write those that are wrong; may block."""
-        data = self._entries.read(may_block=True) or b""
-        rows = list(ENTRY.iter_unpack(memoryview(data)[: len(data) - len(data) % ENTRY.size]))
+        rows = list(ENTRY.iter_unpack(self._entries.read(may_block=True) or b""))
         wrong = [at for at, row in enumerate(rows) if self._is_wrong(at, row)]
         for at in wrong:
             found = self._find(at, rows, set(wrong))

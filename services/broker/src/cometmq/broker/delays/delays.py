@@ -62,6 +62,7 @@ BATCH_INTERVAL_MS: Final = 5
 """The shortest pause: messages that are due within it are delivered together, up to 5 ms late. A
 step with a message takes about 0.2 ms.
 """
+_REPAIRABLE: Final = (Skip.DAMAGED, Skip.MISPLACED)
 
 
 @dataclass(slots=True)
@@ -254,6 +255,10 @@ class Delays:
         level.pending_count += 1  # the batch itself, which may end in entries to skip
         is_damaged = any(entry.message is Skip.DAMAGED for entry in entries)
         repaired = self._repaired_count() if is_damaged and self._repaired_count else None
+        misplaced = [it.queue_offset for it in entries if it.message is Skip.MISPLACED]
+        queue = self._store.reader.queue(SCHEDULE_TOPIC, level.number - 1) if misplaced else None
+        if queue is not None:
+            repaired = (repaired or 0) + self._store.reader.note_misplaced(queue, misplaced)
         awaits_repair = repaired is not None and level.awaits_repair(repaired)
         self._puts.begin(
             self._delivering(level, entries, awaits_repair=awaits_repair), Requester(level)
@@ -277,7 +282,7 @@ class Delays:
             yield  # until it is this level's turn
         if run != level.run:  # the position was set meanwhile
             level.pending_count -= not isinstance(entry.message, Skip)
-        elif entry.message is Skip.DAMAGED and awaits_repair:
+        elif awaits_repair and entry.message in _REPAIRABLE:
             level.has_failed = True  # the next step looks at it again
         elif isinstance(entry.message, Skip):
             self._skip(level, entry, entry.message)
@@ -291,7 +296,7 @@ class Delays:
                 self._puts.driver.put(entry.message, stored)
 
     def _skip(self, level: Level, entry: Due, skip: Skip) -> None:
-        if skip in {Skip.MISSING, Skip.DAMAGED}:
+        if skip is Skip.MISSING or skip in _REPAIRABLE:
             self._log.warning("delay.record_missing", physical_offset=entry.physical_offset)
         self.counts.recalled += skip is Skip.RECALLED
         self.counts.skipped += skip is Skip.COPIED

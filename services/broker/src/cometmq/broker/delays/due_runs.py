@@ -22,6 +22,7 @@ from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.remoting.names import HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.store.index.keys import KeyedRows
 from cometmq.store.queues.queue_files import ENTRY
+from cometmq.store.queues.record_check import has_topic, is_at, topic_field
 from cometmq.store.reader import Reader
 from cometmq.store.reads import Lookup
 from cometmq.store.results import PutResult, PutStatus
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 RUN_COUNT_MAX: Final = 512  # 0.7 ms of a turn of the loop
 RUN_BYTES_MAX: Final = 256 * 1024
+_LEVEL_FIELD: Final = topic_field(SCHEDULE_TOPIC)
 
 
 class Delivered(NamedTuple):
@@ -82,6 +84,7 @@ class DueRuns:
     def find(
         self,
         entries: bytes,
+        level_number: int,
         first_offset: int,
         times: Times,
         has_queues: Callable[[str, int], bool],
@@ -89,7 +92,8 @@ class DueRuns:
         """Find due messages at the head of a level; None if Python must examine the first one.
 
         `entries` are the level's entries, starting at `first_offset`. `has_queues` returns whether
-        a topic has at least this many queues; if not, Python decides where the message goes.
+        a topic has at least this many queues; if not, Python decides where the message goes. The
+        native code stops at an entry whose record does not follow the record of the entry before.
         """
         if self.breaker.is_open:
             return None
@@ -110,6 +114,8 @@ class DueRuns:
                 if data is None:
                     return None
                 spans.append((offset, bytes(data)))
+            if not spans or not _is_first(spans[0], entries, level_number, first_offset):
+                return None
             records = accel.DueRecords(
                 entries[: count * ENTRY.size],
                 spans,
@@ -129,6 +135,16 @@ class DueRuns:
                 next_due = NextDue(first_offset + count, due_ms)
             return DueRun(self, records, first_offset, is_behind=is_behind, next_due=next_due)
         return None
+
+
+def _is_first(
+    span: tuple[int, bytes], entries: bytes, level_number: int, first_offset: int
+) -> bool:
+    """Return whether the first record is the one for which its entry stands."""
+    _, size, _ = ENTRY.unpack_from(entries)
+    record = memoryview(span[1])
+    place = size, level_number - 1, first_offset, span[0]
+    return is_at(record, place) and has_topic(record, _LEVEL_FIELD)
 
 
 class DueRun:
@@ -201,6 +217,8 @@ class Skip(Enum):
     FILLER = "filler"
     MISSING = "missing"
     DAMAGED = "damaged"
+    MISPLACED = "misplaced"
+    """The entry leads to another record or to none."""
     RECALLED = "recalled"
     COPIED = "copied"
 

@@ -6,7 +6,7 @@ messages when it delivers them. After a crash, copies that are already in the lo
 unique key.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from cometmq.broker.delays.due_runs import RUN_COUNT_MAX, Due, DueBatch, DueRuns, Found, Skip, Times
 from cometmq.broker.delays.level import Level, NextDue
@@ -26,6 +26,21 @@ from cometmq.store.reads import Lookup
 
 BATCH_COUNT_MAX: Final = 128  # of one level at a time: a backlog must not hold up senders
 QUERY_COUNT_MAX: Final = 32  # messages of one key that are compared after a crash
+
+
+class Entry(NamedTuple):
+    """An entry of a level's queue."""
+
+    level_number: int
+    queue_offset: int
+    physical_offset: int
+    size: int
+    due_ms: int
+
+    def fits(self, record: MessageRecord) -> bool:
+        """Return whether this is the record for which the entry stands."""
+        place = record.topic, record.queue_id, record.queue_offset, record.size
+        return place == (SCHEDULE_TOPIC, self.level_number - 1, self.queue_offset, self.size)
 
 
 class Finder:
@@ -68,7 +83,9 @@ class Finder:
             data = yield from queue.plan(offset, min(count, RUN_COUNT_MAX)).entries()
             times = Times(now_ms, due_at_most, self.copied_until_ms)
             plain = data if recalled is None else data[: (recalled - offset) * ENTRY.size]
-            run = yield from self._runs.find(plain, offset, times, self._destinations.has)
+            run = yield from self._runs.find(
+                plain, level.number, offset, times, self._destinations.has
+            )
             if run is not None:
                 return run
             data = data[: BATCH_COUNT_MAX * ENTRY.size]
@@ -83,20 +100,21 @@ class Finder:
                 continue
             message: NewMessage | Skip = Skip.FILLER
             reason: Reason | None = None
-            if size not in {0, FILLER_SIZE}:
-                key = self._recalled.key_at(level.number, at)
-                message, reason = yield from self._message(physical_offset, due_ms, key, now_ms)
+            if size != FILLER_SIZE:
+                entry = Entry(level.number, at, physical_offset, size, due_ms)
+                message, reason = yield from self._message(entry, now_ms)
             due.append(Due(at, physical_offset, message, reason))
         return DueBatch(due, is_behind=len(data) == BATCH_COUNT_MAX * ENTRY.size)
 
     def _message(
-        self, physical_offset: int, due_ms: int, recalled_key: str | None, now_ms: int
+        self, entry: Entry, now_ms: int
     ) -> Lookup[tuple[NewMessage | Skip, Reason | None]]:
         """Find the message to store, and the reason if it is to be parked."""
-        record = yield from self._store.reader.read_record(physical_offset)
-        if record is None:
-            is_damaged = yield from self._store.reader.is_damaged(physical_offset)
-            return Skip.DAMAGED if is_damaged else Skip.MISSING, None
+        due_ms = entry.due_ms
+        record = yield from self._record(entry)
+        if isinstance(record, Skip):
+            return record, None
+        recalled_key = self._recalled.key_at(entry.level_number, entry.queue_offset)
         if recalled_key and record.properties.get(PropertyKey.UNIQUE_KEY) == recalled_key:
             return Skip.RECALLED, None
         if timed_ms(record.properties) is not None:
@@ -117,6 +135,18 @@ class Finder:
             if is_copied:
                 return Skip.COPIED, None
         return message, reason
+
+    def _record(self, entry: Entry) -> Lookup[MessageRecord | Skip]:
+        """Find the record for which an entry stands."""
+        reader, physical_offset = self._store.reader, entry.physical_offset
+        record = yield from reader.read_record(physical_offset)
+        if record is not None:
+            return record if entry.fits(record) else Skip.MISPLACED
+        is_damaged = yield from reader.is_damaged(physical_offset)
+        if is_damaged:
+            return Skip.DAMAGED
+        first, end = reader.bounds
+        return Skip.MISPLACED if first <= physical_offset < end or not entry.size else Skip.MISSING
 
     def _has_hopped(self, record: MessageRecord, due_ms: int) -> Lookup[bool]:
         """Return whether the log already contains the next hop of a timed message."""
