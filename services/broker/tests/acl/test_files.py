@@ -406,6 +406,35 @@ async def test_an_invalid_file_changes_nothing_and_is_logged_once(
     assert list(keeper.control.accounts.by_key) == ["otherKey1"]
 
 
+async def test_a_file_that_has_become_empty_changes_nothing(tmp_path: Path, worker: Worker) -> None:
+    """A program that rewrites a file on a full disk leaves an empty one."""
+    log = Warnings()
+    files = acl_files(tmp_path)
+    (tmp_path / "acl").mkdir()
+    other = tmp_path / "acl" / "other.yml"
+    other.write_text(OTHER)
+    keeper = kept(files, worker, log)
+    before, whole = keeper.control.accounts, files.path.read_text()
+
+    files.path.write_text("\n")
+    for _ in range(4):
+        await poll(keeper, worker)
+    assert keeper.control.accounts is before
+    assert log.names == ["accounts.unreadable"]
+    assert keeper.broken == files.path
+    with pytest.raises(AclFileError, match="has become empty"):
+        files.change([Change(lambda files: files.delete_account("otherKey1"))])
+    files.path.write_text(whole)
+    await poll(keeper, worker)
+    await poll(keeper, worker)
+    assert keeper.warning is None
+    assert set(keeper.control.accounts.by_key) == set(before.by_key)
+    other.unlink()  # the way to remove the accounts of a file
+    await poll(keeper, worker)
+    await poll(keeper, worker)
+    assert "otherKey1" not in keeper.control.accounts.by_key
+
+
 async def test_an_unreadable_file_is_logged_once(tmp_path: Path, worker: Worker) -> None:
     log, disk = Warnings(), FullDisk()
     files = acl_files(tmp_path, files=disk)

@@ -57,6 +57,7 @@ class AclFiles:
         self._log = log
         self._files = files or OsFiles()
         self._texts: Settled[Mapping[Path, bytes] | None] = Settled(None)
+        self._filled: frozenset[Path] = frozenset()  # the files in use that are not blank
         self._staged: dict[Path, bytes] | None = None  # during a batch of changes
         self._owners: Mapping[str, Path] = {}
         self._versions: Mapping[Path, DataVersion] = {}
@@ -67,6 +68,7 @@ class AclFiles:
         texts = self._read()
         self._texts.used = texts
         accounts = self._parse_all(texts)
+        self._filled = _filled(texts)
         self._warn(accounts, texts, is_by_hand=True)
         return accounts
 
@@ -74,14 +76,18 @@ class AclFiles:
         """Read the files again; return the accounts if changed files are now used, otherwise None.
 
         Changed files are used once two successive calls find the same content: a half-written file
-        may be valid, but lack accounts.
+        may be valid, but lack accounts. A file that has become blank is not used at all: programs
+        leave such files behind when the disk is full.
         """
         try:
             texts = self._read()
+            if not self._texts.take(texts):
+                return None
+            self._check_filled(texts)
         except AclFileError:
             self._texts.used = None  # so that the next read that succeeds ends the fault
             raise
-        return self.load() if self._texts.take(texts) else None
+        return self.load()
 
     def change(self, changes: Sequence[Change]) -> None:
         """Apply the changes in order, reading all files once and writing each changed file once.
@@ -91,6 +97,7 @@ class AclFiles:
         """
         before = self._read()
         self._check_rest(before)
+        self._check_filled(before)
         self._staged = after = dict(before)
         try:
             for change in changes:
@@ -107,6 +114,7 @@ class AclFiles:
         except AclFileError:
             self._texts.used = before
             raise
+        self._filled = _filled(after)
 
     def put_account(self, config: AclAccount) -> Accounts:
         """Add an account to plain_acl.yml, or change an existing account in its own file."""
@@ -138,6 +146,16 @@ class AclFiles:
         raise AclFileError(
             moving, f"{moving} has just been changed by another program: try again in 2 seconds"
         )
+
+    def _check_filled(self, texts: Mapping[Path, bytes]) -> None:
+        """Raise AclFileError if a file has lost its whole content."""
+        blank = next((it for it in sorted(self._filled) if not texts.get(it, b"x").strip()), None)
+        if blank is not None:
+            raise AclFileError(
+                blank,
+                f"{blank} has become empty, and its accounts stay valid until the next start: "
+                "restore it, or delete it to remove them",
+            )
 
     def _owner(self, access_key: str) -> Path | None:
         self._parse_all(self._read())
@@ -248,3 +266,7 @@ class AclFiles:
             self._files.replace(new, target)
         except OSError as error:
             raise AclFileError(path, f"{path} cannot be saved: {error.strerror}") from error
+
+
+def _filled(texts: Mapping[Path, bytes]) -> frozenset[Path]:
+    return frozenset(path for path, data in texts.items() if data.strip())

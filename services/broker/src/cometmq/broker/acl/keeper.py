@@ -58,14 +58,14 @@ class AclKeeper:
 
     @property
     def warning(self) -> str | None:
-        """A warning that the next start would fail, because a file cannot be used; None if all
-        can.
+        """A warning that the next start would fail or lack accounts, because a file cannot be used;
+        None if all can.
         """
         if self.broken is None:
             return None
         return (
-            f"the account file {self.broken} cannot be used: the accounts read before stay valid,"
-            " and the next start fails; correct it as accounts.unreadable in the log says"
+            f"the account file {self.broken} cannot be used: the accounts read before stay valid"
+            " until the next start; correct it as accounts.unreadable in the log says"
         )
 
     def poll(self) -> None:
