@@ -305,6 +305,17 @@ asyncio.run(main())
 """
 
 
+async def admitted(elector):
+    """Ask until a member answers, as electors do: gRPC gives up connecting after a while, which a
+    busy machine may need.
+    """
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            with contextlib.suppress(MemberUnreachable):
+                await elector.status(timeout_ms=PATIENCE_MS)
+                return
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"], ids=["its own host", "another host"])
 async def test_a_flood_of_headers_delays_no_elector(member, host):
     """Without turns, the open connection misses deadlines, and a new one is never admitted."""
@@ -325,7 +336,7 @@ async def test_a_flood_of_headers_delays_no_elector(member, host):
             for _ in range(4):
                 await electors[0].status(timeout_ms=PATIENCE_MS)
                 await asyncio.sleep(0.1)
-            await elector.status(timeout_ms=PATIENCE_MS)
+            await admitted(elector)
         spent = (time.process_time() - before) / (time.monotonic() - begun)
     finally:
         flood.kill()

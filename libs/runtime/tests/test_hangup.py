@@ -60,7 +60,8 @@ def test_requests_cancel_the_command_then_its_cleanup_and_then_kill_it(number):
 
 @pytest.mark.usefixtures("own_signals")
 @pytest.mark.parametrize("number", NUMBERS)
-async def test_a_signal_sent_twice_is_one_request(number):
+async def test_a_signal_sent_twice_is_one_request(number, monkeypatch):
+    monkeypatch.setattr("cometmq.runtime.hangup.monotonic", lambda: 1.0)  # the machine may be busy
     task = asyncio.current_task()
     assert task is not None
     with cancelled_by_signals():
