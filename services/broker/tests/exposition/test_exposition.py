@@ -117,6 +117,32 @@ async def test_sends_and_clients_show_under_all_names(tmp_path):
     assert value(found, "rocketmq_storage_size") > 0
 
 
+async def test_deleted_topics_and_groups_have_no_series(tmp_path):
+    """RocketMQ keeps their statistics, so requests such as 315 still find them."""
+    async with stored_broker(tmp_path) as broker:
+        broker.measured.is_observed = True
+        for topic in ("Kept", "Gone", "%DLQ%Gone"):
+            send(broker, topic)
+            for group in ("kept", "gone"):
+                broker.tables.groups.find(group, auto_create=True)
+                broker.stats.count_get(topic, group, 1, 100)
+        before = await samples_of(broker)
+        broker.tables.topics.remove("Gone")
+        broker.tables.topics.remove("%DLQ%Gone")
+        broker.tables.groups.remove("gone")
+        after = await samples_of(broker)
+        assert {"Gone", "%DLQ%Gone"} <= broker.stats.topics.keys()
+    assert _named(before) == {"Kept", "Gone", "%DLQ%Gone", "kept", "gone"}
+    assert _named(after) == {"Kept", "kept"}
+
+
+def _named(found):
+    """Return the values of all labels that name a topic or group of the test."""
+    own = {"Kept", "Gone", "%DLQ%Gone", "kept", "gone"}
+    labels = [labels for samples in found.values() for labels, _ in samples]
+    return own & {text for one in labels for text in one.values()}
+
+
 async def test_the_other_names_can_be_switched_off(tmp_path):
     off = {"metricsExporterNames": "false", "metricsNativeNames": "false"}
     async with stored_broker(tmp_path, **off) as broker:

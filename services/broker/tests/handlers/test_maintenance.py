@@ -25,7 +25,7 @@ GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with stored_broker(tmp_path) as broker:
+    async with stored_broker(tmp_path, autoDeleteUnusedStats="true") as broker:
         yield broker
 
 
@@ -113,8 +113,10 @@ def _leave_unknown(broker: Broker, *topics: str) -> None:
         broker.tables.topics.table.pop(topic)
 
 
-async def test_statistics_of_deleted_topics_stay_if_set(tmp_path: Path) -> None:
-    async with stored_broker(tmp_path, autoDeleteUnusedStats="false") as broker:
+async def test_statistics_of_deleted_topics_stay_by_default(
+    tmp_path: Path,
+) -> None:
+    async with stored_broker(tmp_path) as broker:
         send(broker, "Unknown")
         broker.tables.topics.table.pop("Unknown")
 

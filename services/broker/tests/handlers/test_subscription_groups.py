@@ -99,7 +99,7 @@ async def test_a_removed_group_and_its_offsets_are_saved_before_the_answer(
     tmp_path: Path, field: str
 ) -> None:
     """RocketMQ 5 has another name for the field."""
-    broker = memory_broker()
+    broker = memory_broker(autoDeleteUnusedStats="true")
     broker.tables.groups.file = group_file(tmp_path / "subscriptionGroup.json")
     broker.tables.offsets.file = offset_file(str(tmp_path / "consumerOffset.json"))
     broker.tables.offsets.commit("G", "T", 0, 5)

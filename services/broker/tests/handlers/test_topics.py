@@ -169,13 +169,11 @@ async def test_a_table_that_cannot_be_saved_is_an_answer(tmp_path: Path) -> None
     )
 
 
-@pytest.mark.parametrize(
-    ("settings", "is_kept"), [({}, False), ({"autoDeleteUnusedStats": "false"}, True)]
-)
-async def test_statistics_of_a_deleted_topic_are_dropped_unless_set(
-    settings: dict[str, str], *, is_kept: bool
+@pytest.mark.parametrize(("setting", "is_kept"), [("true", False), ("false", True)])
+async def test_statistics_of_a_deleted_topic_are_dropped_if_set(
+    setting: str, *, is_kept: bool
 ) -> None:
-    broker = memory_broker(**settings)
+    broker = memory_broker(autoDeleteUnusedStats=setting)
     broker.stats.count_put("T", 1, 100)
 
     await topics.delete_topic_in_broker(broker, Call(215, DeleteTopicInBroker("T")))

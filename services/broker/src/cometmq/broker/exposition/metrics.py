@@ -13,6 +13,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.copies.state import FollowState
 from cometmq.broker.copies.unfit import Unfit
 from cometmq.broker.exposition import rocketmq5_metrics, rocketmq_exporter_metrics
+from cometmq.broker.exposition.existing import groups_of, topics_of
 from cometmq.broker.exposition.figures import FigureCollector, Figures
 from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.remoting.transport.stats import TransportStats
@@ -34,19 +35,19 @@ from cometmq.store.stats import StoreStats
 
 
 def _put_counts(broker: Broker) -> Iterable[Row]:
-    return [((topic,), stats.put_count) for topic, stats in broker.stats.topics.items()]
+    return [((topic,), stats.put_count) for topic, stats in topics_of(broker)]
 
 
 def _put_sizes(broker: Broker) -> Iterable[Row]:
-    return [((topic,), stats.put_bytes) for topic, stats in broker.stats.topics.items()]
+    return [((topic,), stats.put_bytes) for topic, stats in topics_of(broker)]
 
 
 def _get_counts(broker: Broker) -> Iterable[Row]:
-    return [(key, stats.get_count) for key, stats in broker.stats.groups.items()]
+    return [(key, stats.get_count) for key, stats in groups_of(broker)]
 
 
 def _get_sizes(broker: Broker) -> Iterable[Row]:
-    return [(key, stats.get_bytes) for key, stats in broker.stats.groups.items()]
+    return [(key, stats.get_bytes) for key, stats in groups_of(broker)]
 
 
 def _slow_requests(broker: Broker) -> Iterable[Row]:

@@ -15,6 +15,7 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
+from cometmq.broker.exposition.existing import groups_of, topics_of
 from cometmq.broker.exposition.figures import Figures, GroupLag
 from cometmq.broker.statistics.counters import GroupStats, TopicStats
 from cometmq.broker.statistics.latencies import in_milliseconds
@@ -44,7 +45,7 @@ def _flag(value: bool) -> str:  # a label's text
 
 def _of_topics(value: Callable[[TopicStats], float]) -> Rows:
     def rows(figures: Figures) -> Iterable[Row]:
-        for topic, stats in list(figures.broker.stats.topics.items()):
+        for topic, stats in topics_of(figures.broker):
             yield (topic, _MESSAGE_TYPE, _flag(is_system_topic(topic))), value(stats)
 
     return rows
@@ -57,7 +58,7 @@ def _out_labels(topic: str, group: str) -> tuple[str, ...]:
 
 def _of_groups(value: Callable[[GroupStats], float]) -> Rows:
     def rows(figures: Figures) -> Iterable[Row]:
-        for (topic, group), stats in list(figures.broker.stats.groups.items()):
+        for (topic, group), stats in groups_of(figures.broker):
             yield _out_labels(topic, group), value(stats)
 
     return rows
@@ -74,7 +75,7 @@ def _of_lags(value: Callable[[GroupLag], float | None]) -> Rows:
 
 
 def _dead(figures: Figures) -> Iterable[Row]:
-    for topic, stats in list(figures.broker.stats.topics.items()):
+    for topic, stats in topics_of(figures.broker):
         if topic.startswith(DLQ_PREFIX):
             yield (topic.removeprefix(DLQ_PREFIX), topic), stats.put_count
 

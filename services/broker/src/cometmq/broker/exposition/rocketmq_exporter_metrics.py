@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.exposition.existing import groups_of, topics_of
 from cometmq.broker.exposition.figures import Figures, GroupLag
 from cometmq.broker.statistics.counters import (
     BROKER_FIGURES,
@@ -60,7 +61,7 @@ def _of_broker(name: str) -> Rows:
 def _of_topics(name: str) -> Rows:
     def rows(figures: Figures) -> Iterable[Row]:
         stats = figures.broker.stats
-        for topic, source in list(stats.topics.items()):
+        for topic, source in topics_of(figures.broker):
             if _is_plain(topic):
                 yield (topic,), _minute(stats, source, TOPIC_FIGURES, name).tps
 
@@ -70,7 +71,7 @@ def _of_topics(name: str) -> Rows:
 def _of_groups(name: str, value: Callable[[StatsItem], float] = lambda item: item.tps) -> Rows:
     def rows(figures: Figures) -> Iterable[Row]:
         stats = figures.broker.stats
-        for key, source in list(stats.groups.items()):
+        for key, source in groups_of(figures.broker):
             yield key, value(_minute(stats, source, GROUP_FIGURES, name))
 
     return rows

@@ -142,7 +142,7 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
     ] = True
     auto_delete_unused_stats: Annotated[
         bool, MUTABLE, "Drop the statistics of deleted topics and groups."
-    ] = True
+    ] = False
 
     enable_schedule_message_stats: Annotated[
         bool, MUTABLE, "Count delayed messages again when they are delivered."
