@@ -5,8 +5,11 @@ from http import HTTPStatus
 
 import pytest
 
+from cometmq.console.app import known_from
+from cometmq.console.audit import Audit, AuditEntry
 from cometmq.console.login.attempts import PER_ADDRESS_MAX, TOTAL_MAX, Attempts
 from cometmq.console.web.clients import KNOWN_MAX, Known
+from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.testing.clock import FakeClock
 
 from .desks import JSON, OPERATOR
@@ -75,3 +78,26 @@ def test_the_addresses_of_one_ipv6_network_count_as_one(attempts):
         attempts.begin(f"name-{number}", f"2001:db8::{number:x}")
     assert attempts.wait_s("chief", "2001:db8::ffff")
     assert not attempts.wait_s("chief", "2001:db8:0:1::1")
+
+
+async def test_a_flood_after_a_restart_locks_no_address_from_which_users_made_changes(tmp_path):
+    audit = Audit(tmp_path, mib_max=1, clock=FakeClock(), log=NO_LOG)
+    for user, address in (("chief", "10.8.0.1"), ("", "10.8.0.2")):
+        entry = AuditEntry(
+            at_ms=1, id=address, user=user, how="token", address=address, action="topic.create",
+            subject="orders", outcome="begun",
+        )  # fmt: skip
+        await audit.write(entry)
+    attempts = Attempts(FakeClock(), await known_from(audit))
+    audit.close()
+    flood(attempts)
+    assert not attempts.wait_s("chief", "10.8.0.1")
+    assert attempts.wait_s("chief", "10.8.0.2"), "a visitor without a login is a stranger"
+    assert attempts.wait_s("chief", "10.8.0.3")
+
+
+async def test_a_log_that_cannot_be_read_is_no_reason_not_to_start(tmp_path):
+    (tmp_path / "audit.log").mkdir()
+    audit = Audit(tmp_path, mib_max=1, clock=FakeClock(), log=NO_LOG)
+    assert "10.8.0.1" not in await known_from(audit)
+    audit.close()

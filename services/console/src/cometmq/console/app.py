@@ -8,7 +8,7 @@ import math
 import socket
 import ssl
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -28,7 +28,7 @@ from cometmq.console.programs import Program, certificates_in, check_programs, p
 from cometmq.console.reading import ReadingAdmin
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
-from cometmq.console.web.clients import Known, Proxies
+from cometmq.console.web.clients import KNOWN_MAX, Known, Proxies
 from cometmq.console.web.problems import Problem
 from cometmq.console.web.server import WebServer
 from cometmq.insight.certificates import OURS, certificates_at
@@ -214,7 +214,7 @@ class ConsoleApp:
     async def _serve(self, desk: Desk, folder: Path, stack: AsyncExitStack) -> None:
         settings = self._settings
         tokens, is_generated = self._tokens(folder)
-        known, oidc = Known(), await self._oidc(stack)
+        known, oidc = await known_from(desk.audit), await self._oidc(stack)
         handler = site(desk, tokens, known=known, oidc=oidc, has_generated_token=is_generated)
         tls = self._server_tls()
         self._tls = watched = None if tls is None else WatchedContext(tls, server_context)
@@ -368,3 +368,16 @@ def _options(settings: ConsoleSettings, label: Label) -> ClientOptions:
         credentials=credentials_of(settings.access_key, settings.secret_key),
         tls=client_tls_if_on(settings, label),
     )
+
+
+async def known_from(audit: Audit) -> Known:
+    """Return the networks from which users have made the newest changes.
+
+    With none, a flood of wrong logins during a restart would lock all users out until it ends.
+    """
+    known = Known()
+    with suppress(OSError):  # the console starts, and the page of the log tells why
+        for entry in reversed(await audit.newest(KNOWN_MAX)):
+            if entry.user:  # visitors may make changes, too, if anonymousRole allows it
+                known.add(entry.address)
+    return known

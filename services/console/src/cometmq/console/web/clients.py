@@ -45,7 +45,8 @@ class Proxies:
 
 
 class Known:
-    """The networks from which users have logged in since the start, the latest ones.
+    """The networks from which users have logged in since the start, or had made changes before it;
+    the latest ones.
 
     Strangers may have many addresses, so what limits all of them together leaves these out.
     """
