@@ -77,7 +77,7 @@ async def test_waiting_in_vain_for_a_lookup_costs_the_same_in_a_crowd() -> None:
 
 
 async def test_a_crowd_of_sends_is_stored(cluster: MemoryCluster) -> None:
-    options = ProducerOptions(pending_sends_max=500)
+    options = ProducerOptions(pending_sends_max=500, send_timeout_ms=60_000)
     async with Producer("pg", cluster.namesrv, options=options) as producer:
         async with asyncio.TaskGroup() as group:
             for _ in range(5_000):

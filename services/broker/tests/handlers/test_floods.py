@@ -31,7 +31,7 @@ async def test_a_flood_of_reports_delays_another_connection_by_one(tmp_path, nam
     handle, header = REPORTS[name]
     flood, honest = FakePeer("10.0.0.1:1"), FakePeer("10.0.0.2:1")
     served: list[Any] = []
-    async with stored_broker(tmp_path) as broker:
+    async with stored_broker(tmp_path, readWaitMills="60000") as broker:
         for number in range(300):  # so that an answer takes several steps
             broker.tables.topics.create(f"T{number}", queue_nums=2)
             broker.group(f"G{number}")
