@@ -214,10 +214,11 @@ class ConsoleApp:
     async def _serve(self, desk: Desk, folder: Path, stack: AsyncExitStack) -> None:
         settings = self._settings
         tokens, is_generated = self._tokens(folder)
+        tls = self._server_tls()
+        # Before anything else runs: the first snapshot of the history names these certificates.
+        self._tls = watched = None if tls is None else WatchedContext(tls, server_context)
         known, oidc = await known_from(desk.audit), await self._oidc(stack)
         handler = site(desk, tokens, known=known, oidc=oidc, has_generated_token=is_generated)
-        tls = self._server_tls()
-        self._tls = watched = None if tls is None else WatchedContext(tls, server_context)
         context = None if watched is None else renewing(watched)
         tasks = TaskSet(self._log)
         if watched is not None:
