@@ -35,8 +35,8 @@ class Reader(Lookups):
             self._pulls.note_damaged(queue, offsets, result.damaged_count)
 
     def note_misplaced(self, queue: ConsumeQueue, queue_offsets: Sequence[int]) -> int:
-        """Have entries repaired that do not fit their records; return how many were repaired so
-        far.
+        """Report entries that do not fit their records, so that they are repaired; return how many
+        repairs there were since the start.
         """
         offsets = range(queue_offsets[0], queue_offsets[-1] + 1)
         self._pulls.note_damaged(queue, offsets, len(queue_offsets))

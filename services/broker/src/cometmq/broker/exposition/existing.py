@@ -2,7 +2,7 @@
 """The statistics that metrics show: those of topics and groups that exist.
 
 RocketMQ keeps the statistics of deleted topics and groups (`autoDeleteUnusedStats`), and a slave
-does not see deletions as requests. On a page of metrics, they would be series without an end.
+does not see deletions as requests. Metrics of them would never end.
 """
 
 from cometmq.broker.broker import Broker
