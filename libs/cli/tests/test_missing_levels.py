@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The note about delayed messages in levels that a broker's settings lack."""
+"""The notes about delayed messages: in levels that settings lack, and of a deleted topic."""
 
 from typing import Any
 
 from cometmq.client.admin.scope import AdminBase
-from cometmq.insight.queue_states import missing_level_notes
+from cometmq.insight.queue_states import missing_level_notes, waiting_counts
 from cometmq.remoting.bodies.offsets import DelayOffsetTable
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset, TopicStats
@@ -23,7 +23,7 @@ class Master:
         return {"messageDelayLevel": self.levels}
 
     async def delay_offsets(self) -> DelayOffsetTable:
-        return DelayOffsetTable({1: 3, 2: 5, 3: 2})
+        return DelayOffsetTable({1: 3, 2: 5, 3: 2}, recalled={1: {2: "a", 4: "b"}, 3: {6: "c"}})
 
     async def topic_stats(self, topic: str) -> TopicStats:
         assert topic == SCHEDULE_TOPIC
@@ -48,8 +48,13 @@ class Cluster:
 async def test_messages_in_missing_levels_are_named() -> None:
     admin: Any = Cluster("1s", "1s 5s 10s", "1s 5s 10s 30s", "")
     first, second = await missing_level_notes(admin)
-    assert first.startswith("b0: 4 delayed messages in level 3, 4 wait until messageDelayLevel,")
+    assert first.startswith("b0: 3 delayed messages in level 3, 4 wait until messageDelayLevel,")
     assert second == (
         "b1: 1 delayed message in level 4 waits until messageDelayLevel, which has 3 levels, has"
         " the level again"
     )
+
+
+async def test_recalled_messages_do_not_wait() -> None:
+    masters: Any = (await Cluster("1s", "1s").masters()).values()
+    assert await waiting_counts(masters) == dict.fromkeys(("b0", "b1"), 5 + 2 + 1)

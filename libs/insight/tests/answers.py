@@ -8,6 +8,7 @@ from cometmq.insight.building import build
 from cometmq.insight.history import History, Place
 from cometmq.insight.model import Since, Trouble, Unreachable
 from cometmq.remoting.bodies.connections import Connection, ConsumerConnections
+from cometmq.remoting.bodies.offsets import DelayOffsetTable
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 
 NOW_MS = 1_800_000_000_000
@@ -22,7 +23,7 @@ def master(
         topics=topics,
         groups={name: SubscriptionGroupConfig(group_name=name) for name in groups},
         offsets=offsets or {},
-        delays=more.pop("delays", {}),
+        delays=more.pop("delays", DelayOffsetTable()),
         producers=more.pop("producers", {}),
         queues={"T": {0: Queue(10, 50, NOW_MS - 5_000)}} if queues is None else queues,
         consumers=dict.fromkeys(groups) | (consumers or {}),

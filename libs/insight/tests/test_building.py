@@ -9,6 +9,7 @@ from cometmq.insight.consumer_groups import NO_AGE, NOT_AGED, NOT_KEPT, loss_wor
 from cometmq.insight.history import History
 from cometmq.insight.model import Since, Snapshot, TopicKind, Trouble, Unknown, Unreachable, known
 from cometmq.remoting.bodies.connections import ProducerInfo
+from cometmq.remoting.bodies.offsets import DelayOffsetTable
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.names import DLQ_REPLAY_GROUP
 
@@ -114,14 +115,14 @@ def test_dead_letters_half_messages_and_delays_are_counted():
                 names[2]: {0: Queue(0, 3), 2: Queue(0, 8)},
             },
             offsets={f"{names[1]}@CID_RMQ_SYS_TRANS": {0: 4}},
-            delays={1: 3, 3: 2},
+            delays=DelayOffsetTable({1: 3, 3: 2}, recalled={3: {1: "a", 4: "b", 8: "c"}}),
             settings={"messageDelayLevel": "1s 5s 10s"},
             producers={"P": [ProducerInfo("c", remote_ip="10.0.0.9:1")]},
         )
     )
     assert found.group("G").dead_letters == 3
     assert found.half_messages[0].waiting_max == 5
-    assert [(it.level, it.waiting, it.delay_text) for it in found.delayed] == [(3, 6, "10s")]
+    assert [(it.level, it.waiting, it.delay_text) for it in found.delayed] == [(3, 5, "10s")]
     assert found.topic("%DLQ%G").kind is TopicKind.DEAD_LETTERS
     assert found.producers[0].client_id == "c"
 

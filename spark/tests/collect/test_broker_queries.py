@@ -26,6 +26,7 @@ from cometmq.remoting.command import Response
 from cometmq.remoting.commands.admin import GetConsumeStats
 from cometmq.remoting.errors import ConsumerNotOnline, NoPermission, ServerError
 from cometmq.remoting.message.new_message import NewMessage, encode_record
+from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.spark.collect.broker import SAMPLED_PAIRS_MAX, ask, filtered
 from cometmq.spark.collect.sampling import places
@@ -143,6 +144,12 @@ async def test_broker_without_any_offsets_fails() -> None:
 async def test_delay_levels_are_optional() -> None:
     state = await asked(Asked(GET_ALL_DELAY_OFFSET=refuse))
     assert state.offsets == {("T", "G"): COMMITTED}
+
+
+async def test_recalled_messages_count_as_passed() -> None:
+    table = DelayOffsetTable({2: 3}, recalled={1: {0: "a"}, 2: {2: "b", 3: "c", 7: "d"}})
+    state = await asked(Asked(GET_ALL_DELAY_OFFSET=lambda _: table))
+    assert state.offsets[SCHEDULE_TOPIC, SCHEDULE_GROUP] == {0: 1, 1: 5}
 
 
 async def test_without_ages_the_last_consumed_message_is_queried() -> None:

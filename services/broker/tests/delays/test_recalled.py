@@ -66,6 +66,27 @@ def test_another_message_at_the_place_is_delivered(store: FakeStore, path: str) 
     assert store.delivered == ["a", "b", "c"]
 
 
+def test_recalled_messages_do_not_wait(store: FakeStore, path: str) -> None:
+    delays = service(store, path)
+    delays.recall([B], "b", 2_000)
+    assert delays.waiting.counts() == {LEVEL: 2}
+    ImmediateSaver().request(delays.positions)
+    again = service(store, path)
+    assert again.waiting.counts() == {LEVEL: 2}
+    step(again, store, 6_000)
+    assert again.waiting.counts() == {LEVEL: 0}
+
+
+def test_a_message_at_the_place_of_a_lost_one_waits(store: FakeStore, path: str) -> None:
+    delays = service(store, path)
+    delays.recall([B._replace(queue_offset=3)], "lost", 2_000)
+    noted: list[bool] = []
+    delays.positions.noted = lambda: noted.append(True)
+    delays.fit()
+    store.add("d", 1_000)
+    assert (noted, delays.waiting.counts()) == ([True], {LEVEL: 4})
+
+
 @pytest.mark.parametrize("now_ms", [1_000, 999])
 def test_a_message_behind_a_clock_that_was_set_back_is_due(
     store: FakeStore, path: str, now_ms: int

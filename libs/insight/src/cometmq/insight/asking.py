@@ -17,6 +17,7 @@ from cometmq.client.admin.known_groups import with_offsets_only
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.insight.model import Since, Trouble, Unknown, Unreachable, is_silence
 from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerInfo
+from cometmq.remoting.bodies.offsets import DelayOffsetTable
 from cometmq.remoting.bodies.overview import (
     BrokerOverview,
     GroupClients,
@@ -75,7 +76,7 @@ class MasterAnswers(msgspec.Struct, frozen=True):
     groups: Mapping[str, SubscriptionGroupConfig] | Unknown
     offsets: Mapping[str, Mapping[int, int]] | Unknown
     """Committed offsets by `topic@group` and queue."""
-    delays: Mapping[int, int] | Unknown
+    delays: DelayOffsetTable | Unknown
     producers: Mapping[str, list[ProducerInfo]] | Unknown
     queues: Mapping[str, Queues]
     """The queues of each topic; a topic is missing if the broker has not answered about it yet."""
@@ -363,5 +364,5 @@ async def _offsets(broker: BrokerAdmin) -> Mapping[str, Mapping[int, int]]:
     return (await broker.consumer_offsets()).offset_table
 
 
-async def _delays(broker: BrokerAdmin) -> Mapping[int, int]:
-    return (await broker.delay_offsets()).offset_table
+async def _delays(broker: BrokerAdmin) -> DelayOffsetTable:
+    return await broker.delay_offsets()

@@ -359,7 +359,7 @@ def _delayed(outcomes: Sequence[Outcome]) -> list[DelayLevel] | Unknown:
         texts = settings.get("messageDelayLevel", "").split()
         for at, queue in sorted(outcome.master.queues.get(SCHEDULE_TOPIC, {}).items()):
             level = at + 1
-            waiting = unread(delays.get(level), queue.first, queue.end)
+            waiting = delays.waiting(level, queue.first, queue.end)
             text = texts[at] if 0 <= at < len(texts) else ""
             if waiting:
                 found.append(DelayLevel(place.name, level, waiting, text))

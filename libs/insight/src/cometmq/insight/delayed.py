@@ -82,10 +82,8 @@ async def levels_at(master: BrokerAdmin) -> list[DelayLevel]:
     found = []
     for queue, ends in sorted(stats.items()):
         at = queue.queue_id
-        begin = max(table.offset_table.get(at + 1, 0), ends.min_offset)
-        recalled = table.recalled.get(at + 1, {})
-        waiting = ends.max_offset - begin - sum(it >= begin for it in recalled)
-        if waiting > 0:
+        waiting = table.waiting(at + 1, ends.min_offset, ends.max_offset)
+        if waiting:
             text = texts[at] if 0 <= at < len(texts) else ""
             found.append(DelayLevel(master.name, at + 1, waiting, text))
     return found

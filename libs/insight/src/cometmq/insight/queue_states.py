@@ -243,10 +243,10 @@ async def waiting_counts(masters: Iterable[BrokerAdmin]) -> dict[str, int]:
     found: dict[str, int] = {}
     for master in masters:
         with suppress(CometError):  # the figures only serve a note
-            offsets = (await master.delay_offsets()).offset_table
+            table = await master.delay_offsets()
             stats = (await master.topic_stats(SCHEDULE_TOPIC)).offset_table
             count = sum(
-                unread(offsets.get(queue.queue_id + 1), it.min_offset, it.max_offset)
+                table.waiting(queue.queue_id + 1, it.min_offset, it.max_offset)
                 for queue, it in stats.items()
             )
             if count > 0:
@@ -263,12 +263,12 @@ async def missing_level_notes(admin: AdminClient) -> list[str]:
 async def _missing_levels(master: BrokerAdmin) -> str:
     try:
         last = len((await master.config())["messageDelayLevel"].split())
-        offsets = (await master.delay_offsets()).offset_table
+        table = await master.delay_offsets()
         stats = (await master.topic_stats(SCHEDULE_TOPIC)).offset_table
     except (CometError, KeyError):  # the figures only serve a note
         return ""
     counts = {
-        queue.queue_id + 1: unread(offsets.get(queue.queue_id + 1), it.min_offset, it.max_offset)
+        queue.queue_id + 1: table.waiting(queue.queue_id + 1, it.min_offset, it.max_offset)
         for queue, it in stats.items()
         if queue.queue_id >= last
     }

@@ -9,6 +9,9 @@ committed offset (`difference`). This also counts messages that were deleted, wh
 read any more.
 """
 
+from bisect import bisect_left
+from collections.abc import Sequence
+
 
 def position(committed: int | None, first: int) -> int:
     """Return the offset of the next message that the group will read.
@@ -26,6 +29,16 @@ def unread(committed: int | None, first: int, end: int) -> int:
     created again.
     """
     return max(0, end - position(committed, first))
+
+
+def waiting(committed: int | None, first: int, end: int, recalled: Sequence[int]) -> int:
+    """Return how many messages of a delay level are yet to be delivered.
+
+    `recalled` are the queue offsets of its recalled messages, in ascending order: the level passes
+    them when they are due, but does not deliver them.
+    """
+    left_out = bisect_left(recalled, end) - bisect_left(recalled, position(committed, first))
+    return unread(committed, first, end) - max(0, left_out)
 
 
 def lost(committed: int | None, first: int) -> int:

@@ -84,12 +84,12 @@ class _Round:
                 raise refusal from None
         state.offsets_ms = wall_ms()
         try:
-            delays = (await self._broker.delay_offsets()).offset_table
+            delays = await self._broker.delay_offsets()
         except CommandError:  # a proxy, or an account without the right: this backlog is unknown
             return
-        if delays:
+        if passed := delays.passed():
             state.offsets[SCHEDULE_TOPIC, SCHEDULE_GROUP] = {
-                level - 1: offset for level, offset in delays.items()
+                level - 1: offset for level, offset in passed.items()
             }
 
     async def ask_offsets_of(self, group: str) -> None:

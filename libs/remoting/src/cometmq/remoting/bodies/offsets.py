@@ -6,6 +6,7 @@ import msgspec
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.integers import Int32, Int64
+from cometmq.remoting.progress import waiting
 
 
 class ConsumerOffsetTable(msgspec.Struct, gc=False, rename="camel"):
@@ -33,6 +34,21 @@ class DelayOffsetTable(msgspec.Struct, gc=False, rename="camel"):
         the log has lost.
         """
         return self.recalled.get(level, {}).get(queue_offset) == unique_key
+
+    def passed(self) -> dict[int, int]:
+        """Return the offset of each level as if its recalled messages came first: so its lag does
+        not count them.
+        """
+        found = {}
+        for level in self.offset_table.keys() | self.recalled.keys():
+            offset = self.offset_table.get(level, 0)
+            found[level] = offset + sum(it >= offset for it in self.recalled.get(level, ()))
+        return found
+
+    def waiting(self, level: int, first: int, end: int) -> int:
+        """Return how many messages of a level are yet to be delivered; its queue has these ends."""
+        recalled = sorted(self.recalled.get(level, ()))
+        return waiting(self.offset_table.get(level), first, end, recalled)
 
 
 class QueueOffsetTable(msgspec.Struct, gc=False, rename="camel"):

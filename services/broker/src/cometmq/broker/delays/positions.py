@@ -64,10 +64,14 @@ class Positions:
         self.is_dirty = True
 
     def fit(self, level: Level, first: int, end: int) -> None:
-        """Move the position of a level into its queue."""
+        """Move the position of a level into its queue, and forget recalls of messages that the log
+        has lost: other messages will have their places.
+        """
         if level.fit(first, end):
             self.is_dirty = True
             self._note(level)
+        while (lost := self.recalled.first(level.number, end)) is not None:
+            self.recall(level.number, lost, "")
 
     def settle(self, safe: int) -> None:
         """Advance the positions that may be saved: the log is safe up to this physical offset, and

@@ -59,6 +59,10 @@ class Recalled:
         """Return the unique key of an entry; None if there is no entry at this offset."""
         return self._keys.get(level, {}).get(queue_offset)
 
+    def offsets(self, level: int) -> Sequence[int]:
+        """Return the queue offsets of the entries of a level, in ascending order."""
+        return self._offsets.get(level, ())
+
     def first(self, level: int, begin: int) -> int | None:
         """Return the lowest queue offset of an entry at or above `begin`; None if there is none."""
         offsets = self._offsets.get(level)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the messages that wait in each delay level, and in levels that are not delivered."""
+"""Counts the messages that wait in each delay level, and in levels that are not delivered.
+
+Recalled messages do not count.
+"""
 
 from collections.abc import Mapping
 
 from cometmq.broker.delays.positions import Positions
 from cometmq.remoting.log import Log
 from cometmq.remoting.names import SCHEDULE_TOPIC
-from cometmq.remoting.progress import unread
+from cometmq.remoting.progress import waiting
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.message_store import MessageStore
 
@@ -25,10 +28,12 @@ class Waiting:
     def counts(self) -> Mapping[int, int]:
         """Return the number of waiting messages in each level that has been used."""
         found = {}
+        recalled = self._positions.recalled
         for number, level in self._positions.levels.items():
             queue = self._store.reader.queue(SCHEDULE_TOPIC, number - 1)
             if queue is not None:
-                found[number] = unread(level.offset, queue.min_offset, queue.max_offset)
+                ends = queue.min_offset, queue.max_offset
+                found[number] = waiting(level.offset, *ends, recalled.offsets(number))
         return found
 
     def stranded(self) -> Mapping[int, int]:

@@ -235,8 +235,8 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         "cometmq_group_get_bytes_total", "Bytes delivered.", ("topic", "group"), _get_sizes
     ),
     labelled_gauge(
-        "cometmq_delay_backlog_messages", "Delayed messages not yet delivered.", ("level",),
-        _delayed
+        "cometmq_delay_backlog_messages",
+        "Delayed messages not yet delivered, without recalled ones.", ("level",), _delayed
     ),
     histogram(
         "cometmq_send_seconds",
