@@ -8,7 +8,10 @@ import pytest
 
 from cometmq.client import Message, TransactionOptions, TransactionProducer, TransactionState, sync
 from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker_transactions import HalfState
 from cometmq.peers.processes import wait_until
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.transactions import SetTransactionAside
 from cometmq.remoting.names import CHECK_GROUP, HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.store.os_disk import OsDisk
 from cometmq.txn_checker.ledger import Ledger
@@ -98,6 +101,37 @@ def test_a_transaction_is_ended_by_hand(ask, topic, begun, how, delivered):
     shown = ask("consume", topic, "--from", "first", "--json", *wait)
     bodies = [line["body"] for line in shown.lines]
     assert bodies == delivered
+
+
+async def _set_aside(namesrv, place):
+    """Set a half message aside, as a txn-checker does after the last check."""
+    name, _, offset = place.rpartition(":")
+    async with AdminClient(namesrv) as admin:
+        master = (await admin.masters())[name]
+        half = await master.half_message(int(offset))
+        assert half is not None
+        header = SetTransactionAside(half.message.physical_offset, half.offset)
+        await master.invoke(RequestCode.SET_TRANSACTION_ASIDE, header)
+        assert await master.state(half) is HalfState.SET_ASIDE
+
+
+@pytest.mark.parametrize(("how", "delivered"), [("--commit", ["body 0"]), ("--rollback", [])])
+def test_a_transaction_that_was_set_aside_is_ended_by_hand(
+    ask, suite, topic, begun, how, delivered
+):
+    half = _half(ask, begun[0])
+    asyncio.run(_set_aside(suite.namesrv, half))
+    shown = ask("txn", "show", begun[0], "--json").json
+    assert (shown["half"], shown["open"], shown["state"]) == (half, False, "set aside")
+    ask("txn", "check", half).assert_refused(1, f"the transaction {half} was set aside, so it is")
+    ended = ask("txn", "resolve", begun[0], how, "--yes", "--json").json
+    assert (ended["half"], ended["state"]) == (half, "ended")
+    again = ask("txn", "resolve", half, "--commit", "--yes")
+    again.assert_refused(1, f"the transaction {half} has already ended")
+    ask("txn", "show", begun[0]).assert_refused(1, "no open transaction has the id")
+    wait = ("--max", 1, "--timeout", 60) if delivered else ("--timeout", 2)
+    lines = ask("consume", topic, "--from", "first", "--json", *wait).lines
+    assert [line["body"] for line in lines] == delivered
 
 
 def test_nothing_is_ended_unasked(ask, topic, begun):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from cometmq.client.admin.broker_transactions import HalfMessage
+from cometmq.client.admin.broker_transactions import HalfMessage, HalfState
 from cometmq.client.message import MessageExt
 from cometmq.insight.transactions import facts_of
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -20,5 +20,5 @@ def test_counts_that_a_producer_has_written_are_shown_or_left_out(text, count):
             born_host="127.0.0.1:1", store_timestamp=0, store_host="127.0.0.1:2",
         )
     )  # fmt: skip
-    facts = facts_of(half, is_open=True)
+    facts = facts_of(half, HalfState.OPEN)
     assert (facts["asked_by_rocketmq"], facts["queue_id"]) == (count, count)

@@ -18,6 +18,8 @@ from cometmq.client import (
 )
 from cometmq.client.testing import eventually
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.transactions import SetTransactionAside
 from cometmq.remoting.message.flags import Perm
 
 from .desks import JSON, OPERATOR, VIEWER, hidden
@@ -300,6 +302,24 @@ async def test_an_open_transaction_is_shown_and_resolved_once(live, half):
     assert sent["body"] == "half a <b>"
     again = await live.web.get("/transactions/resolve", params=form, headers={**JSON, **OPERATOR})
     assert again.json()["plan"]["refusal"] == "The transaction has already ended."
+
+
+async def test_a_transaction_that_was_set_aside_is_resolved(live, half, plain_admin):
+    await live.log_in("operator")
+    name, _, offset = half.rpartition(":")
+    master = (await plain_admin.masters())[name]
+    message = (await master.half_message(int(offset))).message
+    header = SetTransactionAside(message.physical_offset, int(offset))
+    await master.invoke(RequestCode.SET_TRANSACTION_ASIDE, header)
+    shown = (await live.web.get("/transactions/one", params={"id": half})).text
+    assert ("Resolve …" in shown, "Ask the producer …" in shown) == (True, False)
+    asked = {"id": half}
+    refused = await live.web.get("/transactions/check", params=asked, headers={**JSON, **OPERATOR})
+    assert "was set aside" in refused.json()["plan"]["refusal"]
+    form = {"id": half, "outcome": "rollback"}
+    assert (await carry_out(live, "/transactions/resolve", form, confirm=half)).status_code == 303
+    again = await live.web.get("/transactions/resolve", params=form, headers={**JSON, **OPERATOR})
+    assert again.json()["plan"]["before"]["state"] == "ended"
 
 
 async def test_a_producer_that_is_gone_is_not_asked(live, half):

@@ -8,7 +8,7 @@ import msgspec
 
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.admin.broker_transactions import HalfMessage
+from cometmq.client.admin.broker_transactions import HalfMessage, HalfState
 from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
 from cometmq.insight import message_json, times
 from cometmq.insight.words import command
@@ -38,7 +38,7 @@ async def open_at(admin: AdminClient, master: BrokerAdmin) -> AsyncIterator[Half
 
 
 async def find_transaction(admin: AdminClient, transaction: str) -> tuple[BrokerAdmin, HalfMessage]:
-    """Return a half message by its position, or an open one by its message id; raise
+    """Return a half message by its position, or one that has not ended by its message id; raise
     InvalidArgument, or ClientError if there is none.
     """
     name, colon, offset = transaction.rpartition(":")
@@ -47,9 +47,14 @@ async def find_transaction(admin: AdminClient, transaction: str) -> tuple[Broker
         if not name or number is None:
             raise InvalidArgument(f"{transaction} is neither a message id nor BROKER:OFFSET")
         return await half_at(admin, name, number)
-    for master in await masters_of(admin, None):
+    masters = await masters_of(admin, None)
+    for master in masters:
         async for half in open_at(admin, master):
             if half.message.message_id == transaction:
+                return master, half
+    for master, halves in await admin.ask_each(masters, lambda it: it.halves_with_id(transaction)):
+        for half in halves:
+            if await master.state(half) is not HalfState.ENDED:
                 return master, half
     raise ClientError(
         f"no open transaction has the id {transaction}: it has ended, or the id is wrong; if it was"
@@ -78,6 +83,11 @@ async def check_now(admin: AdminClient, transaction: str) -> dict[str, str | boo
     which producer was asked (None if none is connected).
     """
     master, half = await find_transaction(admin, transaction)
+    if await master.state(half) is HalfState.SET_ASIDE:
+        raise ClientError(
+            f"the transaction {transaction} was set aside, so it is checked no more;"
+            f" {command('txn resolve', transaction)} ends it"
+        )
     try:
         reply = await master.ask_transaction_state(half)
     except RequestCodeNotSupported as error:
@@ -92,10 +102,12 @@ async def check_now(admin: AdminClient, transaction: str) -> dict[str, str | boo
     }
 
 
-async def end_open(admin: AdminClient, transaction: str, *, commit: bool) -> HalfMessage:
-    """End an open transaction in place of its producer; raise ClientError if it has ended."""
+async def end_undecided(admin: AdminClient, transaction: str, *, commit: bool) -> HalfMessage:
+    """End a transaction, open or set aside, in place of its producer; raise ClientError if it has
+    ended.
+    """
     master, half = await find_transaction(admin, transaction)
-    if not await master.is_open(half):
+    if await master.state(half) is HalfState.ENDED:
         raise ClientError(f"the transaction {transaction} has already ended")
     await master.end_transaction(half, commit=commit)
     return half
@@ -108,13 +120,14 @@ def asked_by_rocketmq(half: HalfMessage) -> int:
     return whole(half.message.properties.get(PropertyKey.TRANSACTION_CHECK_TIMES, "")) or 0
 
 
-def facts_of(half: HalfMessage, *, is_open: bool) -> dict[str, Any]:
+def facts_of(half: HalfMessage, state: HalfState) -> dict[str, Any]:
     """Return the fields of a transaction for JSON."""
     message = half.message
     described: dict[str, Any] = msgspec.json.decode(message_json.render(message))
     return {
         "transaction": message.message_id,
-        "open": is_open,
+        "open": state is HalfState.OPEN,
+        "state": state.value,
         "half": f"{half.broker}:{half.offset}",
         "group": half.group,
         "topic": half.topic,

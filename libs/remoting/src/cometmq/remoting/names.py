@@ -82,6 +82,8 @@ ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 """The name server's key-value namespace with the queues of ordered topics."""
 OP_TAG: Final = "d"
 """The tag of op messages, which mark half messages as ended."""
+SET_ASIDE: Final = "SET_ASIDE"
+"""CometMQ's property of an op message whose half message is set aside, not ended."""
 ALL_TAGS: Final = "*"
 """The subscription expression that every message matches."""
 

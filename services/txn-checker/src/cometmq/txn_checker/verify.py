@@ -106,10 +106,11 @@ async def _compare(
 ) -> None:
     begin, end = max(examined, ledger.halves.begin), ledger.halves.next
     is_ended, is_known = bytearray(max(0, end - begin)), bytearray(max(0, end - begin))
-    async for op, half in master.read_ends(ops):
-        if begin <= half < end:
-            is_ended[half - begin] = True
-            is_known[half - begin] |= op < ledger.ops.next
+    async for it in master.read_ends(ops):
+        if begin <= it.half_offset < end:
+            index = it.half_offset - begin
+            is_ended[index] = True
+            is_known[index] |= it.op_offset < ledger.ops.next
     async for message in master.read_halves(Span(begin, end)):
         index = message.offset - begin
         entry = ledger.halves.entry(message.offset)

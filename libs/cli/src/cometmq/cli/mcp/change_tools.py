@@ -18,6 +18,7 @@ from cometmq.cli.verbs.topic_changes import (
 )
 from cometmq.cli.verbs.topics import PERMISSIONS, QUEUES_DEFAULT
 from cometmq.client.admin import END
+from cometmq.client.admin.broker_transactions import HalfState
 from cometmq.client.admin.known_groups import check_known
 from cometmq.client.admin.running_replays import running_replays
 from cometmq.client.clock import wall_ms
@@ -28,7 +29,7 @@ from cometmq.insight.model import TopicKind, Unknown, known
 from cometmq.insight.preview import preview_reset
 from cometmq.insight.queue_states import kept_note, offsets_by_group, waiting_counts, waiting_note
 from cometmq.insight.replays import Pace, Replay, Replayed, replays_text
-from cometmq.insight.transactions import end_open, facts_of, find_transaction
+from cometmq.insight.transactions import end_undecided, facts_of, find_transaction
 from cometmq.insight.words import counted, listed
 from cometmq.remoting.bodies.topic_config import QUEUES_MAX, TopicConfig
 from cometmq.remoting.message.flags import Perm
@@ -163,20 +164,20 @@ async def _resolve(session: Session, wanted: Resolve) -> Plan:
     name, is_commit = wanted.transaction, wanted.outcome == "commit"
     master, half = await find_transaction(session.admin, name)
     check_namespace(half.topic, name)
-    is_open = await master.is_open(half)
-    facts = facts_of(half, is_open=is_open)
-    names = ("transaction", "half", "group", "topic", "open", "stored", "producer")
+    state = await master.state(half)
+    facts = facts_of(half, state)
+    names = ("transaction", "half", "group", "topic", "open", "state", "stored", "producer")
     before = {it: facts[it] for it in names}
 
     async def perform() -> str:
-        await end_open(session.admin, name, commit=is_commit)
+        await end_undecided(session.admin, name, commit=is_commit)
         return f"the transaction was {'committed' if is_commit else 'rolled back'}"
 
     return Plan(
         what=f"{'commit' if is_commit else 'roll back'} the transaction {name} of {half.group}",
         subject=f"{half.broker}:{half.offset}",
         before=before,
-        after={**before, "open": False, "ended_by": wanted.outcome},
+        after={**before, "open": False, "state": HalfState.ENDED.value, "ended_by": wanted.outcome},
         consequences=[
             "consumers get the message, although its producer may have rolled back"
             if is_commit
@@ -184,7 +185,7 @@ async def _resolve(session: Session, wanted: Resolve) -> Plan:
             "it cannot be undone",
         ],
         perform=perform,
-        refusal="" if is_open else "the transaction has already ended",
+        refusal="the transaction has already ended" if state is HalfState.ENDED else "",
     )
 
 

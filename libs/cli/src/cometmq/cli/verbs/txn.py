@@ -28,7 +28,7 @@ from cometmq.cli.say import say
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.admin.broker_transactions import HalfMessage
+from cometmq.client.admin.broker_transactions import HalfMessage, HalfState
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.insight import times
@@ -125,7 +125,7 @@ def show(
 
     async def question(admin: AdminClient) -> dict[str, Any]:
         master, half = await _found(admin, transaction)
-        return facts_of(half, is_open=await master.is_open(half))
+        return facts_of(half, await master.state(half))
 
     _print_facts(ask(namesrv, question), as_json=as_json)
 
@@ -181,15 +181,20 @@ def resolve(
     async def question(admin: CommandAdmin) -> dict[str, Any]:
         master, half = await _found(admin, transaction)
         check_namespace(half.topic, transaction)
-        if not await master.is_open(half):
+        state = await master.state(half)
+        if state is HalfState.ENDED:
             raise ClientError(f"the transaction {transaction} has already ended")
-        facts = facts_of(half, is_open=True)
+        facts = facts_of(half, state)
         if not yes and sys.stdin.isatty():
             _print_facts(facts, as_json=False)
         await confirm(f"{verb} this transaction?", is_confirmed=yes)
         admin.check_dry_run(f"{verb.lower()} the transaction {transaction}", [master])
         await master.end_transaction(half, commit=commit)
-        return facts | {"open": False, "ended_by": "commit" if commit else "rollback"}
+        return facts | {
+            "open": False,
+            "state": HalfState.ENDED.value,
+            "ended_by": "commit" if commit else "rollback",
+        }
 
     _print_facts(ask(namesrv, question), as_json=as_json)
 

@@ -2,7 +2,8 @@
 """Administration of one broker: transactions and their half messages."""
 
 from collections.abc import AsyncIterator
-from typing import Final
+from enum import Enum
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -22,7 +23,14 @@ from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.integers import whole
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from cometmq.remoting.message.properties import PropertyKey
-from cometmq.remoting.names import CHECK_GROUP, HALF_TOPIC, OP_HALF_TOPIC, OP_TAG
+from cometmq.remoting.names import (
+    CHECK_GROUP,
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    OP_TAG,
+    SET_ASIDE,
+)
 
 QUEUE_ID: Final = 0
 OPEN_MAX: Final = 1 << 28
@@ -42,6 +50,24 @@ class TransactionQueues(msgspec.Struct, frozen=True):
 
     halves: Span
     ops: Span
+
+
+class HalfState(Enum):
+    """What has become of a half message."""
+
+    OPEN = "open"
+    SET_ASIDE = "set aside"
+    """No producer decided in time, so it is checked no more; a commit still delivers it."""
+    ENDED = "ended"
+
+
+class End(NamedTuple):
+    """What an op message says about one half message."""
+
+    op_offset: int
+    half_offset: int
+    is_aside: bool
+    """Whether the half message was set aside; RocketMQ's op messages do not say so."""
 
 
 class HalfMessage(msgspec.Struct, frozen=True):
@@ -98,17 +124,15 @@ class BrokerTransactions(BrokerMessages, BrokerConsumers):
         async for message in self._read(HALF_TOPIC, span):
             yield HalfMessage(message)
 
-    async def read_ends(self, span: Span) -> AsyncIterator[tuple[int, int]]:
-        """Read op messages; yield each op message's offset, and the offset of the half message that
-        it ends.
-        """
+    async def read_ends(self, span: Span) -> AsyncIterator[End]:
+        """Read op messages; yield each half message that one ends or sets aside."""
         async for message in self._read(OP_HALF_TOPIC, span):
             if message.tag == OP_TAG:
                 for text in message.body.split(
                     b","
                 ):  # RocketMQ 5 names several half messages in one op message
                     if (ended := whole(text.strip())) is not None:
-                        yield message.queue_offset, ended
+                        yield End(message.queue_offset, ended, SET_ASIDE in message.properties)
 
     async def open_transactions(self) -> AsyncIterator[HalfMessage]:
         """Read the half messages of open transactions, oldest first."""
@@ -120,9 +144,9 @@ class BrokerTransactions(BrokerMessages, BrokerConsumers):
                 f" more than {OPEN_MAX:,}"
             )
         is_ended = bytearray(end - begin)
-        async for _, half in self.read_ends(queues.ops):
-            if begin <= half < end:
-                is_ended[half - begin] = True
+        async for it in self.read_ends(queues.ops):
+            if begin <= it.half_offset < end:
+                is_ended[it.half_offset - begin] = True
         async for message in self.read_halves(queues.halves):
             if not is_ended[message.offset - begin]:
                 yield message
@@ -138,7 +162,31 @@ class BrokerTransactions(BrokerMessages, BrokerConsumers):
         queues = await self.transaction_queues()
         if half.offset < queues.halves.begin:
             return False
-        return half.offset not in [ended async for _, ended in self.read_ends(queues.ops)]
+        return half.offset not in [it.half_offset async for it in self.read_ends(queues.ops)]
+
+    async def halves_with_id(self, message_id: str) -> list[HalfMessage]:
+        """Return the half messages with an id, as far as the broker indexes messages."""
+        found = await self.query(HALF_TOPIC, message_id, is_unique_key=True)
+        return [HalfMessage(it) for it in found if it.topic == HALF_TOPIC]
+
+    async def state(self, half: HalfMessage) -> HalfState:
+        """Return what has become of a half message.
+
+        A message that a RocketMQ broker has set aside counts as ended.
+        """
+        if await self.is_open(half):
+            return HalfState.OPEN
+        # The copy that is made when a message is set aside is found by its id, and tells how far
+        # back its op message is.
+        copies = await self.query(CHECK_MAX_TIME_TOPIC, half.message.message_id, is_unique_key=True)
+        if not copies:
+            return HalfState.ENDED
+        since_ms = min(it.store_timestamp for it in copies)
+        begin = await self.first_offset_since(OP_HALF_TOPIC, QUEUE_ID, since_ms)
+        ops = Span(begin, await self.max_offset(OP_HALF_TOPIC, QUEUE_ID))
+        ends = [it async for it in self.read_ends(ops) if it.half_offset == half.offset]
+        is_aside = bool(ends) and all(it.is_aside for it in ends)
+        return HalfState.SET_ASIDE if is_aside else HalfState.ENDED
 
     async def _read(self, topic: str, span: Span) -> AsyncIterator[MessageExt]:
         offset = span.begin

@@ -27,7 +27,13 @@ from cometmq.remoting.message.properties import (
     without_property,
 )
 from cometmq.remoting.message.record import MessageRecord
-from cometmq.remoting.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, OP_TAG
+from cometmq.remoting.names import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    OP_TAG,
+    SET_ASIDE,
+)
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
 from cometmq.store.reads import Lookup
@@ -37,8 +43,7 @@ QUEUE_COUNT: Final = 1  # of each of the three topics
 
 OP_TAG_CODE: Final = tag_code(OP_TAG)
 OP_TEXT: Final = render_properties({PropertyKey.WAIT: "true", PropertyKey.TAGS: OP_TAG})
-_SET_ASIDE: Final = "SET_ASIDE"
-_ASIDE_TEXT: Final = append_property(OP_TEXT, _SET_ASIDE, "true")
+_ASIDE_TEXT: Final = append_property(OP_TEXT, SET_ASIDE, "true")
 _ENDED_BITS_MAX: Final = 1 << 26  # 8 MB
 _RECALLED_OPS_MAX: Final = 100_000  # bounds the reads of a start
 _ENTRIES_READ: Final = 1_024
@@ -396,6 +401,6 @@ def ended_since(store: Stored, op_offset: int) -> Lookup[list[int]]:
             record = yield from store.read_record(physical_offset)
             if record is None or record.topic != OP_HALF_TOPIC:
                 continue
-            if _SET_ASIDE not in record.properties:
+            if SET_ASIDE not in record.properties:
                 ended += ended_offsets(record.body)
     return sorted(ended)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.broker_transactions import HalfMessage
+from cometmq.client.admin.broker_transactions import HalfMessage, HalfState
 from cometmq.client.clock import wall_ms
 from cometmq.console.login.roles import Role
 from cometmq.console.pages.bodies import body_of, format_of, schema_of
@@ -20,7 +20,7 @@ from cometmq.insight.model import Unknown
 from cometmq.insight.transactions import (
     asked_by_rocketmq,
     check_now,
-    end_open,
+    end_undecided,
     facts_of,
     find_transaction,
 )
@@ -30,6 +30,10 @@ from cometmq.remoting.errors import CometError, TopicNotExist
 SHOWN_MAX: Final = 200
 """The most open transactions of a broker that a page reads, the oldest first."""
 _CONTENT: Final = ("tag", "keys", "properties", "body", "body_base64")
+_REFUSALS: Final = {
+    HalfState.ENDED: "The transaction has already ended.",
+    HalfState.SET_ASIDE: "The transaction was set aside, so it is checked no more: resolve it.",
+}
 _SECTION: Final = "/transactions"
 
 
@@ -113,7 +117,7 @@ def _facts(halves: Sequence[HalfMessage], readable: Collection[str]) -> list[dic
     """Return the transactions, without the messages that the user may not read."""
     rows = []
     for half in halves:
-        facts = facts_of(half, is_open=True)
+        facts = facts_of(half, HalfState.OPEN)
         hidden = () if half.topic in readable else _CONTENT
         rows.append({name: it for name, it in facts.items() if name not in hidden})
     return rows
@@ -127,11 +131,11 @@ async def one(view: View) -> Shown:
     place = view.needed("id")
     master, half = await find_transaction(view.admin(), place)
     await view.check_readable(half.topic)
-    is_open = await master.is_open(half)
-    facts = facts_of(half, is_open=is_open)
+    state = await master.state(half)
+    facts = facts_of(half, state)
     body = body_of(half.message.body, format_of(view), schema_of(view))
     shown: list[tuple[str, Any, str]] = [
-        ("State", "open" if is_open else "ended", "text"),
+        ("State", state.value, "text"),
         ("Producer group", half.group, "text"),
         ("Topic", half.topic, "text"),
         ("Queue", half.queue_id, "number"),
@@ -146,22 +150,28 @@ async def one(view: View) -> Shown:
         {**facts, "decoded": body.decoded},
         command("txn show", _place(half)),
         wall_ms(),
-        extra={"facts": shown, "body": body, "is_open": is_open, "place": _place(half),
+        extra={"facts": shown, "body": body, "state": state.value, "place": _place(half),
                "formats": Format},
         title=f"Transaction {half.message.message_id}",
     )  # fmt: skip
 
 
 async def _plan(
-    view: View, *, what: str, verb: str, consequences: list[Consequence], perform: Any
+    view: View,
+    *,
+    what: str,
+    verb: str,
+    consequences: list[Consequence],
+    perform: Any,
+    refused: Collection[HalfState],
 ) -> Form:
     place = view.needed("id")
     master, half = await find_transaction(view.admin(), place)
-    is_open = await master.is_open(half)
+    found = await master.state(half)
     fields = [Field("id", "Transaction", "hidden", place)]
     if view.text("outcome"):
         fields.append(Field("outcome", "Outcome", "hidden", view.text("outcome")))
-    state = {"state": "open" if is_open else "ended", "group": half.group, "topic": half.topic}
+    state = {"state": found.value, "group": half.group, "topic": half.topic}
     return Form(
         fields,
         Plan(
@@ -173,7 +183,7 @@ async def _plan(
             command=command(verb, _place(half)),
             perform=perform,
             leads_to=view.href("/transactions/one", id=_place(half)),
-            refusal="" if is_open else "The transaction has already ended.",
+            refusal=_REFUSALS[found] if found in refused else "",
         ),
     )
 
@@ -195,6 +205,7 @@ async def check(view: View) -> Form:
         verb="txn check",
         consequences=[Consequence("The producer decides; its answer may come later.")],
         perform=perform,
+        refused=(HalfState.ENDED, HalfState.SET_ASIDE),
     )
 
 
@@ -214,7 +225,7 @@ async def resolve(view: View) -> Form:
     is_commit = outcome == "commit"
 
     async def perform(client: AdminClient) -> str:
-        half = await end_open(client, place, commit=is_commit)
+        half = await end_undecided(client, place, commit=is_commit)
         return f"The transaction of {half.group} was {'committed' if is_commit else 'rolled back'}."
 
     return await _plan(
@@ -231,6 +242,7 @@ async def resolve(view: View) -> Form:
             Consequence("It cannot be undone.", "bad"),
         ],
         perform=perform,
+        refused=(HalfState.ENDED,),
     )
 
 
