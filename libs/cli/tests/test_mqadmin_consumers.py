@@ -464,3 +464,8 @@ def test_the_progress_of_a_broadcasting_group_is_not_taken_for_none(ask, topic, 
     with consumer:
         for command in (("consumerProgress", "-g", group), ("lag", group)):
             assert f"{group} consumes in broadcasting mode: each member" in ask(*command).err
+        reset = ("group", "reset", group, topic, "--to", "first", "--dry-run", "--json")
+        planned = ask(*reset)
+        assert (planned.json["read_again"], planned.json["skipped"]) == (None, None)
+        assert "connected ones continue there" in planned.err
+        ask(*reset, "--backwards").assert_refused(2, f"the members of {group} keep their own")

@@ -3,9 +3,18 @@
 
 import pytest
 
-from cometmq.client import Message, MessageQueue, Producer
-from cometmq.client.admin import END
+from cometmq.client import (
+    ConsumeFrom,
+    Message,
+    MessageModel,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    PushOptions,
+)
+from cometmq.client.admin import END, AdminClient
 from cometmq.client.errors import InvalidArgument
+from cometmq.client.testing import eventually
 from cometmq.insight.preview import preview_offsets, preview_reset
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 
@@ -23,6 +32,33 @@ async def read(suite, admin):
                 await producer.send(Message(topic, b"%d" % at))
     await admin.commit_offset("previewers", queue, 2)
     return topic, queue
+
+
+async def test_members_that_keep_their_own_offsets_all_move(suite, admin, read, tmp_path):
+    topic, _ = read
+    bodies: list[bytes] = []
+    consumer = PushConsumer(
+        "previewers-all",
+        suite.namesrv,
+        listener=lambda messages: bodies.extend(it.body for it in messages),
+        options=PushOptions(
+            message_model=MessageModel.BROADCASTING,
+            offsets_dir=str(tmp_path),
+            consume_from=ConsumeFrom.FIRST_OFFSET,
+        ),
+    )
+    consumer.subscribe(topic)
+    async with consumer:
+        await eventually(lambda: len(bodies) == 6)
+        found = await preview_reset(admin, "previewers-all", topic, 0)
+        (move,) = found.moves
+        assert (move.wanted, found.redelivered, found.skipped) == (0, None, None)
+        for does in (preview_reset, AdminClient.reset_offsets):
+            with pytest.raises(InvalidArgument, match="previewers-all keep their own offsets"):
+                await does(admin, "previewers-all", topic, 0, is_forced=False)
+        assert len(bodies) == 6
+        await admin.reset_offsets("previewers-all", topic, 0)
+        await eventually(lambda: len(bodies) == 12)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +83,7 @@ async def test_a_time_selects_the_nearest_message(admin, read):
     found = await preview_reset(admin, "previewers", topic, at_ms)
     (move,) = found.moves
     assert move.wanted == await admin.search_offset(queue, at_ms)
-    assert (move.to_ms is not None) is bool(move.skipped + move.redelivered)
+    assert (move.to_ms is not None) is (move.skipped != move.redelivered)
 
 
 async def test_single_offsets_are_previewed(admin, read):

@@ -4,7 +4,7 @@ skip, and what a trim would delete.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -12,6 +12,7 @@ import msgspec
 from cometmq.client.admin import END, AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.known_groups import NEW_GROUP, check_known
+from cometmq.client.admin.offsets import unknown_offsets
 from cometmq.client.admin.trims import Before, Trim
 from cometmq.client.errors import InvalidArgument
 from cometmq.insight import times
@@ -25,6 +26,11 @@ from cometmq.remoting.progress import position
 
 IN_FLIGHT_MAX: Final = 16
 TRIM_END: Final = "end"
+MEMBERS_MOVE: Final = (
+    "each member keeps its own offsets (BROADCASTING): connected ones continue there",
+    "members that are not connected stay where they are",
+)
+"""What a reset of a broadcasting group does."""
 
 
 class QueueMove(msgspec.Struct, frozen=True):
@@ -37,10 +43,12 @@ class QueueMove(msgspec.Struct, frozen=True):
     """
     wanted: int
     """The offset after the change."""
-    redelivered: int
-    """Messages that the group has read and will get again."""
-    skipped: int
-    """Messages that the group has not read and will not get."""
+    redelivered: int | None
+    """Messages that the group has read and will get again; None if its members keep their own
+    offsets (BROADCASTING).
+    """
+    skipped: int | None
+    """Messages that the group has not read and will not get; None as in `redelivered`."""
     from_ms: int | None
     """When the first of the redelivered or skipped messages was stored; None if there are none, or
     if it cannot be read.
@@ -59,14 +67,21 @@ class Preview(msgspec.Struct, frozen=True):
     """The brokers of the topic that have no master now; the change would be refused."""
 
     @property
-    def redelivered(self) -> int:
+    def redelivered(self) -> int | None:
         """Messages that the group has read and will get again."""
-        return sum(it.redelivered for it in self.moves)
+        return total(it.redelivered for it in self.moves)
 
     @property
-    def skipped(self) -> int:
+    def skipped(self) -> int | None:
         """Messages that the group has not read and will not get."""
-        return sum(it.skipped for it in self.moves)
+        return total(it.skipped for it in self.moves)
+
+
+def total(counts: Iterable[int | None]) -> int | None:
+    """Return a sum; None if one of the numbers is unknown."""
+    found = list(counts)
+    known = [it for it in found if it is not None]
+    return sum(known) if len(known) == len(found) else None
 
 
 async def preview_reset(
@@ -81,6 +96,9 @@ async def preview_reset(
     """Return what `AdminClient.reset_offsets` with these arguments would do.
 
     The committed offsets are those that the brokers know; connected members may have read more.
+
+    Raise InvalidArgument if the members of a broadcasting group should not move forward, because
+    brokers do not know where they are.
     """
 
     async def wanted(broker: BrokerAdmin, queue: MessageQueue, bounds: TopicOffset) -> int:
@@ -88,9 +106,18 @@ async def preview_reset(
             return bounds.max_offset
         return await broker.search_offset(queue.topic, queue.queue_id, timestamp_ms)
 
-    return await _preview(
+    is_broadcasting = await admin.is_broadcasting(group)
+    if is_broadcasting and not is_forced:
+        raise unknown_offsets(group)
+    found = await _preview(
         admin, group, topic, wanted, is_forced=is_forced, is_new_group=is_new_group
     )
+    if not is_broadcasting:
+        return found
+    unknown = {"committed": None, "redelivered": None, "skipped": None}
+    nothing = {**unknown, "from_ms": None, "to_ms": None}
+    moves = [msgspec.structs.replace(it, **nothing) for it in found.moves]
+    return msgspec.structs.replace(found, moves=moves)
 
 
 async def preview_offsets(

@@ -28,7 +28,7 @@ from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, NoRoute
 from cometmq.insight import times
 from cometmq.insight.members import members_of
-from cometmq.insight.preview import preview_clone, preview_reset
+from cometmq.insight.preview import MEMBERS_MOVE, preview_clone, preview_reset
 from cometmq.insight.queue_states import topics_by_group
 from cometmq.remoting.bodies.queues import MessageQueue
 
@@ -93,6 +93,8 @@ def reset(  # noqa: PLR0913  # one parameter per option
         await known_group(admin, group)
         found = await preview_reset(admin, group, topic, at_ms, is_forced=not backwards)
         admin.preview = moves.totals(found.moves)
+        if found.redelivered is None:
+            print_notes(MEMBERS_MOVE)
         await _ask_to_move(admin, group, topic, is_confirmed=yes)
         return await admin.reset_offsets(group, topic, at_ms, is_forced=not backwards)
 
@@ -176,7 +178,8 @@ async def _ask_to_move(admin: CommandAdmin, group: str, topic: str, *, is_confir
     if is_new and is_confirmed:
         print_notes([text])
     words = [text] if is_new else []
-    words += [f"{count} {name.replace('_', ' ')}" for name, count in admin.preview.items()]
+    known = {name: it for name, it in admin.preview.items() if it is not None}
+    words += [f"{count} {name.replace('_', ' ')}" for name, count in known.items()]
     hint = f" ({', '.join(words)})" if words else ""
     await confirm(f"Move the consumer group {group} in {topic}?{hint}", is_confirmed=is_confirmed)
 

@@ -10,7 +10,7 @@ from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.output import Cell
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import InvalidArgument
-from cometmq.insight.preview import QueueMove, preview_offsets
+from cometmq.insight.preview import QueueMove, preview_offsets, total
 from cometmq.insight.times import shown
 from cometmq.remoting.bodies.queues import MessageQueue
 
@@ -34,9 +34,11 @@ def row(move: QueueMove) -> list[Cell]:
 
 
 def totals(moves: Iterable[QueueMove]) -> dict[str, Cell]:
-    """Return how many queues move, and how many messages are read again and skipped."""
+    """Return how many queues move, and how many messages are read again and skipped, None if it is
+    unknown.
+    """
     rows = list(moves)
-    again, skipped = sum(it.redelivered for it in rows), sum(it.skipped for it in rows)
+    again, skipped = total(it.redelivered for it in rows), total(it.skipped for it in rows)
     return {"queues": len(rows), "read_again": again, "skipped": skipped}
 
 

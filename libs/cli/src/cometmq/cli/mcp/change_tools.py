@@ -26,7 +26,7 @@ from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.client.message import check_topic
 from cometmq.insight import times
 from cometmq.insight.model import TopicKind, Unknown, known
-from cometmq.insight.preview import preview_reset
+from cometmq.insight.preview import MEMBERS_MOVE, preview_reset
 from cometmq.insight.queue_states import kept_note, offsets_by_group, waiting_counts, waiting_note
 from cometmq.insight.replays import Pace, Replay, Replayed, replays_text
 from cometmq.insight.transactions import end_undecided, facts_of, find_transaction
@@ -77,7 +77,9 @@ async def _reset(session: Session, wanted: Reset) -> Plan:
         subject=group,
         before={place: it.committed for place, it in shown},
         after={place: it.wanted for place, it in shown},
-        consequences=[
+        consequences=list(MEMBERS_MOVE)
+        if found.redelivered is None or found.skipped is None
+        else [
             f"{counted(found.redelivered, 'message')} are delivered again",
             f"{counted(found.skipped, 'message')} that the group has not read are skipped",
         ],

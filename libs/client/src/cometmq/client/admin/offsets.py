@@ -14,6 +14,7 @@ from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import timestamp, whole
 from cometmq.client.errors import InvalidArgument, no_queue
 from cometmq.client.message import check_group
+from cometmq.client.settings import MessageModel
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import ConsumeStats, OffsetPair, TopicOffset
@@ -376,7 +377,14 @@ async def _reset_at(
 
     Java brokers refuse the request if any queue has no stored offset, as is the case in a group's
     first seconds or after queues were added. For such queues, the new offset is stored first.
+
+    The queues of a broadcasting group move only if `is_forced`: brokers do not know which of them
+    would move forward.
     """
+    if not is_forced:
+        members = await broker.consumer_connections(group)
+        if members.message_model == MessageModel.BROADCASTING:
+            raise unknown_offsets(group)
     try:
         return await broker.reset_offsets(topic, group, timestamp_ms, is_forced=is_forced)
     except ServerError as error:
@@ -389,6 +397,14 @@ async def _reset_at(
             pair = OffsetPair(bounds.max_offset, bounds.min_offset)
             await _rolled_back(broker, group, queue, pair, timestamp_ms, is_forced)
     return await broker.reset_offsets(topic, group, timestamp_ms, is_forced=is_forced)
+
+
+def unknown_offsets(group: str) -> InvalidArgument:
+    """Return the error for a broadcasting group that should move backwards only."""
+    return InvalidArgument(
+        f"the members of {group} keep their own offsets (BROADCASTING), so brokers cannot tell"
+        " which of them would move forward: move all, or none"
+    )
 
 
 async def _roll_back_at(
