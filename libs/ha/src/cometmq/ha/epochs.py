@@ -62,6 +62,16 @@ class CommonPoint(NamedTuple):
     history: History
 
 
+def epoch_of(entry: Entry) -> int:
+    """Return the epoch, as the key of a search in a history."""
+    return entry.epoch
+
+
+def start_of(entry: Entry) -> int:
+    """Return the start, as the key of a search in a history."""
+    return entry.start
+
+
 def last_epoch(history: History) -> int:
     """Return the epoch of the last entry; 0 if there are no entries."""
     return history[-1].epoch if history else 0
@@ -99,7 +109,7 @@ def pruned(history: History, first: int) -> History:
     same way. A log that ends or diverges in the combined part no longer has an entry in common with
     this one, so it is copied anew.
     """
-    kept = history[max(0, bisect_left(history, first, key=_start) - 1) :]
+    kept = history[max(0, bisect_left(history, first, key=start_of) - 1) :]
     if len(kept) <= HISTORY_COUNT_MAX:
         return kept
     count = len(kept) - HISTORY_COUNT_MAX // 2
@@ -113,8 +123,8 @@ def reached(mine: History, masters: History, end: int) -> History:
     before the next byte is appended. An acknowledgement at or above the start of an epoch implies
     that the epoch's entry is saved.
     """
-    newer = bisect_right(masters, last_epoch(mine), key=_epoch)
-    added = masters[newer : bisect_right(masters, end, key=_start)]
+    newer = bisect_right(masters, last_epoch(mine), key=epoch_of)
+    added = masters[newer : bisect_right(masters, end, key=start_of)]
     return (*begun(mine, *added[0]), *added[1:]) if added else mine
 
 
@@ -127,9 +137,9 @@ def common_point(mine: History, my_end: int, masters: History, masters_end: int)
     0. For those bytes, the histories cannot distinguish the stores of different groups, so the
     caller compares the last record before the point.
     """
-    theirs = set(masters)
-    count = next((n for n in range(len(mine), 0, -1) if mine[n - 1] in theirs), 0)
-    theirs_count = masters.index(mine[count - 1]) + 1 if count else 0
+    newest = max(set(mine).intersection(masters), default=Entry(0, 0)).epoch
+    count = bisect_right(mine, newest, key=epoch_of)
+    theirs_count = bisect_right(masters, newest, key=epoch_of)
     my_limit = mine[count].start if count < len(mine) else my_end
     masters_limit = masters[theirs_count].start if theirs_count < len(masters) else masters_end
     offset = min(my_limit, masters_limit)
@@ -182,14 +192,6 @@ class EpochFile:
     def save(self, history: History) -> None:
         """Make the history durable; raise OSError."""
         self._files.replace(self._path, encode_epochs(history))
-
-
-def _epoch(entry: Entry) -> int:
-    return entry.epoch
-
-
-def _start(entry: Entry) -> int:
-    return entry.start
 
 
 def _entry(line: str) -> Entry:

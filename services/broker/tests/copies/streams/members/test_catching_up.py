@@ -10,6 +10,7 @@ import pytest
 from cometmq.broker.copies.streams import master_stream
 from cometmq.broker.testing.member_nodes import MemberNode, is_equal
 from cometmq.broker.testing.replicas import until
+from cometmq.ha.epochs import History
 from cometmq.store.upkeep import catch_up
 
 
@@ -85,3 +86,35 @@ async def test_a_follower_in_sync_never_waits_for_checkpoints(
             await master.fill(50)
             await until(lambda: is_equal(slave, master))
         assert not slave.store.upkeep.catch_up.is_crowded
+
+
+async def test_a_follower_that_is_long_saving_epochs_is_not_silent(tmp_path: Path) -> None:
+    async with MemberNode(tmp_path, 0) as master, MemberNode(tmp_path, 1) as slave:
+        for epoch in range(1, 4):
+            await master.lead(epoch)
+            await master.fill(5)
+        saved: list[History] = []
+        save, disk = slave.epochs.save, asyncio.Event()
+
+        async def save_late(history: History) -> None:
+            saved.append(history)
+            if len(saved) > 2:  # in the middle of the stream
+                await disk.wait()
+            await save(history)
+
+        slave.epochs.save = save_late  # type: ignore[method-assign]
+        await slave.follow_member(master, 3)
+        await until(lambda: len(saved) == 3)
+        try:
+            for _ in range(4):
+                heard = len(master.reports)
+                master.clock.advance(2_000)
+                slave.clock.advance(2_000)
+                await until(lambda: len(master.reports) > heard)  # noqa: B023  # awaited here
+                master.server.tick()
+            assert all(one.ack.offset < saved[2][-1].start for one in master.reports)
+        finally:
+            disk.set()
+        await until(lambda: is_equal(slave, master))
+        assert slave.state.following.connect_count == 1
+        assert not master.log.named("follower.silent")

@@ -4,11 +4,12 @@
 Handshakes compare histories. The history is in memory, and in a file that a worker thread writes.
 """
 
+from bisect import bisect_right
 from functools import partial
 
 from cometmq.broker.copies.streams.handshake import LogExtent
 from cometmq.ha.durable import DISK_FULL
-from cometmq.ha.epochs import EpochFile, History, HistoryUnsaved, pruned
+from cometmq.ha.epochs import EpochFile, History, HistoryUnsaved, pruned, start_of
 from cometmq.runtime.worker import Worker
 from cometmq.store.log.commit_log import CommitLog
 
@@ -52,9 +53,11 @@ class EpochLog:
 
 def epoch_at(history: History, offset: int) -> int:
     """Return the epoch in which the byte at an offset was written; 0 before the first entry."""
-    return max((entry.epoch for entry in history if entry.start <= offset), default=0)
+    count = bisect_right(history, offset, key=start_of)
+    return history[count - 1].epoch if count else 0
 
 
 def next_start(history: History, offset: int) -> int:
     """Return an upper bound for the end of the epoch that contains the byte at an offset."""
-    return min((entry.start for entry in history if entry.start > offset), default=1 << 63)
+    count = bisect_right(history, offset, key=start_of)
+    return history[count].start if count < len(history) else 1 << 63

@@ -108,6 +108,9 @@ class MasterStream(MasterConnection):
         self.resume()
         if self._is_saving or self.is_waiting_for_disk:
             self._heard_ms = now_ms  # it is not read
+            # a slow disk may take long to save thousands of epochs, and the master must hear of it
+            if self._log is not None and now_ms - self._reported_ms >= REPORT_MS:
+                self._send_report(self._reported)
         elif not self._end_if_silent(SILENT_MS) and self._log is not None:
             if now_ms - self._reported_ms >= REPORT_MS:
                 self._report()

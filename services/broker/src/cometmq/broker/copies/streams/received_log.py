@@ -3,12 +3,14 @@
 its epoch is saved.
 """
 
+from bisect import bisect_right
+
 from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.handshake import Welcome
 from cometmq.broker.copies.streams.records import RecordStream
 from cometmq.broker.copies.streams.replica import MemberReplica
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
-from cometmq.ha.epochs import History, last_epoch, reached
+from cometmq.ha.epochs import History, epoch_of, last_epoch, reached
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.types import Buffer
 
@@ -37,8 +39,9 @@ class ReceivedLog:
     def find_next_start(self) -> None:
         """Look up where the next epoch of the master begins; call this when an epoch was saved."""
         newest = last_epoch(self._replica.epochs.history)
-        later = [entry.start for entry in self._master_history if entry.epoch > newest]
-        self._next_start = min(later, default=None)
+        history = self._master_history
+        count = bisect_right(history, newest, key=epoch_of)
+        self._next_start = history[count].start if count < len(history) else None
 
     def take(self, records: frames.Records) -> bool:
         """Keep records for `append`; return whether the next epoch begins at their end."""
