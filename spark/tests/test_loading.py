@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
@@ -100,11 +101,24 @@ def test_load_refuses(spark: SparkSession, cluster: Cluster, topic: str) -> None
         ({"nameServer": cluster.broker_addrs[1]}, "is a broker, not a name server"),
         ({"kafka.bootstrap.servers": "a:9092"}, "option of Kafka; set `nameServer`"),
         ({"subscribePatern": "x"}, "did you mean `subscribePattern`"),
+        ({"batchBytes": "1048576"}, "`batchBytes` is for writes, not for batch reads or stream"),
     ):
         given = {"nameServer": cluster.namesrv_addr, "subscribe": topic, **options}
         for reader in (spark.read, spark.readStream):
             with pytest.raises(PySparkException, match=reason):
                 reader.format("rocketmq").options(**given).load()
+
+
+def test_save_refuses(spark: SparkSession, cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    given = {"nameServer": cluster.namesrv_addr, "topic": topic, "startingOffsets": "earliest"}
+    reason = "`startingOffsets` is for batch reads and stream reads, not for writes: remove it"
+    rows = spark.createDataFrame([(bytearray(b"x"),)], "body binary")
+    with pytest.raises(PySparkException, match=reason):
+        rows.write.format("rocketmq").options(**given).mode("append").save()
+    stream = spark.readStream.format("rate").load().selectExpr("'x' AS body")
+    writer = stream.writeStream.format("rocketmq").options(**given)
+    with pytest.raises(PySparkException, match=reason):
+        writer.option("checkpointLocation", str(tmp_path)).start().awaitTermination(60)
 
 
 def test_user_schema_does_not_skip_the_checks(

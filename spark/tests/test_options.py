@@ -3,13 +3,28 @@
 
 import pickle
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
+from cometmq.spark import source
 from cometmq.spark.errors import OptionError
-from cometmq.spark.options.definitions import FIELDS, Properties, Table, parse
+from cometmq.spark.options.definitions import (
+    FIELDS,
+    MODES,
+    Mode,
+    Properties,
+    Table,
+    check_modes,
+    parse,
+)
 from cometmq.spark.options.foreign import FOREIGN
 from cometmq.spark.options.values import duration_ms
+from cometmq.spark.source import RocketMQDataSource
+
+BODY = StructType([StructField("body", BinaryType())])
 
 
 def test_options_have_defaults_and_ignore_case() -> None:
@@ -73,6 +88,66 @@ def test_names_of_other_sources_are_not_ours() -> None:
 def test_invalid_value_names_its_option(name: str, text: str) -> None:
     with pytest.raises(OptionError, match=f"option `{name}`='{text}': "):
         parse({name: text})
+
+
+TABLE = {"table": "progress"}
+READ = {"subscribe": "T"}
+USES: dict[str, tuple[Mode, dict[str, str], Callable[[RocketMQDataSource], Any]]] = {
+    "read": (Mode.BATCH, READ, lambda it: it.reader(it.schema())),
+    "readStream": (Mode.STREAM, READ, lambda it: it.streamReader(it.schema())),
+    "read of a table": (Mode.TABLE, TABLE, lambda it: it.reader(it.schema())),
+    "readStream of a table": (Mode.TABLE, TABLE, lambda it: it.streamReader(it.schema())),
+    "write": (Mode.WRITE, {"topic": "T"}, lambda it: it.writer(BODY, overwrite=False)),
+    "writeStream": (Mode.WRITE, {"topic": "T"}, lambda it: it.streamWriter(BODY, overwrite=False)),
+}
+TEXTS = {
+    "table": "messages",
+    "subscribe": "T",
+    "topic": "T",
+    "assign": '{"T":{"b":[0]}}',
+    "startingOffsets": "earliest",
+    "startingOffsetsByTimestamp": '{"T":{"b":{"0":5}}}',
+    "endingOffsetsByTimestamp": '{"T":{"b":{"0":5}}}',
+    "minPartitions": "8",
+    "maxRecordsPerPartition": "8",
+    "maxOffsetsPerTrigger": "8",
+    "minOffsetsPerTrigger": "8",
+    "startingTimestamp": "5",
+    "endingTimestamp": "5",
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_every_option_has_an_effect_or_is_refused(
+    use: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An option is refused even if it is given its default."""
+    monkeypatch.setattr(source, "check_load", lambda _: None)
+    mode, needed, make = USES[use]
+    for info in FIELDS:
+        name = info.encode_name
+        text = TEXTS.get(name, str(info.default))
+        given = {"nameServer": "a:1", **needed, name.upper(): text}
+        try:
+            make(RocketMQDataSource(given))
+            refusal = ""
+        except OptionError as error:
+            refusal = str(error)
+        assert (f"option `{name}` is for " in refusal) is (mode not in MODES[name]), (name, refusal)
+
+
+def test_options_for_the_other_direction_are_refused_with_the_fix() -> None:
+    for names, modes, fix in (
+        (("batchBytes", "maxInFlight", "dedupId"), (Mode.BATCH, Mode.STREAM), "remove it"),
+        (("startingOffsets", "pullBatchSize", "columns"), (Mode.WRITE,), "remove it"),
+        (("endingOffsets", "endingTimestamp"), (Mode.STREAM,), "remove it"),
+        (("maxTriggerDelay", "commitGroup", "failOnDataLoss"), (Mode.BATCH,), "remove it"),
+        (("subscribe",), (Mode.WRITE,), "name the topic with `topic`"),
+        (("timestampBudget",), (Mode.BATCH, Mode.STREAM), "remove it"),
+    ):
+        for name in names:
+            with pytest.raises(OptionError, match=f"`{name}` is for .*, not for .*: {fix}$"):
+                check_modes([name], *modes)
 
 
 def test_options_of_spark_itself_are_ignored() -> None:

@@ -81,7 +81,6 @@ def test_contradictions_are_refused() -> None:
     for options, check, reason in (
         (tags, check_batch, "either in `subExpression` or in `where`"),
         (times, check_stream, "store_ts.* batches only"),
-        (parse({**NAMED, "table": "groups", "where": "tags = 'a'"}), check_batch, "`messages`"),
     ):
         with pytest.raises(OptionError, match=reason):
             check(options)

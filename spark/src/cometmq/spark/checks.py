@@ -24,8 +24,6 @@ def check_common(options: Options) -> None:
     if not options.name_server:
         raise OptionError("option `nameServer` is missing: set it to `host:port;host:port`")
     LinkSettings.of(options)
-    if options.where and options.table is not Table.MESSAGES:
-        raise OptionError("option `where` applies to the table `messages` only")
 
 
 def check_read(options: Options) -> None:
@@ -66,13 +64,6 @@ def check_batch(options: Options) -> None:
         raise OptionError(
             "option `startingOffsets`=latest reads nothing in a batch: use `earliest` or offsets"
         )
-    for name, value in (
-        ("maxOffsetsPerTrigger", options.max_offsets_per_trigger),
-        ("minOffsetsPerTrigger", options.min_offsets_per_trigger),
-        ("commitGroup", options.commit_group or None),
-    ):
-        if value is not None:
-            raise OptionError(f"option `{name}` applies to streams only")
 
 
 def check_stream(options: Options) -> None:
@@ -82,10 +73,6 @@ def check_stream(options: Options) -> None:
             "option `where`: conditions on store_ts apply to batches only; a stream starts at"
             " `startingTimestamp`"
         )
-    if options.ending_offsets != "latest":
-        raise OptionError("option `endingOffsets` applies to batches only: a stream has no end")
-    if options.ending_timestamp is not None or options.ending_offsets_by_timestamp:
-        raise OptionError("options `ending...Timestamp` apply to batches only: a stream has no end")
     low, high = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if low is not None and high is not None and low > high:
         raise OptionError(

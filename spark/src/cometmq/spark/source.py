@@ -13,7 +13,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from cometmq.spark.options.definitions import Table, parse
+from cometmq.spark.options.definitions import Mode, Table, check_modes, parse
 from cometmq.spark.read.batch import MessageReader
 from cometmq.spark.read.loading import check_load
 from cometmq.spark.read.stream import MessageStreamReader
@@ -31,6 +31,7 @@ class RocketMQDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         """Parse the options; each reader and writer validates its own."""
         super().__init__(options)
+        self._given = sorted(options)
         self._parsed = parse(dict(options))
         self._is_checked = False
 
@@ -42,28 +43,33 @@ class RocketMQDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema; Spark calls this at `load()`, which is the time to refuse options."""
-        self._check()
+        self._check(Mode.BATCH, Mode.STREAM)
         return table_schema(self._parsed)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        self._check()
+        self._check(Mode.BATCH)
         if self._parsed.table is Table.MESSAGES:
             return MessageReader(self._parsed, schema)
         return TableReader(self._parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        self._check()
+        self._check(Mode.STREAM)
         if self._parsed.table is Table.MESSAGES:
             return MessageStreamReader(self._parsed, schema)
         return ProgressStreamReader(self._parsed, schema)
 
-    def _check(self) -> None:
-        """Check the options of a read once; `schema` is not called if the user gives one."""
+    def _check(self, *modes: Mode) -> None:
+        """Check the options of a read, against the cluster once; `schema` is not called if the user
+        gives one.
+        """
+        is_table = self._parsed.table is not Table.MESSAGES
+        check_modes(self._given, *((Mode.TABLE,) if is_table else modes))
         if not self._is_checked:
             check_load(self._parsed)
             self._is_checked = True
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        check_modes(self._given, Mode.WRITE)
         return MessageWriter(self._parsed, schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802
@@ -71,4 +77,5 @@ class RocketMQDataSource(DataSource):
         schema: StructType,
         overwrite: bool,  # the name is Spark's
     ) -> DataSourceStreamArrowWriter:
+        check_modes(self._given, Mode.WRITE)
         return MessageStreamWriter(self._parsed, schema, overwrite=overwrite)

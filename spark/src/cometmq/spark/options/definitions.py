@@ -5,7 +5,7 @@ The documentation is generated from here. `parse` turns the options that Spark p
 may be in any case, into a struct that can be pickled; `option_values` converts the values.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -14,6 +14,7 @@ from msgspec import Meta, field
 
 from cometmq.remoting.names import ALL_TAGS, SYSTEM_GROUP_PREFIX
 from cometmq.remoting.setting_facts import Natural, Positive
+from cometmq.spark.errors import OptionError
 from cometmq.spark.options.values import find_option, option_value
 
 READER_GROUP: Final = SYSTEM_GROUP_PREFIX + "SPARK"
@@ -21,12 +22,29 @@ READER_GROUP: Final = SYSTEM_GROUP_PREFIX + "SPARK"
 IGNORED: Final = frozenset({"checkpointlocation", "queryname"})
 """Spark's own options, which it also passes to sources and sinks."""
 
-READ: Final = Meta(extra={"applies": "read"})
-BATCH: Final = Meta(extra={"applies": "batch read"})
-STREAM: Final = Meta(extra={"applies": "stream read"})
-WRITE: Final = Meta(extra={"applies": "write"})
-ALL: Final = Meta(extra={"applies": "all"})
-TABLES: Final = Meta(extra={"applies": "read of tables other than messages"})
+
+class Mode(StrEnum):
+    """A use of the data source; the value is its name in errors."""
+
+    BATCH = "batch reads"
+    STREAM = "stream reads"
+    TABLE = "reads of tables other than `messages`"
+    WRITE = "writes"
+
+
+def _used_in(text: str, *modes: Mode) -> Meta:
+    """Return where an option has an effect; the documentation shows the text."""
+    return Meta(extra={"applies": text, "modes": frozenset(modes)})
+
+
+READ: Final = _used_in("read", Mode.BATCH, Mode.STREAM)
+BATCH: Final = _used_in("batch read", Mode.BATCH)
+STREAM: Final = _used_in("stream read", Mode.STREAM)
+TABLES: Final = _used_in("read of tables other than messages", Mode.TABLE)
+ANY_READ: Final = _used_in("read of any table", Mode.BATCH, Mode.STREAM, Mode.TABLE)
+WRITE: Final = _used_in("write", Mode.WRITE)
+TOPIC: Final = _used_in("read, write", Mode.BATCH, Mode.STREAM, Mode.WRITE)
+ALL: Final = _used_in("all", *Mode)
 
 
 Time = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -80,7 +98,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         "Name servers as `host:port;host:port`, or an HTTP URL that returns such a list. Required.",
     ] = ""
     table: Annotated[
-        Table, READ, "Table to read; `messages` and `progress` can also be streams."
+        Table, ALL, "Table to read; `messages` and `progress` can also be streams."
     ] = Table.MESSAGES
     subscribe: Annotated[str, READ, "Topics, separated by commas; `topic` is an alias."] = ""
     subscribe_pattern: Annotated[
@@ -128,9 +146,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ] = ""
     fail_on_data_loss: Annotated[
         bool,
-        READ,
-        "Fail if messages to read no longer exist. If false, a stream continues with the oldest "
-        "message and logs the number of lost messages; a batch always fails.",
+        STREAM,
+        "Fail if messages to read no longer exist, as a batch always does. If false, continue with "
+        "the oldest message and log the number of lost messages.",
     ] = True
     min_partitions: Annotated[
         Positive | None, READ, "Split queues into at least about this many ranges in total."
@@ -171,7 +189,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ] = ""
     columns: Annotated[
         str,
-        READ,
+        ANY_READ,
         "Columns to read, separated by commas; by default all. Columns that are not read are not "
         "decoded.",
     ] = ""
@@ -241,7 +259,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         name="tls.verify", default=True
     )
     topic: Annotated[
-        str, WRITE, "Topic of all rows; if unset, each row needs the column `topic`."
+        str, TOPIC, "Topic of all rows; if unset, each row needs the column `topic`."
     ] = ""
     producer_group: Annotated[str, Meta(min_length=1), WRITE, "Producer group named in sends."] = (
         "PID_SPARK"
@@ -279,7 +297,36 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 SECRETS: Final = frozenset({"secret_key", "security_token"})
 FIELDS: Final = msgspec.structs.fields(Options)
+MODES: Final[Mapping[str, frozenset[Mode]]] = {
+    info.encode_name: next(it.extra["modes"] for it in info.type.__metadata__ if it.extra)
+    for info in FIELDS
+}
+"""Where each option has an effect."""
 _BY_NAME: Final = {info.encode_name.lower(): info for info in FIELDS}
+
+
+_FIXES: Final = {
+    ("subscribe", Mode.WRITE): "name the topic with `topic`",
+    ("topic", Mode.TABLE): "select rows with `DataFrame.where`",
+    ("subscribe", Mode.TABLE): "select rows with `DataFrame.where`",
+    ("where", Mode.TABLE): "select rows with `DataFrame.where`",
+}
+"""What to do, where more than removing an option helps."""
+
+
+def check_modes(given: Iterable[str], *modes: Mode) -> None:
+    """Raise OptionError for an option, among these names, that has no effect in any of the modes.
+
+    Spark does not say at `load()` whether a batch or a stream is read, so then both are given.
+    """
+    for name in given:
+        if name.lower() in IGNORED:
+            continue
+        own = find_option(name, _BY_NAME).encode_name
+        if MODES[own].isdisjoint(modes):
+            meant = " and ".join(sorted(MODES[own]))
+            fix = _FIXES.get((own, modes[0]), "remove it")
+            raise OptionError(f"option `{own}` is for {meant}, not for {' or '.join(modes)}: {fix}")
 
 
 def parse(given: Mapping[str, str]) -> Options:
