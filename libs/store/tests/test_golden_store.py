@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.os_disk import OsDisk
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
+from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "store"
 HIDDEN_PROPERTIES = {"TAGS", "KEYS", "UNIQ_KEY", "CLUSTER", "WAIT"}
@@ -33,8 +34,8 @@ class Golden:
             max_index_num=400,
         )
 
-    def open(self):
-        return StoreRig(OsDisk(), self.settings)
+    def open(self, log=NO_LOG):
+        return StoreRig(OsDisk(), self.settings, log=log)
 
 
 @pytest.fixture(params=["clean", "killed", "trimmed"])
@@ -148,3 +149,17 @@ def test_what_java_wrote_is_still_there_after_our_puts_and_a_crash(golden):
     assert last.store.upkeep.recovered.record_count == 0
     golden.expected["commitLog"]["maxOffset"] = last.store.commit_log.end
     check(golden, last.store)
+
+
+def test_a_walk_finds_nothing_wrong_in_the_index(golden):
+    events = Events()
+    rig = golden.open(events)
+    for _ in range(40):  # a walk begins with the first whole block of checksums
+        rig.put(make_message(body=bytes(2_000)))
+    rig.work(3)
+    for _ in range(3):
+        rig.clock.advance(200 * 3_600_000)
+        rig.scrub()
+    assert rig.store.upkeep.scrubber.index.compared_count > 200
+    assert [line for line in events.lines if line[0].startswith("index.")] == []
+    rig.store.close()

@@ -209,6 +209,7 @@ class MessageStore:
             counters.damaged_count,
             self.pulls.repaired_count,
             self.upkeep.scrubber.repairs.repaired_count,
+            self.upkeep.scrubber.index.repaired_count,
         )
 
     def close(self) -> None:

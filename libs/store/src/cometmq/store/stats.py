@@ -46,3 +46,4 @@ class StoreStats(NamedTuple):
     left_out_count: int = 0
     repaired_entry_count: int = 0
     repaired_block_count: int = 0
+    repaired_index_count: int = 0

@@ -297,6 +297,12 @@ MEANINGS: Final[Mapping[str, str]] = {
     "queue.repaired": "Damaged entries of a queue were written again from the log; consumers that "
     "have not passed them get the messages.",
     "queue.unrepaired": "Damaged entries of a queue could not be compared with the log.",
+    "index.damaged": "Bytes of an index file have changed on the disk, so searches by key may have "
+    "lacked messages.",
+    "index.repaired": "The damaged entries, slots and header of an index file were written again "
+    "from the log.",
+    "index.unrepaired": "An index file is damaged, but could not be compared with the log or "
+    "written; the broker tries again in the scrubber's next round.",
     "topics.restored": "This broker was the only one that had deleted these topics, or messages of"
     " them, when it stopped being the master; their queues were rebuilt from the log.",
     "floors.damaged": "The file with the first offsets of trimmed queues is damaged; they were "

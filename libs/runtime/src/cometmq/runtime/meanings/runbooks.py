@@ -64,6 +64,8 @@ RUNBOOKS: Final[Mapping[str, tuple[str, ...]]] = {
         "slave.refused",
     ),
     "store-damaged.md": (
+        "index.damaged",
+        "index.repaired",
         "log.damaged",
         "log.files_lost",
         "log.repaired",

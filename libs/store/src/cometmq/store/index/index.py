@@ -6,16 +6,16 @@ until it gets its first entry; files are named after their local creation time.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import takewhile
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from cometmq.remoting.message.flags import index_hash
 from cometmq.store.disk import Disk
 from cometmq.store.errors import CorruptStore
-from cometmq.store.index.index_file import Check, IndexFile, IndexFlush
+from cometmq.store.index.index_file import Check, IndexFile, IndexFlush, IndexSnapshot
 from cometmq.store.index.index_format import IndexHeader, IndexShape
 from cometmq.store.index.keys import MERGED_COUNT, KeyedRows, Keys
 from cometmq.store.layout import Layout
@@ -40,6 +40,14 @@ takes 2 ms.
 """
 
 
+class IndexView(NamedTuple):
+    """The state of all files, for a job that compares their bytes."""
+
+    files: Sequence[IndexSnapshot]
+    cut_count: int
+    """How often entries have been removed from the end of the index."""
+
+
 class Index:
     """Adds keys to the index files of a store, and searches them."""
 
@@ -53,6 +61,7 @@ class Index:
         self._backlog: list[Keys] = []  # never holds empty `Keys`
         self._backlog_count = 0  # keys in the backlog
         self._linked_count = 0  # keys of the backlog's first element that are in the files
+        self._cut_count = 0
         self.files: list[IndexFile] = []
 
     def load(self, on_corrupt: Callable[[CorruptStore], None] | None = None) -> None:
@@ -214,6 +223,7 @@ class Index:
         `name` and `written_count` identify the file being filled and its number of entries, as
         recorded by the last checkpoint.
         """
+        self._cut_count += 1
         while self.files and self.files[-1].begins_at_or_after(offset_end):
             file = self.files.pop()
             file.file.close()
@@ -250,6 +260,10 @@ class Index:
             file.file.close()
             paths.append(file.file.path)
         return paths
+
+    def view(self) -> IndexView:
+        """Return the present state, for a job that compares the files with the log."""
+        return IndexView([file.snapshot() for file in self.files], self._cut_count)
 
     def position(self) -> tuple[str, int]:
         """Return the name and entry count of the file being filled, for the checkpoint."""

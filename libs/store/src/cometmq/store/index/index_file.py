@@ -57,16 +57,36 @@ class IndexFlush(NamedTuple):
             self.file.sync()
 
 
+class IndexSnapshot(NamedTuple):
+    """The state of a file, for a job that compares its bytes."""
+
+    file: "IndexFile"
+    disk_file: DiskFile
+    shape: IndexShape
+    header: IndexHeader
+    end: int
+    """The number of the first entry that is not on the disk."""
+    table: SlotTable[IndexHeader] | None
+    """The slots of a file that grows; the loop changes them."""
+    is_flushed: bool
+    """Whether slots and header on the disk are those in memory."""
+
+    def last_entry(self) -> Entry:
+        """Read the last entry on the disk; blocks."""
+        return self.shape.entry(self.disk_file, max(self.end - 1, 1))
+
+
 class IndexFile:
     """One index file; only the newest one grows."""
 
     __slots__ = (
-        "_flushed_count",
         "_has_begin",
         "_slots",
         "_unwritten",
         "file",
+        "flushed_count",
         "header",
+        "is_suspect",
         "name",
         "shape",
     )
@@ -79,8 +99,13 @@ class IndexFile:
         self.header = header
         self._slots: SlotTable[IndexHeader] | None = None
         self._unwritten = UnwrittenEntries()
-        self._flushed_count = header.next_number  # entries that the header on the disk counts
+        self.flushed_count = header.next_number
+        """The number of entries that the header on the disk counts; 0 if slots or header on the
+        disk must be written in any case.
+        """
         self._has_begin = False  # whether the header on the disk has the begin timestamp
+        self.is_suspect = False
+        """Whether a reader has found damage."""
 
     @classmethod
     def load(cls, name: str, file: DiskFile, shape: IndexShape) -> "IndexFile":
@@ -125,7 +150,7 @@ class IndexFile:
     @property
     def unflushed_count(self) -> int:
         """The number of entries that the header on the disk does not count."""
-        return self.header.next_number - self._flushed_count
+        return self.header.next_number - self.flushed_count
 
     def begin(self) -> None:
         """Start growing as a new, empty file."""
@@ -203,7 +228,7 @@ class IndexFile:
         """Release the entries that a flush has written."""
         self._unwritten.release((flush.end_number - self.written_count) * ENTRY.size)
         if flush.header is not None:
-            self._flushed_count = flush.header.next_number
+            self.flushed_count = flush.header.next_number
             self._has_begin = True
 
     def mark_failed(self, flush: IndexFlush) -> None:
@@ -222,9 +247,16 @@ class IndexFile:
             self.file, self.shape, self.header,
             written_count=written_count, offset_end=offset_end, was_clean=was_clean,
         )  # fmt: skip
-        if header.next_number < self.header.next_number:
-            self._flushed_count = 0  # the header on the disk counts too many entries
+        if header.next_number < self.header.next_number or not self._slots.is_clean:
+            self.flushed_count = 0  # the disk counts too many entries, or has wrong slots
         self.header = header
+
+    def snapshot(self) -> IndexSnapshot:
+        """Return the present state, for a job that compares the file with the log."""
+        table = self._slots
+        is_flushed = not self.unflushed_count and (table is None or table.is_clean)
+        end = self.written_count
+        return IndexSnapshot(self, self.file, self.shape, self.header, end, table, is_flushed)
 
     def _entry(self, number: int) -> Lookup[Entry]:
         written = self.written_count
@@ -248,11 +280,14 @@ class IndexFile:
         Return whether the search continues in older files. Entries store whole seconds, so a
         candidate may be out of range by up to a second.
         """
-        header = self.header
-        number = yield from self.newest(hash_ % self.shape.slot_count)
-        limit = header.next_number
+        header, slot_count = self.header, self.shape.slot_count
+        slot, limit = hash_ % slot_count, header.next_number
+        number = yield from self.newest(slot)
+        self.is_suspect = self.is_suspect or not 0 <= number < limit
         while 0 < number < limit:
             entry_hash, offset, seconds, previous = yield from self._entry(number)
+            is_right = entry_hash % slot_count == slot and 0 <= previous < number and seconds >= 0
+            self.is_suspect = self.is_suspect or not is_right
             # Times before the file's begin, as after the clock was set back, are stored as 0.
             stored_ms = header.begin_timestamp + seconds * 1000
             if seconds < 0 or stored_ms + 999 + CLOCK_JUMP_MS < begin_ms:

@@ -81,6 +81,11 @@ class SlotTable(Generic[Mark]):
         """Whether a sweep is in progress."""
         return self._mark is not None
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether all changes have been written."""
+        return not self.is_sweeping and 1 not in self.dirty
+
     def begin_sweep(self, mark: Mark) -> None:
         """Start a sweep over the pages that are dirty now."""
         self._sweep = sorted(self._take_dirty().union(self._sweep), reverse=True)

@@ -112,7 +112,7 @@ class KeyedRows:
         seconds, seconds_of = 0, -1
         for hash_, (_, _, offset, timestamp) in zip(hashes, rows, strict=True):
             if timestamp != seconds_of:
-                seconds, seconds_of = _seconds(timestamp, begin_ms), timestamp
+                seconds, seconds_of = seconds_between(begin_ms, timestamp), timestamp
             slot = hash_ % slot_count
             previous = slots[slot]
             entries.append(_pack_entry(hash_, offset, seconds, previous))
@@ -124,5 +124,6 @@ class KeyedRows:
         return b"".join(entries), used
 
 
-def _seconds(timestamp: int, begin: int) -> int:
+def seconds_between(begin: int, timestamp: int) -> int:
+    """Return what an entry stores as the time of its record; `begin` is the time of the file."""
     return min(max(0, (timestamp - begin) // 1000), SECONDS_MAX) if begin > 0 else 0

@@ -16,6 +16,7 @@ from cometmq.remoting.message.record import Scan
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.log.log_scanner import LogScanner, find_record
+from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
 from cometmq.store.queues.queue_table import QueueTable
@@ -113,6 +114,22 @@ class EntryWalk:
         if not count:
             self._offset, self._is_record = self._offset + 1, False
         return count
+
+
+class EntryStep:
+    """One step of the walk."""
+
+    def __init__(self, walk: EntryWalk, parts: Parts, begin: int, end: int, count_max: int) -> None:
+        self._walk = walk
+        self._parts = parts
+        self._range = begin, end
+        self._count_max = count_max
+        self.found: Suspects = {}
+
+    def run(self) -> None:
+        """Compare entries; blocks."""
+        files, queues = self._parts.commit_log.files, self._parts.queues
+        self.found = self._walk.step(files, queues, *self._range, self._count_max)
 
 
 class _Entries:

@@ -3,8 +3,8 @@
 
 A round reads the log from its first byte up to the offset that checksums had reached when the round
 began. The rate is the size of the log divided by `logScrubHours`, within bounds, and the position
-survives a restart. Missing checksums are computed. Each step also compares some queue entries with
-the log (`entry_check.py`).
+survives a restart. Missing checksums are computed. Each step also compares some entries of queues
+and index with the log (`entry_check.py`, `index_check.py`).
 
 Readers get no record that shares a byte with a damaged block. The affected messages are identified
 from the queue entries, because the damaged bytes of the log cannot be trusted.
@@ -23,7 +23,14 @@ from cometmq.store.log.damage import DamagedRange, clipped, covers, merged, over
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.upkeep.block_repairs import BlockRepairs, Offer
-from cometmq.store.upkeep.entry_check import ENTRIES_PER_S, STEP_ENTRIES_MAX, EntryWalk, Suspects
+from cometmq.store.upkeep.entry_check import (
+    ENTRIES_PER_S,
+    STEP_ENTRIES_MAX,
+    EntryStep,
+    EntryWalk,
+    Suspects,
+)
+from cometmq.store.upkeep.index_repair import IndexRepair, IndexStep
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.upkeep.scrub_state import ScrubState, load_state, save_state
 from cometmq.store.upkeep.sealer import Sealer
@@ -70,6 +77,7 @@ class Scrubber:
         self.offer: Offer | None = None
         self.repairs = BlockRepairs(parts, self)
         self.walk = EntryWalk()
+        self.index = IndexRepair(parts, sealer)
         self.on_suspects: Callable[[Suspects], None] = lambda _found: None
         """Receives entries of queues that do not fit their records."""
 
@@ -155,17 +163,27 @@ class Scrubber:
 
         Only one runs at a time.
         """
-        hours = self._parts.settings.log_scrub_hours
         if self._is_running:
             return None
+        job = self._urgent_job() or self._scrub_job(now_ms)
+        self._is_running = job is not None
+        return job
+
+    def _urgent_job(self) -> Job | None:
+        """Return what must not wait for a round: something that readers have found, or an offer."""
         verified = self._parts.commit_log.verified
         if verified is not None and verified.suspects:
-            self._is_running = True
             return _ReportJob(self, self._parts, self._state, verified.suspects)
         if self.offer is not None:
-            self._is_running = True
             offer, self.offer = self.offer, None
             return self.repairs.job(offer)
+        step = self.index.urgent_step()
+        if step is None:
+            return None
+        return _IndexJob(self, step)
+
+    def _scrub_job(self, now_ms: int) -> Job | None:
+        hours = self._parts.settings.log_scrub_hours
         if not hours:
             return None
         files = self._parts.commit_log.files
@@ -175,7 +193,8 @@ class Scrubber:
         offset = self._position(limit, now_ms, hours * _HOUR_MS)
         if offset is None:
             return None
-        rate = self._rate(limit - files.first, hours)
+        rate_max = self._parts.settings.log_scrub_rate_max
+        rate = min(max((limit - files.first) // (hours * 3600), RATE_MIN), rate_max)
         due_bytes = min(self._due_bytes(now_ms, rate), STEP_BYTES_MAX)
         if due_bytes < CHUNK_BYTES:
             return None
@@ -187,12 +206,12 @@ class Scrubber:
         must_save = has_passed(SAVE_INTERVAL_MS, since_ms=self._saved_ms, now_ms=now_ms)
         if must_save:
             self._saved_ms = now_ms
-        self._is_running = True
         stop = min(offset + due_bytes, self._state.round_end, limit)
         end = self._sealer.offset
-        entries = _EntryStep(self.walk, self._parts, offset, end, entry_count)
+        entries = EntryStep(self.walk, self._parts, offset, end, entry_count)
+        walks = entries, self.index.step(offset, entry_count)
         return _ScrubJob(
-            self, self._parts, self._state, offset, stop, must_save=must_save, entries=entries
+            self, self._parts, self._state, offset, stop, must_save=must_save, walks=walks
         )
 
     def _due_bytes(self, now_ms: int, rate: int) -> int:
@@ -204,10 +223,6 @@ class Scrubber:
         """Return the end of the last block whose checksum is final."""
         files = self._parts.commit_log.files
         return block_start(files, max(files.first, self._sealer.offset))
-
-    def _rate(self, log_bytes: int, hours: int) -> int:
-        most = self._parts.settings.log_scrub_rate_max
-        return min(max(log_bytes // (hours * 3600), RATE_MIN), most)
 
     def _position(self, limit: int, now_ms: int, round_ms: int) -> int | None:
         """Return the position where the round continues, or None until the next round is due."""
@@ -262,8 +277,8 @@ class Scrubber:
         if offer is not None:
             offer.done(False)
 
-    def note_stale(self) -> None:
-        """Repeat a step during which files were truncated or deleted."""
+    def note_ended(self) -> None:
+        """Go on after a job that has found nothing, or whose result is stale."""
         self._is_running = False
 
     def note_failed(self, begin: int, error: Exception | None) -> None:
@@ -368,25 +383,28 @@ class _ReportJob:
     def done(self, error: Exception | None) -> None:
         """Report the damage; after an error, the next tick repeats the job."""
         if error is not None or self._generation != self._parts.checksums.generation:
-            self._scrubber.note_stale()
+            self._scrubber.note_ended()
         else:
             self._scrubber.note_reported(self._found, self._intact)
 
 
-class _EntryStep:
-    """One step of the walk that compares entries of queues with the log."""
+class _IndexJob:
+    """Compares a part of an index file in which a reader has found damage."""
 
-    def __init__(self, walk: EntryWalk, parts: Parts, begin: int, end: int, count_max: int) -> None:
-        self._walk = walk
-        self._parts = parts
-        self._range = begin, end
-        self._count_max = count_max
-        self.found: Suspects = {}
+    name = "check-index"
+
+    def __init__(self, scrubber: Scrubber, step: IndexStep) -> None:
+        self._scrubber = scrubber
+        self._step = step
 
     def run(self) -> None:
-        """Compare entries; blocks."""
-        files, queues = self._parts.commit_log.files, self._parts.queues
-        self.found = self._walk.step(files, queues, *self._range, self._count_max)
+        """Compare entries; may block."""
+        self._step.run()
+
+    def done(self, _error: Exception | None) -> None:
+        """Report the outcome to the store."""
+        self._scrubber.note_ended()
+        self._step.done()
 
 
 class _ScrubJob:
@@ -403,14 +421,14 @@ class _ScrubJob:
         end: int,
         *,
         must_save: bool,
-        entries: _EntryStep,
+        walks: tuple[EntryStep, IndexStep],
     ) -> None:
         self._scrubber = scrubber
         self._parts = parts
         self._state = state
         self._begin, self._end = begin, end
         self._must_save = must_save
-        self._entries = entries
+        self._entries, self._index = walks
         self._spans = spans(parts.commit_log.files, begin, end)
         self._queues = list(parts.queues.queues.values())
         self._generation = parts.checksums.generation
@@ -426,6 +444,7 @@ class _ScrubJob:
         try:
             self._run()
             self._entries.run()
+            self._index.run()
         except DiskError as error:
             self._error = error  # not raised: the file may have expired, which is no failure
 
@@ -452,8 +471,9 @@ class _ScrubJob:
 
     def done(self, error: Exception | None) -> None:
         """Report the outcome to the store."""
+        self._index.done()
         if self._is_stale:
-            self._scrubber.note_stale()
+            self._scrubber.note_ended()
         elif error is not None or self._error is not None:
             self._scrubber.note_failed(self._begin, error or self._error)
         else:

@@ -421,6 +421,11 @@ STORE_FAMILIES: Final[tuple[Family[StoreStats], ...]] = (
         lambda s: s.repaired_entry_count,
     ),
     counter(
+        "cometmq_store_repaired_index_entries_total", "Entries, slots and headers of the index "
+        "that were damaged and written again.",
+        lambda s: s.repaired_index_count,
+    ),
+    counter(
         "cometmq_store_repaired_blocks_total", "Damaged blocks of the log that were replaced by "
         "the bytes of another member of the broker group.",
         lambda s: s.repaired_block_count,

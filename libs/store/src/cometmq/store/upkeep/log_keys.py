@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The keys of the log's records, in the order in which the index has them."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from cometmq.remoting.message.flags import index_hash
+from cometmq.remoting.message.record import Scan
+from cometmq.store.errors import CorruptStore
+from cometmq.store.index.index_format import Entry
+from cometmq.store.log.file_sequence import FileSequence
+from cometmq.store.log.log_scanner import LogScanner, find_record, first_record
+from cometmq.store.writing.append import ROLLBACK
+from cometmq.store.writing.dispatcher import tag_and_keys
+
+NEAR_BYTES: Final = 1 << 20
+"""Up to this distance, keys that are skipped are read."""
+
+
+class KeyRow(NamedTuple):
+    """One key of a record: what its entry in the index says, and the record's size."""
+
+    hash_: int
+    offset: int
+    timestamp: int
+    size: int
+
+
+def keys_of(scan: Scan) -> list[KeyRow]:
+    """Return the keys of a record that the index has."""
+    if scan.sys_flag & ROLLBACK == ROLLBACK:
+        return []
+    place = scan.physical_offset, scan.store_timestamp, scan.size
+    _, keys = tag_and_keys(scan.properties)
+    return [KeyRow(index_hash(scan.topic, key), *place) for key in keys]
+
+
+class LogKeys:
+    """Reads the keys of the records of a log, up to an offset; blocks."""
+
+    def __init__(self, files: FileSequence, end: int) -> None:
+        self.files = files
+        self.is_begun = not files.first
+        """Whether a key was found in the index, so that the keys of all later entries are in the
+        log.
+        """
+        self._end = end
+        self._rows: deque[KeyRow] = deque()
+        self._seek(files.first)
+
+    def _seek(self, offset: int) -> None:
+        self._scanner = LogScanner(self.files, offset, check_crc=False, end=self._end)
+        self._scans: Iterator[Scan] = iter(self._scanner)
+
+    def resume(self, files: FileSequence, end: int) -> None:
+        """Continue with the present files and end of the log."""
+        offset = self._rows[0].offset if self._rows else self._scanner.offset
+        self.files, self._end = files, end
+        if offset < files.first:
+            self._rows.clear()
+            self.is_begun = False
+        self._seek(max(self._scanner.offset, files.first))
+
+    def begin_behind(self, entry: Entry) -> None:
+        """Continue with the key that follows the one of this entry, if the entry is intact."""
+        row = self.find(*entry[:2])
+        if row is not None:
+            self.skip_to(row)
+
+    def peek(self) -> KeyRow | None:
+        """Return the next key; None at the end of the log."""
+        while not self._rows:
+            if not self._read():
+                return None
+        return self._rows[0]
+
+    def _read(self) -> bool:
+        """Read the keys of the next intact record; return whether there is one."""
+        try:
+            scan = next(self._scans, None)
+        except CorruptStore:  # the damaged end of a file
+            scan = None
+        if scan is not None:
+            self._rows.extend(keys_of(scan))
+            return True
+        if self._scanner.offset >= self._end:
+            return False
+        found = find_record(self.files, self._scanner.offset + 1)
+        self._seek(self._end if found is None else min(found.physical_offset, self._end))
+        return self._scanner.offset < self._end
+
+    def drop_next(self, *, is_match: bool = False) -> None:
+        """Go on to the key that follows the next one; `is_match` says that the index has it."""
+        self._rows.popleft()
+        self.is_begun = self.is_begun or is_match
+
+    def find(self, hash_: int, offset: int) -> KeyRow | None:
+        """Return the key with this hash of the record at an offset; None if there is none."""
+        if not self.files.first <= offset < self._end:
+            return None
+        scan = first_record(self.files, offset)
+        rows = [] if scan is None else keys_of(scan)
+        return next((row for row in rows if row.hash_ == hash_), None)
+
+    def has_passed(self, row: KeyRow) -> bool:
+        """Return whether a key comes before the next one."""
+        key = self.peek()
+        if key is None or row.offset != key.offset:
+            return key is None or row.offset < key.offset
+        return row not in self._rows
+
+    def skip_to(self, row: KeyRow) -> list[KeyRow]:
+        """Go on to the key that follows `row`; return the keys before `row` that were read."""
+        skipped: list[KeyRow] = []
+        self.is_begun = True
+        if row.offset - self._scanner.offset > NEAR_BYTES:
+            self._rows.clear()
+            self._seek(row.offset)
+        while (key := self.peek()) is not None and key.offset <= row.offset:
+            self._rows.popleft()
+            if key == row:
+                break
+            skipped.append(key)
+        return skipped
