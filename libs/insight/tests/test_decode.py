@@ -191,8 +191,22 @@ def test_no_body_raises(body, wanted):
         st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.binary(),
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
         max_leaves=20,
-    ).filter(lambda it: isinstance(it, list | dict))
+    ).filter(lambda it: isinstance(it, list | dict)),
+    st.integers(1, 200),
 )
-def test_every_messagepack_map_and_list_is_read(value):
-    found = decode(msgspec.msgpack.encode(value), Format.MSGPACK)
+def test_every_messagepack_map_and_list_is_read(value, chars):
+    body = msgspec.msgpack.encode(value)
+    found = decode(body, Format.MSGPACK)
     assert found.format is Format.MSGPACK, found.note
+    part = decode(body, Format.MSGPACK, chars_max=chars)
+    assert (part.text, part.is_cut) == (found.text[:chars], len(found.text) > chars)
+
+
+def test_only_the_shown_part_of_messagepack_costs_time():
+    """On a quiet core, 7 ms instead of 300 ms."""
+    body, spent = msgspec.msgpack.encode(["\u200e\n" * 1_000_000]), []
+    for _ in range(5):
+        begun = process_time()
+        assert decode(body, chars_max=2_000).is_cut
+        spent.append(process_time() - begun)
+    assert min(spent) < 0.05
