@@ -111,13 +111,13 @@ async def put(namesrv: Namesrv, key: str, value: str = "v") -> None:
     await answer(namesrv, Code.PUT_KV_CONFIG, PutKvConfig("NS", key, value))
 
 
-async def begin_large(namesrv: Namesrv, _number: int) -> None:
+async def begin_large(namesrv: Namesrv, _number: int, connection: Connection = ONE) -> None:
     """Begin a registration of 16 MiB, and raise its refusal."""
     header = RegisterBroker(
         broker_name="b", broker_addr="b:1", cluster_name="C", ha_server_addr="h:1", broker_id=0
     )
     work = asyncio.get_running_loop().create_task(
-        answer(namesrv, Code.REGISTER_BROKER, header, LARGE_BODY)
+        answer(namesrv, Code.REGISTER_BROKER, header, LARGE_BODY, connection)
     )
     await asyncio.sleep(0)
     if work.done():
@@ -176,6 +176,18 @@ async def test_a_full_table_refuses_and_says_why(namesrv: Namesrv, name: str) ->
     assert namesrv.limits.refused[name] == 1
     if name in namesrv.limits.used:
         assert 0 < namesrv.limits.used[name]() <= bound
+
+
+async def test_an_address_leaves_room_for_the_registrations_of_others(namesrv: Namesrv) -> None:
+    namesrv.settings = namesrv.settings.updated({"peerShareMax": "50"})
+    refusal = await first_refusal(namesrv, begin_large, 100)
+    assert "one peer may have 67108864, 50 percent of 134217728" in refusal.remark
+    other = Connection("10.0.0.2:4000")
+    await begin_large(namesrv, 0, other)
+    async with asyncio.timeout(60):
+        while namesrv.reading_bytes:  # noqa: ASYNC110  # no event
+            await asyncio.sleep(0)
+    await begin_large(namesrv, 0)
 
 
 async def test_what_exists_is_refreshed_at_every_limit(namesrv: Namesrv) -> None:

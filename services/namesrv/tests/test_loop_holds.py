@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from cometmq.broker.testing.holds import HOLD_S_MAX, adjusted, longest_hold
-from cometmq.broker.testing.scripted import Wire, frames_of
+from cometmq.broker.testing.scripted import PEER_ADDRESSES, Wire, frames_of
 from cometmq.broker.testing.scripts import frame
 from cometmq.namesrv import admission
 from cometmq.namesrv.app import expire
 from cometmq.namesrv.broker_groups import BrokerId
-from cometmq.namesrv.handlers import HANDLERS
+from cometmq.namesrv.handlers import HANDLERS, brokers
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.namesrv.route_table import Registration
 from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig
@@ -285,6 +285,26 @@ async def test_a_long_answer_whose_turn_does_not_come_is_refused(
     refused = [answer.remark for answer in found if answer.code == SystemBusy.CODE]
     assert 100 < len(refused) < 200
     assert str(refused[-1]).startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control")
+
+
+async def test_a_registration_whose_turn_does_not_come_is_refused(
+    namesrv: Namesrv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(brokers, "REGISTRATION_WAIT_S_MAX", 0.05)
+    port, data = Port(namesrv), registration(body(dict(map(topic, range(20_000)))))
+    wires = []
+    for _ in range(len(PEER_ADDRESSES) * 10):  # fewer bytes than each address may have
+        peer, wire = port.connect()
+        wires.append(wire)
+        peer.data_received(data)
+    found = [(await answers(wire, 1))[0] for wire in wires]
+    refused = [str(it.remark) for it in found if it.code == SystemBusy.CODE]
+    assert len(found) - 10 < len(refused) < len(found)
+    assert "start flow control for a while" in refused[-1]
+    assert namesrv.reading_bytes == 0
+    peer, wire = port.connect()
+    peer.data_received(data)
+    assert (await answers(wire, 1))[0].code == 0
 
 
 async def test_a_removed_broker_may_return_before_its_topics_are_swept(namesrv: Namesrv) -> None:

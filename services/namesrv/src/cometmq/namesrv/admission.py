@@ -34,16 +34,17 @@ so the last request of a flood would wait for a minute.
 
 
 async def stepwise(
-    namesrv: Namesrv, call: Call[Any], work: Steps[T], *, may_wait: bool = False
+    namesrv: Namesrv, call: Call[Any], work: Steps[T], *, wait_s_max: float | None = None
 ) -> T:
     """Return the result of a long job for a request; the jobs of all addresses take turns.
 
-    Raise SystemBusy, with nothing done, if its turn does not come in time, unless it `may_wait`.
+    Raise SystemBusy, with nothing done, if its turn does not come in `wait_s_max`, by default
+    WAIT_S_MAX.
     """
     requester = Requester(address_peer(call.peer.address), call.peer)
     began_s, jobs = asyncio.get_running_loop().time(), namesrv.incremental
     try:
-        return await jobs.run(work, requester, None if may_wait else WAIT_S_MAX)
+        return await jobs.run(work, requester, wait_s_max or WAIT_S_MAX)
     except TurnExpired:
         waited_ms = int(1000 * (asyncio.get_running_loop().time() - began_s))
         remark = remarks.queue_timeout(in_queue=jobs.waiting_count, waited_ms=waited_ms)

@@ -12,7 +12,9 @@ from typing import Final
 from cometmq.remoting.codes import ResponseCode
 from cometmq.runtime.limits import Limit, Scope
 
-REFUSED: Final = "The registration is refused; the broker reports it and is not ready."
+REFUSED: Final = "The broker is refused, reports it and is not ready."
+REGISTRATION_WAIT_S_MAX: Final = 30.0
+"""Brokers repeat a registration after this time."""
 _CODE: Final = ResponseCode.SYSTEM_ERROR
 
 BROKERS: Final = Limit(
@@ -38,7 +40,8 @@ ROUTE_ENTRIES: Final = Limit(
     "routeEntriesMax", lambda s: s.route_entries_max, answer=_CODE,
 )  # fmt: skip
 REGISTRATION_BYTES: Final = Limit(
-    "registration_bytes", "Bytes of large registrations that are being read", Scope.TOTAL, REFUSED,
+    "registration_bytes", "Bytes of large registrations that are being read", Scope.TOTAL,
+    f"{REFUSED} So is one that waits for {REGISTRATION_WAIT_S_MAX:.0f} s.",
     fixed=128 << 20, answer=ResponseCode.SYSTEM_BUSY,
 )  # fmt: skip
 FILTER_SERVERS: Final = Limit(

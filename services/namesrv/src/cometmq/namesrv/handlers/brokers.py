@@ -12,7 +12,7 @@ from cometmq.ha.registration_proof import RegistrationFacts, is_registration_pro
 from cometmq.namesrv.admission import admit_registration, stepwise
 from cometmq.namesrv.broker_groups import BrokerId
 from cometmq.namesrv.epochs import Verdict
-from cometmq.namesrv.limits import REGISTRATION_BYTES
+from cometmq.namesrv.limits import REGISTRATION_BYTES, REGISTRATION_WAIT_S_MAX
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.namesrv.route_table import Registration
 from cometmq.remoting import remarks
@@ -62,17 +62,16 @@ def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply | InO
 async def _register_later(
     namesrv: Namesrv, call: Call[RegisterBroker], work: Steps[Reply]
 ) -> Reply:
-    size = len(call.body)
-    bound = namesrv.limits.maximum(REGISTRATION_BYTES)
-    if namesrv.reading_bytes + size > bound:
-        detail = f"{namesrv.reading_bytes} of at most {bound} are waiting; try again later"
-        raise namesrv.limits.refusal(REGISTRATION_BYTES, detail, address_peer(call.peer.address))
+    size, peer, limits = len(call.body), address_peer(call.peer.address), namesrv.limits
+    limits.admit(REGISTRATION_BYTES, namesrv.reading_bytes, peer, size)
     namesrv.reading_bytes += size
     try:
-        # All brokers register at once when a name server has started.
-        return await stepwise(namesrv, call, work, may_wait=True)
+        # All brokers register at once when a name server has started, so they may wait longer than
+        # other requests, but no longer than until they register again.
+        return await stepwise(namesrv, call, work, wait_s_max=REGISTRATION_WAIT_S_MAX)
     finally:
         namesrv.reading_bytes -= size
+        limits.release(REGISTRATION_BYTES, peer, size)
 
 
 def _register(namesrv: Namesrv, call: Call[RegisterBroker]) -> Steps[Reply]:
