@@ -226,6 +226,27 @@ def test_large_pulls_make_room_for_others(table: HoldTable) -> None:
     assert table.size_bytes == sum(one.size_bytes for one in usual)
 
 
+def test_large_filters_make_room_for_others(table: HoldTable) -> None:
+    """The filter of a request of 60 KB takes 830 KB, and that of a registered subscription comes
+    with a request of a few bytes.
+    """
+    greedy, modest = object(), object()
+    only = frozenset({A}).__contains__
+    usual = [pull(5, queue_id=one, accept=only, peer=modest) for one in range(100)]
+    for held in usual:
+        table.hold(held, count_max=10_000)
+    accept = frozenset(range(10_000)).__contains__
+    for number in range(2_000):
+        table.hold(
+            pull(5, queue_id=number, topic="U", accept=accept, peer=greedy), count_max=10_000
+        )
+    assert all(one.is_held for one in usual)
+    assert 200 < table.count < 500
+    assert table.size_bytes <= HELD_BYTES_MAX
+    table.drop(greedy)
+    assert table.size_bytes == sum(one.size_bytes for one in usual)
+
+
 def test_a_connection_with_many_pulls_ends_quickly(table: HoldTable) -> None:
     holds = [HOLD_S_MAX]
     while holds[-1] >= HOLD_S_MAX:

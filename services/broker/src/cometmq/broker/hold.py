@@ -28,7 +28,7 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.filters.records import RecordFilter
-from cometmq.broker.filters.tags import TagFilter
+from cometmq.broker.filters.tags import CODE_BYTES, TagFilter, codes_of
 from cometmq.broker.limits import HELD_BYTES_MAX, SAME_QUEUE_MAX
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
@@ -39,7 +39,7 @@ EXPIRE_INTERVAL_MS: Final = 1_000
 WOKEN_MAX: Final = 1_000
 """Maximum number of pulls that are woken at once to make room; this takes 3 ms."""
 HELD_BYTES: Final = 1_024
-"""Memory of a held pull, besides the bytes of the request."""
+"""Memory of a held pull, besides the bytes of the request and the codes of its filter."""
 
 Key = tuple[str, int]
 """Topic and queue id."""
@@ -65,8 +65,13 @@ class HeldPull(msgspec.Struct, eq=False):
 
     @property
     def size_bytes(self) -> int:
-        """The approximate memory that the pull takes while it is held."""
-        return HELD_BYTES + len(self.call.head) + len(self.call.body)
+        """The approximate memory that the pull takes while it is held. Pulls with the same record
+        filter share it; a tag filter belongs to one pull.
+        """
+        size = HELD_BYTES + len(self.call.head) + len(self.call.body)
+        if self.accept is None or isinstance(self.accept, RecordFilter):
+            return size
+        return size + CODE_BYTES * len(codes_of(self.accept))
 
 
 MaxOffset = Callable[[str, int], int]
