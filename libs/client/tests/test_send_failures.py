@@ -35,6 +35,7 @@ from cometmq.remoting.errors import (
     SystemBusy,
 )
 from cometmq.remoting.message.flags import SysFlag
+from cometmq.remoting.transport.addresses import parse_address
 
 from .send_forms import SEND, send_form
 
@@ -291,6 +292,30 @@ async def test_a_send_goes_on_until_its_deadline_while_the_broker_is_down(
         assert results[0].queue.broker_name == second.name
 
 
+async def test_a_send_goes_on_while_a_proxy_accepts_connections_for_the_broker_that_is_down(
+    cluster: MemoryCluster,
+) -> None:
+    options = ProducerOptions(send_timeout_ms=30_000, poll_namesrv_interval_ms=60_000)
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        await producer.send(Message("T", b"x"))
+        await cluster.stop_broker(cluster.broker)
+        accepted: list[float] = []
+
+        def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted.append(monotonic())
+            writer.close()
+
+        host, port = parse_address(cluster.broker.address)
+        async with asyncio.TaskGroup() as group:
+            async with await asyncio.start_server(accept, host, port):
+                sending = group.create_task(producer.send(Message("T", b"y")))
+                await eventually(lambda: len(accepted) > 4)
+                assert not sending.done()
+            await cluster.start_broker(cluster.broker)
+        assert sending.result().queue.broker_name == cluster.broker.name
+    assert accepted[-1] - accepted[0] > 0.1  # with pauses
+
+
 def test_a_blocking_send_goes_on_too_and_gives_up_in_time(
     served: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,8 +356,13 @@ def test_only_attempts_that_reach_a_broker_are_limited_in_number() -> None:
         tried.count += 1
         tried.note(error)
         assert tried.may_begin(3, 1_000)
+    unserved = ConnectionLost("e")
+    unserved.has_answered = False
     tried.count += 1
-    tried.note(ConnectionLost("e"))
+    tried.note(unserved)
+    assert tried.may_begin(3, 1_000)
+    tried.count += 1
+    tried.note(ConnectionLost("f"))
     assert not tried.may_begin(3, 1_000)
 
 

@@ -52,6 +52,11 @@ class ConnectFailed(TransportError):
 class ConnectionLost(TransportError):
     """The connection ended before the answer; the request may have been served."""
 
+    has_answered: bool = True
+    """Whether the peer had sent anything over this connection. If not, a proxy may have accepted
+    it for a server that is down.
+    """
+
 
 class RequestTimeout(TransportError):
     """The answer did not arrive in time; the request may have been served."""

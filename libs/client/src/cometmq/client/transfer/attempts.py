@@ -63,6 +63,17 @@ _LASTING: Final = frozenset(
 """Codes of refusals that do not go away with time, but that a different broker may not share."""
 
 
+def is_unreached(error: Exception | None) -> bool:
+    """Return whether no broker seems to have received the message.
+
+    A proxy that accepts connections for a broker that is down (such as a service of Kubernetes or
+    a published port of a container) closes them before anything is answered.
+    """
+    if isinstance(error, ConnectionLost):
+        return not error.has_answered
+    return isinstance(error, UNREACHED)
+
+
 class Attempts(msgspec.Struct, gc=False):
     """The failed attempts to send a message."""
 
@@ -97,7 +108,7 @@ class Attempts(msgspec.Struct, gc=False):
         The other brokers are tried at once; after all `brokers` of the topic have failed, each
         pause is twice as long as the last one.
         """
-        if not isinstance(self.failure, UNREACHED) or not self.round.issuperset(brokers):
+        if not is_unreached(self.failure) or not self.round.issuperset(brokers):
             return 0
         self.round.clear()
         pause_ms, self.back_off_ms = self.back_off_ms, min(2 * self.back_off_ms, BACK_OFF_MS[1])
@@ -111,7 +122,7 @@ class Attempts(msgspec.Struct, gc=False):
         """
         if not (isinstance(error, RequestTimeout) and isinstance(self.failure, RequestTimeout)):
             self.failure = error
-        if isinstance(error, UNREACHED):
+        if is_unreached(error):
             # An attempt that fails at once because of the route had no lookup to wait for.
             is_idle = isinstance(error, ClientError) and cost_ms < RETRY_LEFT_MS_MIN
             self.unreached_count += not is_idle

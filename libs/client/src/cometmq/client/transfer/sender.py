@@ -27,7 +27,7 @@ from cometmq.client.hooks import SendContext, SendHooks
 from cometmq.client.message import SendResult, SendStatus
 from cometmq.client.namespace import Namespace
 from cometmq.client.settings import ProducerOptions
-from cometmq.client.transfer.attempts import PASSING, Attempts, pause_if_busy
+from cometmq.client.transfer.attempts import PASSING, Attempts, is_unreached, pause_if_busy
 from cometmq.client.transfer.outgoing import REPLY_CODES, Outgoing, Prepared
 from cometmq.client.transfer.queue_choice import QueueChoice
 from cometmq.client.transfer.send_answers import (
@@ -227,7 +227,7 @@ class MessageSender:
 
         Otherwise all attempts would fail within milliseconds, before a group could fail over.
         """
-        if not (isinstance(error, ConnectFailed) or names_former_master(error)):
+        if not (is_unreached(error) or names_former_master(error)):
             return
         if any(other.broker_name != queue.broker_name for other in route.publish_queues):
             return

@@ -153,6 +153,7 @@ class PeerProtocol(asyncio.Protocol):
         self.intake.drop()
         self.outlet.drop()
         self.reading.drop()
+        self.requests.has_answered |= self.has_received
         self.requests.fail(self.address, exc)
         if self._has_long_frame:
             hub.frames.note(self, hub.now_ms())
@@ -325,6 +326,7 @@ class PeerProtocol(asyncio.Protocol):
         """
         if self.has_received:
             self.has_received = False
+            self.requests.has_answered = True
             self._active_ms = self._hub.now_ms()
         return self._active_ms
 

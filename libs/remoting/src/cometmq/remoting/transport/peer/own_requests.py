@@ -49,6 +49,8 @@ class OwnRequests:
         self._timer_ms = 0
         self._cause: Exception | None = None  # the network error that ended the connection
         self._incomplete: _Incomplete | None = None
+        self.has_answered = False
+        """Whether bytes had arrived at the last check, or before the connection ended."""
         self.close_reason = "was closed"
         """The reason given in the errors of pending requests and of requests made after the
         connection has ended.
@@ -102,6 +104,7 @@ class OwnRequests:
         """Return the error for requests that fail because the connection has ended."""
         lost = ConnectionLost(f"connection to {address} {self.close_reason}")
         lost.__cause__ = self._cause
+        lost.has_answered = self.has_answered
         return lost
 
     def fail(self, address: str, cause: Exception | None) -> None:
