@@ -4,6 +4,7 @@
 import errno
 import fcntl
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -312,6 +313,58 @@ async def test_queues_and_topics_that_appear_are_read_from_their_beginning(
         )
         await eventually(lambda: len(seen.bodies) == 2)
     assert set(seen.bodies) == {b"new queue", b"new topic"}
+
+
+def appearing(folder: Path) -> PushOptions:
+    """Options of a member that finds new queues soon, and stores no progress while it runs."""
+    return PushOptions(
+        message_model=MessageModel.BROADCASTING,
+        offsets_dir=str(folder),
+        client_ip="10.0.0.1",
+        poll_namesrv_interval_ms=1_000,
+        rebalance_interval_ms=100,
+        persist_offset_interval_ms=600_000,
+    )
+
+
+async def test_a_killed_member_misses_nothing_in_queues_that_have_just_appeared(
+    cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    seen, again = Recorder(), Recorder()
+    queue = MessageQueue("Later", "broker-a", 0)
+    consumer = consumer_of(cluster, seen, appearing(tmp_path / "live"))
+    consumer.subscribe("Later")
+    async with consumer:
+        cluster.create_topic("Later", queue_count=1)
+        await send(cluster, Message("Later", b"before"), queue=queue)
+        await eventually(lambda: bool(seen.bodies))
+        shutil.copytree(tmp_path / "live", tmp_path / "killed")  # as a kill leaves it
+    await send(cluster, Message("Later", b"meanwhile"), queue=queue)
+    await send(cluster, Message("T", b"meanwhile, too"))
+    consumer = consumer_of(cluster, again, appearing(tmp_path / "killed"))
+    consumer.subscribe("Later")
+    async with consumer:
+        await eventually(lambda: {b"meanwhile", b"meanwhile, too"} <= set(again.bodies))
+
+
+async def test_queues_that_were_added_between_two_runs_are_read_from_their_beginning(
+    cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    await send(cluster, Message("T", b"before the first run"))
+    async with consumer_of(cluster, Recorder(), appearing(tmp_path)):
+        pass
+    cluster.create_topic("T", queue_count=8)
+    await send(cluster, Message("T", b"new queue"), queue=MessageQueue("T", "broker-a", 7))
+    cluster.create_topic("Other", queue_count=1)
+    await send(cluster, Message("Other", b"old"), queue=MessageQueue("Other", "broker-a", 0))
+    seen = Recorder()
+    consumer = consumer_of(cluster, seen, appearing(tmp_path))
+    consumer.subscribe("Other")  # new to this group, so it begins at the end
+    async with consumer:
+        await eventually(lambda: bool(seen.bodies))
+        await send(cluster, Message("Other", b"new"), queue=MessageQueue("Other", "broker-a", 0))
+        await eventually(lambda: len(seen.bodies) > 1)
+    assert seen.bodies == [b"new queue", b"new"]
 
 
 async def test_an_old_queue_that_comes_back_is_read_from_the_start_of_the_member(

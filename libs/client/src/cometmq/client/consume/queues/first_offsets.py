@@ -131,6 +131,7 @@ class FirstOffsets:
         self._parts = parts
         self._bounds = QueueOffsets(parts.instance)
         self.new = NewQueues(parts.instance.routes.was_absent)
+        self._was_read: dict[str, bool] = {}
 
     async def find(self, queue: MessageQueue) -> int:
         """Return the committed offset, or the start offset that the options specify.
@@ -150,7 +151,7 @@ class FirstOffsets:
         if options.consume_from is ConsumeFrom.FIRST_OFFSET:
             return 0
         if options.consume_from is ConsumeFrom.LAST_OFFSET:
-            if parts.is_broadcasting and queue in self.new:
+            if parts.is_broadcasting and (queue in self.new or await self._is_added(queue.topic)):
                 return await self._in_new_queue(queue)
             return 0 if is_retry else await bounds.max(queue)
         if is_retry:
@@ -158,8 +159,24 @@ class FirstOffsets:
         moment_ms = options.consume_timestamp_ms or wall_ms() - TIMESTAMP_BACK_MS
         return await bounds.at(queue, moment_ms)
 
+    async def _is_added(self, topic: str) -> bool:
+        """Return whether a queue without an offset was added to the topic since the last run, which
+        stored the offsets of all queues that it knew.
+
+        The answer is that of the first call, before this run stores any offset of the topic.
+        """
+        if topic not in self._was_read:
+            route, read = self._parts.instance.routes.get(topic), self._parts.offsets.read
+            was_read = False
+            with Failures():
+                for queue in () if route is None else route.subscribe_queues:
+                    was_read = was_read or await read(queue) is not None
+            self._was_read.setdefault(topic, was_read)
+        return self._was_read[topic]
+
     async def _in_new_queue(self, queue: MessageQueue) -> int:
-        """Return where a broadcasting member starts in a queue that appeared while it runs.
+        """Return where a broadcasting member starts in a queue that appeared while it runs, or
+        since its last run.
 
         As for clustering members, this is the first message of a young queue. An old queue may come
         back with its broker: it is read from the first message stored since the member started.

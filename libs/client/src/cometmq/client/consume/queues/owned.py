@@ -170,6 +170,9 @@ class OwnedQueues:
 
         # All brokers at once: otherwise a hung broker would delay the queues of all others.
         await for_each(claimed.values(), open_broker, running_max=len(claimed))
+        if self._parts.is_broadcasting and opened_count:
+            # No broker knows where a member began that is killed before the next interval.
+            await self._ownership.persist(list(self._readers))
         return opened_count
 
     async def _open_all(

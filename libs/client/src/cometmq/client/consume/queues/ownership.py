@@ -94,7 +94,7 @@ class Ownership:
         # There is nothing to wait for: the next owner may repeat the calls that are still running.
         if self._locks is None and self._callbacks.revoked is None:
             self._disown(held)
-            await self._persist(queues)
+            await self.persist(queues)
             self._forget(queues)
             return
         for one in held:
@@ -136,7 +136,8 @@ class Ownership:
             return False
         return True
 
-    async def _persist(self, queues: Iterable[MessageQueue]) -> None:
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        """Store offsets without waiting for an answer; a failure is logged."""
         try:
             with Failures():
                 await self._offsets.persist(queues)
