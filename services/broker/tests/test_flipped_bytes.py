@@ -272,6 +272,34 @@ async def test_changed_bytes_are_noticed_or_harmless(
     await check_restarts(folder, stop)
 
 
+@pytest.mark.parametrize("at", range(case_count(6, long=40)))
+@pytest.mark.parametrize("stop", STOPS)
+async def test_a_damaged_index_finds_every_message_after_a_walk(
+    left: dict[str, Path], tmp_path: Path, stop: str, at: int
+) -> None:
+    folder = tmp_path / "store"
+    shutil.copytree(left[stop], folder)
+    damage(max(folder.glob(FILES["index"])), Random(f"{stop}{at}"), at)
+    node = started(folder, OTHER_BOOT_ID if stop == "crash" else BOOT_ID)
+    work(node)
+    node.clock.advance(200 * 3_600_000)
+    scrubber = node.store.upkeep.scrubber
+    for _ in range(10):
+        node.clock.advance(20_000)
+        job = scrubber.job(node.clock.now_ms())
+        if job is not None:
+            job.run()
+            job.done(None)
+    assert [topic for topic in QUEUES if lacks_keys(node, *topic)] == []
+
+
+def lacks_keys(node: Node, topic: str, queue_id: int) -> list[int]:
+    """Return the numbers of the messages that a search by key does not find."""
+    keys = [f"{topic}-{queue_id}-{number}" for number in range(SEALED_COUNT + TAIL_COUNT)]
+    searches = (node.store.reader.query(topic, key, 9, 0, 1 << 60) for key in keys)
+    return [number for number, it in enumerate(searches) if len(finish(it).records) != 1]
+
+
 @pytest.mark.parametrize("way", ["gone", "empty", "short", "zeros", "foreign"])
 @pytest.mark.parametrize("kind", ["checksums", "topics", "offsets", "journal"])
 @pytest.mark.parametrize("stop", STOPS)

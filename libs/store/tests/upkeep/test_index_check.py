@@ -321,3 +321,25 @@ def test_a_file_that_cannot_be_repaired_is_not_compared_again_at_once(disk, even
     assert lacking(rig) != []
     walk(rig)
     assert lacking(rig) == []
+
+
+@pytest.mark.parametrize("stop", ["stop", "kill"])
+@pytest.mark.parametrize("at", [0, 1, -1], ids=["full", "second", "growing"])
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_to_a_stopped_store_is_repaired(disk, events, kind, at, stop):
+    rig = filled(disk, events)
+    if stop == "stop":
+        rig.store.close()
+    else:
+        disk.crash()
+    if (kind, at, stop) == ("slot", -1, "kill"):
+        return  # no slot is on the disk yet
+    damage(contents(disk, at), kind, "flipped")
+    rig = StoreRig(disk, SETTINGS, rig.clock, log=events)
+    rig.work(3)
+    walk(rig)
+    assert lacking(rig) == []
+    fill(rig, range(COUNT, COUNT + 50))
+    rig.work(3)
+    walk(rig)
+    assert lacking(rig, range(COUNT + 50)) == []

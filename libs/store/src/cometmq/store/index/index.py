@@ -221,19 +221,28 @@ class Index:
         """Keep the entries of records before `offset_end`; the caller adds the rest again.
 
         `name` and `written_count` identify the file being filled and its number of entries, as
-        recorded by the last checkpoint.
+        recorded by the checkpoint at which recovery starts. They are preferred to the headers of
+        files, which may be damaged.
         """
         self._cut_count += 1
-        while self.files and self.files[-1].begins_at_or_after(offset_end):
-            file = self.files.pop()
+        is_known = any(file.name == name for file in self.files)
+        while self.files:
+            file = self.files[-1]
+            if not (file.name > name if is_known else file.begins_at_or_after(offset_end)):
+                break
+            self.files.pop()
             file.file.close()
             self._disk.remove(file.file.path)
         if not self.files:
             return
+        for older in self.files[:-1]:
+            _believe_full(older)
         last = self.files[-1]
-        if last.is_full and last.header.end_offset < offset_end:
-            return
-        count = written_count if last.name == name else 0
+        if written_count >= self._shape.entry_count if is_known else last.is_full:
+            _believe_full(last)
+            if last.header.end_offset < offset_end:
+                return
+        count = written_count if is_known else 0
         last.recover(written_count=count, offset_end=offset_end, was_clean=was_clean)
 
     def visit(self, topic: str, key: str, begin_ms: int, end_ms: int, check: Check) -> Lookup[None]:
@@ -268,6 +277,11 @@ class Index:
     def position(self) -> tuple[str, int]:
         """Return the name and entry count of the file being filled, for the checkpoint."""
         return (self.files[-1].name, self.files[-1].header.next_number) if self.files else ("", 0)
+
+
+def _believe_full(file: IndexFile) -> None:
+    """Count all entries of a file that is known to be full, whatever its header says."""
+    file.header = file.header._replace(next_number=file.shape.entry_count)
 
 
 def _per_row(keys: Keys) -> int:

@@ -21,12 +21,14 @@ def relink(
 ) -> tuple[SlotTable[IndexHeader], IndexHeader]:
     """Return the slots and the header with only the entries of records before `offset_end`.
 
-    `written_count` is the number of entries known to be in the file. It may exceed the header's
-    count; such entries are relinked without reading the log. After a crash, slots may point at
-    entries that neither count includes.
+    `written_count` is the number that follows these entries, as recorded by the checkpoint at which
+    recovery starts; if it is 0, the entries are searched. Entries that the header does not count
+    are relinked without reading the log. After a crash, slots may point at entries that neither
+    count includes.
     """
-    known = max(header.next_number, min(written_count, shape.entry_count))
-    count = _count_before(file, shape, offset_end, known)
+    count = min(written_count, shape.entry_count)
+    if not count:
+        count = _count_before(file, shape, offset_end, header.next_number)
     table: SlotTable[IndexHeader] = SlotTable(
         shape.slot_count, file.read(HEADER.size, shape.slot_count * SLOT_BYTES)
     )

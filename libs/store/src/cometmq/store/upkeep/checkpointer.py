@@ -58,7 +58,7 @@ _max_offset: Final = attrgetter("max_offset")
 
 
 class _Draft(NamedTuple):
-    """A checkpoint that was begun; its position in the index is added when it is completed."""
+    """A checkpoint that was begun."""
 
     round: Round
     progress: Progress
@@ -166,14 +166,15 @@ class Checkpointer:
     def _begun(self, now_ms: int) -> _Draft:
         self._last_ms = now_ms
         self._spilling, self._spill_offset = None, self.dispatched_offset
+        index_name, index_count = self._index.position()
         progress = Progress(
             offset=self.dispatched_offset,
             verify_offset=self._next_verify_offset(),
             entry_count=sum(map(_max_offset, self._queues.queues.values())),
-            index_count=0,
+            index_count=index_count,
             # One time for log and queues: the job writes both before it writes the checkpoint.
             checkpoint=Checkpoint(self._timestamp, self._timestamp, self._index.end_timestamp),
-            index_name="",
+            index_name=index_name,
         )
         return _Draft(
             Round(self.unsaved), progress, self._deletions.count, self.catch_up.unsaved_count
@@ -188,8 +189,7 @@ class Checkpointer:
         is_closing: bool = False,
     ) -> CheckpointJob:
         self._draft = None
-        name, count = self._index.position()
-        progress = draft.progress._replace(index_name=name, index_count=count)
+        progress = draft.progress
         return CheckpointJob(
             disk=self._parts.disk,
             files=self._files,

@@ -27,6 +27,7 @@ class IndexRepair:
         self._parts = parts
         self._sealer = sealer
         self._walk = IndexWalk()
+        self._walk.begin()
         self._suspect: IndexFile | None = None
         self._found_count = 0  # in the file that readers suspect
         self._unrepaired: set[str] = set()
