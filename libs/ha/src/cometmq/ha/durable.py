@@ -30,8 +30,19 @@ class Files(Protocol):
         """
 
 
+Stamp = tuple[int, int]
+"""What `SharedFiles.stamp` returns for a name that exists."""
+
+
 class SharedFiles(Files, Protocol):
     """A folder of files shared by processes; call `sync` to make creations and removals durable."""
+
+    def stamp(self, path: Path) -> Stamp | None:
+        """Return a value that changes with the content of a file or the names in a folder; None if
+        the name does not exist.
+
+        Changes within one tick of the file system's clock, a few ms, may leave it the same.
+        """
 
     def names(self, folder: Path) -> list[str]:
         """Return the names in a folder; a short list is an atomic snapshot."""
@@ -67,6 +78,14 @@ class OsFiles:
             return path.read_bytes()
         except FileNotFoundError:
             return None
+
+    def stamp(self, path: Path) -> Stamp | None:
+        """Return the inode and the time of its last change."""
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_ctime_ns
 
     def replace(self, path: Path, data: bytes) -> None:
         """Replace the content durably, even on a full disk.

@@ -10,16 +10,10 @@ import math
 from collections.abc import Awaitable, Callable
 
 from cometmq.remoting.log import NO_LOG, Log
-from cometmq.remoting.transport.tasks import due_on_grid
+from cometmq.remoting.transport.tasks import due_on_grid, sleep_on_grid
 
 Step = Callable[[], Awaitable[object] | object]
 Sleep = Callable[[float], Awaitable[object]]
-
-
-async def sleep_on_grid(seconds: float) -> None:
-    """Sleep for about `seconds`, and wake up together with other loops (`due_on_grid`)."""
-    now_s = asyncio.get_running_loop().time()
-    await asyncio.sleep(due_on_grid(now_s, seconds) - now_s)
 
 
 class Alarm:

@@ -20,8 +20,8 @@ from cometmq.broker.statistics.sampler import STEP_INTERVAL_MS as STATISTICS_INT
 from cometmq.broker.storing.disk_figures import WATCH_INTERVAL_MS
 from cometmq.broker.tables.journal import RETRY_INTERVAL_MS as JOURNAL_RETRY_INTERVAL_MS
 from cometmq.broker.tables.journal import SYNC_INTERVAL_MS
-from cometmq.remoting.transport.tasks import describe
-from cometmq.runtime.tasks import Sleep, Step, sleep_on_grid
+from cometmq.remoting.transport.tasks import describe, sleep_on_grid
+from cometmq.runtime.tasks import Sleep, Step
 from cometmq.store.settings import FlushDiskType
 
 CLIENT_SCAN_INTERVAL_MS: Final = 10_000

@@ -20,6 +20,7 @@ from cometmq.ha.places.polling import poll
 from cometmq.ha.port import CONFLICT, Outcome, RecordUnreachable, applied, unknown
 from cometmq.ha.record import Record, Versioned, decode_record, encode_record
 from cometmq.remoting.transport.addresses import parse_address
+from cometmq.remoting.transport.tasks import sleep_on_grid
 
 ABSENT: Final = "0"
 """The revision of a key that does not exist, in etcd's comparisons."""
@@ -104,7 +105,7 @@ class EtcdRecord:
 
     def watch(self) -> AsyncIterator[Versioned | None]:
         """Yield the record and its changes, polling the key every `poll_interval_ms`."""
-        return poll(self.read, sleep=asyncio.sleep, interval_ms=self._poll_interval_ms)
+        return poll(self.read, sleep=sleep_on_grid, interval_ms=self._poll_interval_ms)
 
     async def close(self) -> None:
         """Close idle connections to all endpoints."""

@@ -35,6 +35,12 @@ def due_on_grid(now_s: float, pause_s: float) -> float:
     return round((now_s + pause_s) / step_s) * step_s if step_s else now_s
 
 
+async def sleep_on_grid(seconds: float) -> None:
+    """Sleep for about `seconds`, and wake up together with other loops (`due_on_grid`)."""
+    now_s = asyncio.get_running_loop().time()
+    await asyncio.sleep(due_on_grid(now_s, seconds) - now_s)
+
+
 class TaskSet:
     """Tasks that are cancelled together when their owner closes.
 
