@@ -73,7 +73,8 @@ async def test_calls_of_electors_count_and_those_of_administrators_do_not(member
         assert (await person.order(Fence(9))).electors == 1
         clock.now_ms += SILENCE_MS  # it hangs: its watch is open, but it asks for nothing
         async with asyncio.timeout(60):
-            assert (await anext(watch)).electors == 0
+            while (await anext(watch)).electors:  # the first message shows the fence
+                pass
         assert isinstance(watch, AsyncGenerator)
         await watch.aclose()
         assert (await person.status(timeout_ms=60_000)).electors == 0

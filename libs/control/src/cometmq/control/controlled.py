@@ -68,6 +68,11 @@ class Controlled(Protocol):
         on, no master of a lower epoch extends this log, and electors rely on that.
         """
 
+    async def changed(self) -> None:
+        """Wait until the member has completed an event, after which its role, epoch and promise may
+        be different.
+        """
+
     async def obey(self, order: Order) -> None:
         """Carry out an order; `cometmq.ha.orders` says what each kind does, and when it is done."""
 

@@ -30,7 +30,7 @@ from cometmq.control.admission import (
     TooManyCalls,
     UnfinishedOrders,
 )
-from cometmq.control.controlled import Controlled, Reason, Report, Target, lasting
+from cometmq.control.controlled import Controlled, Reason, Report, Target
 from cometmq.control.credentials import server_credentials
 from cometmq.control.electors import ELECTOR_KEY, Electors
 from cometmq.control.front import CONNECTIONS_MAX, Front
@@ -39,6 +39,7 @@ from cometmq.control.messages import to_message
 from cometmq.control.methods import METHODS, REASON_KEY, SERVICE
 from cometmq.control.proof import CHALLENGE_KEY, PROOF_KEY, Seal, Verifier
 from cometmq.control.v1 import control_pb2 as pb
+from cometmq.control.watches import Watch, Watches
 from cometmq.ha.group_key import Keys
 from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.remoting.errors import SettingsError
@@ -57,8 +58,6 @@ REQUEST_BYTES_MAX: Final = 64 * 1024
 ORDER_TIMEOUT_MS: Final = 10_000
 WATCH_INTERVAL_MS: Final = 500
 WATCH_INTERVAL_BOUNDS_MS: Final = (100, 10_000)
-CHANGE_CHECK_MS: Final = 50
-"""How soon a change of role or epoch is sent; reading a report is cheap."""
 DRAIN_MS: Final = 500
 WRONG_PROOFS_MAX: Final = 3
 UNPROVEN_ADDRESSES_MAX: Final = 256
@@ -125,6 +124,7 @@ class ControlServer:
         self._has_certificates = False
         self.electors = Electors(now_ms)
         self.streams = Streams()
+        self._watches = Watches(self._plain_report, member.changed)
         self._places = UnfinishedOrders()
         self._orders = TaskSet(log)
         self._upkeep = TaskSet(log)
@@ -168,6 +168,7 @@ class ControlServer:
             raise SettingsError(
                 f"cannot listen on {place} for the control API; choose another port with {setting}"
             ) from error
+        self._upkeep.keep(self._watches.run, name="control-watches")
         self._upkeep.spawn(FreedMemory().run(), name="control-memory", is_endless=True)
         self._log.info("control.ready", host=host, port=self.port, is_tls=credentials is not None)
 
@@ -185,7 +186,7 @@ class ControlServer:
     async def get_status(self, request: Any, context: Any, admitted: Admitted) -> Any:
         """Answer GetStatus."""
         await self._check(request, context, admitted)
-        return to_message(self._report(admitted))
+        return to_message(self._with_keys(self._plain_report(), admitted))
 
     async def watch_status(
         self, request: Any, context: Any, admitted: Admitted
@@ -194,21 +195,25 @@ class ControlServer:
         await self._check(request, context, admitted)
         lowest, highest = WATCH_INTERVAL_BOUNDS_MS
         interval_ms = max(lowest, min(request.interval_ms or WATCH_INTERVAL_MS, highest))
-        sent: Report | None = None
-        waited_ms = 0
         stream = self.streams.enter(admitted.caller)
+        seal, now_s = admitted.seal, asyncio.get_running_loop().time
+
+        def is_unproven() -> bool:
+            return seal is not None and not self._verifier.is_accepted(seal)
+
+        watch = Watch(interval_ms, lambda: stream.is_evicted.is_set() or is_unproven())
         try:
-            while True:
-                report = self._report(admitted)
-                if sent is None or waited_ms >= interval_ms or lasting(sent) != lasting(report):
-                    sent, waited_ms = report, 0
-                    yield to_message(report)
-                await asyncio.sleep(CHANGE_CHECK_MS / 1000)
-                waited_ms += CHANGE_CHECK_MS
-                if stream.is_evicted.is_set():
-                    await _refuse(context, Reason.TOO_MANY_CALLS, "another caller needs its place")
-                if admitted.seal is not None and not self._verifier.is_accepted(admitted.seal):
-                    await self._challenge(context, "the key of this watch was removed")
+            with self._watches.entered(watch):
+                while True:
+                    await watch.due.wait()
+                    if stream.is_evicted.is_set():
+                        text = "another caller needs its place"
+                        await _refuse(context, Reason.TOO_MANY_CALLS, text)
+                    if is_unproven():
+                        await self._challenge(context, "the key of this watch was removed")
+                    report = self._plain_report()
+                    watch.sent(report, now_s())
+                    yield to_message(self._with_keys(report, admitted))
         finally:
             self.streams.leave(stream)
 
@@ -219,7 +224,7 @@ class ControlServer:
         await self._check(request, context, admitted)
         order = METHODS[name].decode(request)
         await self._to_the_end(name, lambda: self._member.obey(order), context, admitted)
-        report = self._report(admitted)
+        report = self._with_keys(self._plain_report(), admitted)
         status = report.status
         self._log.info(
             "control.ordered", order=name, role=str(status.role), epoch=status.epoch,
@@ -238,11 +243,14 @@ class ControlServer:
 
     # ---- shared ------------------------------------------------------------------------------
 
-    def _report(self, admitted: Admitted) -> Report:
-        prints = () if admitted.seal is None else self._verifier.fingerprints()
-        return msgspec.structs.replace(
-            self._member.report(), electors=self.electors.count, group_keys=prints
-        )
+    def _plain_report(self) -> Report:
+        return msgspec.structs.replace(self._member.report(), electors=self.electors.count)
+
+    def _with_keys(self, report: Report, admitted: Admitted) -> Report:
+        """Add the fingerprints of the group's keys, if the answer is proven."""
+        if admitted.seal is None:
+            return report
+        return msgspec.structs.replace(report, group_keys=self._verifier.fingerprints())
 
     async def admit(self, name: str, raw: bytes, context: Any) -> Admitted:
         """Return a call's caller and the seal of its answers; refuse a call that needs a proof and

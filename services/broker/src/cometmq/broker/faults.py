@@ -7,7 +7,7 @@ from cometmq.store.writing.write_state import Refusal
 
 def store_fault(broker: Broker) -> str | None:
     """Return why the store accepts no messages; None if it does, or only the role forbids it."""
-    reasons = set(broker.store.stats().refusals)
+    reasons = set(broker.store.write_state.refusals)
     if not broker.role.is_master:
         reasons -= {Refusal.ROLE, Refusal.TOO_FEW_COPIES}
     refusals = ", ".join(sorted(reasons))

@@ -31,11 +31,18 @@ class ScriptedMember:
         self.gate = asyncio.Event()
         """Orders wait until this event is set."""
         self.gate.set()
+        self._changed = asyncio.Event()
 
     def becomes(self, **changes: Any) -> None:
         """Change fields of the reported status."""
         status = msgspec.structs.replace(self.now.status, **changes)
         self.now = msgspec.structs.replace(self.now, status=status)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def changed(self) -> None:
+        """Wait for the next call of `becomes`."""
+        await self._changed.wait()
 
     def report(self) -> Report:
         """Return the status that the test has set."""

@@ -44,6 +44,9 @@ class MemberControl:
             risk=exposure(broker.settings),
         )
 
+    async def changed(self) -> None:
+        await self._copies.driver.changed()
+
     async def obey(self, order: Order) -> None:
         if isinstance(order, Rebuild):
             self._rebuild()

@@ -4,6 +4,7 @@
 """
 
 import ipaddress
+from functools import lru_cache
 from typing import Final
 
 from cometmq.broker.settings import BrokerSettings
@@ -28,6 +29,7 @@ def exposure(settings: BrokerSettings) -> str:
     return "" if settings.group_key_required else NOT_REQUIRED
 
 
+@lru_cache(maxsize=8)  # a pure function; watches of the status call it ten times a second
 def is_loopback(host: str) -> bool:
     """Return whether a port on this address can be reached from this host only."""
     try:

@@ -22,7 +22,7 @@ from cometmq.broker.copies.streams.session import Pace, Session
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.remoting.errors import CometError, ConnectionLost
 from cometmq.remoting.transport.addresses import parse_address
-from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.remoting.transport.tasks import TaskSet, due_on_grid
 from cometmq.store.errors import StoreError
 
 CONNECT_TIMEOUT_S: Final = 2.0
@@ -138,7 +138,9 @@ class Follower:
             self._note_following(where, welcome)
             stream.begin(welcome)
             while not stream.ended.done():
-                await asyncio.wait([stream.ended], timeout=TICK_INTERVAL_MS / 1000)
+                now_s = loop.time()
+                rest_s = due_on_grid(now_s, TICK_INTERVAL_MS / 1000) - now_s
+                await asyncio.wait([stream.ended], timeout=rest_s)
                 stream.tick()
             await stream.ended
         except TimeoutError as error:
