@@ -41,11 +41,17 @@ class HastyElector(Elector):
         def loss(found: Versioned, statuses: Statuses, holder: AskedMember | None) -> Loss | None:
             cause = loss_of(found, statuses, holder)
             if cause is None and self.is_hasty:
-                self.is_hasty = False
+                self._was_hasty = True
                 return Loss.GONE
             return cause
 
+        self._was_hasty = False
         self._master.loss = loss  # type: ignore[method-assign]
+
+    async def round(self) -> None:
+        await super().round()
+        if self._was_hasty:
+            self.is_hasty = self._was_hasty = False
 
 
 class SimLink:
@@ -61,8 +67,10 @@ class SimLink:
         return await self._call(BrokerProcess.report, timeout_ms / 1000)
 
     async def watch(self, *, interval_ms: int, silence_ms: int) -> AsyncIterator[Report]:
-        raise MemberUnreachable("the simulated elector polls")
-        yield  # makes this a generator
+        """Yield the status at the interval; each message is delayed, as any other."""
+        while True:
+            yield await self.status(timeout_ms=silence_ms)
+            await asyncio.sleep(interval_ms / 1000)
 
     async def is_refusing(self) -> bool:
         network, target = self._world.network, self._target
@@ -117,12 +125,15 @@ class ElectorHost:
             port,
             {host.ordinal: SimLink(world, loop, self.name, host) for host in world.hosts.values()},
             timing=plan.timing,
+            interval_ms=int(POLL_S * 1000),
+            push_ms=int(POLL_S * 1000),
             status_timeout_ms=int(STATUS_S * 1000),
             boottime_ms=lambda: int(world.scheduler.now * 1000),
             new_uid=partial(world.new_uid, self.name, self._life),
             log=world.log(self.name),
         )
-        for work in (self._rounds(self.elector), self._watch(self.elector, port)):
+        watches = [self._watch_member(one) for one in self.elector.members.by_ordinal.values()]
+        for work in (self._rounds(self.elector), self._watch(self.elector, port), *watches):
             task = loop.create_task(work, name=self.name)
             task.add_done_callback(self._ended)
 
@@ -145,6 +156,18 @@ class ElectorHost:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await elector.wake.wait()
+
+    async def _watch_member(self, member: AskedMember) -> None:
+        """Note the statuses that a member pushes, as `cometmq.elector.app` does."""
+        while True:
+            with contextlib.suppress(MemberUnreachable):
+                reports = member.link.watch(
+                    interval_ms=int(POLL_S * 1000), silence_ms=int(STATUS_S * 1000)
+                )
+                async for report in reports:
+                    member.note_pushed(report, int(self.world.scheduler.now * 1000))
+            member.note_pushed(None, int(self.world.scheduler.now * 1000))
+            await asyncio.sleep(POLL_S)
 
     async def _watch(self, elector: HastyElector, port: Any) -> None:
         while True:

@@ -20,6 +20,8 @@ from cometmq.runtime.testing.clock import FakeClock
 
 GROUP = "orders"
 INCARNATIONS = "mxyz"
+INTERVAL_MS = 500
+PUSH_MS = 900
 
 
 class Log:
@@ -128,6 +130,8 @@ class FakeGroup:
             port or self.port,
             {n: FakeLink(self.members[n]) for n in plan.addresses},
             timing=Timing(),
+            interval_ms=INTERVAL_MS,
+            push_ms=PUSH_MS,
             status_timeout_ms=500,
             boottime_ms=self.clock.monotonic_ms,
             new_uid=lambda: next(self.uids),

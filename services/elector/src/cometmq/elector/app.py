@@ -15,7 +15,7 @@ from typing import Final
 from cometmq.control.client import MemberClient
 from cometmq.control.controlled import Report, Target, lasting
 from cometmq.control.electors import elector_mark
-from cometmq.elector.asked_member import AskedMember, Link
+from cometmq.elector.asked_member import ASK_INTERVALS, PUSH_LATE_MS, AskedMember, Link
 from cometmq.elector.elector import ACCEPT_WITH, Elector
 from cometmq.elector.metrics import FAMILIES
 from cometmq.elector.plan import plan_of, record_of, timing_of
@@ -43,6 +43,17 @@ STUCK_INTERVALS: Final = 20
 """The elector is not ready after this many intervals without a completed round."""
 
 KEYS_POLL_MS: Final = 1_000
+
+
+def push_interval_ms(settings: ElectorSettings) -> int:
+    """Return the interval at which members push their status.
+
+    A member that becomes silent is asked when its next push is late, and counts as silent after the
+    timeout of the request; this takes `heardWithinMills`.
+    """
+    left_ms = settings.heard_within_mills - settings.status_timeout_mills - PUSH_LATE_MS
+    return max(settings.poll_interval_mills, left_ms)
+
 
 TlsOf = Callable[[int], tuple[TlsSettings | None, str]]
 KeysOf = Callable[[int], Keys]
@@ -111,7 +122,8 @@ class ElectorApp:
             stack.callback(worker.close)
             if settings.group_key_file:
                 self._key_file = await worker.submit(self._open_key_file)
-            mark = elector_mark(uuid.uuid4().hex, settings.poll_interval_mills)
+            asked_ms = ASK_INTERVALS * settings.poll_interval_mills
+            mark = elector_mark(uuid.uuid4().hex, asked_ms)
             links: dict[int, Link] = {}
             for ordinal, address in plan.addresses.items():
                 tls, name = self._tls_of(ordinal)
@@ -127,6 +139,8 @@ class ElectorApp:
                 record,
                 links,
                 timing=timing_of(settings),
+                interval_ms=settings.poll_interval_mills,
+                push_ms=push_interval_ms(settings),
                 status_timeout_ms=settings.status_timeout_mills,
                 boottime_ms=boottime_ms,
                 new_uid=lambda: uuid.uuid4().hex,
@@ -188,15 +202,13 @@ class ElectorApp:
     async def _run(self) -> None:
         elector = self.elector
         while True:
-            started_ms = self._clock.monotonic_ms()
+            started_ms = boottime_ms()
             elector.wake.clear()
             await elector.round()
             self._round_ended_ms = self._clock.monotonic_ms()
             await asyncio.sleep(PAUSE_MS / 1000)
-            # A round takes up to two timeouts when a member becomes silent.
-            rest_ms = started_ms + self._settings.poll_interval_mills - self._clock.monotonic_ms()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0, rest_ms) / 1000):
+                async with asyncio.timeout(elector.pause_ms(started_ms) / 1000):
                     await elector.wake.wait()
 
     async def _watch_record(self, record: RecordPort) -> None:
@@ -208,16 +220,19 @@ class ElectorApp:
             await asyncio.sleep(WATCH_RETRY_MS / 1000)
 
     async def _watch_member(self, member: AskedMember) -> None:
-        """Start a round when a member's state changes, and when its stream breaks."""
-        settings = self._settings
+        """Note the statuses that a member pushes; start a round when its state changes, and when
+        its stream breaks.
+        """
+        settings, push_ms = self._settings, push_interval_ms(self._settings)
         while True:
             last: Report | None = None
             try:
                 reports = member.link.watch(
-                    interval_ms=settings.poll_interval_mills,
-                    silence_ms=settings.poll_interval_mills + settings.heard_within_mills,
+                    interval_ms=push_ms,
+                    silence_ms=push_ms + settings.heard_within_mills,
                 )
                 async for report in reports:
+                    member.note_pushed(report, boottime_ms())
                     state = lasting(report)
                     if state != last:
                         last = state
@@ -225,6 +240,8 @@ class ElectorApp:
             except CometError:  # the round reports it
                 if last is not None:
                     self.elector.wake.set()
+            finally:
+                member.note_pushed(None, boottime_ms())
             await asyncio.sleep(WATCH_RETRY_MS / 1000)
 
     def _show(self) -> None:

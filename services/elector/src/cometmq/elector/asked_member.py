@@ -3,11 +3,14 @@
 
 A member is silent if it did not answer its last request. A probe is a request to a silent member
 that no round waits for.
+
+Members also push their status, at intervals and after changes. A pushed status may be older than
+the record, so electors decide by it only that there is nothing to do.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from cometmq.control.controlled import Report
 from cometmq.ha.actions import Status, Statuses
@@ -15,6 +18,13 @@ from cometmq.ha.orders import Order
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
+
+ASK_INTERVALS: Final = 4
+"""Members are asked after this many intervals in any case. A member counts the electors that ask
+it: that it can still write to the connection of an elector does not prove that this elector lives.
+"""
+PUSH_LATE_MS: Final = 100
+"""A member is asked if its pushed status is late by this time."""
 
 
 class Link(Protocol):
@@ -43,7 +53,10 @@ class AskedMember:
         """Whether the member is silent, and its host refuses connections: the process has ended."""
         self.given: tuple[object, ...] = ()
         """The last order, its outcome and error: the order sender logs only changes."""
-        self._heard_ms: int | None = None
+        self.pushed: Report | None = None
+        """The last status that the member pushed over its open stream; None without a stream."""
+        self.heard_ms: int | None = None
+        """When the last answered request was sent, or the last status was pushed."""
         self._log = log
 
     @property
@@ -51,10 +64,16 @@ class AskedMember:
         return None if self.report is None else self.report.status
 
     def unheard_ms(self, now_ms: int) -> int:
-        """Return the time since the last answered request; if none was answered, since the
-        first.
+        """Return the time since the member was last heard; if it never was, since the first
+        request.
         """
-        return 0 if self._heard_ms is None else now_ms - self._heard_ms
+        return 0 if self.heard_ms is None else now_ms - self.heard_ms
+
+    def note_pushed(self, report: Report | None, now_ms: int) -> None:
+        """Note a status that the member has pushed; None if its stream has ended."""
+        self.pushed = report
+        if report is not None:
+            self.heard_ms = now_ms
 
     async def ask(self, *, timeout_ms: int, now_ms: int) -> None:
         """Ask for the status; a member that does not answer has no status in this round."""
@@ -65,8 +84,8 @@ class AskedMember:
 
         The answer may be older than the record that the current round has read.
         """
-        if self._heard_ms is None:
-            self._heard_ms = now_ms
+        if self.heard_ms is None:
+            self.heard_ms = now_ms
         try:
             report = await self.link.status(timeout_ms=timeout_ms)
         except CometError as error:
@@ -76,7 +95,7 @@ class AskedMember:
                 self._log.warning("member.silent", ordinal=self.ordinal, error=self.fault)
             self.is_gone = await self.link.is_refusing()
             return None
-        self._heard_ms, self.fault, self.is_gone = now_ms, "", False
+        self.heard_ms, self.fault, self.is_gone = max(now_ms, self.heard_ms), "", False
         if self.is_silent:
             self.is_silent = False
             self._log.info("member.answers", ordinal=self.ordinal, role=str(report.status.role))
@@ -90,17 +109,22 @@ class AskedMembers:
         self,
         links: Mapping[int, Link],
         *,
+        interval_ms: int,
+        push_ms: int,
         timeout_ms: int,
         now_ms: Callable[[], int],
         wake: asyncio.Event,
         log: Log,
     ) -> None:
-        """`wake` is set when a probe finds that a silent member answers, or that it is or is no
-        longer gone.
+        """`interval_ms` is the interval of rounds, `push_ms` that of pushed statuses. `wake` is set
+        when a probe finds that a silent member answers, or that it is or is no longer gone.
         """
         self.by_ordinal: Mapping[int, AskedMember] = {
             ordinal: AskedMember(ordinal, link, log=log) for ordinal, link in sorted(links.items())
         }
+        self._interval_ms = interval_ms
+        self._push_ms = push_ms
+        self._asked_ms: int | None = None
         self._timeout_ms = timeout_ms
         self._now_ms = now_ms
         self._wake = wake
@@ -112,13 +136,40 @@ class AskedMembers:
         found = (member.status for member in self.by_ordinal.values())
         return tuple(one for one in found if one is not None)
 
+    def take_pushed(self) -> bool:
+        """Take the pushed statuses for answers; return False if a member is silent or late, or if
+        it is time to ask.
+        """
+        now_ms = self._now_ms()
+        oldest_ms = now_ms - self._push_ms - PUSH_LATE_MS
+        asks_again = (
+            self._asked_ms is None or now_ms - self._asked_ms >= ASK_INTERVALS * self._interval_ms
+        )
+        for member in self.by_ordinal.values():
+            is_late = member.heard_ms is None or member.heard_ms < oldest_ms
+            if asks_again or is_late or member.is_silent or member.pushed is None:
+                return False
+        for member in self.by_ordinal.values():
+            member.report = member.pushed
+        return True
+
+    def next_late_ms(self, silent_ms: int) -> int | None:
+        """Return when the next push is late, or a silent member was silent for `silent_ms`."""
+        now_ms = self._now_ms()
+        times = [
+            member.heard_ms + (silent_ms if member.is_silent else self._push_ms + PUSH_LATE_MS + 1)
+            for member in self.by_ordinal.values()
+            if member.heard_ms is not None
+        ]
+        return min((one for one in times if one > now_ms), default=None)
+
     async def ask_all(self) -> None:
         """Ask each member for its status, and wait for the answers; silent members are only probed.
 
         A round that waited for silent members would take up to two timeouts, and so delay the
         election that replaces a silent master.
         """
-        now_ms = self._now_ms()
+        now_ms = self._asked_ms = self._now_ms()
         async with asyncio.TaskGroup() as group:
             for member in self.by_ordinal.values():
                 if member.is_silent:

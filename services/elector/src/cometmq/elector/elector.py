@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One elector: each round reads the record, asks all members for their status, and carries out the
-decisions of `cometmq.ha.election`, or of `missing_record` if the group has no record.
+decisions of `cometmq.ha.election`, or of `missing_record` if the group has no record. Members are
+not asked if the statuses that they have pushed leave nothing to do.
 
 An elector may be killed at any point: what it keeps between rounds (since when a master is lost,
 the epoch of fence orders, an accepted loss, what it has logged) is not needed for safety. A group
@@ -39,6 +40,8 @@ class Elector:
         links: dict[int, Link],
         *,
         timing: Timing,
+        interval_ms: int,
+        push_ms: int,
         status_timeout_ms: int,
         boottime_ms: Callable[[], int],
         new_uid: Callable[[], str],
@@ -46,7 +49,8 @@ class Elector:
         accept_with: str = ACCEPT_WITH,
         master_opened: Callable[[], None] = lambda: None,
     ) -> None:
-        """`links` has a link to each member in the plan, by ordinal. `boottime_ms` reads
+        """`links` has a link to each member in the plan, by ordinal. `interval_ms` is the interval
+        of rounds, and `push_ms` that of the statuses that members push. `boottime_ms` reads
         CLOCK_BOOTTIME. `accept_with` is the command with which a person accepts a loss, for the
         log. `master_opened` is called when a master opens; `stats` then has the record that names
         it.
@@ -59,8 +63,9 @@ class Elector:
         self.wake = asyncio.Event()
         """Set when the next round should start at once, not after the interval."""
         self.members = AskedMembers(
-            links, timeout_ms=status_timeout_ms, now_ms=boottime_ms, wake=self.wake, log=log
-        )
+            links, interval_ms=interval_ms, push_ms=push_ms, timeout_ms=status_timeout_ms,
+            now_ms=boottime_ms, wake=self.wake, log=log,
+        )  # fmt: skip
         self.restoration = Restoration(
             plan, now_ms=boottime_ms, new_uid=new_uid, wake=self.wake, log=log
         )
@@ -73,12 +78,14 @@ class Elector:
         self._log = log
         self._accept_with = accept_with
         self._now_ms = boottime_ms
+        self._interval_ms = interval_ms
+        self._silent_ms = timing.heard_within_ms
         self._record_fault = ""
         self._epoch_seen = 0  # in a member's log; the record was read again because of it
         self._strangers: frozenset[int] = frozenset()
 
     async def round(self) -> None:
-        """Run one round: read the record, ask the members, decide, act.
+        """Run one round: read the record, ask the members if necessary, decide, act.
 
         If the record cannot be read, only update `stats` and `fault`.
         """
@@ -97,7 +104,8 @@ class Elector:
         else:
             self._record_unreachable(unreachable)
         read_ms = self._now_ms()
-        await self.members.ask_all()
+        if found is None or not self._is_settled(found, read_ms):
+            await self.members.ask_all()
         self.stats.answering_count = len(self.members.statuses)
         if unreachable is not None:
             self._master.note_without_record(self.members.statuses)
@@ -111,6 +119,16 @@ class Elector:
         async with asyncio.TaskGroup() as group:
             for action in actions:
                 group.create_task(self._perform(action))
+
+    def pause_ms(self, started_ms: int) -> int:
+        """Return how long to wait for `wake` before the next round; the last one began at
+        `started_ms`.
+
+        A loss that only time makes certain is found when it is due, not at the next interval.
+        """
+        end_ms = started_ms + self._interval_ms
+        late_ms = self.members.next_late_ms(self._silent_ms)
+        return max(0, min(end_ms, end_ms if late_ms is None else late_ms) - self._now_ms())
 
     async def close(self) -> None:
         """Stop waiting for the answers to orders and probes; members still carry out the orders."""
@@ -145,6 +163,29 @@ class Elector:
 
     # ---- decisions ---------------------------------------------------------------------------
 
+    def _is_settled(self, found: Versioned, read_ms: int) -> bool:
+        """Return whether the statuses that the members have pushed leave nothing to do.
+
+        They may be older than the record, so every action is decided again from answers.
+        """
+        record = found.record
+        return (
+            record.group == self._plan.group.name
+            and self.members.take_pushed()
+            and self._master.is_settled(found, read_ms, self.members)
+            and all(one.last_log_epoch <= record.epoch for one in self.members.statuses)
+            and not self._elections(found, is_master_lost=False)
+        )
+
+    def _elections(self, found: Versioned, *, is_master_lost: bool) -> Actions:
+        return election.decide(
+            self._plan.group,
+            found,
+            self.members.statuses,
+            is_master_lost=is_master_lost,
+            removing=self._plan.leaving,
+        )
+
     def _decided(self, found: Versioned | None, read_ms: int) -> Actions:
         if found is None:
             self._master.note_missing()
@@ -164,13 +205,7 @@ class Elector:
             self._epoch_seen = newest
             self.wake.set()
             return ()
-        return election.decide(
-            self._plan.group,
-            found,
-            statuses,
-            is_master_lost=loss is not None,
-            removing=self._plan.leaving,
-        )
+        return self._elections(found, is_master_lost=loss is not None)
 
     def _note_waiting(self, actions: Iterable[Action]) -> None:
         waiting = next((one for one in actions if isinstance(one, Wait)), None)

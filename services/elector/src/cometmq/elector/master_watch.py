@@ -55,6 +55,15 @@ class MasterWatch:
         known = 0 if record is None else record.epoch
         self._stats.has_master = any(one.role.is_leading and one.epoch >= known for one in statuses)
 
+    def is_settled(self, found: Versioned, read_ms: int, members: AskedMembers) -> bool:
+        """Return whether the master is open and not lost."""
+        self._watched = losses.watched(self._watched, found, read_ms)
+        record, statuses = found.record, members.statuses
+        return (
+            any(leads(one, record) for one in statuses)
+            and self.loss(found, statuses, members.by_ordinal.get(record.holder.ordinal)) is None
+        )
+
     def look(self, found: Versioned, read_ms: int, members: AskedMembers) -> Loss | None:
         """Return why the master is lost, None if it is not; log the loss or opening of a master.
 
