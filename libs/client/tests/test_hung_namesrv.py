@@ -24,6 +24,7 @@ from cometmq.client import (
     TransactionState,
 )
 from cometmq.client.clock import wall_ms
+from cometmq.client.cluster import namesrv as namesrvs
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.transport.server import Server
@@ -99,6 +100,50 @@ async def test_lookups_go_on_so_that_the_next_server_is_asked(
         await eventually(lambda: producer._running().routes.get_for_sending("Unknown"))
         sent.append(await producer.send(MESSAGE, timeout_ms=60_000))
     assert sent[0].queue.topic == "Unknown"
+
+
+async def test_a_first_send_does_not_wait_for_a_name_server_that_hangs(
+    cluster: MemoryCluster, hung: str
+) -> None:
+    """It took 3 s: only then was the next name server asked."""
+    async with Producer("pg", cluster.namesrv) as producer:
+        for topic in ("Known", "Other"):
+            await producer.send(Message(topic, b"x"))
+    begin = monotonic()
+    async with Producer("pg", cluster.namesrv) as producer:
+        namesrv = producer._running().namesrv
+        namesrv.replace([hung, cluster.namesrv])
+        namesrv._chosen = namesrv.addresses.index(hung)
+        await producer.send(Message("Known", b"x"))
+        assert monotonic() - begin < 1
+        assert namesrv._chosen % 2 == namesrv.addresses.index(cluster.namesrv)
+        begin = monotonic()
+        await producer.send(Message("Other", b"x"))
+        assert monotonic() - begin < namesrvs.NEXT_MS / 1000  # the one that answered is used
+
+
+async def test_the_next_name_server_is_asked_only_if_the_first_one_is_slow(
+    cluster: MemoryCluster, hung: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(namesrvs, "NEXT_MS", 60_000)
+    async with Producer("pg", cluster.namesrv) as producer:
+        namesrv = producer._running().namesrv
+        namesrv.replace([hung, cluster.namesrv])
+        namesrv._chosen = namesrv.addresses.index(cluster.namesrv)
+        await producer.send(MESSAGE)
+        assert not producer._running().remoting.is_connected(hung)
+
+
+async def test_all_name_servers_that_hang_are_named_after_one_timeout(hung: str) -> None:
+    port = hung.rpartition(":")[2]
+    options = ProducerOptions(namesrv=f"{hung};localhost:{port}", send_timeout_ms=20_000)
+    async with Producer("pg", options=options) as producer:
+        begin = monotonic()
+        with pytest.raises(NoNamesrv, match="no name server answers") as caught:
+            await producer._running().namesrv.route("T")
+    assert hung in str(caught.value)
+    assert f"localhost:{port}" in str(caught.value)
+    assert monotonic() - begin < 1.5 * options.api_timeout_ms / 1000
 
 
 BLOCKED_S = 2.5

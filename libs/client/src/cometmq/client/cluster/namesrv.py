@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name servers of a client, which uses one at a time and switches to the next on failure."""
+"""The name servers of a client, which uses one at a time and switches to the next if it fails or is
+slow.
+"""
 
 import asyncio
 import os
 import random
-from collections.abc import Collection, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from ssl import SSLError
 from typing import Final, TypeVar
@@ -37,6 +40,10 @@ T = TypeVar("T")
 HUNG: Final = " (hung, or another program?)"
 BROKERS_BYTES_MAX: Final = 2 << 20
 """Three times what a route of ADDRESSES_MAX brokers has, with the longest names."""
+NEXT_MS: Final = 400
+"""How long to wait for an answer before the next name server is asked, too. A name server answers
+within a few ms, and a client that waits for one that hangs loses its first sends.
+"""
 OTHERS_MS: Final = 500
 """How long a second name server has to answer: it may be the one that hangs."""
 _SUCCESS: Final = (ResponseCode.SUCCESS,)
@@ -101,24 +108,61 @@ class Namesrv:
         *,
         ok: Collection[int] = _SUCCESS,
     ) -> Response:
-        """Send to the current name server; if its connection fails, try the others one after
-        another."""
+        """Send a request that changes nothing to the current name server. If it fails, or has not
+        answered within NEXT_MS, ask the next one, too; the first one to answer is used from then
+        on.
+        """
+        header = None if header is None else checked_header(header)
         failures: dict[str, TransportError] = {}
-        error: TransportError | None = None
-        first, addresses = self._chosen, self.addresses
-        for chosen in range(first, first + len(addresses)):
-            address = addresses[chosen % len(addresses)]
-            try:
-                return await self._ask(address, code, header, body, ok)
-            except TransportError as refusal:
-                failures[address] = error = refusal
-                self._chosen = max(self._chosen, chosen + 1)  # other requests fail meanwhile
+        outcome = await self._first_outcome(
+            lambda address: self._ask(address, code, header, body, ok), failures
+        )
+        if isinstance(outcome, CometError):
+            raise outcome
+        if outcome is not None:
+            return outcome
         reasons = "; ".join(
             _reason(address, refusal, self._timeout_ms) for address, refusal in failures.items()
         )
         has_tls_faults = all(isinstance(it.__cause__, SSLError) for it in failures.values())
         fault = "no name server is reached by TLS" if has_tls_faults else "no name server answers"
-        raise NoNamesrv(f"{fault}: {reasons}") from error
+        raise NoNamesrv(f"{fault}: {reasons}") from next(reversed(failures.values()), None)
+
+    async def _first_outcome(
+        self, ask: Callable[[str], Awaitable[Response]], failures: dict[str, TransportError]
+    ) -> Response | CometError | None:
+        """Return the first answer or refusal; None if all name servers fail, with the reasons in
+        `failures`.
+        """
+        first, addresses = self._chosen, self.addresses
+        left = deque(range(first, first + len(addresses)))
+        asked: dict[asyncio.Task[Response | CometError], int] = {}
+
+        async def outcome_of(address: str) -> Response | CometError:
+            try:
+                return await ask(address)
+            except CometError as error:
+                return error
+
+        async with asyncio.TaskGroup() as group:
+            while left or asked:
+                if left:
+                    address = addresses[left[0] % len(addresses)]
+                    asked[group.create_task(outcome_of(address))] = left.popleft()
+                wait_s = NEXT_MS / 1000 if left else None
+                await asyncio.wait(asked, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in asked if task.done()]:
+                    chosen, outcome = asked.pop(task), task.result()
+                    if isinstance(outcome, TransportError):
+                        failures[addresses[chosen % len(addresses)]] = outcome
+                        self._chosen = max(self._chosen, chosen + 1)  # others fail meanwhile
+                        continue
+                    self._chosen = max(self._chosen, chosen)
+                    for slow, number in asked.items():
+                        slow.cancel()
+                        self._remoting.renew(addresses[number % len(addresses)])
+                    return outcome
+        return None
 
     async def invoke_all(
         self, code: RequestCode, header: msgspec.Struct | None = None, body: bytes = b""
