@@ -18,10 +18,10 @@ from cometmq.remoting.testing.golden import load_exchanges
 from cometmq.remoting.testing.strategies import new_messages
 from cometmq.spark.errors import SourceError
 from cometmq.spark.options.definitions import Properties, parse
-from cometmq.spark.read import decode
+from cometmq.spark.read import decode, decode_scalar
 from cometmq.spark.read.decode import NotUniform, RecordColumns, decode_records, record_starts
 from cometmq.spark.read.decode_scalar import Context, decode_one_by_one
-from cometmq.spark.read.task import candidates
+from cometmq.spark.read.task import batches, candidates
 from cometmq.spark.schemas import table_schema
 
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
@@ -158,6 +158,26 @@ def test_compressed_bodies_are_inflated_by_default(kind: CompressionType) -> Non
     assert fast.column("body").to_pylist() == [b"body", b"plain" * 50]
     assert rows_of(fast) == rows_of(plain)
     assert as_stored.column("body").to_pylist() == [b"body", packed]
+
+
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_bodies_that_expand_to_more_than_a_batch_are_split(
+    monkeypatch: pytest.MonkeyPatch, is_mixed: bool
+) -> None:
+    monkeypatch.setattr(decode_scalar, "PLAIN_BYTES_MAX", 2500)
+    packed, v6 = compress(bytes(1000), CompressionType.ZLIB), bytes(16) + V4[4:]
+    messages = [message(body=packed, sys_flag=1, flag=number) for number in range(10)]
+    if is_mixed:  # for the scalar decoder
+        messages[4] = message(body=b"", sys_flag=4, flag=4, born_host=v6)
+    buffer = records_of(*messages)
+
+    found = list(batches(buffer, record_starts(buffer, 0, ALL), context_of()))
+
+    assert [it for one in found for it in one.column("flag").to_pylist()] == list(range(10))
+    assert [one.num_rows for one in found] == ([3, 4, 3] if is_mixed else [3, 3, 3, 1])
+    assert all(
+        len(it or b"") in (0, 1000) for one in found for it in one.column("body").to_pylist()
+    )
 
 
 def test_body_that_cannot_be_inflated_is_named() -> None:

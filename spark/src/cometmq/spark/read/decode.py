@@ -31,6 +31,7 @@ from cometmq.spark.read.decode_scalar import (
     TIMESTAMP_MS_MAX,
     TIMESTAMP_MS_MIN,
     Context,
+    PlainBytes,
     decode_one_by_one,
     plain_body,
 )
@@ -84,7 +85,9 @@ def record_starts(buffer: bytes, begin: int, end: int) -> list[int]:
 
 
 def decode_records(buffer: bytes, starts: Sequence[int], context: Context) -> pa.RecordBatch:
-    """Decode the records that start at these positions into one batch."""
+    """Decode the records that start at these positions into one batch; raise Overfull if their
+    bodies need more than one.
+    """
     try:
         columns = RecordColumns(buffer, starts, context)
         arrays = [_COLUMNS[field.name](columns, field.type) for field in context.schema]
@@ -188,9 +191,11 @@ class RecordColumns:
         if not self.context.inflate or not flags.any():
             return bodies
         plain: list[bytes] = bodies.to_pylist()
+        count = PlainBytes()
         for index in np.flatnonzero(flags):
-            record = decode_record(self._buffer, int(self._starts[index]))
-            plain[index] = plain_body(plain[index], record)
+            start = int(self._starts[index])
+            count.check(start)
+            plain[index] = count.add(plain_body(plain[index], decode_record(self._buffer, start)))
         return pa.array(plain, pa.binary())
 
     def wanted_properties(self, kind: pa.DataType) -> pa.Array:

@@ -25,6 +25,33 @@ TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 
 COMPRESSED: Final = int(SysFlag.COMPRESSED)
 _INT_SPAN: Final = 1 << 32
+PLAIN_BYTES_MAX: Final = 128 << 20
+"""Decompressed bodies after which a batch ends. 8 MiB of records could expand to 8 GiB; those of
+usual messages expand to less than this.
+"""
+
+
+class Overfull(Exception):  # control flow, not an error: the caller splits the batch
+    """The bodies of the records before `start` fill a batch."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+
+class PlainBytes:
+    """Counts the decompressed bodies of a batch."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def check(self, start: int) -> None:
+        """Raise Overfull if the batch is full; called before each decompression."""
+        if self._count > PLAIN_BYTES_MAX:
+            raise Overfull(start)
+
+    def add(self, body: bytes) -> bytes:
+        self._count += len(body)
+        return body
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -64,17 +91,23 @@ Value = Callable[[MessageRecord, Context], Any]
 
 
 def decode_one_by_one(buffer: bytes, starts: Sequence[int], context: Context) -> pa.RecordBatch:
-    """Decode the records that start at these positions; raise CorruptRecord if one is invalid."""
-    records = [decode_record(buffer, start) for start in starts]
+    """Decode the records that start at these positions; raise CorruptRecord if one is invalid, and
+    Overfull if their bodies need more than one batch.
+    """
+    records = {start: decode_record(buffer, start) for start in starts}
     if context.tags:
-        records = [record for record in records if record.tags in context.tags]
+        records = {at: record for at, record in records.items() if record.tags in context.tags}
     if context.keys:
-        name = PropertyKey.KEYS
-        records = [record for record in records if record.properties.get(name) in context.keys]
+        name, keys = PropertyKey.KEYS, context.keys
+        records = {at: it for at, it in records.items() if it.properties.get(name) in keys}
     arrays = []
     for field in context.schema:
-        value = _VALUES[field.name]
-        arrays.append(pa.array([value(record, context) for record in records], field.type))
+        if field.name == "body":
+            values = _bodies(records, context)
+        else:
+            value = _VALUES[field.name]
+            values = [value(record, context) for record in records.values()]
+        arrays.append(pa.array(values, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=context.schema)
 
 
@@ -89,12 +122,18 @@ def plain_body(body: bytes, record: MessageRecord) -> bytes:
         ) from error
 
 
-def _body(record: MessageRecord, context: Context) -> bytes | None:
+def _bodies(records: Mapping[int, MessageRecord], context: Context) -> list[Any]:
     if not context.has_body:
-        return None
-    if context.inflate and record.sys_flag & COMPRESSED:
-        return plain_body(record.body, record)
-    return record.body
+        return [None] * len(records)
+    plain = PlainBytes()
+    bodies: list[Any] = []
+    for start, record in records.items():
+        if context.inflate and record.sys_flag & COMPRESSED:
+            plain.check(start)
+            bodies.append(plain.add(plain_body(record.body, record)))
+        else:
+            bodies.append(record.body)
+    return bodies
 
 
 def _properties(record: MessageRecord, context: Context) -> Any:
@@ -123,7 +162,6 @@ _VALUES: Final[Mapping[str, Value]] = {
     "offset_msg_id": lambda record, _: record.offset_message_id,
     "keys": lambda record, _: record.properties.get(PropertyKey.KEYS),
     "tags": lambda record, _: record.tags,
-    "body": _body,
     "flag": lambda record, _: record.flag,
     "sys_flag": lambda record, _: record.sys_flag,
     "born_ts": lambda record, _: _micros(record.born_timestamp),

@@ -15,7 +15,7 @@ from cometmq.spark.cluster.pulling import filter_of
 from cometmq.spark.log import WORKER_LOG
 from cometmq.spark.options.definitions import Options
 from cometmq.spark.read.decode import decode_records, record_starts
-from cometmq.spark.read.decode_scalar import Context
+from cometmq.spark.read.decode_scalar import Context, Overfull
 from cometmq.spark.read.fetching import Fetcher, data_loss
 from cometmq.spark.read.planning import QueueRange
 
@@ -42,14 +42,26 @@ def read_range(
     count = 0
     for buffer, starts in _gathered(fetcher, options.arrow_batch_rows, span.start):
         count += len(starts)
-        wanted = candidates(buffer, starts, context.keys)
-        if wanted:
-            yield decode_records(buffer, wanted, context)
+        yield from batches(buffer, candidates(buffer, starts, context.keys), context)
     missing = span.size - count - fetcher.lost_count
     if message_filter.takes_all and missing > 0:
         if options.fail_on_data_loss:
             raise data_loss(span.queue, span.start, missing, "or later no longer exist")
         WORKER_LOG.warning("messages.lost", queue=str(span.queue), count=missing)
+
+
+def batches(buffer: bytes, starts: Sequence[int], context: Context) -> Iterator[pa.RecordBatch]:
+    """Yield the records that start at these positions: one batch, unless their bodies expand to
+    more than PLAIN_BYTES_MAX.
+    """
+    while starts:
+        try:
+            batch, count = decode_records(buffer, starts, context), len(starts)
+        except Overfull as full:
+            count = starts.index(full.start)
+            batch = decode_records(buffer, starts[:count], context)
+        yield batch
+        starts = starts[count:]
 
 
 def candidates(buffer: bytes, starts: Sequence[int], keys: Sequence[str]) -> Sequence[int]:
