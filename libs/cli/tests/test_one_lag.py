@@ -13,6 +13,7 @@ import pytest
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.consuming.lag_report import collect
 from cometmq.client import ClientOptions, Message, MessageQueue, Producer
+from cometmq.insight.queue_states import waiting_counts
 from cometmq.insight.snapshot import look
 from cometmq.peers.ports import free_port
 from cometmq.peers.processes import wait_until
@@ -25,6 +26,7 @@ from cometmq.remoting.errors import CometError
 from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.remoting.names import retry_topic
 
+DELAYED = "cometmq_delay_backlog_messages"
 GROUP, TOPIC, BROKER = "billing", "Orders", "broker-a"
 RETRY = retry_topic(GROUP)
 SMALL = {
@@ -182,6 +184,19 @@ class Bench:
         assert one["lag"] == sum(found["cometmq lag GROUP"].values())
         return {name: +counts for name, counts in found.items()}
 
+    def delayed(self):
+        """Return how many delayed messages wait, for each way to ask."""
+        levels = json.loads(self.say("message", "delayed", "--levels", "--json"))
+        waiting = json.loads(self.say("message", "delayed", "--json"))
+        rows = [value for name, _, value in self.metrics() if name == DELAYED]
+        return {
+            "the metric": sum(int(float(it)) for it in rows),
+            "message delayed": len(waiting),
+            "message delayed --levels": sum(it["waiting"] for it in levels),
+            "console": sum(it.waiting for it in self.ask(look).delayed),
+            "topic delete": sum(self.ask(_waiting).values()),
+        }
+
     def check(self, expected):
         """Assert that every way shows this lag in the topic; the metric may follow a moment
         later.
@@ -194,6 +209,10 @@ class Bench:
         wait_until(agree, 30, f"{wanted}, but: {self.lags()}")
         (diff,) = re.findall(r"Diff Total: (-?\d+)", self.say("consumerProgress", "-g", self.group))
         return int(diff)
+
+
+async def _waiting(admin):
+    return await waiting_counts((await admin.masters()).values())
 
 
 @pytest.fixture
@@ -310,6 +329,26 @@ def test_retry_queues_that_are_removed_and_come_back_are_read_once(bench):
     assert sorted(bench.consume(2)) == [(1, 2), (2, 2)]
     bench.check({})
     assert bench.stranded() == {}
+
+
+def test_every_way_to_ask_shows_the_same_delayed_messages(bench):
+    def agree(count):
+        wait_until(lambda: set(bench.delayed().values()) == {count}, 30, f"{count} to wait")
+
+    sent = [*bench.send(3, delay_level=18), *bench.send(3, delay_level=17)]
+    agree(6)
+    for one in (sent[0], sent[4]):
+        bench.say("message", "recall", one.message_id, "-t", TOPIC, "--yes")
+    agree(4)
+    for how in (signal.SIGKILL, signal.SIGTERM):
+        bench.end(how)
+        bench.start()
+        agree(4)
+
+    # delivered behind a recalled one
+    later = bench.send(2, delay_level=3)
+    bench.say("message", "recall", later[0].message_id, "-t", TOPIC, "--yes")
+    agree(4)  # once the other one is delivered, after 10 s
 
 
 def test_a_group_that_only_commits_offsets_is_known_everywhere(bench):
