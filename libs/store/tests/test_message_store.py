@@ -422,9 +422,12 @@ def test_damaged_bytes_never_reach_a_reader(disk, rig):
     offset = rig.entry("T", 0, 1).physical_offset
     log = disk.contents["/store/commitlog/" + "0" * 20]
     log[offset : offset + 40] = bytes(40)
+    first = rig.store.reader.get_messages("T", 0, 0, 32)
+    assert (first.next_offset, first.count, first.damaged) == (1, 1, [])
+    assert rig.settled(lambda: rig.store.reader.get_messages("T", 0, 1, 32)).damaged == [1]
     result = rig.store.reader.get_messages("T", 0, 0, 32)
     assert [decode_record(record).body for record in result.records] == [b"0", b"2", b"3"]
-    assert (result.next_offset, result.count, result.damaged_count) == (4, 3, 1)
+    assert (result.next_offset, result.count, result.damaged) == (4, 3, [1])
     assert result.bytes == sum(map(len, result.records))
     alone = rig.store.reader.get_messages("T", 0, 1, 1)
     assert (alone.status, alone.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 2)

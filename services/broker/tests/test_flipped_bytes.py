@@ -205,6 +205,10 @@ def read(node: Node, topic: str, queue_id: int) -> dict[int, bytes]:
     offset, end = 0, node.store.reader.max_offset(topic, queue_id)
     while offset < end:
         result = node.store.reader.get_messages(topic, queue_id, offset, 32).load()
+        result = node.store.reader.settled(topic, queue_id, offset, result)
+        if result.awaits_repair:
+            work(node, 1)
+            continue
         assert result.status in {GetStatus.FOUND, GetStatus.MESSAGE_WAS_REMOVING}
         assert result.next_offset > offset
         for record in map(decode_record, map(bytes, result.records)):

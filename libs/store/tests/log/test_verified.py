@@ -53,15 +53,20 @@ def flip(disk, place, bits=1):
 
 
 def pull(rig, queue_id, offset, count=32):
-    result = rig.store.reader.get_messages("T", queue_id, offset, count)
-    if result.is_cold:
-        result = result.load()
-        rig.store.reader.note_loaded("T", queue_id, offset, result)
-    return result
+    def read():
+        result = rig.store.reader.get_messages("T", queue_id, offset, count)
+        if result.is_cold:
+            result = rig.store.reader.settled("T", queue_id, offset, result.load())
+        return result
+
+    return rig.settled(read)
 
 
 def search(rig, queue_id, offset, count=32):
-    return finish(rig.store.reader.find_messages("T", queue_id, offset, count, lambda _: True))
+    reader = rig.store.reader
+    return rig.settled(
+        lambda: finish(reader.find_messages("T", queue_id, offset, count, lambda _: True))
+    )
 
 
 def read(rig, queue_id, way=pull):

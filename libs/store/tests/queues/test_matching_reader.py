@@ -135,10 +135,13 @@ def test_a_damaged_record_is_left_out_and_reported(disk, rig):
     rig.store.commit_log.files.file_at(place).write(place + 4, [b"\xff\xff\xff\xff"])
     rig.store.commit_log.files.file_at(place).write(place + 28, [bytes(8)])
 
-    result = finish(rig.store.reader.find_messages("T", 0, 0, 32, is_odd))
+    first = finish(rig.store.reader.find_messages("T", 0, 0, 32, is_odd))
+    assert (first.damaged, first.next_offset, first.awaits_repair) == ([], 1, False)
+
+    result = rig.settled(lambda: finish(rig.store.reader.find_messages("T", 0, 1, 32, is_odd)))
 
     assert [decode_record(record).body for record in result.records] == [b"3"]
-    assert (result.damaged_count, result.next_offset) == (1, 4)
+    assert (result.damaged, result.next_offset) == ([1], 4)
 
 
 def test_the_extended_queue_files_of_a_java_broker_survive(tmp_path):

@@ -223,6 +223,6 @@ def test_a_refused_start_changes_nothing_so_that_all_but_the_damage_can_still_be
     disk.remove("/store/abort")
     rig = StoreRig(disk)
     assert rig.store.upkeep.recovered.start.reason is StartReason.PROGRESS
-    assert rig.store.reader.get_messages("T", 0, 0, 32).damaged_count  # the block of the damage
+    assert rig.store.reader.get_messages("T", 0, 0, 32).awaits_repair  # the block of the damage
     assert rig.store.reader.get_messages("T", 0, 30, 32).count == 20  # all messages of later files
     assert rig.store.reader.max_offset("T", 1) == 50

@@ -2,6 +2,7 @@
 """Damage behind the last checkpoint, which no checksum covers, is found record by record."""
 
 import struct
+from functools import partial
 
 import pytest
 
@@ -47,7 +48,7 @@ def opened(disk, *, has_copies=False):
 def read(rig, topic, queue_id):
     found, offset = {}, 0
     while offset < rig.store.reader.max_offset(topic, queue_id):
-        result = rig.store.reader.get_messages(topic, queue_id, offset, 8)
+        result = rig.settled(partial(rig.store.reader.get_messages, topic, queue_id, offset, 8))
         assert result.status in {GetStatus.FOUND, GetStatus.MESSAGE_WAS_REMOVING}
         for record in map(decode_record, result.records):
             assert (record.topic, record.queue_id) == (topic, queue_id)

@@ -2,6 +2,7 @@
 """Damaged blocks are replaced by bytes that fit their checksum, and by nothing else."""
 
 import itertools
+from functools import partial
 from random import Random
 
 import pytest
@@ -47,7 +48,7 @@ def read(rig):
     for queue_id in range(2):
         offset = 0
         while offset < store.reader.max_offset("T", queue_id):
-            result = store.reader.get_messages("T", queue_id, offset, 32)
+            result = rig.settled(partial(store.reader.get_messages, "T", queue_id, offset, 32))
             found += [(queue_id, decode_record(it).queue_offset) for it in result.records]
             offset = result.next_offset
     return found

@@ -2,6 +2,7 @@
 """Damage to the log is found, reported, hidden from readers and remembered across restarts."""
 
 import errno
+from functools import partial
 from random import Random
 
 import pytest
@@ -61,7 +62,7 @@ def read(rig, queue_id):
     """Return the offsets of all messages that a consumer receives."""
     offset, found = 0, []
     while offset < rig.store.reader.max_offset("T", queue_id):
-        result = rig.store.reader.get_messages("T", queue_id, offset, 32)
+        result = rig.settled(partial(rig.store.reader.get_messages, "T", queue_id, offset, 32))
         assert result.status in {GetStatus.FOUND, GetStatus.MESSAGE_WAS_REMOVING}
         assert result.next_offset > offset
         found += [decode_record(record).queue_offset for record in result.records]
@@ -119,6 +120,11 @@ def test_damage_that_a_slow_read_finds_again_is_reported_once(disk):
     assert rig.store.stats().damaged_message_count == before.damaged_message_count
 
 
+def search(rig, offset):
+    reader = rig.store.reader
+    return rig.settled(lambda: finish(reader.find_messages("T", 0, offset, 32, lambda _: True)))
+
+
 def test_searches_skip_damage_too(disk):
     rig, _ = filled(disk)
     damage(disk, rig)
@@ -126,7 +132,7 @@ def test_searches_skip_damage_too(disk):
     gone = {offset for queue_id, offset in missing(rig) if queue_id == 0}
     found, offset = [], 0
     while offset < COUNT // 2:
-        result = finish(rig.store.reader.find_messages("T", 0, offset, 32, lambda record: True))
+        result = search(rig, offset)
         assert result.next_offset > offset
         found += [decode_record(record).queue_offset for record in result.records]
         offset = result.next_offset
@@ -141,7 +147,7 @@ def test_cached_reads_end_when_damage_is_found(disk):
     damage(disk, rig)
     rig.scrub()
     result = rig.store.reader.get_messages("T", 0, 8, 4, joined=True)
-    assert result.damaged_count
+    assert result.awaits_repair
 
 
 def test_a_pull_says_once_what_it_skips(disk):
@@ -162,7 +168,8 @@ def test_a_cold_pull_says_it_too(disk):
     assert cold.is_cold
     result = cold.load()
     assert (result.status, result.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 11)
-    rig.store.reader.note_loaded("T", 0, 10, result)
+    settled = rig.settled(lambda: rig.store.reader.settled("T", 0, 10, result))
+    assert settled == result
     assert len(events.of("records.damaged")) == 1
 
 

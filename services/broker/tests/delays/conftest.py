@@ -76,7 +76,7 @@ class FakeStore:
         self.damaged: set[int] = set()
         self.copies: list[MessageRecord] = []
         self.misplaced: list[Sequence[int]] = []
-        self.repaired_count = 0
+        self.may_be_repaired = True
         self.bounds = 0, 0
         self.status = PutStatus.PUT_OK
         self.end = 0
@@ -100,9 +100,9 @@ class FakeStore:
         yield from ()
         return None if physical_offset in self.damaged else self.records.get(physical_offset)
 
-    def note_misplaced(self, _queue: FakeQueue, queue_offsets: Sequence[int]) -> int:
+    def awaits_repair(self, _queue: FakeQueue, queue_offsets: Sequence[int]) -> bool:
         self.misplaced.append(queue_offsets)
-        return self.repaired_count
+        return self.may_be_repaired
 
     def is_damaged(self, physical_offset: int) -> Lookup[bool]:
         yield from ()

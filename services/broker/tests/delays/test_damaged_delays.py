@@ -179,6 +179,9 @@ def test_an_entry_that_cannot_be_repaired_is_passed_in_the_end(store: FakeStore,
         store.add(key, 0)
     store.delayed.entries = bytes(12) + store.delayed.entries[12:]
     delays = service(store, path)
-    for _ in range(REPAIR_STEPS_MAX):
+    for _ in range(2 * REPAIR_STEPS_MAX):
         step(delays, store, 10_000)
+    assert (store.delivered, delays.positions.offsets()) == (["b"], {})
+    store.may_be_repaired = False
+    step(delays, store, 10_000)
     assert (store.delivered, delays.positions.offsets()) == (["b"], {LEVEL: 2})

@@ -6,7 +6,7 @@ Sends and pulls do not use this module. Its reads may have to wait for the disk,
 """
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final, TypeAlias
 
 from cometmq.remoting.errors import CorruptRecord
@@ -18,6 +18,8 @@ from cometmq.store.log.commit_log import LogRead, LogView
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
+from cometmq.store.queues.queue_reader import QueueRow
+from cometmq.store.queues.record_check import Place, is_at
 from cometmq.store.reads import Lookup, Pause
 from cometmq.store.results import BoundaryType, QueryResult
 from cometmq.store.settings import CQ_ENTRY_BYTES
@@ -125,29 +127,36 @@ class Lookups:
     def _time_of(self, queue: ConsumeQueue, offset: int) -> Lookup[int]:
         """Find a message's store time; -1 if the message does not exist.
 
-        A search by time needs times in order. A damaged message therefore has the time of an intact
-        one before it, so that the search skips no message after the damage.
+        A search by time needs times in order. A message whose record or entry is damaged therefore
+        has the time of the next intact one, or else of one before it, so that the search skips
+        neither a message whose entry will be repaired, nor one after the damage.
         """
+        stop = min(queue.max_offset, offset + DAMAGED_COUNT_MAX)
         first = max(queue.min_offset, offset - DAMAGED_COUNT_MAX)
-        for nearest in range(offset, first - 1, -1):
-            physical_offset = yield from _place_of(queue, nearest)
-            if physical_offset < 0:
+        for nearest in chain(range(offset, stop), range(offset - 1, first - 1, -1)):
+            row = yield from _row_of(queue, nearest)
+            if row is None or (row[1] == FILLER_SIZE and nearest == offset):
                 return -1
-            stored_ms = yield from self._stored_at(physical_offset)
-            if stored_ms >= 0 or not self._commit_log.view().is_damaged(physical_offset, 1):
+            physical_offset, size, _ = row
+            if 0 <= physical_offset < self._commit_log.view().first and size >= RECORD_BYTES_MIN:
+                return -1  # it has expired
+            place = size, queue.queue_id, nearest, physical_offset
+            stored_ms = yield from self._stored_at(place)
+            if stored_ms >= 0:
                 return stored_ms
         return -1
 
-    def _stored_at(self, physical_offset: int) -> Lookup[int]:
-        """Find a record's store time without reading its body, which may be large."""
-        log = self._commit_log.view()
+    def _stored_at(self, place: Place) -> Lookup[int]:
+        """Find the store time of the record at this place, without its body, which may be large; -1
+        if that is another record, or none.
+        """
+        log, physical_offset = self._commit_log.view(), place[3]
         if not log.first <= physical_offset <= log.end - RECORD_BYTES_MIN:
             return -1
         if log.is_damaged(physical_offset, _HEAD_BYTES):
             return -1
         head = yield _log_read(log, physical_offset, _HEAD_BYTES)
-        # The queue entry may be stale: the record itself must confirm its offset.
-        if len(head) < _HEAD_BYTES or int.from_bytes(head[28:36], "big") != physical_offset:
+        if len(head) < _HEAD_BYTES or not is_at(memoryview(head), place):
             return -1
         has_long_host = int.from_bytes(head[36:40], "big") & SysFlag.BORN_HOST_V6
         at = 68 if has_long_host else 56
@@ -399,10 +408,16 @@ def _log_read(log: LogView, offset: int, count: int) -> LogRead:
 
 def _place_of(queue: ConsumeQueue, offset: int) -> Lookup[int]:
     """Find an entry's physical offset; -1 for a filler entry or an offset outside the queue."""
+    row = yield from _row_of(queue, offset)
+    return -1 if row is None or row[1] in {0, FILLER_SIZE} else row[0]
+
+
+def _row_of(queue: ConsumeQueue, offset: int) -> Lookup[QueueRow | None]:
+    """Find an entry; None for an offset outside the queue."""
     if not queue.min_offset <= offset < queue.max_offset:
-        return -1
+        return None
     data = yield from queue.plan(offset, 1).entries()
     if not data:
-        return -1
-    physical_offset, size, _ = ENTRY.unpack(data)
-    return -1 if size in {0, FILLER_SIZE} else int(physical_offset)
+        return None
+    physical_offset, size, code = ENTRY.unpack(data)
+    return physical_offset, size, code

@@ -45,8 +45,8 @@ class MessageStore:
     ) -> None:
         self._parts = parts
         self._folder = folder
-        self._repair = EntryRepair(parts, pulls)
-        upkeep.scrubber.on_suspects = self._repair.suspect
+        self.repair = EntryRepair(parts, pulls)
+        upkeep.scrubber.on_suspects = self.repair.suspect
         self.counters = counters
         self.commit_log = parts.commit_log
         self.layout = parts.layout
@@ -107,7 +107,7 @@ class MessageStore:
 
     def jobs(self, now_ms: int) -> list[Job]:
         """Return the jobs that are due; run them in order on one worker and call `done` on each."""
-        repair = self._repair.job()
+        repair = self.repair.job()
         return [*self.upkeep.housekeeping.jobs(now_ms), *([] if repair is None else [repair])]
 
     def deletion_ends(self) -> Mapping[str, int]:
@@ -207,7 +207,7 @@ class MessageStore:
             self.upkeep.scrubber.damaged_bytes,
             self.upkeep.scrubber.damaged_message_count,
             counters.damaged_count,
-            self.pulls.repaired_count,
+            self.pulls.suspects.repaired_count,
             self.upkeep.scrubber.repairs.repaired_count,
             self.upkeep.scrubber.index.repaired_count,
         )

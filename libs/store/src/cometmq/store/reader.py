@@ -27,20 +27,18 @@ class Reader(Lookups):
         """The physical offsets between which readers can see the log."""
         return self._commit_log.min_offset, self._commit_log.confirm_offset
 
-    def note_loaded(self, topic: str, queue_id: int, offset: int, result: GetResult) -> None:
-        """Log the damaged records that a cold read on a worker thread has left out."""
+    def settled(self, topic: str, queue_id: int, offset: int, result: GetResult) -> GetResult:
+        """Return the answer to a cold read of this offset, which was loaded on a worker thread."""
         queue = self._queues.get(topic, queue_id)
-        if queue is not None and result.damaged_count:
-            offsets = range(offset, result.next_offset)
-            self._pulls.note_damaged(queue, offsets, result.damaged_count)
+        if queue is None or not result.damaged:
+            return result
+        return self._pulls.settled(queue, offset, result)
 
-    def note_misplaced(self, queue: ConsumeQueue, queue_offsets: Sequence[int]) -> int:
-        """Report entries that do not fit their records, so that they are repaired; return how many
-        repairs there were since the start.
+    def awaits_repair(self, queue: ConsumeQueue, queue_offsets: Sequence[int]) -> bool:
+        """Have entries examined that do not fit their records; return whether their readers have to
+        wait for that.
         """
-        offsets = range(queue_offsets[0], queue_offsets[-1] + 1)
-        self._pulls.note_damaged(queue, offsets, len(queue_offsets))
-        return self._pulls.repaired_count
+        return self._pulls.suspects.first_awaited(queue, queue_offsets) is not None
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the first offset of a queue; 0 if the queue does not exist."""

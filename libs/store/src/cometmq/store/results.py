@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import TypeAlias
 
@@ -89,7 +89,9 @@ class GetResult(msgspec.Struct):
     bytes: int = 0
     suggest_slave: bool = False
     loader: Callable[[], GetResult] | None = None
-    damaged_count: int = 0  # messages left out because their record or entry is damaged
+    damaged: Sequence[int] = ()  # queue offsets left out because record or entry is damaged
+    awaits_repair: bool = False
+    """Whether the reader has to read this offset again after its entry has been examined."""
 
     @property
     def is_cold(self) -> bool:

@@ -9,6 +9,9 @@ A record filter (SQL) needs the message's record; the tag code is not enough. Wh
 pulls with such a filter are added to `unsure`; the caller tests the messages and calls `release`
 when one matches.
 
+A pull that waits for a repair ignores arrivals: it wakes up when entries of its queue have been
+examined.
+
 Compatibility: a message that the filter rejects leaves the pull held. `sweep` (every 5 s) wakes
 every pull whose queue has grown, so that the offset of a filtering consumer advances.
 
@@ -50,6 +53,7 @@ class HeldPull(msgspec.Struct, eq=False):
     deadline_ms: int  # monotonic
     accept: TagFilter | RecordFilter | None
     accounts: object = None  # by which the pull was allowed
+    awaits_repair: bool = False  # it waits for an examination, and not for messages
     tested_offset: int = 0  # end of the messages that a record filter has tested
     is_unsure: bool = False
     is_held: bool = False
@@ -139,8 +143,14 @@ class HoldTable:
             self._unswept.add(key)
             self._wake_if(key, lambda held: self._accepts(held, max_offset, tag_code))
 
+    def note_examined(self, queue: ConsumeQueue) -> None:
+        """Wake the pulls that waited for the examination of entries of this queue."""
+        key = queue.topic, queue.queue_id
+        if key in self._queues:
+            self._wake_if(key, lambda held: held.awaits_repair)
+
     def _accepts(self, held: HeldPull, max_offset: int, tag_code: int | None) -> bool:
-        if held.queue_offset >= max_offset:
+        if held.queue_offset >= max_offset or held.awaits_repair:
             return False
         accept = held.accept
         # Such a filter needs the record, which this call does not have; the pull is tested once, at
@@ -264,7 +274,8 @@ class HoldTable:
 
 
 def _is_stale(max_offset: int, now_ms: int, held: HeldPull) -> bool:
-    return held.queue_offset < max_offset or held.deadline_ms <= now_ms
+    has_more = held.queue_offset < max_offset and not held.awaits_repair
+    return has_more or held.deadline_ms <= now_ms
 
 
 def _deadline_ms(held: HeldPull) -> int:

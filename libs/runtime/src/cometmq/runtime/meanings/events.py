@@ -294,9 +294,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "one start only.",
     "log.write_failed": "The log could not be written; sends are refused until a test write "
     "succeeds.",
-    "queue.repaired": "Damaged entries of a queue were written again from the log; consumers that "
-    "have not passed them get the messages.",
-    "queue.unrepaired": "Damaged entries of a queue could not be compared with the log.",
+    "queue.repaired": "Entries of a queue that had changed on the disk were written again from the "
+    "log; readers waited for that, so they get all messages.",
+    "queue.unrepaired": "Damaged entries of a queue could not be compared with the log; after "
+    "three attempts or 30 s, readers skip these messages.",
     "index.damaged": "Bytes of an index file have changed on the disk, so searches by key may have "
     "lacked messages.",
     "index.repaired": "The damaged entries, slots and header of an index file were written again "
@@ -328,7 +329,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "scrub.failed": "The log could not be compared with its checksums; the broker tries again.",
     "scrub.unsaved": "The scrubber could not save its position in the log; after a restart, it "
     "checks part of the log again.",
-    "records.damaged": "A pull reached unreadable records and skipped them.",
+    "records.damaged": "A pull skipped messages that are damaged in the log, or that it lacks.",
     "record.dropped": "Recovery dropped the last record, because its end was never written.",
     "store.failed": "An fsync failed: sends are refused until the broker is restarted.",
     "store.job_failed": "Background work on the disk failed; another event, from the affected "

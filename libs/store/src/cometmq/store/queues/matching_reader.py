@@ -62,14 +62,14 @@ class _Place(NamedTuple):
 
 class _Found:
     __slots__ = (
-        "bytes", "damaged_count", "is_paused", "last_offset", "records", "scanned_count", "status"
+        "bytes", "damaged", "is_paused", "last_offset", "records", "scanned_count", "status"
     )  # fmt: skip
 
     def __init__(self, log_end: int) -> None:
         self.records: list[Buffer] = []
         self.bytes = 0
         self.scanned_count = 0
-        self.damaged_count = 0
+        self.damaged: list[int] = []
         self.is_paused = False
         self.last_offset = log_end
         self.status = GetStatus.NO_MATCHED_MESSAGE
@@ -85,7 +85,7 @@ class _Found:
         status = self.status
         if self.records:
             status = GetStatus.FOUND
-        elif self.damaged_count:
+        elif self.damaged:
             status = GetStatus.MESSAGE_WAS_REMOVING
         return GetResult(
             status,
@@ -96,7 +96,7 @@ class _Found:
             len(self.records),
             self.bytes,
             place.log.end - self.last_offset > place.limits.memory_bytes,
-            damaged_count=self.damaged_count,
+            damaged=self.damaged,
         )
 
 
@@ -151,7 +151,8 @@ def _search(
             is_sized = yield from _is_sized(rows[at], found, place)
             stop = stop if is_sized else at
         if stop == at:  # the record was deleted, or is damaged
-            found.damaged_count += _is_damaged(*rows[at][:2], found, place.log)
+            if _is_damaged(*rows[at][:2], found, place.log):
+                found.damaged.append(place.queue_offset + found.scanned_count)
             found.status = GetStatus.MESSAGE_WAS_REMOVING
             found.scanned_count += 1
             at += 1
@@ -217,7 +218,7 @@ def _take(
         is_whole = offset - start + size <= len(block)
         matched = matching(block, start, (wanted,), queue.topic_field) if is_whole else ()
         if not matched:
-            found.damaged_count += 1
+            found.damaged.append(wanted[2])
         elif verdict := test(matched[0]):
             records.append(bytes(matched[0]))  # a view would keep the whole block, up to 64 KiB
             total += size

@@ -4,7 +4,10 @@
 Hot path: `get` runs once per pull, on top of `read_queue` (bench/micro/bench_broker.py).
 """
 
+from collections.abc import Sequence
 from typing import Final, TypeAlias
+
+import msgspec
 
 from cometmq.remoting.log import Log
 from cometmq.remoting.types import Buffer
@@ -16,13 +19,15 @@ from cometmq.store.queues.matching_reader import WHOLE_BLOCK, BlockSize, RecordT
 from cometmq.store.queues.queue_reader import ReadLimits, read_queue
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.queues.recent_reads import RecentReads
+from cometmq.store.queues.record_check import queue_offset_of
+from cometmq.store.queues.suspect_entries import SuspectEntries
 from cometmq.store.reads import Lookup
 from cometmq.store.results import GetResult, GetStatus, TagFilter
 from cometmq.store.settings import StoreSettings
 from cometmq.store.stats import Counters
 
-TOLD_COUNT_MAX: Final = 10_000
-"""Maximum number of damaged positions that are remembered, so that each is logged once."""
+TOLD_COUNT_MAX: Final = 20_000
+"""Maximum number of lost messages that are remembered, so that each is logged once."""
 
 LogPlace: TypeAlias = tuple[DiskFile, Descriptor, int, int, ChecksumPlace | None]
 """Where native code can read bytes of the log: a file, its open descriptor, the descriptor's
@@ -53,12 +58,8 @@ class Pulls:
         self._told: set[tuple[str, int, int]] = set()
         self._limits = ReadLimits.of(settings, memory_bytes)
         self._limits_by_count: dict[int, ReadLimits] = {}
-        self.suspects: dict[ConsumeQueue, range] = {}
-        """The entries among which readers have found damage, by queue; `EntryRepair` examines
-        them.
-        """
-        self.repaired_count = 0
-        """The number of entries that were repaired."""
+        self.suspects = SuspectEntries()
+        """The damaged entries that readers have found; `EntryRepair` examines them."""
         self.version = 0
         """A counter that changes whenever bytes that were read earlier may be outdated or
         damaged.
@@ -111,9 +112,9 @@ class Pulls:
                 self._counters.cold_get_count += 1
             elif is_shared:
                 self._recent.note(queue, offset, limits, result)
+        if result.damaged:
+            result = self.settled(queue, offset, result)
         self._counters.get_message_count += result.count
-        if result.damaged_count:
-            self.note_damaged(queue, range(offset, result.next_offset), result.damaged_count)
         return result
 
     def find(
@@ -136,9 +137,9 @@ class Pulls:
         limits = self._limits_by_count.get(count_max) or self._limits_of(count_max)
         log = self._commit_log.view()
         result = yield from read_matching(queue, offset, log, test, limits, block)
+        if result.damaged:
+            result = self.settled(queue, offset, result, by_tag=False)
         self._counters.get_message_count += result.count
-        if result.damaged_count:
-            self.note_damaged(queue, range(offset, result.next_offset), result.damaged_count)
         return result
 
     def _limits_of(self, count_max: int) -> ReadLimits:
@@ -149,21 +150,37 @@ class Pulls:
             limits = self._limits_by_count[count] = self._limits.narrowed(count, None)
         return limits
 
-    def note_damaged(self, queue: ConsumeQueue, offsets: range, count: int) -> None:
-        """Log that a reader of these entries has left some out, but only once for each position in
-        the queue.
+    def settled(
+        self, queue: ConsumeQueue, offset: int, result: GetResult, *, by_tag: bool = True
+    ) -> GetResult:
+        """Return the answer to a reader that has met damage: up to the first entry that may still
+        be repaired. It leaves out what is lost.
+
+        `by_tag` says that a filter may have skipped entries without looking at their records.
         """
-        place = (queue.topic, queue.queue_id, offsets.start)
-        if len(self._told) >= TOLD_COUNT_MAX:
+        suspects = set(result.damaged)
+        if by_tag:  # a page that changed may begin within the tag code of the entry before
+            torn = {it - 1 for it in result.damaged if it > offset}
+            suspects |= torn.difference(map(queue_offset_of, result.records))
+        awaited = self.suspects.first_awaited(queue, sorted(suspects))
+        lost = [it for it in result.damaged if awaited is None or it < awaited]
+        self._note_lost(queue, lost)
+        return result if awaited is None else _ended_at(awaited, offset, result, lost)
+
+    def _note_lost(self, queue: ConsumeQueue, offsets: Sequence[int]) -> None:
+        """Log that a reader has left messages out, but each of them only once."""
+        topic, queue_id = queue.topic, queue.queue_id
+        new = [it for it in offsets if (topic, queue_id, it) not in self._told]
+        if not new:
+            return
+        if len(self._told) + len(new) > TOLD_COUNT_MAX:
             self._told.clear()
-        if place not in self._told:
-            self._told.add(place)
-            self.suspects[queue] = offsets
-            self._counters.damaged_count += count
-            self._log.error(
-                "records.damaged", topic=queue.topic, queue_id=queue.queue_id,
-                queue_offset=offsets.start, count=count, action="cometmq store verify",
-            )  # fmt: skip
+        self._told.update((topic, queue_id, it) for it in new)
+        self._counters.damaged_count += len(new)
+        self._log.error(
+            "records.damaged", topic=topic, queue_id=queue_id, queue_offset=new[0], count=len(new),
+            action="cometmq store verify",
+        )  # fmt: skip
 
     def apply(self, settings: StoreSettings) -> None:
         """Use settings that were changed at run time."""
@@ -175,8 +192,24 @@ class Pulls:
         """Drop the cached reads, because the log was truncated or is damaged."""
         self.version += 1
         self._recent.clear()
+        self.suspects.forget()
         if self._commit_log.verified is not None:
             self._commit_log.verified.forget()
+
+
+def _ended_at(awaited: int, offset: int, result: GetResult, lost: list[int]) -> GetResult:
+    """Return the part of an answer before an entry that readers must not pass yet."""
+    records = [it for it in result.records if queue_offset_of(it) < awaited]
+    return msgspec.structs.replace(
+        result,
+        status=GetStatus.FOUND if records else GetStatus.MESSAGE_WAS_REMOVING,
+        next_offset=awaited,
+        records=records,
+        count=len(records),
+        bytes=sum(map(len, records)),
+        damaged=lost,
+        awaits_repair=awaited == offset,
+    )
 
 
 def read_log(view: LogView, start: int, known: int, count: int) -> LogPlace | Buffer | None:

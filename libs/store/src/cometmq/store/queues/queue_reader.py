@@ -20,7 +20,14 @@ from cometmq.remoting.types import Buffer
 from cometmq.store.log.commit_log import LogView
 from cometmq.store.queues.consume_queue import ConsumeQueue, QueuePlan
 from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
-from cometmq.store.queues.record_check import HEAD_BYTES, Place, is_at, matching, matching_places
+from cometmq.store.queues.record_check import (
+    HEAD_BYTES,
+    Place,
+    is_at,
+    matching,
+    matching_places,
+    queue_offset_of,
+)
 from cometmq.store.results import GetResult, GetStatus, TagFilter
 from cometmq.store.settings import StoreSettings
 
@@ -87,7 +94,7 @@ class _Selection(NamedTuple):
     last_offset: int
     status: GetStatus
     is_ordered: bool = False  # all offsets lie between the first and the last
-    damaged_count: int = 0  # entries that no record can match
+    damaged: Sequence[int] = ()  # queue offsets of entries that no record can match
 
 
 def read_queue(
@@ -153,18 +160,20 @@ def _run(plan: ReadPlan, *, may_block: bool) -> GetResult | None:
     if records is None:
         return None
     next_offset = plan.queue_offset + selection.scanned_count
-    damaged_count = selection.damaged_count + len(selection.wanted) - len(records)
-    is_damaged = damaged_count > 0
+    damaged = selection.damaged
+    if len(records) < len(selection.wanted):
+        read = set(map(queue_offset_of, records))
+        damaged = sorted([*damaged, *(it[2] for it in selection.wanted if it[2] not in read)])
     return GetResult(
-        selection.status if records or not is_damaged else GetStatus.MESSAGE_WAS_REMOVING,
+        selection.status if records or not damaged else GetStatus.MESSAGE_WAS_REMOVING,
         next_offset,
         plan.min_offset,
         plan.max_offset,
         records,
         len(records),
-        sum(map(len, records)) if is_damaged else selection.bytes,
+        sum(map(len, records)) if damaged else selection.bytes,
         plan.log.end - selection.last_offset > plan.limits.memory_bytes,
-        damaged_count=damaged_count,
+        damaged=damaged,
     )
 
 
@@ -212,7 +221,8 @@ def _select_some(rows: Iterable[QueueRow], plan: ReadPlan) -> _Selection:
     log_first, log_end, accept, limits = plan.log.first, plan.log.end, plan.accept, plan.limits
     memory_start = log_end - limits.memory_bytes
     wanted: list[Place] = []
-    scanned = total = damaged = 0
+    damaged: list[int] = []
+    scanned = total = 0
     last_offset = log_end
     status = GetStatus.NO_MATCHED_MESSAGE
     for offset, size, tag_code in rows:
@@ -229,7 +239,8 @@ def _select_some(rows: Iterable[QueueRow], plan: ReadPlan) -> _Selection:
             status = GetStatus.MESSAGE_WAS_REMOVING
             # The record of an intact entry is in the log, or has expired, like all before it.
             is_expired = 0 <= offset < log_first and size >= RECORD_BYTES_MIN and not wanted
-            damaged += size != FILLER_SIZE and not is_expired
+            if size != FILLER_SIZE and not is_expired:
+                damaged.append(queue_offset)
             continue
         last_offset = offset
         if accept is not None and tag_code > _EXTENDED_TAG_MAX and not accept(tag_code):
@@ -237,7 +248,7 @@ def _select_some(rows: Iterable[QueueRow], plan: ReadPlan) -> _Selection:
         wanted.append((size, plan.queue_id, queue_offset, offset))
         total += size
     status = GetStatus.FOUND if wanted else status
-    return _Selection(wanted, scanned, total, last_offset, status, damaged_count=damaged)
+    return _Selection(wanted, scanned, total, last_offset, status, damaged=damaged)
 
 
 def _read_records(selection: _Selection, plan: ReadPlan, *, may_block: bool) -> list[Buffer] | None:

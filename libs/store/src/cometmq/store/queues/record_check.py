@@ -24,6 +24,7 @@ HEAD_BYTES: Final = 36
 
 _place: Final = struct.Struct(">i8xi4xqq").unpack_from
 _fields: Final = struct.Struct(">i8xi4xqq48xi").unpack_from  # the place, and the body's length
+_queue_offset: Final = struct.Struct(">q").unpack_from
 _int: Final = struct.Struct(">i").unpack_from
 _short: Final = struct.Struct(">h").unpack_from
 _V4_BYTES: Final = FIXED_V4.size
@@ -71,6 +72,11 @@ def matching_places(data: Buffer, start: int, places: Iterable[Place]) -> list[m
         for place in places
         if _place(view, begin := place[3] - start) == place
     ]
+
+
+def queue_offset_of(record: Buffer) -> int:
+    """Return the queue offset that a record names."""
+    return int(_queue_offset(record, 20)[0])
 
 
 def is_at(head: memoryview, place: Place) -> bool:

@@ -16,7 +16,7 @@ from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
 from cometmq.store.queues.consume_queue import ConsumeQueue, QueueEntry, entry_at
-from cometmq.store.results import PutResult
+from cometmq.store.results import GetResult, PutResult
 from cometmq.store.settings import StoreSettings
 from cometmq.store.upkeep.jobs import Job
 
@@ -157,6 +157,10 @@ class StoreRig:
             records += reader.get_messages(topic, 0, offset, 32).records
         return [decode_record(record).body for record in records]
 
+    def settled(self, read: Callable[[], GetResult]) -> GetResult:
+        """Return the result of a read, as the function `settled` does."""
+        return settled(self.store, read)
+
     def work(self, rounds: int = 20, elapsed_ms: int = 1_000) -> None:
         """Advance the clock and run every due job."""
         for _ in range(rounds):
@@ -184,6 +188,19 @@ class StoreRig:
         except Exception as caught:  # noqa: BLE001  # what a worker would hand back
             error = caught
         self.store.upkeep.flusher.done(job, error)
+
+
+def settled(store: MessageStore, read: Callable[[], GetResult]) -> GetResult:
+    """Return the result of a read, after an examination of the damaged entries that it meets; see
+    `GetResult.awaits_repair`.
+    """
+    result = read()
+    while result.awaits_repair:
+        job = store.repair.job()
+        assert job is not None
+        _run(job)
+        result = read()
+    return result
 
 
 def _run(job: Job) -> None:

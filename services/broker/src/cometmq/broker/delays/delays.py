@@ -62,7 +62,7 @@ BATCH_INTERVAL_MS: Final = 5
 """The shortest pause: messages that are due within it are delivered together, up to 5 ms late. A
 step with a message takes about 0.2 ms.
 """
-_REPAIRABLE: Final = (Skip.DAMAGED, Skip.MISPLACED)
+_LOST: Final = (Skip.MISSING, Skip.DAMAGED, Skip.MISPLACED)
 
 
 @dataclass(slots=True)
@@ -257,32 +257,32 @@ class Delays:
         repaired = self._repaired_count() if is_damaged and self._repaired_count else None
         misplaced = [it.queue_offset for it in entries if it.message is Skip.MISPLACED]
         queue = self._store.reader.queue(SCHEDULE_TOPIC, level.number - 1) if misplaced else None
-        if queue is not None:
-            repaired = (repaired or 0) + self._store.reader.note_misplaced(queue, misplaced)
-        awaits_repair = repaired is not None and level.awaits_repair(repaired)
-        self._puts.begin(
-            self._delivering(level, entries, awaits_repair=awaits_repair), Requester(level)
-        )
+        awaited = list[Skip]()
+        if repaired is not None and level.awaits_repair(repaired):
+            awaited.append(Skip.DAMAGED)
+        if queue is not None and self._store.reader.awaits_repair(queue, misplaced):
+            awaited.append(Skip.MISPLACED)
+        self._puts.begin(self._delivering(level, entries, awaited), Requester(level))
 
-    def _delivering(self, level: Level, entries: list[Due], *, awaits_repair: bool) -> Steps[None]:
+    def _delivering(self, level: Level, entries: list[Due], awaited: list[Skip]) -> Steps[None]:
         run = level.run
         try:
             for entry in entries:
-                yield from self._delivering_one(level, run, entry, awaits_repair=awaits_repair)
+                yield from self._delivering_one(level, run, entry, awaited)
         finally:
             level.pending_count -= 1
         if run == level.run:
             self._continue(level)
 
     def _delivering_one(
-        self, level: Level, run: int, entry: Due, *, awaits_repair: bool
+        self, level: Level, run: int, entry: Due, awaited: list[Skip]
     ) -> Steps[None]:
         is_large = not isinstance(entry.message, Skip) and has_many_keys(entry.message)
         if is_large:
             yield  # until it is this level's turn
         if run != level.run:  # the position was set meanwhile
             level.pending_count -= not isinstance(entry.message, Skip)
-        elif awaits_repair and entry.message in _REPAIRABLE:
+        elif entry.message in awaited:
             level.has_failed = True  # the next step looks at it again
         elif isinstance(entry.message, Skip):
             self._skip(level, entry, entry.message)
@@ -296,7 +296,7 @@ class Delays:
                 self._puts.driver.put(entry.message, stored)
 
     def _skip(self, level: Level, entry: Due, skip: Skip) -> None:
-        if skip is Skip.MISSING or skip in _REPAIRABLE:
+        if skip in _LOST:
             self._log.warning("delay.record_missing", physical_offset=entry.physical_offset)
         self.counts.recalled += skip is Skip.RECALLED
         self.counts.skipped += skip is Skip.COPIED

@@ -413,7 +413,7 @@ STORE_FAMILIES: Final[tuple[Family[StoreStats], ...]] = (
     ),
     counter(
         "cometmq_store_left_out_messages_total", "Messages that readers did not get because they, "
-        "or their queue entries, are damaged; each reading position counts once.",
+        "or their queue entries, are damaged; each counts once.",
         lambda s: s.left_out_count,
     ),
     counter(

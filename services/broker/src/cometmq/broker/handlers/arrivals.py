@@ -34,7 +34,9 @@ class Arrivals:
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
         broker.store.publisher.listeners.append(broker.pending.hold.note_arrivals)
+        broker.store.pulls.suspects.listeners.append(broker.pending.hold.note_examined)
         broker.driver.turn.wake.connect(self._serve)
+        broker.driver.turn.job_ended.connect(self._serve)
 
     def _serve(self) -> None:
         hold = self._broker.pending.hold

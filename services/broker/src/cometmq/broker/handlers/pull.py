@@ -4,7 +4,8 @@ until the queue grows.
 
 Compatibility: the checks are in RocketMQ's order, and an answer's remark is the name of the store's
 status. A pull is held at most once: after it wakes up, it is answered whether or not it finds a
-message.
+message. Of ours: a pull whose next message may still be repaired is held, too, and then answered
+with the offset that it asked for, so that no consumer skips the message.
 
 The functions are in the order in which a pull passes through them: checks, read, answer, hold, and
 the answer to a pull that was held.
@@ -43,6 +44,11 @@ from cometmq.remoting.errors import (
 from cometmq.remoting.message.flags import Perm, PullSysFlag
 from cometmq.store.reads import Lookup
 from cometmq.store.results import GetResult, GetStatus, PutResult
+
+REPAIR_WAIT_MS: Final = 2_000
+"""Time for which a pull is held because entries of its queue are being examined: less than the
+timeout of any client, which then pulls the same offset again.
+"""
 
 _COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
@@ -209,10 +215,10 @@ def _load(broker: Broker, pull: AdmittedPull, result: GetResult) -> None:
             return
         waited_ms = broker.clock.monotonic_ms() - started_ms
         broker.stats.count_wait(header.topic, header.consumer_group, waited_ms)
-        broker.store.reader.note_loaded(
+        result = broker.store.reader.settled(
             header.topic, header.queue_id, header.queue_offset, messages
         )
-        answer(broker, call, lambda: _conclude(broker, pull, messages))
+        answer(broker, call, lambda: _conclude(broker, pull, result))
 
     broker.driver.reads.read(call, load, loaded)
 
@@ -226,9 +232,10 @@ def _conclude(broker: Broker, pull: AdmittedPull, result: GetResult) -> Reply | 
         broker.stats.count_get(header.topic, header.consumer_group, result.count, result.bytes)
     else:
         broker.stats.miss_count += 1
-        if code == _NOT_FOUND and pull.is_first and header.sys_flag & _SUSPEND:
+        is_empty = code == _NOT_FOUND and header.sys_flag & _SUSPEND
+        if pull.is_first and (is_empty or result.awaits_repair):
             if not pull.call.is_oneway:  # nobody waits for the answer of a oneway pull
-                _hold(broker, pull)
+                _hold(broker, pull, awaits_repair=result.awaits_repair)
             return None
         if code == _MOVED and broker.role.is_master:
             _report_moved(broker, header, result)
@@ -281,15 +288,18 @@ def _ignore(_: PutResult) -> None:
     """Ignore whether the event was stored: no client waits for it."""
 
 
-def _hold(broker: Broker, pull: AdmittedPull) -> None:
+def _hold(broker: Broker, pull: AdmittedPull, *, awaits_repair: bool) -> None:
     settings = broker.settings
-    wait_ms = (
-        pull.call.header.suspend_timeout_millis
-        if settings.long_polling_enable
-        else settings.short_polling_time_mills
-    )
+    if awaits_repair:
+        wait_ms = REPAIR_WAIT_MS
+    elif settings.long_polling_enable:
+        wait_ms = pull.call.header.suspend_timeout_millis
+    else:
+        wait_ms = settings.short_polling_time_mills
     deadline_ms = broker.clock.monotonic_ms() + wait_ms
-    held = HeldPull(pull.call, deadline_ms, pull.accept, _accounts(broker))
+    held = HeldPull(
+        pull.call, deadline_ms, pull.accept, _accounts(broker), awaits_repair=awaits_repair
+    )
     if broker.process.is_stopping:
         broker.pending.hold.ready.append(held)
     else:

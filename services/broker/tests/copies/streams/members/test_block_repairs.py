@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,7 +19,7 @@ from cometmq.remoting.message.record import decode_record
 from cometmq.store.errors import DiskError
 from cometmq.store.log.checksums import BLOCK_BYTES
 from cometmq.store.os_disk import OsDisk
-from cometmq.store.testing.builders import make_message
+from cometmq.store.testing.builders import make_message, settled
 from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep.scrub_state import load_state
 
@@ -90,7 +91,8 @@ def bodies(one: MemberNode) -> dict[tuple[int, int], bytes]:
     for queue_id in range(2):
         offset = 0
         while offset < one.store.reader.max_offset("T", queue_id):
-            result = one.store.reader.get_messages("T", queue_id, offset, 32)
+            read = partial(one.store.reader.get_messages, "T", queue_id, offset, 32)
+            result = settled(one.store, read)
             for data in result.records:
                 record = decode_record(data)
                 found[queue_id, record.queue_offset] = bytes(record.body)
