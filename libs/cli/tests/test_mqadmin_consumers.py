@@ -469,3 +469,8 @@ def test_the_progress_of_a_broadcasting_group_is_not_taken_for_none(ask, topic, 
         assert (planned.json["read_again"], planned.json["skipped"]) == (None, None)
         assert "connected ones continue there" in planned.err
         ask(*reset, "--backwards").assert_refused(2, f"the members of {group} keep their own")
+        source = f"{topic}-source"
+        assert ask("group", "create", source).status == 0
+        assert ask("group", "reset", source, topic, "--to", "first", "--yes").status == 0
+        cloned = ask("group", "clone", source, group, topic, "--yes")
+        cloned.assert_refused(1, f"{group} consumes in broadcasting mode")

@@ -19,7 +19,7 @@ from cometmq.cli.connecting import (
 from cometmq.cli.consuming import moves
 from cometmq.cli.consuming.observer import begin_of
 from cometmq.cli.consuming.source import queues_of
-from cometmq.cli.lookup import chosen_queues, known_group
+from cometmq.cli.lookup import broadcasting_text, chosen_queues, known_group
 from cometmq.cli.output import AsJson, Cell, print_notes, print_rows
 from cometmq.cli.verbs.topic_changes import check_exists
 from cometmq.client.admin import AdminClient
@@ -126,6 +126,8 @@ def clone(
         await check_exists(admin, topic)
         if topic not in (await topics_by_group(admin)).get(source, ()):
             raise ClientError(f"the consumer group {source} has no offsets in {topic}")
+        if await admin.is_broadcasting(destination):
+            raise ClientError(f"{broadcasting_text(destination)}: nothing was copied")
         offsets = await moves.offsets_of(admin, source, [topic])
         found = await preview_clone(admin, destination, topic, offsets)
         admin.preview = moves.totals(found.moves)
