@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
+from tests.fuzz.small import SMALL_TARGETS
 
 from cometmq.broker.copies.streams import frames, proving
 from cometmq.broker.copies.streams.frames import FrameReader, Kind
@@ -109,17 +110,18 @@ def http_request(data: bytes) -> None:
         raise RemoteProtocolError("the request ends early") from error
 
 
-STREAM_TARGETS: Final = {
+FILE_TARGETS: Final = {
     target.__name__: target
     for target in (ha_reports, ha_transfers, group_stream, control_request, http_request)
-}
+} | SMALL_TARGETS
+"""The targets whose valid inputs are files."""
 
 
 def corpus() -> dict[str, list[bytes]]:
     """Return the valid inputs of each target."""
     return {
         name: [path.read_bytes() for path in sorted((FUZZ_CORPUS / name).iterdir())]
-        for name in STREAM_TARGETS
+        for name in FILE_TARGETS
     }
 
 

