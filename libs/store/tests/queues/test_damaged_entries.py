@@ -513,3 +513,46 @@ def test_the_entry_of_a_timed_message_is_written_again_with_its_time(disk, event
     assert len(rig.store.reader.get_messages(SCHEDULE_TOPIC, 0, 0, 20).records) == VICTIM
     rig.work(3)
     assert [rig.entry(SCHEDULE_TOPIC, 0, at) for at in range(20)] == whole
+
+
+@pytest.mark.parametrize("expired_count", [0, 1, 40, 100])
+@pytest.mark.parametrize("at", [0, 30, 40, 50, 90, 180])
+@pytest.mark.parametrize("content", [b"\0", b"\xff"])
+def test_retention_keeps_messages_around_damaged_entries(disk, events, at, expired_count, content):
+    settings = msgspec.structs.replace(SETTINGS, mapped_file_size_consume_queue=4_000)
+    rig = StoreRig(disk, settings, log=events)
+    for number in range(200):
+        rig.put(make_message(topic="T", body=b"%d" % number))
+    rig.store.close()
+    rig = StoreRig(disk, settings, log=events)
+    log_first = rig.entry("T", 0, expired_count).physical_offset
+    damaged = range(at, at + 20)
+    entries_of(disk)[at * ENTRY.size : (at + 20) * ENTRY.size] = content * (20 * ENTRY.size)
+    first = rig.queue("T", 0).first_at(log_first)
+    assert first == (min(at, expired_count) if expired_count in damaged else expired_count)
+
+
+@pytest.mark.parametrize("stop", ["close", "kill", "crash"])
+@pytest.mark.parametrize("at", [0, 60, 150, 180])
+@pytest.mark.parametrize("content", [b"\0", b"\xff", b"\x01"])
+def test_a_start_on_damaged_entries_loses_nothing(disk, events, at, stop, content):
+    settings = msgspec.structs.replace(SETTINGS, mapped_file_size_consume_queue=4_000)
+    rig = StoreRig(disk, settings, log=events, boot_id="boot")
+    for number in range(200):
+        rig.put(make_message(topic="T", body=b"%d" % number))
+    rig.work(3)
+    for number in range(200, 210):
+        rig.put(make_message(topic="T", body=b"%d" % number))
+    if stop == "close":
+        rig.store.close()
+    else:
+        disk.crash()
+    entries_of(disk)[at * ENTRY.size : (at + 20) * ENTRY.size] = content * (20 * ENTRY.size)
+    rig = StoreRig(disk, settings, log=events, boot_id="other" if stop == "crash" else "boot")
+    assert rig.store.reader.max_offset("T", 0) >= 200
+    found, offset = [], 0
+    while offset < rig.store.reader.max_offset("T", 0):
+        result = rig.settled(partial(pull, rig, offset))
+        found += [decode_record(it).queue_offset for it in result.records]
+        offset = result.next_offset
+    assert found[:200] == list(range(200))

@@ -323,13 +323,16 @@ class ConsumeQueue:
             self.min_offset = end
 
     def first_at(self, log_first: int) -> int:
-        """Return the first offset whose record is still in the log, looking only at the files."""
+        """Return the first offset whose record is still in the log, looking only at the files.
+
+        An entry that is damaged has expired if the next intact one has.
+        """
         low, high = self.min_offset, self.written_offset
         middle = low  # usually nothing has expired
         while low < high:
-            offset, size, _ = self.files.entry(middle)
-            if size == FILLER_SIZE or offset < log_first:
-                low = middle + 1
+            nearest, place = self.files.place_from(middle, high)
+            if place < log_first:
+                low = nearest + 1
             else:
                 high = middle
             middle = (low + high) // 2

@@ -3,8 +3,10 @@
 
 import struct
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
+from cometmq.remoting.message.record_layout import RECORD_BYTES_MIN
 from cometmq.store.disk import Disk, DiskFile, Piece
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.settings import CQ_ENTRY_BYTES
@@ -50,6 +52,18 @@ class QueueFiles(FileSequence):
         file = self.file_at(position)
         data = file.read((position - self.first) % self.file_size, CQ_ENTRY_BYTES)
         return ENTRY.unpack(data.ljust(CQ_ENTRY_BYTES, b"\0"))  # a short last file ends in zeros
+
+    def place_from(self, queue_offset: int, stop: int) -> tuple[int, float]:
+        """Find the first entry before `stop` that may be intact; return its offset and its place in
+        the log: -1 if it is a filler, infinity if there is none. Blocks.
+        """
+        for at in range(queue_offset, stop):
+            place, size, _ = self.entry(at)
+            if size == FILLER_SIZE:
+                return at, -1
+            if place >= 0 and size >= RECORD_BYTES_MIN:
+                return at, place
+        return stop, inf
 
     def count(self, log_end: int) -> int:
         """Return the queue offset after the last entry that points before `log_end`.
