@@ -53,6 +53,10 @@ def overwrite(broker: BrokerChild, place: int, where: str, kind: str, random: Ra
     path.write_bytes(data)
 
 
+def keys_of(number: int) -> str:
+    return f"k{number}-" + "x" * 80
+
+
 async def killed(broker: BrokerChild, random: Random, *, is_below: bool) -> Sent:
     """Send messages and kill the broker; its saved progress is either after or before them."""
     await broker.start()
@@ -62,7 +66,7 @@ async def killed(broker: BrokerChild, random: Random, *, is_below: bool) -> Sent
             await client.configure(flushIntervalConsumeQueue=3_600_000)
         for number in range(COUNT):
             body = random.randbytes(BODY_BYTES)
-            await client.send(TOPIC, 0, body, keys=f"k{number}-" + "x" * 80)
+            await client.send(TOPIC, 0, body, keys=keys_of(number))
         if is_below:
             await until(lambda: is_covered(broker.store), 20)
     broker.kill()
@@ -132,7 +136,7 @@ async def test_damage_below_the_progress_is_named_and_not_delivered(
         (event,) = broker.events("log.damaged")
         async with Client(broker.address) as client:
             found = await read_on(client)
-            assert await client.by_key(TOPIC, f"k{VICTIM}-" + "x" * 80) == []
+            assert await client.by_key(TOPIC, keys_of(VICTIM)) == []
             await client.send(TOPIC, 0, b"after")
         gone = sorted(set(range(COUNT)) - set(found))
         assert VICTIM in gone
@@ -141,6 +145,46 @@ async def test_damage_below_the_progress_is_named_and_not_delivered(
         assert all(len(record.body) == BODY_BYTES for record in found.values())
         assert all(record.keys for record in found.values())
         assert (await broker.readiness()).get("store", "ok") == "ok"
+        assert await broker.stop() == 0
+    finally:
+        broker.kill()
+
+
+async def unfound(client: Client) -> list[int]:
+    """Return the messages that a search by key does not find."""
+    return [
+        number for number in range(COUNT) if len(await client.by_key(TOPIC, keys_of(number))) != 1
+    ]
+
+
+@pytest.mark.parametrize("part", ["slots", "entries"])
+async def test_an_index_with_zeroed_pages_finds_everything_again(
+    tmp_path: Path, random: Random, part: str
+) -> None:
+    broker = BrokerChild(tmp_path, maxHashSlotNum="100", maxIndexNum="40")
+    try:
+        await killed(broker, random, is_below=True)
+        await broker.start()
+        path = min((broker.store / "index").iterdir())  # it is full
+        begin, end = (40, 440) if part == "slots" else (440, 440 + 40 * 20)
+        if part == "slots":  # no reader can notice that
+            broker.kill()
+            (broker.store / "checksums" / "scrub.json").unlink(missing_ok=True)  # a round is due
+        with path.open("r+b") as file:
+            file.seek(begin)
+            file.write(bytes(end - begin))
+        if part == "slots":
+            await broker.start()
+        async with Client(broker.address) as client:
+
+            async def is_whole() -> bool:
+                return not await unfound(client)
+
+            await until(is_whole, 20)
+        (event,) = broker.events("index.damaged")
+        assert event["path"] == str(path)
+        assert event[part] > 20
+        assert len(broker.events("index.repaired")) == 1
         assert await broker.stop() == 0
     finally:
         broker.kill()

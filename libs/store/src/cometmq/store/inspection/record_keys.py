@@ -9,7 +9,7 @@ from cometmq.remoting.message.record import Scan
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.inspection.inspect import StoreView
 from cometmq.store.log.log_scanner import LogScanner
-from cometmq.store.writing.dispatcher import tag_and_keys
+from cometmq.store.upkeep.log_keys import keys_of
 
 NEAR_BYTES: Final = 16 << 10
 """Skipping records over this distance takes less time than looking up one record."""
@@ -63,5 +63,4 @@ class RecordKeys:
 
 
 def _hashes(scan: Scan) -> set[int]:
-    _, keys = tag_and_keys(scan.properties)
-    return {index_hash(scan.topic, key) for key in keys if key}
+    return {key.hash_ for key in keys_of(scan)}

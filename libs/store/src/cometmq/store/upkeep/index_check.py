@@ -24,7 +24,7 @@ from cometmq.store.errors import DiskError
 from cometmq.store.index.index import IndexView
 from cometmq.store.index.index_file import IndexFile, IndexSnapshot
 from cometmq.store.index.index_format import HEADER, Entry, IndexHeader
-from cometmq.store.index.index_slots import PAGE_SLOTS, SLOT_BYTES
+from cometmq.store.index.index_slots import PAGE_BYTES, PAGE_SLOTS, SLOT_BYTES
 from cometmq.store.index.keys import ENTRY, seconds_between
 from cometmq.store.index.mending import Mending
 from cometmq.store.log.checksums import Checksums, spans
@@ -210,36 +210,32 @@ class FileCheck:
         )
         mending = Mending(snapshot, self.number, header, _disk_header(snapshot))
         for start, right in self._slots():
-            memory = array("i", slots[start : start + len(right)])
+            memory = slots[start : start + SLOTS_PER_READ].tobytes()
             known = range(self.number, snapshot.file.header.next_number)  # the loop adds keys
-            if memory.tobytes() != right.tobytes():
-                mending.slots += [
-                    (slot, value, newest)
-                    for slot, (value, newest) in enumerate(zip(memory, right, strict=True), start)
-                    if value != newest and value not in known
-                ]
-            disk = _disk_slots(snapshot, start, len(right))
-            if disk != memory:
-                pairs = enumerate(zip(disk, memory, strict=False), start)
-                differing = [slot // PAGE_SLOTS for slot, (value, other) in pairs if value != other]
-                mending.disk_slot_count += len(differing)
-                mending.disk_pages.update(differing)
+            mending.slots += [
+                (start + slot, value, newest)
+                for slot, value, newest in _differing(memory, right)
+                if value not in known
+            ]
+            for slot, _, _ in _differing(_disk_slots(snapshot, start, len(right)), memory):
+                mending.disk_slot_count += 1
+                mending.disk_pages.add((start + slot) // PAGE_SLOTS)
         return mending
 
-    def _slots(self) -> Iterator[tuple[int, memoryview]]:
+    def _slots(self) -> Iterator[tuple[int, bytes]]:
         """Yield the right values of slots, and the number of the first one."""
         for start in range(0, len(self._newest), SLOTS_PER_READ):
-            yield start, self._newest[start : start + SLOTS_PER_READ]
+            yield start, self._newest[start : start + SLOTS_PER_READ].tobytes()
 
     def _repair_slots(self, snapshot: IndexSnapshot) -> int:
         """Write wrong slots of a file that does not grow; return their number."""
         count = 0
         for start, right in self._slots():
-            found = _disk_slots(snapshot, start, len(right))
-            if found.tobytes() != right.tobytes():
-                count += sum(value != newest for value, newest in zip(found, right, strict=False))
-                data = _swapped(array("i", right)).tobytes()
-                snapshot.disk_file.write(snapshot.shape.slot_position(start), [data])
+            found = list(_differing(_disk_slots(snapshot, start, len(right)), right))
+            if found:
+                count += len(found)
+                position = snapshot.shape.slot_position(start)
+                snapshot.disk_file.write(position, [_swapped(right)])
         return count
 
     def _repair_header(self, snapshot: IndexSnapshot) -> IndexHeader | None:
@@ -273,16 +269,30 @@ def _disk_header(snapshot: IndexSnapshot) -> IndexHeader:
     return IndexHeader(*HEADER.unpack(snapshot.disk_file.read(0, HEADER.size)))
 
 
-def _disk_slots(snapshot: IndexSnapshot, start: int, count: int) -> "array[int]":
-    data = snapshot.disk_file.read(snapshot.shape.slot_position(start), count * SLOT_BYTES)
-    return _swapped(array("i", data))
+def _disk_slots(snapshot: IndexSnapshot, start: int, size: int) -> bytes:
+    data = snapshot.disk_file.read(snapshot.shape.slot_position(start), size)
+    return _swapped(data.ljust(size, b"\0"))
 
 
-def _swapped(values: "array[int]") -> "array[int]":
+def _swapped(data: bytes) -> bytes:
     """Change the order of bytes between that of the file and that of memory."""
+    values = array("i", data)
     if sys.byteorder == "little":
         values.byteswap()
-    return values
+    return values.tobytes()
+
+
+def _differing(found: bytes, right: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield the slots that differ, with both values."""
+    if found == right:
+        return
+    for start in range(0, len(right), PAGE_BYTES):
+        page, right_page = found[start : start + PAGE_BYTES], right[start : start + PAGE_BYTES]
+        if page != right_page:
+            pairs = zip(memoryview(page).cast("i"), memoryview(right_page).cast("i"), strict=True)
+            for slot, (value, newest) in enumerate(pairs, start // SLOT_BYTES):
+                if value != newest:
+                    yield slot, value, newest
 
 
 class IndexWalk:
