@@ -80,7 +80,8 @@ class FileCheck:
         count = min(snapshot.end - self.number, count_max, PART_COUNT)
         data = disk_file.read(shape.entry_position(self.number), count * ENTRY.size)
         entries = list(ENTRY.iter_unpack(data[: len(data) // ENTRY.size * ENTRY.size]))
-        rows = self._matched(entries, keys)
+        has_more = self.number + len(entries) < snapshot.end
+        rows = self._matched(entries, keys, has_more=has_more)
         self._note_begin(snapshot, entries, rows)
         self._drop_unproven(entries, rows, keys.files, checksums)
         wrong = self._linked(entries, rows)
@@ -95,38 +96,48 @@ class FileCheck:
         self.number += len(rows)
         return len(rows), len(wrong)
 
-    def _matched(self, entries: list[Entry], keys: LogKeys) -> list[KeyRow | None]:
-        """Return the key that each entry must stand for; None if that cannot be known."""
+    def _matched(
+        self, entries: list[Entry], keys: LogKeys, *, has_more: bool
+    ) -> list[KeyRow | None]:
+        """Return the key that each entry must stand for; None if that cannot be known.
+
+        `has_more` says that other entries follow; odd ones at the end are then left to the next
+        part, which shows what follows them.
+        """
         rows: list[KeyRow | None] = []
-        odd_count = 0  # entries before this one that stand in the place of skipped keys, if any
-        for hash_, offset, _, _ in entries:
+        odd: list[int] = []  # since the last match: places that are wrong if keys are missing there
+        taken: list[int] = []  # since the last match: places of entries without a record
+        for at, (hash_, offset, _, _) in enumerate(entries):
             key = keys.peek()
             if key is None:
                 break
             if hash_ == key.hash_ and offset == key.offset:
                 keys.drop_next(is_match=True)
+                odd, taken = [], []
                 rows.append(key)
-                odd_count = 0
                 continue
             row = keys.find(hash_, offset)
+            is_newer = row is not None and not keys.has_passed(row)
+            begin = odd[0] if odd else at
+            if is_newer and begin and not taken:
+                del rows[begin:]  # the next part shows more of what follows
+                return rows
+            if is_newer and any(key.offset <= it[1] < offset for it in entries[at + 1 :]):
+                row = None  # older entries follow, so these bytes belong elsewhere
             if row is None and keys.is_begun:
                 keys.drop_next()
-                rows.append(key)
-            elif row is None:
-                rows.append(None)
-                if self._expired_offset <= offset < keys.files.first:
-                    self._expired_offset, odd_count = offset, 0
-                else:
-                    odd_count += 1
-            elif keys.has_passed(row):
-                odd_count += 1
-                rows.append(row)
+                taken.append(at)
+                row = key
+            elif row is None and self._expired_offset <= offset < keys.files.first:
+                self._expired_offset, odd = offset, []
+            elif row is None or not is_newer:
+                odd.append(at)
             else:
-                skipped = keys.skip_to(row)
-                fitting = min(odd_count, len(skipped))
-                rows[len(rows) - fitting :] = skipped[len(skipped) - fitting :]
-                odd_count = 0
-                rows.append(row)
+                _fill(rows, odd, taken, keys.skip_to(row))
+                odd, taken = [], []
+            rows.append(row)
+        if has_more and odd and odd[0] and not taken:
+            del rows[odd[0] :]
         return rows
 
     def _note_begin(
@@ -263,6 +274,17 @@ class FileCheck:
                 header = header._replace(end_timestamp=end_ms)
             header = header._replace(end_offset=self._last.offset)
         return header
+
+
+def _fill(
+    rows: list[KeyRow | None], odd: list[int], taken: list[int], skipped: list[KeyRow]
+) -> None:
+    """Put keys that have no entry into the last odd places, and keep all keys in order."""
+    places = odd[max(0, len(odd) - len(skipped)) :]
+    if places:
+        missing = [*(rows[at] for at in taken), *skipped]
+        for at, key in zip(sorted(taken + places), missing, strict=False):
+            rows[at] = key
 
 
 def _disk_header(snapshot: IndexSnapshot) -> IndexHeader:
