@@ -38,9 +38,10 @@ class Pair:
             *("--brokers", str(brokers), *more),
         ]
 
-    def start(self, **options):
+    def start(self, *more, **options):
         path = self.folder / "suite.log"
-        self.started.append(Child("suite", self.command(**options), log_path=path, cwd=self.folder))
+        command = self.command(*more, **options)
+        self.started.append(Child("suite", command, log_path=path, cwd=self.folder))
         self.child.wait_for_log("is running", START_TIMEOUT_S)
 
     @property
@@ -61,9 +62,9 @@ class Pair:
         (one,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return int(one)
 
-    def serves(self, port):
+    def serves(self, port, host="127.0.0.1"):
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
+            return probe.connect_ex((host, port)) == 0
 
     def metrics(self, port):
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
@@ -121,6 +122,18 @@ def test_two_brokers_share_topics_and_stop_with_ctrl_c(pair):
         subprocess.run([*verify, pair.data / name], check=True, capture_output=True)
     pair.start(brokers=1)
     pair.child.wait_for_log(f"{pair.data}/store-2 has the messages of another", START_TIMEOUT_S)
+
+
+@pytest.mark.parametrize(("host", "bound"), [("localhost", "127.0.0.1"), ("127.0.0.3", None)])
+def test_a_host_on_loopback_opens_no_port_to_the_network(pair, host, bound):
+    """A port that is open to the network answers at all addresses, 127.0.0.2 included."""
+    pair.namesrv = pair.namesrv.replace("127.0.0.1", host)
+    pair.start("--host", host)
+    ports = [int(pair.namesrv.rpartition(":")[2]), pair.http, pair.http + 10]
+    ports += [pair.port + step for step in (-2, 0, 1, 8, 10, 11)]
+    assert [port for port in ports if not pair.serves(port, bound or host)] == []
+    assert [port for port in ports if pair.serves(port, "127.0.0.2")] == []
+    assert pair.run("cluster").count(f"master  {host}:") == 2
 
 
 def test_a_killed_suite_leaves_no_broker_behind(pair):

@@ -89,3 +89,18 @@ def test_an_invalid_setting_of_its_txn_checker_is_refused_with_its_line(tmp_path
     assert line == (
         "cometmq: transactionCheckMax=0: must be an integer 1..65535 (from file x.conf:2)"
     )
+
+
+@pytest.mark.parametrize(
+    ("host", "bound", "namesrv"),
+    [
+        ("::1", "::1", "[::1]:9"),
+        ("[::1]", "::1", "[::1]:9"),
+        ("localhost", "127.0.0.1", "127.0.0.1:9"),
+        ("192.0.2.1", "", "127.0.0.1:9"),
+    ],
+)
+def test_only_a_host_of_the_network_opens_ports_to_it(tmp_path, host, bound, namesrv):
+    suite = load_suite(None, Options(data=tmp_path, host=host, http_port=-1))
+    assert suite.broker.value.bind_address == suite.namesrv.value.bind_address == bound
+    assert suite.namesrv_address(9) == namesrv

@@ -17,7 +17,7 @@ import msgspec
 
 from cometmq.broker.instances import instance
 from cometmq.broker.settings import BrokerSettings
-from cometmq.cli.programs.suite import DECIDED, LOOPBACK, Options, Suite, load_suite
+from cometmq.cli.programs.suite import DECIDED, Options, Suite, load_suite
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
@@ -74,10 +74,10 @@ def instance_of(suite: Suite, number: int) -> Loaded[BrokerSettings]:
     return instance(msgspec.structs.replace(suite.broker, value=value, origins=origins), number)
 
 
-def with_namesrv(loaded: Loaded[S], port: int | str) -> Loaded[S]:
+def with_namesrv(loaded: Loaded[S], address: str) -> Loaded[S]:
     """Return the settings of a program with the name server of the suite."""
     origin = Origin(COMMAND_LINE, DECIDED["namesrvAddr"])
-    return loaded.updated({"namesrvAddr": f"{LOOPBACK}:{port}"}, origin=origin)
+    return loaded.updated({"namesrvAddr": address}, origin=origin)
 
 
 def main() -> int:
@@ -92,7 +92,8 @@ def main() -> int:
         data = None if order.data is None else Path(order.data)
         options = Options(data, order.host, None, order.broker_port, order.http_port)
         suite = load_suite(None if order.config is None else Path(order.config), options)
-        settings = with_namesrv(instance_of(suite, order.number), order.namesrv_port)
+        address = suite.namesrv_address(int(order.namesrv_port))
+        settings = with_namesrv(instance_of(suite, order.number), address)
     except SettingsError as error:
         print(f"cometmq: {error}".replace("\n", "\ncometmq: "), file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_START

@@ -82,8 +82,8 @@ Data = Annotated[Path, typer.Option("--data", help="Folder of messages and setti
 Host = Annotated[
     str,
     typer.Option(
-        help="Address that clients connect to; another than 127.0.0.1 opens the ports to the"
-        " network.",
+        help="Address that clients connect to; one that is not on loopback opens the ports to"
+        " the network.",
     ),
 ]
 NamesrvPort = Annotated[int, typer.Option(min=0, max=65535, help="Port of the name server.")]
@@ -226,7 +226,7 @@ async def _serve(suite: Suite, orders: list[Order], page: Page, stop: Stop, log:
         await _begin(namesrv, started)
         port = namesrv.addresses[0].rpartition(":")[2]
         broker = broker_app(
-            with_namesrv(instance_of(suite, 1), port),
+            with_namesrv(instance_of(suite, 1), suite.namesrv_address(int(port))),
             log=logging.get("broker"),
             clock=clock,
             admin=admin,
@@ -242,7 +242,7 @@ async def _serve(suite: Suite, orders: list[Order], page: Page, stop: Stop, log:
         # imported, which takes an eighth of the CPU time of the start.
         checker_app = await asyncio.to_thread(_import_checker)
         checker = checker_app(
-            with_namesrv(suite.txn_checker, port),
+            with_namesrv(suite.txn_checker, suite.namesrv_address(int(port))),
             log=logging.get("txn-checker"),
             clock=clock,
             admin=admin,

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from cometmq.broker.copies.exposure import is_loopback
+from cometmq.broker.registration.addresses import host_port
 from cometmq.broker.settings import BrokerSettings
 from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
 from cometmq.remoting.bodies.acl import AclAccount
@@ -64,7 +66,7 @@ NAMESRV_PREFIX: Final = PROGRAMS["namesrv"].prefix
 CHECKER_PREFIX: Final = PROGRAMS["txn-checker"].prefix
 
 LOOPBACK: Final = "127.0.0.1"
-EVERYWHERE: Final = ""  # only if the user names a different host
+EVERYWHERE: Final = ""  # only if the user names a host of the network
 
 
 DATA_DEFAULT: Final = Path("cometmq-data")
@@ -111,6 +113,10 @@ class Suite(NamedTuple):
         """Return whether plaintext connections are refused."""
         return self.broker.value.tls_server.mode == TlsMode.ENFORCING
 
+    def namesrv_address(self, port: int) -> str:
+        """Return the address at which the programs of the suite reach the name server."""
+        return host_port(self.namesrv.value.bind_address or LOOPBACK, port)
+
     def mistakes(self) -> list[str]:
         """Return a sentence for each probable mistake in the file and in variables."""
         guesses: dict[str, list[str]] = {}
@@ -138,7 +144,7 @@ def load_suite(config: Path | None, options: Options) -> Suite:
     data = str(options.data or DATA_DEFAULT)
     folder = Path(at_home(data, f"--data {data}")).resolve()
     host = options.host or LOOPBACK
-    addresses = {"bindAddress": LOOPBACK if host == LOOPBACK else EVERYWHERE, "brokerIP1": host}
+    addresses = {"bindAddress": _bind_address(host), "brokerIP1": host}
     file = config or folder / "broker.conf"
     read = file if config is not None or file.exists() else None
     given, variables, checker_variables = _load_given(read)
@@ -155,7 +161,10 @@ def load_suite(config: Path | None, options: Options) -> Suite:
     }
     http_port, http_setting = _http_port(options.http_port, given)
     port = namesrv_options.get("listenPort", variables.value.listen_port)
-    common = {"namesrvAddr": f"{LOOPBACK}:{port}", "adminHttpPort": str(http_port)}
+    common = {
+        "namesrvAddr": host_port(addresses["bindAddress"] or LOOPBACK, int(port)),
+        "adminHttpPort": str(http_port),
+    }
     checker_options = {"storePathRootDir": str(folder / "txn-checker")}
     overruled = {
         **_overruled(given, DECIDED, broker_options | common),
@@ -183,7 +192,7 @@ def console_settings(suite: Suite, namesrv_port: str) -> dict[str, str]:
     `COMETMQ_CONSOLE_*` give its other settings.
     """
     found = {
-        "namesrvAddr": f"{LOOPBACK}:{namesrv_port}",
+        "namesrvAddr": suite.namesrv_address(int(namesrv_port)),
         "bindAddress": suite.namesrv.value.bind_address,
         "storePathRootDir": str(suite.data / "console"),
         "adminHttpPort": "-1",
@@ -194,6 +203,13 @@ def console_settings(suite: Suite, namesrv_port: str) -> dict[str, str]:
     tls = suite.broker.given("tls.") if suite.needs_tls else {}
     kept = ("tls.server.", "tls.client.", "tls.config.file", "tls.test.mode.enable", "tls.enable")
     return found | {name: text for name, text in tls.items() if name.startswith(kept)}
+
+
+def _bind_address(host: str) -> str:
+    """Return where to listen: a host on loopback does not open the ports to the network."""
+    if not is_loopback(host):
+        return EVERYWHERE
+    return LOOPBACK if host == "localhost" else host.strip("[]")
 
 
 def _load_given(
