@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.client import Message, Producer, ProducerOptions, SendFailed
 from cometmq.client.cluster import instance, late_sends
-from cometmq.client.cluster.late_sends import LATE_TICKS, Flight, LateSends
+from cometmq.client.cluster.late_sends import LATE_TICKS, TICK_MS, Flight, LateSends
 from cometmq.client.cluster.routes import MASTER_ID, Route
 from cometmq.client.testing import HANG, MemoryBroker, MemoryCluster, eventually
 from cometmq.client.testing.handlers import BROKER_HANDLERS
@@ -55,7 +55,7 @@ class Brokers:
 
     async def answers_anew(self, address: str, *, timeout_ms: int) -> bool:
         assert address == OLD
-        assert timeout_ms == late_sends.ANEW_TIMEOUT_MS
+        assert timeout_ms <= late_sends.ANEW_TIMEOUT_MS
         self.anew_count += 1
         return self.answers_new
 
@@ -87,18 +87,18 @@ async def late(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 def test_sends_are_late_when_none_has_ended_for_some_ticks() -> None:
     flight = Flight(OLD, "broker-a", "T", count=2)
     for _ in range(LATE_TICKS - 1):
-        flight.tick()
+        flight.tick(TICK_MS)
     assert not flight.is_late
-    flight.tick()
+    flight.tick(TICK_MS)
     assert flight.is_late
     flight.is_silent = True
     flight.end()
-    flight.tick()
+    flight.tick(TICK_MS)
     assert not flight.is_late
     assert not flight.is_silent
     flight.end()
     for _ in range(2 * LATE_TICKS):
-        flight.tick()
+        flight.tick(TICK_MS)
     assert not flight.is_late  # because none is in flight
 
 
@@ -106,7 +106,7 @@ def test_lookups_slow_down_the_longer_sends_are_late() -> None:
     flight = Flight(OLD, "broker-a", "T", count=1)
     pauses = []
     for ticks in (3, 20, 100, 1_000):
-        flight.late_ticks = ticks
+        flight.late_ms = ticks * TICK_MS
         pauses.append(flight.pause_ms)
     assert pauses == [300, 625, 3_125, 5_000]
 
@@ -153,6 +153,39 @@ async def test_a_send_over_a_silent_connection_is_retried_within_its_default_tim
     assert brokers.timeouts_ms[1] > late_sends.ANEW_TIMEOUT_MS
 
 
+async def test_sends_with_the_default_timeout_are_not_hurried(cluster: MemoryCluster) -> None:
+    """A part of the timeout has passed when they begin."""
+    async with Producer("pg", cluster.namesrv) as producer:
+        begin, paces = LateSends.begin, []
+
+        def noted(self: LateSends, *args: str, timeout_ms: int) -> Flight:
+            flight = begin(self, *args, timeout_ms=timeout_ms)
+            paces.append(flight.pace)
+            return flight
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LateSends, "begin", noted)
+            await producer.send(Message("T", b"x"))
+            await producer.send(Message("T", b"x"), timeout_ms=1_000)
+        assert paces[0] == 1
+        assert paces[1] == pytest.approx(0.25, abs=0.05)
+
+
+@pytest.mark.parametrize("timeout_ms", [400, 1_000, 2_000, 2_699])
+async def test_a_send_over_a_silent_connection_is_retried_within_a_short_timeout(
+    brokers: Brokers, late: LateSends, monkeypatch: pytest.MonkeyPatch, timeout_ms: int
+) -> None:
+    """The client noticed after 2.5 s, so sends with shorter timeouts failed."""
+    monkeypatch.setattr(late_sends, "LOOKUP_MS", 60_000)  # pauses between probes
+    monkeypatch.setattr(late_sends, "PAUSE_MS_MAX", 60_000)
+    brokers.answers_new = True
+    flight = late.begin(OLD, "broker-a", "T", timeout_ms=timeout_ms)
+    await asyncio.wait_for(brokers.is_dropped.wait(), 30)
+    until_late_ms = LATE_TICKS * TICK_MS * flight.pace
+    assert until_late_ms + sum(brokers.timeouts_ms) <= 0.85 * timeout_ms
+    assert not brokers.lookups  # the load of name servers is that of sends with long timeouts
+
+
 async def test_a_connection_on_which_the_broker_continues_is_kept(
     brokers: Brokers, late: LateSends
 ) -> None:
@@ -184,7 +217,7 @@ async def test_answered_sends_cause_no_lookups(brokers: Brokers, late: LateSends
     for _ in range(20):
         late.begin(OLD, "broker-a", "T")
         flight.end()
-        flight.tick()
+        flight.tick(TICK_MS)
         assert not flight.is_late
     flight.end()
     await eventually(lambda: not late._is_ticking)
@@ -208,6 +241,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(late_sends, "LOOKUP_MS", 20)
     monkeypatch.setattr(late_sends, "PROBE_TIMEOUT_MS", 50)
     monkeypatch.setattr(late_sends, "ANEW_TIMEOUT_MS", 200)
+    monkeypatch.setattr(late_sends, "MOVE_MS", 60)
 
 
 @pytest.mark.usefixtures("fast")
@@ -382,6 +416,34 @@ async def group_address(
     monkeypatch.setattr(cluster, "broker_data", data)
     yield found
     await found.close()
+
+
+@pytest.mark.parametrize("timeout_ms", [1_000, 1_900])
+async def test_a_send_over_a_forgotten_connection_succeeds_within_a_short_timeout(
+    cluster: MemoryCluster, group_address: GroupAddress, timeout_ms: int
+) -> None:
+    """A load balancer has forgotten the connection: its packets vanish, new connections work."""
+    async with Producer("pg", cluster.namesrv) as producer:
+        await producer.send(Message("T", b"before"))
+        await group_address.freeze()
+        group_address.broker = cluster.broker
+        await producer.send(Message("T", b"x"), timeout_ms=timeout_ms)
+        assert sorted(one.body for one in cluster.messages("T")) == [b"before", b"x"]
+        assert cluster.broker.requests[SEND] == 2
+
+
+async def test_a_broker_that_stands_still_for_a_moment_gets_each_send_once() -> None:
+    """Otherwise both brokers would store the message, although the first one answers in time."""
+    async with MemoryCluster(("broker-a", "broker-b")) as cluster:
+        cluster.create_topic("T", queue_count=1)
+        async with Producer("pg", cluster.namesrv) as producer:
+            await producer.send(Message("T", b"before"))
+            freeze(*cluster.brokers)
+            with pytest.raises(SendFailed):
+                await producer.send(Message("T", b"x"), timeout_ms=1_000)
+            assert sum(it.requests[SEND] for it in cluster.brokers) == 2
+            for broker in cluster.brokers:
+                broker.clear_faults()
 
 
 @pytest.mark.usefixtures("fast")

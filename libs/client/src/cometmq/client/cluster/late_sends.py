@@ -27,6 +27,19 @@ once, so at least two whole intervals pass.
 
 Ticks are counted instead of time, so that a client that was itself suspended blames no broker.
 """
+SHORT_MS: Final = 2_700
+"""Sends with a shorter timeout are late sooner, and probed faster, in proportion to it. The default
+of 3 s, less what precedes a send, is not short.
+"""
+PACE_PER_MS: Final = 0.75 / 3_000
+"""With this pace, a retry over a new connection has a third of a short timeout left: it takes
+several round trips.
+"""
+PACE_MIN: Final = 0.1
+MOVE_MS: Final = 1_250
+"""Sends are not moved to another broker before they are late by this time: a broker that only
+stands still for a moment, for example to collect garbage, would store them, too.
+"""
 PROBE_TIMEOUT_MS: Final = 1_000
 AGAIN_TIMEOUT_MS: Final = 750
 """The timeout of a probe after a silent one. A load balancer that forgets an idle connection closes
@@ -84,8 +97,10 @@ class Flight(msgspec.Struct):
     ended_count: int = 0
     seen_count: int = 0
     """`ended_count` at the last tick."""
-    late_ticks: int = 0
-    """Number of ticks since a send last ended."""
+    late_ms: float = 0
+    """The total of the ticks since a send last ended."""
+    pace: float = 1
+    """The factor of all waits, set by the send with the shortest timeout."""
     is_silent: bool = False
     """Whether the last probe went unanswered."""
     is_pursued: bool = False
@@ -135,26 +150,29 @@ class Flight(msgspec.Struct):
     @property
     def is_late(self) -> bool:
         """Whether no send has ended for some time."""
-        return self.late_ticks >= LATE_TICKS
+        return self.late_ms >= LATE_TICKS * TICK_MS * self.pace
 
     @property
     def pause_ms(self) -> int:
         """The interval between lookups, and between probes."""
-        late_ms = self.late_ticks * TICK_MS
-        return min(PAUSE_MS_MAX, max(LOOKUP_MS, late_ms // _SLOWDOWN))
+        return min(PAUSE_MS_MAX, max(LOOKUP_MS, int(self.late_ms) // _SLOWDOWN))
 
     def end(self) -> None:
         """Record that a send has an answer, or has failed."""
         self.count -= 1
         self.ended_count += 1
 
-    def tick(self) -> None:
-        """Count the consecutive ticks during which no send was completed."""
+    def hurry(self, timeout_ms: int) -> None:
+        """Note a send with a timeout below SHORT_MS."""
+        self.pace = min(self.pace, max(PACE_MIN, PACE_PER_MS * timeout_ms))
+
+    def tick(self, tick_ms: float) -> None:
+        """Count the time of consecutive ticks during which no send was completed."""
         if self.count and self.ended_count == self.seen_count:
-            self.late_ticks += 1
+            self.late_ms += tick_ms
         else:
             self.seen_count = self.ended_count
-            self.late_ticks = 0
+            self.late_ms = 0
             self.is_silent = False
 
 
@@ -168,13 +186,17 @@ class LateSends:
         self._flights: dict[str, Flight] = {}
         self._is_ticking = False
 
-    def begin(self, address: str, broker_name: str, topic: str) -> Flight:
+    def begin(
+        self, address: str, broker_name: str, topic: str, *, timeout_ms: int = SHORT_MS
+    ) -> Flight:
         """Record a send; the caller must call `end` of the result exactly once."""
         flight = self._flights.get(address)
         if flight is None:
             flight = self._flights[address] = Flight(address, broker_name, topic)
         flight.count += 1
         flight.topic = topic
+        if timeout_ms < SHORT_MS:
+            flight.hurry(timeout_ms)
         if not self._is_ticking:
             self._is_ticking = True
             self._background.spawn(self._tick(), name="late-sends")
@@ -183,9 +205,10 @@ class LateSends:
     async def _tick(self) -> None:
         try:
             while any(flight.count for flight in self._flights.values()):
-                await asyncio.sleep(TICK_MS / 1000)
+                tick_ms = TICK_MS * min(flight.pace for flight in self._flights.values())
+                await asyncio.sleep(tick_ms / 1000)
                 for flight in self._flights.values():
-                    flight.tick()
+                    flight.tick(tick_ms)
                     if flight.is_late and not flight.is_pursued:
                         flight.is_pursued = True
                         self._background.spawn(self._pursue(flight), name="pursue-late-sends")
@@ -218,13 +241,17 @@ class LateSends:
         brokers, address = self._brokers, flight.address
         while flight.is_late:
             answers_anew, was_silent = False, flight.is_silent
-            timeout_ms = AGAIN_TIMEOUT_MS if was_silent else PROBE_TIMEOUT_MS
+            pace = flight.pace
+            timeout_ms = int(pace * (AGAIN_TIMEOUT_MS if was_silent else PROBE_TIMEOUT_MS))
             async with asyncio.TaskGroup() as group:
                 probe = group.create_task(brokers.answers(address, timeout_ms=timeout_ms))
                 if was_silent:
-                    answers_anew = await brokers.answers_anew(address, timeout_ms=ANEW_TIMEOUT_MS)
+                    answers_anew = await brokers.answers_anew(
+                        address, timeout_ms=int(pace * ANEW_TIMEOUT_MS)
+                    )
             flight.is_silent = not probe.result()
-            if flight.is_silent and (silence := flight.give_up(brokers)):
+            may_move = flight.is_silent and flight.late_ms >= MOVE_MS
+            if may_move and (silence := flight.give_up(brokers)):
                 brokers.suspect(address, silence)
             if answers_anew and flight.is_silent and flight.is_late:
                 self._log.info("connection.renewed", peer=address, failed_count=flight.count)
@@ -239,6 +266,7 @@ class LateSends:
         A master that is handing over also leaves sends unanswered, but it answers probes, and it
         answers the sends as soon as its successor has their messages.
         """
+        await asyncio.sleep(max(0, LATE_TICKS * TICK_MS - flight.late_ms) / 1000)
         while flight.is_late:
             await self._brokers.look_up(flight.topic)
             master = self._brokers.current_master(flight.broker_name)

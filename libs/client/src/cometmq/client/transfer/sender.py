@@ -293,7 +293,9 @@ class MessageSender:
             self._hooks.before(context)
         header = self._header(queue, prepared)
         begin_ms = monotonic_ms() if self._options.avoid_slow_brokers else 0
-        flight = instance.late_sends.begin(address, queue.broker_name, queue.topic)
+        flight = instance.late_sends.begin(
+            address, queue.broker_name, queue.topic, timeout_ms=timeout_ms
+        )
         try:
             sending = self._invoke(address, prepared.code, header, prepared.body, timeout_ms)
             response = await (sending if route is None else flight.answer(sending, route))
