@@ -14,7 +14,7 @@ import pytest
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.deferred_answers import stepwise
-from cometmq.broker.storing import store_reads
+from cometmq.broker.storing import read_deadlines, store_reads
 from cometmq.broker.storing.read_deadlines import TURN_EXPIRED_MAX
 from cometmq.broker.storing.store_reads import TURN_BYTES_MAX, TURN_READS_MAX, StoreReads
 from cometmq.broker.testing import FakePeer
@@ -203,6 +203,83 @@ async def test_more_connections_get_no_more_turns(broker: Broker) -> None:
     assert len(ended) < 10
     await drained(broker)
     assert len(ended) == 201
+
+
+async def test_the_long_searches_of_an_owner_are_finished_one_after_another(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When 50 connections took turns with one heavy search each, all were refused after 3 s."""
+    monkeypatch.setattr(read_deadlines, "LONG_S", 0)
+    ended, reads = list[int](), broker.driver.reads
+    begun: list[list[int]] = [[] for _ in range(50)]
+
+    def numbered(number: int) -> Lookup[int]:
+        yield from endless(begun[number])
+        return number
+
+    for number in range(len(begun)):
+        call = query(FakePeer(f"10.0.0.1:{number + 1}"))
+        reads.look_up(numbered(number), ended.append, unexpected, call=call)
+    await until(lambda: bool(ended))
+    assert len(ended) == 1
+    others = sorted(len(one) for number, one in enumerate(begun) if number not in ended)
+    assert others[-3] <= 2 * TURN_READS_MAX
+    await drained(broker)
+    assert len(ended) == len(begun)
+
+
+async def test_a_flood_of_long_searches_keeps_no_other_connection_of_its_owner_waiting(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_deadlines, "LONG_S", 0)
+    ended, reads = list[str](), broker.driver.reads
+    flood, other = FakePeer("10.0.0.1:1"), FakePeer("10.0.0.1:2")
+    for _ in range(100):
+        reads.look_up(endless([]), lambda _: ended.append("flood"), unexpected, call=query(flood))
+    reads.look_up(endless([]), lambda _: ended.append("other"), unexpected, call=query(other))
+    await until(lambda: "other" in ended)
+    assert len(ended) < 5
+    await drained(broker)
+    assert len(ended) == 101
+
+
+async def test_short_cold_searches_wait_for_no_long_ones_of_their_owner(
+    broker: Broker, file: SlowFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_count, connection_count = 3, 20
+    monkeypatch.setattr(read_deadlines, "LONG_COUNT", long_count)
+    ended, reads = list[str](), broker.driver.reads
+    for port in range(1, connection_count + 1):
+        call = query(FakePeer(f"10.0.0.1:{port}"))
+        reads.look_up(cold(file, 40), lambda _: ended.append("long"), unexpected, call=call)
+    file.allow(connection_count * long_count + 4 * 40)  # four are under way, because of the thread
+    await until(lambda: bool(ended))
+    assert len(ended) <= 5
+    call = query(FakePeer("10.0.0.1:99"))
+    reads.look_up(cold(file, 2), lambda _: ended.append("short"), unexpected, call=call)
+    file.allow(10)
+    await until(lambda: "short" in ended)
+    assert ended.count("long") <= 5
+    file.open()
+    await drained(broker)
+    assert ended.count("long") == connection_count
+
+
+async def test_a_long_search_ends_with_its_connection(
+    broker: Broker, file: SlowFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_deadlines, "LONG_COUNT", 1)
+    ended, reads = list[int](), broker.driver.reads
+    peers = [FakePeer(f"10.0.0.1:{port}") for port in range(1, 10)]
+    for peer in peers:
+        reads.look_up(cold(file, 3), ended.append, unexpected, call=query(peer))
+    file.allow(len(peers))
+    for peer in peers[1:]:
+        peer.close()
+        reads.drop(peer)
+    file.open()
+    await drained(broker)
+    assert ended == [3]
 
 
 async def test_more_connections_get_no_more_turns_for_long_answers(broker: Broker) -> None:

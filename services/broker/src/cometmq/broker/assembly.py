@@ -215,7 +215,7 @@ def assemble(inputs: Inputs) -> Broker:
         _registration(inputs, tables.topics, address, shared, settings=current_settings),
         Pending(puts, incremental=incremental),
     )
-    driver.reads.requester_of = broker.admission.requester
+    driver.reads.places.requester_of = broker.admission.requester
     if inputs.acl is not None:
         inputs.acl.changed = partial(accounts_changed, broker, inputs.acl)
     driver.turn.cut.connect(broker.deferred.transactions.recent.clear)

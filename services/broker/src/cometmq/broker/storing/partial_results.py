@@ -92,15 +92,15 @@ class Jobs:
     def __len__(self) -> int:
         return len(self._others) + len(self._of_searches) + (self._partial.job is not None)
 
-    def put(self, requester: Requester, job: Job) -> bool:
-        """Append a read; return False if the requester has no room."""
+    def put(self, requester: Requester, job: Job, *, is_first: bool) -> bool:
+        """Add a read, as `FairQueue.put` does; return False if the requester has no room."""
         request = job[0]
         if not isinstance(request, Search) or request.is_part_of_put:
             return self._others.put(requester, job)
         if self._partial.lone is request:
             self._partial.job = job
             return True
-        return self._of_searches.put(requester, job)
+        return self._of_searches.put(requester, job, is_first=is_first)
 
     def pop(self) -> Job | None:
         """Remove and return the next read; None if none may run now."""

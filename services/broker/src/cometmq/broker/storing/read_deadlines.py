@@ -18,6 +18,10 @@ EXPIRE_S: Final = 0.25
 TURN_EXPIRED_MAX: Final = 100
 """Requests refused per turn of the loop: about 2 ms. A flood of 2,000 expires at once."""
 
+LONG_S: Final = 0.005
+LONG_COUNT: Final = 100
+"""A search is long once it has taken this processor time, or this number of reads on the thread."""
+
 PUTS: Final = Requester("puts")  # of searches that are parts of puts
 OWN: Final = Requester("broker")  # of searches that the broker itself needs
 
@@ -45,7 +49,8 @@ class Request:
 
 class Search(Request):
     __slots__ = (
-        "done", "has_begun", "held_bytes", "is_part_of_put", "lookup", "may_end_early", "spent_s",
+        "cold_count", "done", "held_bytes", "is_part_of_put", "lookup", "may_end_early", "place",
+        "spent_s",
     )  # fmt: skip
 
     def __init__(
@@ -64,12 +69,20 @@ class Search(Request):
         self.is_part_of_put = is_part_of_put
         self.may_end_early = may_end_early
         self.spent_s = 0.0
-        self.has_begun = False
-        """Whether it is finished before its connection's next ones begin. If they took turns, a
+        self.cold_count = 0
+        """Number of its reads on the thread."""
+        self.place: Requester | None = None
+        """Where it waited last. It goes on before those that wait there, too: if they took turns, a
         flood of them would end all at once, late. Those with `may_end_early` do: they may be long.
         """
         self.held_bytes = 0
         """Memory of the result so far, as the search has last reported it."""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it has taken so long that others of its owner should not wait for its end."""
+        took_long = self.spent_s >= LONG_S or self.cold_count >= LONG_COUNT
+        return took_long and not (self.may_end_early or self.is_part_of_put)
 
     def end(self) -> None:
         super().end()

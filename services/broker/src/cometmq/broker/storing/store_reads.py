@@ -6,7 +6,8 @@ together, the number of reads, their bytes and the time per turn of the loop are
 bound is reached, searches continue in later turns, one at a time.
 
 Accounts (or addresses) take turns, and so do the connections of each, on the loop and on the
-thread, so that the searches of one do not delay another's. A read or search that waits too long is
+thread, so that the searches of one do not delay another's; the long searches of one are finished
+one after another. A read or search that waits too long is
 refused. Those of a closed connection are dropped. `PartialResults` bounds the memory of searches
 that have begun.
 """
@@ -18,11 +19,12 @@ from time import thread_time
 from typing import Any, Final, TypeVar
 
 from cometmq.broker.storing.partial_results import Jobs, PartialResults, Step
+from cometmq.broker.storing.places import Places
 from cometmq.broker.storing.read_deadlines import OWN, Deadlines, Request, Search
 from cometmq.remoting.command import Call, Peer
 from cometmq.remoting.errors import Overloaded, ServerError, SystemBusy
 from cometmq.remoting.log import Log
-from cometmq.remoting.transport.flow.fair_queue import FairQueue, Requester
+from cometmq.remoting.transport.flow.fair_queue import FairQueue
 from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.types import Buffer
 from cometmq.runtime.worker import Worker, error_of
@@ -52,8 +54,7 @@ class StoreReads:
         self._log = log
         self._loop = asyncio.get_running_loop()
         self.futures: set[asyncio.Future[Any]] = set()
-        self.requester_of: Callable[[Call[Any]], Requester] = _connection_of
-        """Returns who takes turns with others while a request waits."""
+        self.places = Places()
         self.is_refused = False
         """Whether new reads are refused, because the log is being truncated."""
         self.deadlines = Deadlines(self._loop, lambda: len(self.futures))
@@ -143,6 +144,7 @@ class StoreReads:
 
     def drop(self, peer: Peer) -> None:
         """Drop the reads and searches of a closed connection."""
+        self.places.forget(peer)
         for request, _, future in self._jobs.take(peer):
             self._abandon(request, future)
         for search, _, future in self._waiting.take(peer):
@@ -246,7 +248,10 @@ class StoreReads:
         """Run a job on the thread when it is the requester's turn."""
         self._check_readable()
         future: asyncio.Future[T] = self._loop.create_future()
-        if not self._jobs.put(self._requester(request), (request, job, future)):
+        if isinstance(request, Search):
+            request.cold_count += 1
+        requester, is_first = self.places.of(request)
+        if not self._jobs.put(requester, (request, job, future), is_first=is_first):
             raise SystemBusy(
                 f"[OVERLOAD]too many cold reads, {len(self._jobs)} are pending: try again later"
             )
@@ -254,12 +259,6 @@ class StoreReads:
         self.deadlines.begin(request)
         self._start()
         return future
-
-    def _requester(self, request: Request) -> Requester:
-        if request.requester is None:
-            assert request.call is not None
-            request.requester = self.requester_of(request.call)
-        return request.requester
 
     def _start(self) -> None:
         """Pass jobs to the thread, at most RUNNING_MAX: with one in its own queue,
@@ -312,13 +311,13 @@ class StoreReads:
         """Continue the search with this read in a later turn of the loop."""
         future: asyncio.Future[Any] = self._loop.create_future()
         step = search, read, future
+        requester, is_first = self.places.of(search)
         if search is self._partial.lone:
             self._partial.step = step
-        elif not self._waiting.put(self._requester(search), step, is_first=search.has_begun):
+        elif not self._waiting.put(requester, step, is_first=is_first):
             raise SystemBusy(
                 f"[OVERLOAD]too many searches, {len(self._waiting)} are pending: try again later"
             )
-        search.has_begun = not search.may_end_early
         self._note(future)
         self.deadlines.begin(search)
 
@@ -346,10 +345,6 @@ class StoreReads:
             return None
         step, lone.step = lone.step, None
         return step
-
-
-def _connection_of(call: Call[Any]) -> Requester:
-    return Requester(call.peer, call.peer)
 
 
 def _same(read: SomeRead) -> SomeRead:

@@ -67,7 +67,7 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
     broker.driver = StoreDriver(store, workers=workers, clock=broker.clock, log=NO_LOG)
     # A test may ask many times in one turn of the loop.
     broker.driver.reads = StoreReads(workers.read, log=NO_LOG, turn_s_max=math.inf)
-    broker.driver.reads.requester_of = broker.admission.requester
+    broker.driver.reads.places.requester_of = broker.admission.requester
     broker.tables.saver = TableSaver(workers.config, log=NO_LOG, runner=broker.pending.incremental)
     broker.pending.hold = HoldTable()
     broker.pending.large_puts = LargePuts(broker.driver)
