@@ -123,9 +123,9 @@ async def test_timed_messages_are_delivered_once_in_time_and_recalled_ones_never
             await until_bodies(client, len(due) - len(recalled))
             delays = group.apps[new].broker.deferred.delays
             await group.until(lambda: not any(delays.waiting.counts().values()))
+            await group.until(lambda: delays.counts.recalled == len(recalled))
             found = await client.all_messages()
             assert sorted(str(it.unique_key) for it in found) == sorted(due.keys() - recalled)
-            assert delays.counts.recalled == len(recalled)
             assert all(it.store_timestamp >= due[str(it.unique_key)] for it in found)
 
 
