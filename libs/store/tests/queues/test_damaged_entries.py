@@ -515,6 +515,30 @@ def test_the_entry_of_a_timed_message_is_written_again_with_its_time(disk, event
     assert [rig.entry(SCHEDULE_TOPIC, 0, at) for at in range(20)] == whole
 
 
+@pytest.mark.parametrize("way", [pull, pull_by_tag, search])
+def test_an_entry_that_points_before_the_log_has_not_expired(disk, events, way):
+    rig = StoreRig(disk, small_settings(mapped_file_size_consume_queue=4_000), log=events)
+    for number in range(150):
+        rig.put(make_message(topic="T", body=b"%d" % number))
+    rig.work(3)
+    rig.clock.advance(73 * 3_600_000)
+    rig.store.upkeep.cleaner.ask()
+    rig.work(60)
+    for number in range(150, 200):
+        rig.put(make_message(topic="T", body=b"%d" % number))
+    rig.work(3)
+    assert rig.store.commit_log.min_offset > 100
+    entry = rig.entry("T", 0, 170)
+    entries_of(disk)[170 * ENTRY.size : 171 * ENTRY.size] = ENTRY.pack(100, *entry[1:])
+    found, offset = [], 165
+    while offset < 200:
+        result = rig.settled(partial(way, rig, offset))
+        found += offsets(map(decode_record, result.records))
+        offset = result.next_offset
+    assert found == list(range(165, 200))
+    assert len(events.of("queue.repaired")) == 1
+
+
 @pytest.mark.parametrize("expired_count", [0, 1, 40, 100])
 @pytest.mark.parametrize("at", [0, 30, 40, 50, 90, 180])
 @pytest.mark.parametrize("content", [b"\0", b"\xff"])

@@ -30,7 +30,7 @@ class Reader(Lookups):
     def settled(self, topic: str, queue_id: int, offset: int, result: GetResult) -> GetResult:
         """Return the answer to a cold read of this offset, which was loaded on a worker thread."""
         queue = self._queues.get(topic, queue_id)
-        if queue is None or not result.damaged:
+        if queue is None or not (result.damaged or result.doubts):
             return result
         return self._pulls.settled(queue, offset, result)
 

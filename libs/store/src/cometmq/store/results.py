@@ -90,6 +90,7 @@ class GetResult(msgspec.Struct):
     suggest_slave: bool = False
     loader: Callable[[], GetResult] | None = None
     damaged: Sequence[int] = ()  # queue offsets left out because record or entry is damaged
+    doubts: Sequence[int] = ()  # queue offsets left out because they seem to have expired
     awaits_repair: bool = False
     """Whether the reader has to read this offset again after its entry has been examined."""
 

@@ -62,7 +62,8 @@ class _Place(NamedTuple):
 
 class _Found:
     __slots__ = (
-        "bytes", "damaged", "is_paused", "last_offset", "records", "scanned_count", "status"
+        "bytes", "damaged", "doubts", "is_paused", "last_offset", "records", "scanned_count",
+        "status",
     )  # fmt: skip
 
     def __init__(self, log_end: int) -> None:
@@ -70,6 +71,7 @@ class _Found:
         self.bytes = 0
         self.scanned_count = 0
         self.damaged: list[int] = []
+        self.doubts: list[int] = []
         self.is_paused = False
         self.last_offset = log_end
         self.status = GetStatus.NO_MATCHED_MESSAGE
@@ -80,6 +82,15 @@ class _Found:
             return False
         count_max, bytes_max = place.most(offset)
         return len(self.records) >= count_max or self.bytes + size > bytes_max
+
+    def leave_out(self, row: QueueRow, place: _Place) -> None:
+        """Note an entry without a readable record."""
+        offset, size, _ = row
+        if size == FILLER_SIZE:
+            return
+        is_expired = 0 <= offset < place.log.first and size >= RECORD_BYTES_MIN
+        left_out = self.doubts if is_expired and not self.records else self.damaged
+        left_out.append(place.queue_offset + self.scanned_count)
 
     def result(self, place: _Place) -> GetResult:
         status = self.status
@@ -97,6 +108,7 @@ class _Found:
             self.bytes,
             place.log.end - self.last_offset > place.limits.memory_bytes,
             damaged=self.damaged,
+            doubts=self.doubts,
         )
 
 
@@ -151,8 +163,7 @@ def _search(
             is_sized = yield from _is_sized(rows[at], found, place)
             stop = stop if is_sized else at
         if stop == at:  # the record was deleted, or is damaged
-            if _is_damaged(*rows[at][:2], found, place.log):
-                found.damaged.append(place.queue_offset + found.scanned_count)
+            found.leave_out(rows[at], place)
             found.status = GetStatus.MESSAGE_WAS_REMOVING
             found.scanned_count += 1
             at += 1
@@ -272,12 +283,6 @@ def _is_in(offset: int, size: int, log: LogView) -> bool:
         RECORD_BYTES_MIN <= size <= log.file_size - (offset - log.first) % log.file_size
         and log.first <= offset <= log.end - size
     )
-
-
-def _is_damaged(offset: int, size: int, found: _Found, log: LogView) -> bool:
-    """Return whether an entry that readers skip is damaged, and neither a filler nor expired."""
-    is_expired = 0 <= offset < log.first and size >= RECORD_BYTES_MIN and not found.records
-    return size != FILLER_SIZE and not is_expired
 
 
 def _read(rows: Sequence[QueueRow], start: int, stop: int, log: LogView) -> LogRead:

@@ -112,7 +112,7 @@ class Pulls:
                 self._counters.cold_get_count += 1
             elif is_shared:
                 self._recent.note(queue, offset, limits, result)
-        if result.damaged:
+        if result.damaged or result.doubts:
             result = self.settled(queue, offset, result)
         self._counters.get_message_count += result.count
         return result
@@ -137,7 +137,7 @@ class Pulls:
         limits = self._limits_by_count.get(count_max) or self._limits_of(count_max)
         log = self._commit_log.view()
         result = yield from read_matching(queue, offset, log, test, limits, block)
-        if result.damaged:
+        if result.damaged or result.doubts:
             result = self.settled(queue, offset, result, by_tag=False)
         self._counters.get_message_count += result.count
         return result
@@ -158,7 +158,7 @@ class Pulls:
 
         `by_tag` says that a filter may have skipped entries without looking at their records.
         """
-        suspects = set(result.damaged)
+        suspects = {*result.damaged, *result.doubts}
         if by_tag:  # a page that changed may begin within the tag code of the entry before
             torn = {it - 1 for it in result.damaged if it > offset}
             suspects |= torn.difference(map(queue_offset_of, result.records))
@@ -208,6 +208,7 @@ def _ended_at(awaited: int, offset: int, result: GetResult, lost: list[int]) -> 
         count=len(records),
         bytes=sum(map(len, records)),
         damaged=lost,
+        doubts=(),
         awaits_repair=awaited == offset,
     )
 

@@ -95,6 +95,7 @@ class _Selection(NamedTuple):
     status: GetStatus
     is_ordered: bool = False  # all offsets lie between the first and the last
     damaged: Sequence[int] = ()  # queue offsets of entries that no record can match
+    doubts: Sequence[int] = ()  # of entries that seem to have expired
 
 
 def read_queue(
@@ -174,6 +175,7 @@ def _run(plan: ReadPlan, *, may_block: bool) -> GetResult | None:
         sum(map(len, records)) if damaged else selection.bytes,
         plan.log.end - selection.last_offset > plan.limits.memory_bytes,
         damaged=damaged,
+        doubts=selection.doubts,
     )
 
 
@@ -222,6 +224,7 @@ def _select_some(rows: Iterable[QueueRow], plan: ReadPlan) -> _Selection:
     memory_start = log_end - limits.memory_bytes
     wanted: list[Place] = []
     damaged: list[int] = []
+    doubts: list[int] = []
     scanned = total = 0
     last_offset = log_end
     status = GetStatus.NO_MATCHED_MESSAGE
@@ -239,8 +242,8 @@ def _select_some(rows: Iterable[QueueRow], plan: ReadPlan) -> _Selection:
             status = GetStatus.MESSAGE_WAS_REMOVING
             # The record of an intact entry is in the log, or has expired, like all before it.
             is_expired = 0 <= offset < log_first and size >= RECORD_BYTES_MIN and not wanted
-            if size != FILLER_SIZE and not is_expired:
-                damaged.append(queue_offset)
+            if size != FILLER_SIZE:
+                (doubts if is_expired else damaged).append(queue_offset)
             continue
         last_offset = offset
         if accept is not None and tag_code > _EXTENDED_TAG_MAX and not accept(tag_code):
@@ -248,7 +251,7 @@ def _select_some(rows: Iterable[QueueRow], plan: ReadPlan) -> _Selection:
         wanted.append((size, plan.queue_id, queue_offset, offset))
         total += size
     status = GetStatus.FOUND if wanted else status
-    return _Selection(wanted, scanned, total, last_offset, status, damaged=damaged)
+    return _Selection(wanted, scanned, total, last_offset, status, damaged=damaged, doubts=doubts)
 
 
 def _read_records(selection: _Selection, plan: ReadPlan, *, may_block: bool) -> list[Buffer] | None:

@@ -78,7 +78,7 @@ class RecentReads:
         elif (
             result.status is GetStatus.FOUND
             and not result.suggest_slave
-            and not result.damaged
+            and not (result.damaged or result.doubts)
             and result.bytes <= BODY_BYTES_MAX
         ):
             self._keep(key, result)
