@@ -13,7 +13,7 @@ from copy import copy
 from cometmq.store import MessageStore, OsDisk, StoreSettings
 from cometmq.store.testing.builders import make_message
 from cometmq.store.upkeep.entry_check import EntryWalk
-from cometmq.store.upkeep.index_check import IndexWalk
+from cometmq.store.upkeep.index_check import IndexWalk, Proofs
 
 MESSAGE_COUNT = 20_000
 KEYS = 2  # of each message
@@ -63,14 +63,13 @@ def main() -> None:
         store = filled(folder)
         parts = store._parts  # noqa: SLF001
         files, end = copy(parts.commit_log.files), store.upkeep.sealer.offset
+        proofs = Proofs(parts.checksums, parts.checksums.generation)
 
         def index() -> int:
             walk, count = IndexWalk(), 0
             walk.begin()
             while not walk.has_ended:
-                found, faults = walk.step(
-                    parts.index.view(), files, end, parts.checksums, STEP_COUNT
-                )
+                found, faults = walk.step(parts.index.view(), files, end, proofs, STEP_COUNT)
                 count += found
                 assert all(not it.entry_count and it.error is None for it in faults)
             assert count == MESSAGE_COUNT * KEYS

@@ -96,10 +96,10 @@ class Replica:
         restored = self._deletions.beyond(offset) | floors.beyond(offset)
         self._housekeeping.cleaner.remove_at_end()  # a checkpoint may create the same files
         self._checkpointer.save_all(now_ms)
+        self._checksums.truncate(log.files, offset)  # ends repairs that write to the index
         for queue in self._queues.queues.values():
             queue.recover(log.min_offset, offset, keeps_fillers=False)
         self._index.recover(name="", written_count=0, offset_end=offset)
-        self._checksums.truncate(log.files, offset)
         # The progress moves back before the log does, because a log that ends before its progress
         # counts as having lost synced records.
         self._checkpointer.note_truncated(min(self._checkpointer.dispatched_offset, offset))

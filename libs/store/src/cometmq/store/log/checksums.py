@@ -256,6 +256,17 @@ class Checksums:
             file.close()
         return length
 
+    def write_if_current(self, generation: int, file: DiskFile, at: int, data: Buffer) -> bool:
+        """Write derived bytes, unless entries have been removed since `generation`; may block.
+
+        A truncation of the log waits for the write, so that it never follows the truncation.
+        """
+        with self._lock:
+            is_current = generation == self.generation
+            if is_current:
+                file.write(at, [data])
+        return is_current
+
     def learn(self, start: int, entries: dict[int, Entry], generation: int) -> None:
         """Write computed entries, unless entries have been removed since `generation`."""
         with self._lock:

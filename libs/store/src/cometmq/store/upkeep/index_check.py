@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
+from cometmq.store.disk import DiskFile
 from cometmq.store.errors import DiskError
 from cometmq.store.index.index import IndexView
 from cometmq.store.index.index_file import IndexFile, IndexSnapshot
@@ -54,6 +55,22 @@ class IndexFault(NamedTuple):
     """Why the file could not be compared or repaired."""
 
 
+class Stale(Exception):
+    """Records were removed from the log since the step was planned."""
+
+
+class Proofs(NamedTuple):
+    """The checksums of the log, as of the plan of a step."""
+
+    checksums: Checksums
+    generation: int
+
+    def write(self, file: DiskFile, position: int, data: bytes) -> None:
+        """Repair bytes of an index file; raise Stale if they may belong to other entries now."""
+        if not self.checksums.write_if_current(self.generation, file, position, data):
+            raise Stale
+
+
 class FileCheck:
     """The comparison of one file, which may take many steps."""
 
@@ -70,7 +87,7 @@ class FileCheck:
         self._expired_offset = 0
 
     def compare(
-        self, snapshot: IndexSnapshot, keys: LogKeys, checksums: Checksums, count_max: int
+        self, snapshot: IndexSnapshot, keys: LogKeys, proofs: Proofs, count_max: int
     ) -> tuple[int, int]:
         """Compare the next entries, and repair them; return their number and that of wrong ones.
 
@@ -83,12 +100,12 @@ class FileCheck:
         has_more = self.number + len(entries) < snapshot.end
         rows = self._matched(entries, keys, has_more=has_more)
         self._note_begin(snapshot, entries, rows)
-        self._drop_unproven(entries, rows, keys.files, checksums)
+        self._drop_unproven(entries, rows, keys.files, proofs.checksums)
         wrong = self._linked(entries, rows)
         for _, run in groupby(enumerate(wrong), lambda it: it[1] - it[0]):
             numbers = [number for _, number in run]
             position = shape.entry_position(numbers[0])
-            disk_file.write(position, [b"".join(wrong[number] for number in numbers)])
+            proofs.write(disk_file, position, b"".join(wrong[number] for number in numbers))
         if self.number == 1 and rows:
             self._first = rows[0]
         if rows:
@@ -204,15 +221,16 @@ class FileCheck:
                 wrong[number] = ENTRY.pack(*right)
         return wrong
 
-    def finish(self, snapshot: IndexSnapshot) -> IndexFault:
+    def finish(self, snapshot: IndexSnapshot, proofs: Proofs) -> IndexFault:
         """Compare slots and header with the entries; repair the disk, unless the file grows."""
         if snapshot.table is not None:
             mending = self._compare_growing(snapshot, snapshot.table.values)
             return IndexFault(snapshot.file, mending=mending)
         if self.number < snapshot.end:  # the checksums of the log end before the file does
             return IndexFault(snapshot.file)
-        count = self._repair_slots(snapshot)
-        return IndexFault(snapshot.file, slot_count=count, header=self._repair_header(snapshot))
+        count = self._repair_slots(snapshot, proofs)
+        header = self._repair_header(snapshot, proofs)
+        return IndexFault(snapshot.file, slot_count=count, header=header)
 
     def _compare_growing(self, snapshot: IndexSnapshot, slots: memoryview) -> Mending:
         """Compare memory and disk; the loop repairs both."""
@@ -238,7 +256,7 @@ class FileCheck:
         for start in range(0, len(self._newest), SLOTS_PER_READ):
             yield start, self._newest[start : start + SLOTS_PER_READ].tobytes()
 
-    def _repair_slots(self, snapshot: IndexSnapshot) -> int:
+    def _repair_slots(self, snapshot: IndexSnapshot, proofs: Proofs) -> int:
         """Write wrong slots of a file that does not grow; return their number."""
         count = 0
         for start, right in self._slots():
@@ -246,16 +264,16 @@ class FileCheck:
             if found:
                 count += len(found)
                 position = snapshot.shape.slot_position(start)
-                snapshot.disk_file.write(position, [_swapped(right)])
+                proofs.write(snapshot.disk_file, position, _swapped(right))
         return count
 
-    def _repair_header(self, snapshot: IndexSnapshot) -> IndexHeader | None:
+    def _repair_header(self, snapshot: IndexSnapshot, proofs: Proofs) -> IndexHeader | None:
         """Write the header of a file that does not grow; return it if it was wrong."""
         found = _disk_header(snapshot)
         right = self._right_header(found, is_whole=True)._replace(next_number=snapshot.end)
         if right != found:
             right = right._replace(used_slot_count=sum(map(bool, self._newest)))
-            snapshot.disk_file.write(0, [HEADER.pack(*right)])
+            proofs.write(snapshot.disk_file, 0, HEADER.pack(*right))
         bounds = right._replace(used_slot_count=snapshot.header.used_slot_count)
         return None if right == found and bounds == snapshot.header else right
 
@@ -343,11 +361,13 @@ class IndexWalk:
         index: IndexView,
         files: FileSequence,
         end: int,
-        checksums: Checksums,
+        proofs: Proofs,
         count_max: int,
     ) -> tuple[int, list[IndexFault]]:
         """Compare up to `count_max` entries of records before `end`; return their number and what
         was wrong. Blocks.
+
+        If records are removed from the log meanwhile, the next step begins with the file again.
         """
         if index.cut_count != self._cut_count:
             self.begin(self._passed_name)
@@ -366,12 +386,15 @@ class IndexWalk:
             try:
                 check = self._begun(snapshot, earlier, files, end)
                 assert self._keys is not None
-                count, wrong_count = check.compare(snapshot, self._keys, checksums, left)
+                count, wrong_count = check.compare(snapshot, self._keys, proofs, left)
                 if wrong_count:
                     faults.append(IndexFault(snapshot.file, entry_count=wrong_count))
                 if not count or check.number >= snapshot.end:
-                    faults.append(check.finish(snapshot))
+                    faults.append(check.finish(snapshot, proofs))
                     self._pass(snapshot)
+            except Stale:
+                self.begin(self._passed_name)
+                break
             except DiskError as error:  # the file has expired, or bytes cannot be read
                 faults.append(IndexFault(snapshot.file, error=error))
                 count, self._keys = 0, None

@@ -11,7 +11,7 @@ from typing import Final
 
 from cometmq.store.index.index_file import IndexFile
 from cometmq.store.parts import Parts
-from cometmq.store.upkeep.index_check import IndexFault, IndexWalk
+from cometmq.store.upkeep.index_check import IndexFault, IndexWalk, Proofs
 from cometmq.store.upkeep.sealer import Sealer
 
 URGENT_COUNT: Final = 1_000
@@ -123,7 +123,7 @@ class IndexStep:
     ) -> None:
         self._repair = repair
         self._walk = walk
-        self._checksums = parts.checksums
+        self._proofs = Proofs(parts.checksums, parts.checksums.generation)
         # The loop may drop files while the step runs.
         self._files = copy(parts.commit_log.files)
         self._view = parts.index.view()
@@ -134,7 +134,7 @@ class IndexStep:
     def run(self) -> None:
         """Compare entries; blocks."""
         self._count, self._faults = self._walk.step(
-            self._view, self._files, self._end, self._checksums, self._count_max
+            self._view, self._files, self._end, self._proofs, self._count_max
         )
 
     def done(self) -> None:
