@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -154,6 +155,21 @@ def test_sentence_about_one_queue_of_four(pages: list[tuple[History, Report]]) -
     )
 
 
+def test_curves_without_a_broker_that_has_all_committed_offsets(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The other broker has an empty queue that the group never committed."""
+    queues = [BUSY, BUSY, Queue(0, 0, NEVER, 0), BUSY]
+    group, down = Group(NEVER, [None, AT_END, None, AT_END]), [(NEVER, NEVER), (20, 23)]
+    write(tmp_path, [History([FLAT, FLAT], queues, [group], down)], END)
+
+    points = build(spark, Folder(tmp_path), RULES).rows("history")
+
+    assert len(points) == MINUTES
+    alone = [(it["consumer_offset"], it["lag"]) for it in points if it["max_offset"] < 100_000]
+    assert (10_000, 0) in alone
+
+
 @pytest.mark.parametrize("name", ["finished query", "just finished"])
 def test_finished_query_is_not_slow(pages: list[tuple[History, Report]], name: str) -> None:
     (found,) = findings(_case(pages, name))
@@ -285,7 +301,8 @@ def _missed(history: History, report: Report) -> Iterator[str]:
             }
             (offset, *moved), end = sorted(map(_known, offsets)), queue.ends_at(MINUTES - 15)[1]
             left_s = max(0.0, (FORCED - later) / (later - now) * 60)
-            is_threatened = not moved and offset < end and left_s < RISK_S * 0.99
+            is_unread = max(offset, queue.ends_at(MINUTES - 1)[0]) < end
+            is_threatened = not moved and is_unread and left_s < RISK_S * 0.99
             if is_threatened and row["severity"] != "critical":
                 yield f"{row['group']} queue {queue_id}: {row['status']}, full in {left_s:.0f} s"
 

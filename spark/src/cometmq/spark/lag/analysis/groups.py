@@ -62,10 +62,12 @@ GROUP BY cluster, `group`
 """
 
 # `fine` tells whether each queue was within its acceptable lag (`fine_lag`). A snapshot that lacks
-# queues of earlier ones shows no group as fine: a broker that restarts does not answer.
+# queues of earlier ones shows no group as fine: a broker that restarts does not answer. If it had
+# all committed offsets, only queues without any remain; empty ones count as read.
 _CURVES: Final = f"""
 SELECT cluster, `group`, snapshot_id, min(read_ts) AS ts,
-       sum({LAG}) AS lag, sum(m) AS max_offset, sum(c) AS consumer_offset,
+       sum({LAG}) AS lag, sum(m) AS max_offset,
+       coalesce(sum(c), sum(CASE WHEN m <= n THEN m END)) AS consumer_offset,
        bool_and(coalesce({LAG} <= fine_lag, true))
            AND count(*) >= max(count(*)) OVER (
                PARTITION BY cluster, `group` ORDER BY snapshot_id) AS fine
