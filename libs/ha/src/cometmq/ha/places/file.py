@@ -27,6 +27,8 @@ SETTLE_MS: Final = 100
 """A watch reads changed files again for this time: later changes within the same tick of the file
 system's clock leave the stamps as they are, and a tick lasts up to 10 ms.
 """
+LOOKS_MAX: Final = 10
+"""Maximum number of looks at unchanged stamps before a watch reads the files all the same: 1 s."""
 
 Nonce = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
 
@@ -179,6 +181,9 @@ class _Looks:
     """The reads of one watch.
 
     Ten reads a second on a thread take 0.6 % of a core, ten looks at the stamps 0.1 %.
+
+    A client of NFS may show old stamps for seconds, but a read opens the file, which asks the
+    server. Therefore LOOKS_MAX bounds the looks without a read.
     """
 
     def __init__(self, record: FileRecord, again_count: int) -> None:
@@ -187,6 +192,7 @@ class _Looks:
         self._again_count = again_count
         self._stamps: tuple[Stamp | None, ...] | None = None
         self._again_left = 0
+        self._look_count = 0  # since the last read
         self._found: Versioned | None = None
 
     async def read(self) -> Versioned | None:
@@ -200,11 +206,13 @@ class _Looks:
             stamps = None  # the read reports it
         if stamps is None or stamps != self._stamps:
             self._again_left = self._again_count + 1
-        if self._again_left:
+        self._look_count += 1
+        if self._again_left or self._look_count >= LOOKS_MAX:
+            self._look_count = 0
             self._stamps = None  # unless the read succeeds
             self._found = await self._record.read()
             self._stamps = stamps
-            self._again_left -= 1
+            self._again_left = max(0, self._again_left - 1)
         return self._found
 
 
