@@ -7,6 +7,7 @@ import asyncio
 import errno
 import gc
 from collections.abc import AsyncIterator, Iterator
+from inspect import GEN_CLOSED, getgeneratorstate
 from pathlib import Path
 from typing import Any
 
@@ -271,12 +272,14 @@ async def test_a_long_search_ends_with_its_connection(
     monkeypatch.setattr(read_deadlines, "LONG_COUNT", 1)
     ended, reads = list[int](), broker.driver.reads
     peers = [FakePeer(f"10.0.0.1:{port}") for port in range(1, 10)]
-    for peer in peers:
-        reads.look_up(cold(file, 3), ended.append, unexpected, call=query(peer))
-    file.allow(len(peers))
+    lookups = [cold(file, 3) for _ in peers]
+    for peer, lookup in zip(peers, lookups, strict=True):
+        reads.look_up(lookup, ended.append, unexpected, call=query(peer))
     for peer in peers[1:]:
         peer.close()
         reads.drop(peer)
+    # Their results so far are freed at once.
+    assert [getgeneratorstate(one) for one in lookups[2:]] == (len(peers) - 2) * [GEN_CLOSED]
     file.open()
     await drained(broker)
     assert ended == [3]

@@ -13,14 +13,13 @@ from typing import Any
 from cometmq.broker.storing.read_deadlines import Request, Search
 from cometmq.remoting.command import Call, Peer
 from cometmq.remoting.transport.flow.fair_queue import Requester
-from cometmq.store.reads import Lookup
 
 
 class Places:
     def __init__(self) -> None:
         self.requester_of: Callable[[Call[Any]], Requester] = _connection_of
         """Returns who takes turns with others while a request waits."""
-        self._long: dict[Peer, Lookup[Any]] = {}
+        self._long: dict[Peer, Search] = {}
         """The last search of each connection that waited in the place of its owner."""
 
     def of(self, request: Request) -> tuple[Requester, bool]:
@@ -34,11 +33,9 @@ class Places:
         request.place = None if request.may_end_early else requester
         return requester, is_first
 
-    def forget(self, peer: Peer) -> None:
-        """Forget a closed connection; its long search ends when its turn comes, or at its
-        deadline.
-        """
-        self._long.pop(peer, None)
+    def forget(self, peer: Peer) -> Search | None:
+        """Forget a closed connection; return its last search in the place of its owner."""
+        return self._long.pop(peer, None)
 
     def _requester(self, request: Request) -> Requester:
         if request.requester is None:
@@ -50,10 +47,10 @@ class Places:
         """Return whether no earlier long search of the same connection goes on."""
         if search.peer is None:
             return False
-        first = self._long.setdefault(search.peer, search.lookup)
-        if getgeneratorstate(first) == GEN_CLOSED:
-            first = self._long[search.peer] = search.lookup
-        return first is search.lookup
+        first = self._long.setdefault(search.peer, search)
+        if getgeneratorstate(first.lookup) == GEN_CLOSED:
+            first = self._long[search.peer] = search
+        return first is search
 
 
 def _connection_of(call: Call[Any]) -> Requester:

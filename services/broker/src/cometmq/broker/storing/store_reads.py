@@ -144,7 +144,10 @@ class StoreReads:
 
     def drop(self, peer: Peer) -> None:
         """Drop the reads and searches of a closed connection."""
-        self.places.forget(peer)
+        long = self.places.forget(peer)
+        if long is not None and self.deadlines.close(long):
+            long.end()  # its result so far is freed now, its place when its turn comes
+            self._release(long)
         for request, _, future in self._jobs.take(peer):
             self._abandon(request, future)
         for search, _, future in self._waiting.take(peer):
