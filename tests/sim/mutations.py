@@ -303,6 +303,6 @@ ALL: dict[str, Mutation] = {
         PAIR,
         ("kill", "part", "delete"),
         {"weights": {"kill": 6, "part": 4, "delete": 4}, "send_share": 0.05, "think_s": 0.02},
-        seeds=200,
+        seeds=250,
     ),
 }
