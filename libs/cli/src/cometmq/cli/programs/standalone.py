@@ -82,8 +82,7 @@ Data = Annotated[Path, typer.Option("--data", help="Folder of messages and setti
 Host = Annotated[
     str,
     typer.Option(
-        help="Address that clients connect to; one that is not on loopback opens the ports to"
-        " the network.",
+        help="Address for clients; if it is not on loopback, the network reaches the ports.",
     ),
 ]
 NamesrvPort = Annotated[int, typer.Option(min=0, max=65535, help="Port of the name server.")]
