@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from cometmq.cli.complaints import Complaints
 from cometmq.cli.connecting import with_access
+from cometmq.cli.consuming.denied import EndingComplaints
 from cometmq.cli.consuming.observer import FIRST, LAST, PLACES, begin_of
 from cometmq.cli.consuming.source import (
     Ends,
@@ -187,34 +187,23 @@ def _disabled_text(group: str) -> str:
     )
 
 
-class MemberComplaints(Complaints):
-    """Remembers failing pulls, and ends the command if a broker refuses the group's pulls, because
-    retrying would not help.
-    """
+class MemberComplaints(EndingComplaints):
+    """Also ends the command if the group is disabled."""
 
     def __init__(self, group: str, faults: Faults) -> None:
-        super().__init__()
+        super().__init__(faults)
         self._group = group
-        self._faults = faults
-        self._refusal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def warning(self, event: str, /, **facts: object) -> None:
-        """Print the event, unless it is a refusal, which becomes the command's error."""
-        if event == "task.cancelled":  # by `_abandon`
-            return
-        kind, _, text = str(facts.get("error", "")).partition(": ")
-        if remarks.group_pull_forbidden(self._group) in text:
-            text = _disabled_text(self._group)
-        elif kind != AccessDenied.__name__:
-            self._faults.note(facts)
+        """Print the event, unless it is a refusal, or comes from `_abandon`."""
+        if event != "task.cancelled":
             super().warning(event, **facts)
-            return
-        if not self._refusal.done():
-            self._refusal.set_result(text)
 
-    async def fail_if_refused(self) -> None:
-        """Wait for a refusal and raise it."""
-        raise ClientError(await self._refusal)
+    def refusal(self, facts: Mapping[str, object]) -> str | None:
+        """Return the text of the refusal that an event reports; None if it reports none."""
+        if remarks.group_pull_forbidden(self._group) in str(facts.get("error", "")):
+            return _disabled_text(self._group)
+        return super().refusal(facts)
 
 
 async def _place_group(

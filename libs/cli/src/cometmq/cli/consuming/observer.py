@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from cometmq.cli.admin import missing_text
-from cometmq.cli.complaints import Complaints
 from cometmq.cli.connecting import with_access
+from cometmq.cli.consuming.denied import EndingComplaints
 from cometmq.cli.consuming.source import (
     UNANSWERED,
     Ends,
@@ -95,12 +95,13 @@ async def _find_begins(
 @asynccontextmanager
 async def _read(wanted: Wanted, offsets: "GivenOffsets", ends: Ends) -> AsyncIterator[Source]:
     faults = Faults(wanted.topic)
+    log = ObserverComplaints(faults)
     consumer = LitePullConsumer(
         TOOLS_GROUP,
         wanted.namesrv,
         options=with_access(LitePullOptions(auto_commit=False, pull_count_max=32)),
         offsets=offsets,
-        log=ObserverComplaints(faults),
+        log=log,
     )
     consumer.assign(offsets.positions, wanted.selector)
 
@@ -117,27 +118,20 @@ async def _read(wanted: Wanted, offsets: "GivenOffsets", ends: Ends) -> AsyncIte
                 await source.put(Printed(message))
 
     async with consumer, asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(read())
+        running = [tasks.create_task(it) for it in (read(), log.fail_if_refused())]
         yield source
-        task.cancel()
+        for task in running:
+            task.cancel()
 
 
-class ObserverComplaints(Complaints):
-    """Remembers failing pulls, so that the command can name the reason when it ends."""
-
-    def __init__(self, faults: Faults) -> None:
-        super().__init__()
-        self._faults = faults
+class ObserverComplaints(EndingComplaints):
+    """Says nothing of brokers whose first offsets are unknown: they were named at the start."""
 
     def warning(self, event: str, /, **facts: object) -> None:
-        """Note a failing pull, and print the event.
-
-        Brokers whose first offsets are unknown have been named at the start.
-        """
-        if event == "offset.unknown" and str(facts.get("error")).partition(": ")[0] in UNANSWERED:
-            return
-        self._faults.note(facts)
-        super().warning(event, **facts)
+        """Print the event, unless it is a refusal or is known."""
+        kind = str(facts.get("error")).partition(": ")[0]
+        if event != "offset.unknown" or kind not in UNANSWERED:
+            super().warning(event, **facts)
 
 
 async def begin_of(

@@ -25,7 +25,6 @@ from cometmq.client.subscriptions import MessageSelector
 from cometmq.insight.words import counted
 from cometmq.remoting.errors import CometError, ConnectFailed, ConnectionLost, RequestTimeout
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.refusals import is_access_text
 from cometmq.remoting.visible import command
 
 NAMES_MAX: Final = 8
@@ -132,10 +131,6 @@ class Ends:
             position = positions.get(queue)
             if position is not None and position < end:
                 left[queue] = end - position
-        denied = {it: faults[it] for it in queues if is_access_text(faults.get(it, ""))}
-        if denied and not left:
-            why = " ".join(dict.fromkeys(denied.values()))
-            found.lines[broker.name] = f"{names_of(denied)} not read: pulls fail: {why}"
         if left:
             found.is_coming = True
             reasons = " ".join(dict.fromkeys(faults[queue] for queue in left if queue in faults))
