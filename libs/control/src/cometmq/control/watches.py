@@ -35,7 +35,7 @@ class Watch:
         self._last: Report | None = None
 
     def sent(self, report: Report, now_s: float) -> None:
-        """Note what is sent now.
+        """Note that this report is sent now.
 
         The next status is due at the end of the interval or a little earlier, on the grid: one
         turn of the loop then serves all watches.
@@ -66,7 +66,7 @@ class Watches:
 
     @contextlib.contextmanager
     def entered(self, watch: Watch) -> Iterator[None]:
-        """Look after a watch in this context."""
+        """Serve a watch for as long as this context is open."""
         self._open.add(watch)
         self._is_open.set()
         try:

@@ -30,7 +30,7 @@ MEMBERS_MOVE: Final = (
     "each member keeps its own offsets (BROADCASTING): connected ones continue there",
     "members that are not connected stay where they are",
 )
-"""What a reset of a broadcasting group does."""
+"""The effect of a reset on a broadcasting group."""
 
 
 class QueueMove(msgspec.Struct, frozen=True):

@@ -53,7 +53,7 @@ class TransactionQueues(msgspec.Struct, frozen=True):
 
 
 class HalfState(Enum):
-    """What has become of a half message."""
+    """The state of the transaction of a half message."""
 
     OPEN = "open"
     SET_ASIDE = "set aside"
@@ -62,7 +62,7 @@ class HalfState(Enum):
 
 
 class End(NamedTuple):
-    """What an op message says about one half message."""
+    """The end of one half message, as an op message tells it."""
 
     op_offset: int
     half_offset: int

@@ -12,7 +12,7 @@ from cometmq.store.index.index_slots import PAGE_SLOTS
 
 @dataclass(slots=True)
 class Mending:
-    """What a comparison with the log has found in a file that grows."""
+    """The faults that a comparison with the log has found in a file that grows."""
 
     before: IndexSnapshot
     end: int

@@ -46,15 +46,15 @@ class SuspectEntries:
         return self._count
 
     def add(self, queue: ConsumeQueue, offsets: Sequence[int]) -> None:
-        """Have entries examined."""
+        """Queue entries for the examination; readers report those again that do not fit in."""
         of_queue = self._found.setdefault(queue, set())
         before = len(of_queue)
         of_queue.update(offsets[: max(1, SUSPECTS_MAX - self._count)])
         self._count += len(of_queue) - before
 
     def first_awaited(self, queue: ConsumeQueue, offsets: Sequence[int]) -> int | None:
-        """Have those of these entries examined that were not; return the first one that a reader
-        must not pass yet, or None.
+        """Queue those of these entries that were not examined yet. Return the first entry that a
+        reader must not pass yet, or None.
         """
         unknown = [it for it in offsets if (queue, queue.life, it) not in self._examined]
         if not unknown:
@@ -75,7 +75,7 @@ class SuspectEntries:
         return queue, taken
 
     def settle(self, queue: ConsumeQueue, passed: Sequence[int]) -> None:
-        """Let readers go on after an examination, which has not repaired these entries."""
+        """Let readers go on after an examination; it could not repair the entries in `passed`."""
         self.is_stalled = False
         self._examined.update(((queue, queue.life, it), None) for it in passed)
         for place in list(self._examined)[: max(0, len(self._examined) - EXAMINED_MAX)]:
@@ -83,13 +83,13 @@ class SuspectEntries:
         self._tell(queue)
 
     def stall(self, queue: ConsumeQueue) -> None:
-        """Let readers pass all suspects until an examination ends; that of `queue` hangs."""
+        """Let readers pass all suspects, because the examination of `queue` hangs."""
         self.is_stalled = True
         for it in {queue, *self._found}:
             self._tell(it)
 
     def forget(self) -> None:
-        """Have all suspects examined again, because bytes of the log may have changed."""
+        """Forget what was examined, because bytes of the log may have changed."""
         self._examined.clear()
 
     def _tell(self, queue: ConsumeQueue) -> None:
