@@ -331,7 +331,7 @@ images-test: setup $(VENV)/.deploy ## Build the image twice, compare, stop it un
 		--helm=$$(deploy/helm/install-helm.sh) $(if $(IMAGE),--image=$(IMAGE))
 
 .PHONY: charts-test
-charts-test: setup $(VENV)/.deploy ## Render the Helm charts, check all objects and 38 wrong values; the first run builds helm
+charts-test: setup $(VENV)/.deploy ## Render the Helm charts, check all objects and wrong values; the first run builds helm
 	$(WITH_GO) $(BIN)/pytest -q tests/charts --timeout=300 --helm=$$(deploy/helm/install-helm.sh)
 
 .PHONY: e2e

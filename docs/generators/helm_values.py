@@ -21,7 +21,13 @@ _COMMENT: Final = re.compile(r"\s*# -- \((?P<type>.+?)\) (?P<text>.+)")
 _KEY: Final = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z]+):")
 _RANGE: Final = re.compile(r"integer (\d+)\.\.(\d+)")
 _NAME: Final = "^[a-z]([-a-z0-9]{0,28}[a-z0-9])?$"
-_SCALAR: Final = {"type": ["string", "integer", "number", "boolean"]}
+_SETTING: Final = {"type": ["string", "integer", "number", "boolean"], "pattern": r"^[^\n\r]*$"}
+"""The value of a setting. A line break in it would begin another setting."""
+_LABEL: Final = {
+    "type": "string",
+    "pattern": "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$",
+    "maxLength": 63,
+}
 _QUANTITY: Final = r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P|m)?$"
 _QUANTITIES: Final = {
     "type": "object",
@@ -29,16 +35,27 @@ _QUANTITIES: Final = {
 }
 
 TYPES: Final[dict[str, dict[str, Any]]] = {
+    "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
     "boolean": {"type": "boolean"},
     "brokerIds": {"type": "array", "items": {"type": "integer", "minimum": 0}},
     "digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
     "endpoints": {
         "type": "array",
-        "items": {"type": "string", "pattern": r"^[A-Za-z0-9.-]+:[0-9]{1,5}$"},
+        "items": {"type": "string", "pattern": r"^([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"},
+    },
+    "environment": {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {"name": {"type": "string"}, "value": {"type": "string"}},
+        },
     },
     "filled": {"type": "string", "minLength": 1},
+    "labels": {"type": "object", "additionalProperties": _LABEL},
     "list": {"type": "array"},
     "map": {"type": "object"},
+    "maps": {"type": "array", "items": {"type": "object"}},
     "name": {"type": "string", "pattern": "^[A-Za-z0-9._|%-]+$", "maxLength": 127},
     "namespaces": {
         "type": "array",
@@ -49,6 +66,11 @@ TYPES: Final[dict[str, dict[str, Any]]] = {
         "type": "array",
         "items": {"type": "integer", "minimum": 1, "maximum": 65535},
     },
+    "object": {
+        "type": "string",
+        "pattern": "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$",
+        "maxLength": 253,
+    },
     "quantity": {"type": ["string", "integer"], "pattern": _QUANTITY},
     "resources": {
         "type": "object",
@@ -58,6 +80,7 @@ TYPES: Final[dict[str, dict[str, Any]]] = {
     "schedule": {"type": "string", "pattern": r"^(@[a-z]+|(\S+\s+){4}\S+)$"},
     "string": {"type": "string"},
     "strings": {"type": "array", "items": {"type": "string", "minLength": 1}},
+    "tag": {"type": "string", "pattern": "^([A-Za-z0-9_][-A-Za-z0-9_.]{0,127})?$"},
 }
 """JSON schemas of the types in comments; `integer 1..9`, `string /regex/` and `a|b|c` also work."""
 
@@ -132,7 +155,7 @@ def schema(chart: Chart) -> str:
             place = place["properties"].setdefault(key, _object())
         leaf = {**schema_of(value.type), "description": value.text}
         if value.path[-1] == "config":
-            leaf["additionalProperties"] = _SCALAR
+            leaf["additionalProperties"] = _SETTING
         place["properties"][value.path[-1]] = leaf
     root["properties"]["global"] = {"type": "object"}
     root = {

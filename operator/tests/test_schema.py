@@ -12,6 +12,7 @@ import pytest
 import yaml
 from msgspec import Meta
 
+from cometmq.client.addresses import parse_addresses
 from cometmq.operator.api_types.broker_group import OWNED_SETTINGS, Spec
 from cometmq.operator.api_types.crd import (
     BROKER_GROUP,
@@ -108,6 +109,18 @@ def test_the_status_has_no_defaults(one):
 @every_kind
 def test_only_name_servers_are_required(one):
     assert root(one)["properties"]["spec"]["required"] == ["nameServers"]
+
+
+@pytest.mark.parametrize("address", ["n:9876", "10.0.0.1:9876", "[fd00::1]:9876"])
+def test_a_name_server_has_any_address_that_brokers_take(address):
+    assert parse_addresses(address) == [address]
+    assert msgspec.convert({"nameServers": [address]}, Spec).name_servers == [address]
+
+
+@pytest.mark.parametrize("address", ["names", "[fd00::1", "fd00::1:9876", "http://n:9876"])
+def test_an_address_in_another_form_is_refused(address):
+    with pytest.raises(msgspec.ValidationError, match="regex"):
+        msgspec.convert({"nameServers": [address]}, Spec)
 
 
 def test_settings_that_the_operator_owns_exist():

@@ -37,12 +37,18 @@ def helm(request: pytest.FixtureRequest) -> Helm:
 def template(helm: Helm) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run `helm template` with files of values and settings such as `tls.enabled=true`."""
 
-    def run(files: Sequence[Path] = (), settings: Sequence[str] = (), chart: Path = CHART):
+    def run(
+        files: Sequence[Path] = (),
+        settings: Sequence[str] = (),
+        chart: Path = CHART,
+        release: str = "mq",
+    ):
         words = [word for file in files for word in ("--values", str(file))]
         words += [f"--set-json={one}" for one in settings]
         return helm(
-            "template", "mq", str(chart), "--namespace=prod", f"--kube-version={KUBERNETES}", *words
-        )
+            "template", release, str(chart), "--namespace=prod",
+            f"--kube-version={KUBERNETES}", *words,
+        )  # fmt: skip
 
     return run
 

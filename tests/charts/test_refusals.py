@@ -2,6 +2,7 @@
 """Invalid values are rejected before installation; errors name the path and the valid values."""
 
 import pytest
+import yaml
 
 BAD_VALUES = [
     # values as JSON, the path in the message, and a further part of the message
@@ -53,6 +54,17 @@ BAD_VALUES = [
     ('tls={"enabled": true}', "tls.existingSecret", "tls.crt"),
     ('lagReport={"intervalSeconds": 10}', "/lagReport/intervalSeconds", "got 10, want 60"),
     ('lagReport={"schedule": "hourly"}', "/lagReport/schedule", "does not match pattern"),
+    ('fullnameOverride="My_Name"', "/fullnameOverride", "does not match pattern"),
+    ('nameOverride="mq.prod"', "/nameOverride", "does not match pattern"),
+    ('image={"tag": "v1+x"}', "/image/tag", "does not match pattern"),
+    ('namesrv={"nodeSelector": {"gpu": true}}', "/namesrv/nodeSelector/gpu", "want string"),
+    ('namesrv={"tolerations": ["spot"]}', "/namesrv/tolerations/0", "want object"),
+    ('namesrv={"podLabels": {"team": 1}}', "/namesrv/podLabels/team", "want string"),
+    ('namesrv={"podAnnotations": {"a": 1.5}}', "/namesrv/podAnnotations/a", "want string"),
+    ('namesrv={"env": [{"name": "A", "value": 1}]}', "/namesrv/env/0/value", "want string"),
+    ('namesrv={"config": {"a": "b\\nlistenPort=1"}}', "/namesrv/config/a", "pattern"),
+    ('networkPolicy={"clients": ["10.0.0.0/8"]}', "/networkPolicy/clients/0", "want object"),
+    ('acl={"existingSecret": "My_Secret"}', "/acl/existingSecret", "does not match pattern"),
 ]  # fmt: skip
 
 
@@ -84,3 +96,36 @@ def test_an_exporter_without_an_account_is_refused(template):
     )
     assert done.returncode != 0
     assert "exporter.accountSecret" in done.stderr
+
+
+def test_a_name_with_which_kubernetes_cannot_create_pods_is_refused(template):
+    """A StatefulSet with it is accepted, and then has no pods: their label has 63 characters."""
+    name = f'fullnameOverride="{"n" * 30}"'
+    done = template(settings=[name, f'brokerGroups=[{{"name": "{"b" * 22}"}}]'])
+    assert done.returncode != 0
+    assert "brokerGroups[0].name: pods cannot be named nnn" in done.stderr
+
+
+@pytest.mark.parametrize("release", ["1mq", "mq.prod"])
+def test_a_release_name_that_cannot_name_services_is_refused(template, release):
+    done = template(release=release)
+    assert done.returncode != 0
+    assert "fullnameOverride: " in done.stderr
+    assert template(release=release, settings=['fullnameOverride="mq"']).returncode == 0
+
+
+def test_names_may_be_as_long_as_kubernetes_allows(template):
+    external = '{"type": "NodePort", "nodePorts": [30911, 30912]}'
+    group = f'{{"name": "{"b" * 21}", "replicas": 2, "external": {external}}}'
+    done = template(
+        release="r" * 53,
+        settings=[
+            f"brokerGroups=[{group}]",
+            'groupRecord.etcd.endpoints=["[fd00::1]:2379"]',
+            *(f"{one}.enabled=true" for one in ("console", "exporter", "lagReport")),
+        ],
+    )
+    assert done.returncode == 0, done.stderr
+    for one in yaml.safe_load_all(done.stdout):
+        limit = 52 if one["kind"] in {"StatefulSet", "CronJob"} else 63
+        assert len(one["metadata"]["name"]) <= limit

@@ -1,6 +1,10 @@
 {{/* Refuse values that contradict each other, which a schema cannot express. */}}
 
 {{- define "cometmq.check" -}}
+{{- $fullname := include "cometmq.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $fullname) -}}
+{{- fail (printf "fullnameOverride: %s cannot begin the names of Services: set one of lowercase letters, digits and hyphens that begins with a letter" $fullname) -}}
+{{- end -}}
 {{- $names := list -}}
 {{- range $index, $item := .Values.brokerGroups -}}
 {{- $group := mergeOverwrite (deepCopy $.Values.brokerGroupDefaults) $item -}}
@@ -44,6 +48,11 @@
 {{- define "cometmq.checkGroup" -}}
 {{- $group := .group -}}
 {{- $replicas := int $group.replicas -}}
+{{- /* Kubernetes labels pods with this name and 11 characters more; a label has at most 63. */ -}}
+{{- $name := printf "%s-%s" (include "cometmq.fullname" .root) $group.name -}}
+{{- if gt (len $name) 52 -}}
+{{- fail (printf "%s.name: pods cannot be named %s, which has more than 52 characters: shorten it, or fullnameOverride" .path $name) -}}
+{{- end -}}
 {{- include "cometmq.checkConfig" (dict "config" $group.config "path" (printf "%s.config" .path) "owned" (include "cometmq.ownedBroker" .)) -}}
 {{- if and (gt $replicas 1) (not .root.Values.groupRecord.etcd.endpoints) -}}
 {{- fail (printf "%s.replicas: %d replicas agree on their master in etcd: set groupRecord.etcd.endpoints, or 1 replica" .path $replicas) -}}

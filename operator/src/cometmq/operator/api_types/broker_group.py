@@ -17,6 +17,7 @@ from cometmq.operator.api_types.sections import (
     Deletion,
     DisruptionBudget,
     Image,
+    NameServer,
     Replication,
     Scheduling,
     Storage,
@@ -48,11 +49,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The desired state of a broker group."""
 
     name_servers: Annotated[
-        list[
-            Annotated[
-                str, Meta(min_length=3, max_length=261, pattern=r"^[A-Za-z0-9.-]+:[0-9]{1,5}$")
-            ]
-        ],
+        list[NameServer],
         Meta(min_length=1, max_length=16),
         "Name servers as HOST:PORT. Brokers register with each address that a name resolves to.",
     ]

@@ -13,6 +13,15 @@ IMMUTABLE: Final = rule(
     "self == oldSelf",
     "cannot be changed: create another BrokerGroup and let this one drain",
 )
+NameServer = Annotated[
+    str,
+    Meta(
+        min_length=3,
+        max_length=261,
+        pattern=r"^([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$",
+    ),
+]
+"""HOST:PORT, or [IPv6]:PORT."""
 
 
 class PullPolicy(StrEnum):

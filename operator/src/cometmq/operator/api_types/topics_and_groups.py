@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from cometmq.operator.api_types.schema import rule, rules
-from cometmq.operator.api_types.sections import Retain
+from cometmq.operator.api_types.sections import NameServer, Retain
 from cometmq.operator.api_types.security_sections import secret_name
 from cometmq.operator.api_types.status import Condition
 from cometmq.remoting.bodies.topic_config import QUEUES_MAX
@@ -49,9 +49,7 @@ def _prefixes(*prefixes: str) -> str:
 
 
 NameServers = Annotated[
-    list[
-        Annotated[str, Meta(min_length=3, max_length=261, pattern=r"^[A-Za-z0-9.-]+:[0-9]{1,5}$")]
-    ],
+    list[NameServer],
     Meta(min_length=1, max_length=16),
     "Name servers as HOST:PORT. The operator finds the brokers through them. Use the same "
     "addresses in all objects of a cluster: the operator recognizes duplicates by them.",
