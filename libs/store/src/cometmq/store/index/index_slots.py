@@ -7,6 +7,7 @@ existed when the sweep began. Pages may then hold the numbers of newer entries, 
 does not count. These entries are already in the file, so recovery can relink them.
 """
 
+import mmap
 import sys
 from array import array
 from collections.abc import Iterator
@@ -25,6 +26,15 @@ thread converts, which takes 0.05 ms; for all 2 MiB of a step at once, it took 0
 STEP_PAGES: Final = 512  # 2 MiB: copied in 0.3 ms; a sweep of 20 MB takes ten checkpoints
 
 Mark = TypeVar("Mark")
+
+
+def zero_slots(count: int) -> memoryview:
+    """Return slots of zeros, which take no memory until they are changed.
+
+    A bytearray would take all of it at once, because it writes its zeros.
+    """
+    data = mmap.mmap(-1, max(1, count) * SLOT_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return memoryview(data).cast("i")[:count]
 
 
 class SlotPages:
@@ -65,7 +75,7 @@ class SlotTable(Generic[Mark]):
     def __init__(self, slot_count: int, data: bytes | None = None) -> None:
         """Start with a file's bytes, or with zeros that take no memory until changed."""
         if data is None:
-            self.values = memoryview(bytearray(slot_count * SLOT_BYTES)).cast("i")
+            self.values = zero_slots(slot_count)
         else:
             values = array("i", data)
             if sys.byteorder == "little":

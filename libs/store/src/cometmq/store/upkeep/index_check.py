@@ -25,7 +25,7 @@ from cometmq.store.errors import DiskError
 from cometmq.store.index.index import IndexView
 from cometmq.store.index.index_file import IndexFile, IndexSnapshot
 from cometmq.store.index.index_format import HEADER, Entry, IndexHeader
-from cometmq.store.index.index_slots import PAGE_BYTES, PAGE_SLOTS, SLOT_BYTES
+from cometmq.store.index.index_slots import PAGE_BYTES, PAGE_SLOTS, SLOT_BYTES, zero_slots
 from cometmq.store.index.keys import ENTRY, seconds_between
 from cometmq.store.index.mending import Mending
 from cometmq.store.log.checksums import Checksums, spans
@@ -79,8 +79,7 @@ class FileCheck:
         self.name = snapshot.file.name
         self.number = 1
         self._before_ms = before_ms
-        # Zeros take no memory until they are changed.
-        self._newest = memoryview(bytearray(snapshot.shape.slot_count * SLOT_BYTES)).cast("i")
+        self._newest = zero_slots(snapshot.shape.slot_count)
         self._begin_ms: int | None = None
         self._first: KeyRow | None = None
         self._last: KeyRow | None = None
