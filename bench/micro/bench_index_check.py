@@ -17,7 +17,7 @@ from cometmq.store.upkeep.index_check import IndexWalk, Proofs
 
 MESSAGE_COUNT = 20_000
 KEYS = 2  # of each message
-STEP_COUNT = 16_000  # entries of one step
+STEP_COUNT = 1_000  # entries of one step
 BUDGET_US = 10.0
 ROUNDS = 5
 
@@ -76,7 +76,9 @@ def main() -> None:
             return count
 
         def queues() -> int:
-            assert EntryWalk().step(files, parts.queues, 0, end, MESSAGE_COUNT) == {}
+            walk = EntryWalk()
+            walk.begin(0)
+            assert walk.step(files, parts.queues, end, MESSAGE_COUNT) == {}
             return MESSAGE_COUNT
 
         for name, walk in {"entry of a queue": queues, "entry of the index": index}.items():

@@ -160,6 +160,6 @@ def test_a_walk_finds_nothing_wrong_in_the_index(golden):
     for _ in range(3):
         rig.clock.advance(200 * 3_600_000)
         rig.scrub()
-    assert rig.store.upkeep.scrubber.index.compared_count > 200
+    assert rig.store.upkeep.scrubber.walks.index.compared_count > 200
     assert [line for line in events.lines if line[0].startswith("index.")] == []
     rig.store.close()

@@ -364,7 +364,9 @@ def test_bytes_of_another_place_are_replaced(disk, events, monkeypatch, source, 
 def test_a_step_writes_nothing_after_a_truncation(disk, events):
     """The numbers of the entries that it has compared may belong to other records by now."""
     rig = filled(disk, events)
-    step = rig.store.upkeep.scrubber.index.step(0, 10_000)
+    index = rig.store.upkeep.scrubber.walks.index
+    index.begin()
+    step = index.step(rig.store.upkeep.sealer.offset, 10_000)
     rig.store.truncate(rig.entry("T", 0, 470).physical_offset)
     fill(rig, range(470, COUNT))
     rig.work(3)

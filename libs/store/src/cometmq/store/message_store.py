@@ -46,7 +46,7 @@ class MessageStore:
         self._parts = parts
         self._folder = folder
         self.repair = EntryRepair(parts, pulls)
-        upkeep.scrubber.on_suspects = self.repair.suspect
+        upkeep.scrubber.walks.on_suspects = self.repair.suspect
         self.counters = counters
         self.commit_log = parts.commit_log
         self.layout = parts.layout
@@ -209,7 +209,7 @@ class MessageStore:
             counters.damaged_count,
             self.pulls.suspects.repaired_count,
             self.upkeep.scrubber.repairs.repaired_count,
-            self.upkeep.scrubber.index.repaired_count,
+            self.upkeep.scrubber.walks.index.repaired_count,
         )
 
     def close(self) -> None:

@@ -44,8 +44,11 @@ class LogScanner:
         check_crc: bool,
         end: int | None = None,
         take: Take | None = None,
+        first_bytes: int | None = None,
     ) -> None:
         """Begin at `offset`; if `end` is given, read nothing at or after it.
+
+        The first read has up to `first_bytes`, by default up to 4 MiB if `end` is given.
 
         Records are first offered to `take`, in log order; iteration yields the records that `take`
         does not consume.
@@ -56,8 +59,9 @@ class LogScanner:
         self._check_crc = check_crc
         # A known range is read at once. With small first reads, which suit an unknown range, a
         # follower's loop took 18 % longer.
-        known_bytes = 0 if end is None else min(end - offset, CHUNK_BYTES_MAX)
-        self._chunk_bytes = max(CHUNK_BYTES_MIN, known_bytes)
+        if first_bytes is None:
+            first_bytes = 0 if end is None else min(end - offset, CHUNK_BYTES_MAX)
+        self._chunk_bytes = max(CHUNK_BYTES_MIN, first_bytes)
         self.offset = offset
 
     def __iter__(self) -> Iterator[Scan]:

@@ -5,7 +5,7 @@ A reader that filters by tag skips an entry with a different tag code without lo
 The scrubber therefore walks through the records of the sealed log and compares the size and the tag
 code of their entries; `EntryRepair` examines the suspects again and writes them.
 
-A walk takes as many rounds of the scrubber as it needs, at `ENTRIES_PER_S`. It ignores entries that
+A walk takes as many rounds of the scrubber as it needs. It ignores entries that
 refer to another physical offset: readers notice damage to these, and the queues of a topic that was
 deleted and created again refer to later records of the same names.
 """
@@ -23,14 +23,12 @@ from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.writing.append import UNQUEUED
 from cometmq.store.writing.dispatcher import tag_and_keys
 
-ENTRIES_PER_S: Final = 1_000
-"""The rate of the walks through queues and index. An entry takes 5 to 6 us
-(bench/micro/bench_index_check.py), so both walks together take 1 to 2 % of one core.
-"""
-
-STEP_ENTRIES_MAX: Final = 16_000
 SKIPPED_BYTES: Final = 1 << 20
 """The distance that a walk skips at bytes that cannot be read."""
+
+READ_BYTES: Final = 256 << 10
+"""The size of the first read of a step; later ones are larger. One of 4 MiB would mostly be wasted.
+"""
 
 BLOCK_BYTES: Final = 200 * ENTRY.size
 BLOCKS_MAX: Final = 1_000
@@ -60,27 +58,24 @@ class EntryWalk:
     """The walk through one store's log; only one thread at a time uses it."""
 
     def __init__(self) -> None:
-        self._offset = -1
+        self._offset = 0
         self._is_record = False  # a record begins at the offset, unless its bytes are damaged
-        self._has_ended = True
+        self.has_ended = True
+        """Whether the entries of all records before the end have been compared."""
 
-    def step(
-        self, files: FileSequence, queues: QueueTable, begin: int, end: int, count_max: int
-    ) -> Suspects:
+    def begin(self, offset: int) -> None:
+        """Begin with the first record at or after an offset of the log."""
+        self._offset, self._is_record, self.has_ended = offset, False, False
+
+    def step(self, files: FileSequence, queues: QueueTable, end: int, count_max: int) -> Suspects:
         """Compare up to `count_max` entries of records before `end`; return those that differ.
         Blocks.
-
-        `begin` is the position of the scrubber: when it is at the first byte of the log, a walk
-        that has ended begins again.
         """
-        if self._offset < 0 or (self._has_ended and begin <= files.first):
-            self._offset, self._is_record = begin, False
         if self._offset <= files.first:
             self._offset, self._is_record = files.first, True
-        self._has_ended = False
         suspects: Suspects = {}
         try:
-            while count_max > 0 and self._has_more(files, end):
+            while count_max > 0 and not self.has_ended and self._has_more(files, end):
                 count_max -= self._compare(files, queues, end, count_max, suspects)
         except DiskError:  # the scrubber reports bytes that cannot be read
             self._offset, self._is_record = self._offset + SKIPPED_BYTES, False
@@ -91,7 +86,7 @@ class EntryWalk:
         if not self._is_record:
             found = find_record(files, self._offset)
             if found is None or found.physical_offset >= end:
-                self._has_ended = True
+                self.has_ended = True
                 return False
             self._offset, self._is_record = found.physical_offset, True
         return True
@@ -101,7 +96,7 @@ class EntryWalk:
     ) -> int:
         """Compare the entries of consecutive intact records; return their number."""
         count, entries = 0, _Entries()
-        scanner = LogScanner(files, self._offset, check_crc=False, end=end)
+        scanner = LogScanner(files, self._offset, check_crc=False, end=end, first_bytes=READ_BYTES)
         try:
             for scan in scanner:
                 count += 1
@@ -121,17 +116,17 @@ class EntryWalk:
 class EntryStep:
     """One step of the walk."""
 
-    def __init__(self, walk: EntryWalk, parts: Parts, begin: int, end: int, count_max: int) -> None:
+    def __init__(self, walk: EntryWalk, parts: Parts, end: int, count_max: int) -> None:
         self._walk = walk
         self._parts = parts
-        self._range = begin, end
+        self._end = end
         self._count_max = count_max
         self.found: Suspects = {}
 
     def run(self) -> None:
         """Compare entries; blocks."""
         files, queues = self._parts.commit_log.files, self._parts.queues
-        self.found = self._walk.step(files, queues, *self._range, self._count_max)
+        self.found = self._walk.step(files, queues, self._end, self._count_max)
 
 
 class _Entries:

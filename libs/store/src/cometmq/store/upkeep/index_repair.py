@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans the steps that compare the index with the log, and reports what they have repaired.
 
-The scrubber makes a step whenever it compares a part of the log. If a reader has found damage, the
+The scrubber begins a walk with each round through the log. If a reader has found damage, the
 file is compared at once.
 """
 
@@ -27,7 +27,6 @@ class IndexRepair:
         self._parts = parts
         self._sealer = sealer
         self._walk = IndexWalk()
-        self._walk.begin()
         self._suspect: IndexFile | None = None
         self._found_count = 0  # in the file that readers suspect
         self._unrepaired: set[str] = set()
@@ -47,22 +46,23 @@ class IndexRepair:
                 if file is not self._suspect:
                     self._suspect, self._found_count = file, 0
                     self._walk.begin(after=name)
-                return self._step(URGENT_COUNT)
+                return self.step(self._sealer.offset, URGENT_COUNT)
             name = file.name
         return None
 
-    def step(self, begin: int, count_max: int) -> "IndexStep":
-        """Return the next step; at the first byte of the log, a walk that has ended begins again.
+    @property
+    def has_ended(self) -> bool:
+        """Whether the walk has compared all files."""
+        return self._walk.has_ended
 
-        `begin` is the position of the scrubber.
-        """
-        if self._walk.has_ended and begin <= self._parts.commit_log.min_offset:
-            self._walk.begin()
-            self._unrepaired.clear()
-        return self._step(count_max)
+    def begin(self) -> None:
+        """Begin the walk with the first file."""
+        self._walk.begin()
+        self._unrepaired.clear()
 
-    def _step(self, count_max: int) -> "IndexStep":
-        return IndexStep(self, self._walk, self._parts, self._sealer.offset, count_max)
+    def step(self, end: int, count_max: int) -> "IndexStep":
+        """Return the next step: compare up to `count_max` entries of records before `end`."""
+        return IndexStep(self, self._walk, self._parts, end, count_max)
 
     def note(self, compared_count: int, faults: Sequence[IndexFault]) -> None:
         """Adopt the outcome of a step."""

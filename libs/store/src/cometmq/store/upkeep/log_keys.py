@@ -11,6 +11,7 @@ from cometmq.store.errors import CorruptStore
 from cometmq.store.index.index_format import Entry
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.log.log_scanner import LogScanner, find_record, first_record
+from cometmq.store.upkeep.entry_check import READ_BYTES
 from cometmq.store.writing.append import ROLLBACK
 from cometmq.store.writing.dispatcher import tag_and_keys
 
@@ -50,7 +51,9 @@ class LogKeys:
         self._seek(files.first)
 
     def _seek(self, offset: int) -> None:
-        self._scanner = LogScanner(self.files, offset, check_crc=False, end=self._end)
+        self._scanner = LogScanner(
+            self.files, offset, check_crc=False, end=self._end, first_bytes=READ_BYTES
+        )
         self._scans: Iterator[Scan] = iter(self._scanner)
 
     def resume(self, files: FileSequence, end: int) -> None:

@@ -3,8 +3,8 @@
 
 A round reads the log from its first byte up to the offset that checksums had reached when the round
 began. The rate is the size of the log divided by `logScrubHours`, within bounds, and the position
-survives a restart. Missing checksums are computed. Each step also compares some entries of queues
-and index with the log (`entry_check.py`, `index_check.py`).
+survives a restart. Missing checksums are computed. With each round, two walks compare the entries
+of queues and index with the same part of the log (`entry_check.py`, `index_check.py`).
 
 Readers get no record that shares a byte with a damaged block. The affected messages are identified
 from the queue entries, because the damaged bytes of the log cannot be trusted.
@@ -23,17 +23,11 @@ from cometmq.store.log.damage import DamagedRange, clipped, covers, merged, over
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.upkeep.block_repairs import BlockRepairs, Offer
-from cometmq.store.upkeep.entry_check import (
-    ENTRIES_PER_S,
-    STEP_ENTRIES_MAX,
-    EntryStep,
-    EntryWalk,
-    Suspects,
-)
-from cometmq.store.upkeep.index_repair import IndexRepair, IndexStep
+from cometmq.store.upkeep.index_repair import IndexStep
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.upkeep.scrub_state import ScrubState, load_state, save_state
 from cometmq.store.upkeep.sealer import Sealer
+from cometmq.store.upkeep.walks import Walks, WalkStep
 from cometmq.store.upkeep.withheld import (
     DamagedMessages,
     Findings,
@@ -76,10 +70,7 @@ class Scrubber:
         self.found_count = 0
         self.offer: Offer | None = None
         self.repairs = BlockRepairs(parts, self)
-        self.walk = EntryWalk()
-        self.index = IndexRepair(parts, sealer)
-        self.on_suspects: Callable[[Suspects], None] = lambda _found: None
-        """Receives entries of queues that do not fit their records."""
+        self.walks = Walks(parts, sealer)
 
     @property
     def state(self) -> ScrubState:
@@ -135,6 +126,8 @@ class Scrubber:
                 for it in merged(clipped(damage, 0, end))
             ]
         )
+        if state.offset < state.round_end:
+            self.walks.begin(state.offset, state.round_end)
         has_lost = any(record.start >= end for record in state.records)
         is_changed = (self._state.damage, self._state.records) != (state.damage, state.records)
         if is_changed and not has_lost:  # the next save comes after the caller has noted the loss
@@ -177,47 +170,44 @@ class Scrubber:
         if self.offer is not None:
             offer, self.offer = self.offer, None
             return self.repairs.job(offer)
-        step = self.index.urgent_step()
+        step = self.walks.index.urgent_step()
         if step is None:
             return None
-        return _IndexJob(self, step)
+        return _EntryJob(self, step)
 
     def _scrub_job(self, now_ms: int) -> Job | None:
-        hours = self._parts.settings.log_scrub_hours
-        if not hours:
+        """Return what is due of the round: a part of the log, entries of the walks, or both."""
+        if not self._parts.settings.log_scrub_hours:
             return None
         files = self._parts.commit_log.files
         if self._state.damage and self._state.damage[0].start < files.first:
             self._adopt(clipped(self._state.damage, files.first, files.end))  # files expired
-        limit = self._limit()
-        offset = self._position(limit, now_ms, hours * _HOUR_MS)
-        if offset is None:
-            return None
-        rate_max = self._parts.settings.log_scrub_rate_max
-        rate = min(max((limit - files.first) // (hours * 3600), RATE_MIN), rate_max)
-        due_bytes = min(self._due_bytes(now_ms, rate), STEP_BYTES_MAX)
-        if due_bytes < CHUNK_BYTES:
-            return None
-        entry_count = STEP_ENTRIES_MAX
-        if self._last_ms is not None:
-            elapsed_ms = max(0, now_ms - self._last_ms)
-            entry_count = min(entry_count, elapsed_ms * ENTRIES_PER_S // 1000)
+        part = self._due_part(now_ms)
+        step = self.walks.step(now_ms)
+        if part is None:
+            return None if step is None else _EntryJob(self, step)
         self._last_ms = now_ms
         must_save = has_passed(SAVE_INTERVAL_MS, since_ms=self._saved_ms, now_ms=now_ms)
         if must_save:
             self._saved_ms = now_ms
-        stop = min(offset + due_bytes, self._state.round_end, limit)
-        end = self._sealer.offset
-        entries = EntryStep(self.walk, self._parts, offset, end, entry_count)
-        walks = entries, self.index.step(offset, entry_count)
-        return _ScrubJob(
-            self, self._parts, self._state, offset, stop, must_save=must_save, walks=walks
-        )
+        return _ScrubJob(self, self._parts, self._state, part, must_save=must_save, walks=step)
 
-    def _due_bytes(self, now_ms: int, rate: int) -> int:
-        if self._last_ms is None or now_ms < self._last_ms:
-            return CHUNK_BYTES
-        return (now_ms - self._last_ms) * rate // 1000
+    def _due_part(self, now_ms: int) -> DamagedRange | None:
+        """Return the part of the log that is due; None if there is none."""
+        settings, first = self._parts.settings, self._parts.commit_log.files.first
+        limit = self._limit()
+        offset = self._position(limit, now_ms, settings.log_scrub_hours * _HOUR_MS)
+        if offset is None:
+            return None
+        due_bytes = CHUNK_BYTES
+        if self._last_ms is not None and now_ms >= self._last_ms:
+            rate = max((limit - first) // (settings.log_scrub_hours * 3600), RATE_MIN)
+            rate = min(rate, settings.log_scrub_rate_max)
+            due_bytes = (now_ms - self._last_ms) * rate // 1000
+        if due_bytes < CHUNK_BYTES:
+            return None
+        stop = offset + min(due_bytes, STEP_BYTES_MAX)
+        return DamagedRange(offset, min(stop, self._state.round_end, limit))
 
     def _limit(self) -> int:
         """Return the end of the last block whose checksum is final."""
@@ -235,6 +225,7 @@ class Scrubber:
         self._state = msgspec.structs.replace(
             state, offset=first, round_end=limit, round_began_ms=now_ms
         )
+        self.walks.begin(first, self._sealer.offset)
         return first
 
     def note_scrubbed(self, begin: int, end: int, found: Findings) -> None:
@@ -388,12 +379,12 @@ class _ReportJob:
             self._scrubber.note_reported(self._found, self._intact)
 
 
-class _IndexJob:
-    """Compares a part of an index file in which a reader has found damage."""
+class _EntryJob:
+    """Compares entries with the log, because they are due or a reader has found damage."""
 
-    name = "check-index"
+    name = "compare-entries"
 
-    def __init__(self, scrubber: Scrubber, step: IndexStep) -> None:
+    def __init__(self, scrubber: Scrubber, step: IndexStep | WalkStep) -> None:
         self._scrubber = scrubber
         self._step = step
 
@@ -417,19 +408,18 @@ class _ScrubJob:
         scrubber: Scrubber,
         parts: Parts,
         state: ScrubState,
-        begin: int,
-        end: int,
+        part: DamagedRange,
         *,
         must_save: bool,
-        walks: tuple[EntryStep, IndexStep],
+        walks: WalkStep | None,
     ) -> None:
         self._scrubber = scrubber
         self._parts = parts
         self._state = state
-        self._begin, self._end = begin, end
+        self._begin, self._end = part
         self._must_save = must_save
-        self._entries, self._index = walks
-        self._spans = spans(parts.commit_log.files, begin, end)
+        self._walks = walks
+        self._spans = spans(parts.commit_log.files, *part)
         self._queues = list(parts.queues.queues.values())
         self._generation = parts.checksums.generation
         self._found: Findings = []
@@ -443,10 +433,10 @@ class _ScrubJob:
         """Read the part, and find the messages in its damaged ranges; compare entries."""
         try:
             self._run()
-            self._entries.run()
-            self._index.run()
         except DiskError as error:
             self._error = error  # not raised: the file may have expired, which is no failure
+        if self._walks is not None:
+            self._walks.run()
 
     def _run(self) -> None:
         checksums, known = self._parts.checksums, self._state.damage
@@ -471,11 +461,11 @@ class _ScrubJob:
 
     def done(self, error: Exception | None) -> None:
         """Report the outcome to the store."""
-        self._index.done()
         if self._is_stale:
             self._scrubber.note_ended()
         elif error is not None or self._error is not None:
             self._scrubber.note_failed(self._begin, error or self._error)
         else:
             self._scrubber.note_scrubbed(self._begin, self._end, self._found)
-            self._scrubber.on_suspects(self._entries.found)
+        if self._walks is not None:
+            self._walks.done()
