@@ -19,7 +19,7 @@ from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
 from cometmq.store.queues.queue_reader import QueueRow
-from cometmq.store.queues.record_check import Place, is_at
+from cometmq.store.queues.record_check import Place, body_end, is_at, place_at, topic_at
 from cometmq.store.reads import Lookup, Pause
 from cometmq.store.results import BoundaryType, QueryResult
 from cometmq.store.settings import CQ_ENTRY_BYTES
@@ -27,6 +27,8 @@ from cometmq.store.settings import CQ_ENTRY_BYTES
 _SIZE_BYTES: Final = 4
 _FIRST_BYTES: Final = 1_024  # covers most records with one read
 _HEAD_BYTES: Final = 76  # includes the store timestamp even after the longest host
+_TOPIC_FIELD_BYTES: Final = 32 << 10  # the longest has two bytes for its length
+_AROUND_BODY_BYTES: Final = 128 << 10  # more than all other parts of a record
 DAMAGED_COUNT_MAX: Final = 1_000
 """Number of damaged messages that a search by time skips to find an intact one; a damaged block
 usually holds fewer.
@@ -74,19 +76,43 @@ class Lookups:
         return None if is_hidden else data
 
     def _stored_bytes(self, physical_offset: int) -> Lookup[bytes | None]:
+        """Find the bytes of a record, without reading all that a message's body claims to be one.
+
+        A client may choose an offset inside a body, where the size is any number up to that of a
+        file (1 GiB). So the first bytes must name the offset, and a size that no message may have
+        now must be that of the queue's entry.
+        """
         log = self._commit_log.view()
         if not log.first <= physical_offset <= log.end - RECORD_BYTES_MIN:
             return None
         data = yield _log_read(log, physical_offset, _FIRST_BYTES)
         if not data:  # a later record may be damaged
-            data = yield _log_read(log, physical_offset, _SIZE_BYTES)
-        size = int.from_bytes(data[:_SIZE_BYTES], "big", signed=True)
+            data = yield _log_read(log, physical_offset, RECORD_BYTES_MIN)
+        place = place_at(data)
+        if place is None or place[3] != physical_offset:
+            return None
+        size = place[0]
         read = _log_read(log, physical_offset, size)
         if not RECORD_BYTES_MIN <= size == read.size or log.is_damaged(physical_offset, size):
             return None
+        if size > self._parts.settings.max_message_size + _AROUND_BODY_BYTES:
+            has_entry = yield from self._has_entry(log, data, place)
+            if not has_entry:
+                return None
         if size > len(data):
             data = yield read
         return bytes(data[:size])
+
+    def _has_entry(self, log: LogView, head: Buffer, place: Place) -> Lookup[bool]:
+        """Return whether the entry of the record at this place has its offset and size."""
+        size, queue_id, queue_offset, physical_offset = place
+        end = body_end(head)
+        if end is None or end >= size:
+            return False
+        rest = yield _log_read(log, physical_offset + end, min(size - end, _TOPIC_FIELD_BYTES))
+        queue = self._queues.get(topic_at(head, rest), queue_id)
+        row = None if queue is None else (yield from _row_of(queue, queue_offset))
+        return row is not None and row[:2] == (physical_offset, size)
 
     def newest_record(self) -> Lookup[MessageRecord | None]:
         """Find the last message in the log that a queue refers to; None if there is none."""

@@ -13,7 +13,13 @@ import struct
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
-from cometmq.remoting.message.record_layout import FIXED, FIXED_V4, HOST_MASK, MAGIC_V2
+from cometmq.remoting.message.record_layout import (
+    FIXED,
+    FIXED_V4,
+    HOST_MASK,
+    MAGIC_V1,
+    MAGIC_V2,
+)
 from cometmq.remoting.types import Buffer
 
 Place: TypeAlias = tuple[int, int, int, int]
@@ -82,6 +88,34 @@ def queue_offset_of(record: Buffer) -> int:
 def is_at(head: memoryview, place: Place) -> bool:
     """Return whether a record's first bytes name this place."""
     return len(head) >= HEAD_BYTES and _place(head) == place
+
+
+def place_at(head: Buffer) -> Place | None:
+    """Return the place that a record's first bytes name; None if they are not those of a record."""
+    if len(head) < HEAD_BYTES or _int(head, 4)[0] not in (MAGIC_V1, MAGIC_V2):
+        return None
+    size, queue_id, queue_offset, offset = _place(head)
+    return size, queue_id, queue_offset, offset
+
+
+def body_end(head: Buffer) -> int | None:
+    """Return where the body of a record ends, counted from its start; None if its first bytes do
+    not tell.
+    """
+    start = FIXED[head[39] & HOST_MASK].size
+    body_bytes = _int(head, start - 4)[0] if len(head) >= start else -1
+    return None if body_bytes < 0 else start + body_bytes
+
+
+def topic_at(head: Buffer, rest: Buffer) -> str:
+    """Return the topic of a record, from its first bytes and those after its body; empty if there
+    are too few.
+    """
+    if len(rest) < 2:
+        return ""
+    is_long = _int(head, 4)[0] == MAGIC_V2
+    start, count = (2, _short(rest)[0]) if is_long else (1, rest[0])
+    return str(rest[start : max(start, start + count)], "utf-8", "replace")
 
 
 def has_topic(record: memoryview, topic: bytes) -> bool:
