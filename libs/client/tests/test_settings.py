@@ -71,6 +71,7 @@ def test_a_pull_is_awaited_longer_than_it_is_held() -> None:
 def test_name_servers_are_separated_by_semicolons() -> None:
     assert parse_addresses(" a:1; http://b:2 ;") == ["a:1", "b:2"]
     assert parse_addresses("a;[::1];[::1]:2") == ["a:9876", "[::1]:9876", "[::1]:2"]
+    assert parse_addresses("::1;::1:2") == ["[::1]:9876", "::1:2"]
     with pytest.raises(NoNamesrv):
         parse_addresses("")
 
@@ -87,6 +88,8 @@ def test_name_servers_are_separated_by_semicolons() -> None:
         ("user@localhost:9876", None),
         ("a:1,b:2", None),
         ("a:1 b:2", None),
+        ("[::1:9876", None),
+        ("[::1]9876", None),
     ],
 )
 @pytest.mark.parametrize("kind", [Producer, sync.Producer])

@@ -96,6 +96,11 @@ async def client(server, monkeypatch):
     await one.close()
 
 
+def test_the_host_header_of_an_ipv6_address_has_brackets():
+    assert HttpClient("fd00::1", 2379).address == "[fd00::1]:2379"
+    assert HttpClient("etcd", 2379).address == "etcd:2379"
+
+
 async def test_requests_share_a_connection(server, client):
     for request in (READ, WRITE, READ):
         assert await client.send(request) == (200, b"{}")

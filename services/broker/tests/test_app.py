@@ -21,7 +21,6 @@ from cometmq.broker.registration.addresses import (
     check_advertised,
     choose_ports,
     explicit_ha_port,
-    host_port,
     is_unspecified,
     outward_ip,
     packed_host,
@@ -114,9 +113,7 @@ def test_the_port_0_leads_to_a_free_port_below_those_of_outgoing_connections() -
         assert ports.ha <= 32_000
 
 
-def test_addresses_in_texts_and_records() -> None:
-    assert host_port("10.0.0.1", 1) == "10.0.0.1:1"
-    assert host_port("::1", 1) == "[::1]:1"
+def test_addresses_in_records() -> None:
     assert packed_host("127.0.0.1", 10911) == bytes([127, 0, 0, 1, 0, 0, 42, 159])
     assert len(packed_host("::1", 10911)) == 20
     assert packed_host("::ffff:127.0.0.1", 10911) == packed_host("127.0.0.1", 10911)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from cometmq.namesrv.accounts import CHANGES, Accounts
 from cometmq.namesrv.app import NamesrvApp, expire, server_settings
@@ -53,10 +54,15 @@ BROKER = RegisterBroker("broker-a", "127.0.0.1:1", "C", "127.0.0.1:2", 0)
 
 
 @pytest.fixture
-def settings(tmp_path):
+def host():
+    return "127.0.0.1"
+
+
+@pytest.fixture
+def settings(tmp_path, host):
     options = {
         "listenPort": "0",
-        "bindAddress": "127.0.0.1",
+        "bindAddress": host,
         "kvConfigPath": str(tmp_path / "kvConfig.json"),
         "configStorePath": str(tmp_path / "namesrv.properties"),
     }
@@ -98,6 +104,19 @@ async def test_a_route_lives_as_long_as_the_brokers_connection(app, client):
     async with asyncio.timeout(60):
         while (answer := await route(client, address)) != 17:
             assert isinstance(answer, bytes)
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+async def test_its_log_names_addresses_that_clients_take(settings, client, shown):
+    with capture_logs() as events:
+        app: Any = NamesrvApp(settings, log=structlog.get_logger(), clock=SystemClock())
+        await app.start()
+        try:
+            (address,) = events[-1]["addresses"]
+            assert address.startswith(f"{shown}:")
+            assert await route(client, address) == 17
+        finally:
+            await app.stop()
 
 
 ADMIN, USER = SessionCredentials("admin-1", "secret-1"), SessionCredentials("user-12", "secret-2")

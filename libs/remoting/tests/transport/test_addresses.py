@@ -6,10 +6,12 @@ import pytest
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.addresses import (
     NO_HOST,
+    host_port,
     is_address,
     is_same_address,
     parse_address,
     peer_address,
+    with_port,
 )
 
 
@@ -43,6 +45,8 @@ def test_a_peer(name: object, text: str, host: bytes) -> None:
         ("127.0.0.1:9876", ("127.0.0.1", 9876)),
         (" name:1 ", ("name", 1)),
         ("[::1]:65535", ("::1", 65535)),
+        ("::1:9876", ("::1", 9876)),
+        ("[fe80::1%eth0]:1", ("fe80::1%eth0", 1)),
     ],
 )
 def test_an_address(text: str, wanted: tuple[str, int]) -> None:
@@ -55,11 +59,33 @@ def test_an_address(text: str, wanted: tuple[str, int]) -> None:
         *("", "host", "host:", ":1", "host:0", "host:65536", "host:x", "h:²"),
         *("tcp://host:1", "a path/host:1", "host:1/", "user@host:1", "a:1,b:1", "a:1;b:1"),
         *("a..b:1", ".a:1", f"{'a' * 64}:1", "\ufffd:1", "\ud800:1"),
+        *("::1", "[::1:1", "::1]:1", "[[::1]]:1", "[name]:1", "a:b:1", "::g:1", "[]:1"),
     ],
 )
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(SettingsError):
         parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("host", "host:9876"),
+        ("10.0.0.1", "10.0.0.1:9876"),
+        ("[::1]", "[::1]:9876"),
+        ("::1", "[::1]:9876"),
+        ("2001:db8:0:0:0:0:0:1", "[2001:db8:0:0:0:0:0:1]:9876"),
+        ("fe80::1%eth0", "[fe80::1%eth0]:9876"),
+        *((one, one) for one in ("a:1", "[::1]:1", "::1:1", "::1:99999", "a:", "9876", "[::1:1")),
+    ],
+)
+def test_a_port_is_added_where_there_is_none(text: str, wanted: str) -> None:
+    assert with_port(text, 9876) == wanted
+
+
+def test_an_ipv6_address_in_a_text_has_brackets() -> None:
+    assert host_port("10.0.0.1", 1) == "10.0.0.1:1"
+    assert host_port("::1", 1) == "[::1]:1"
 
 
 def test_an_ipv6_address_has_several_forms() -> None:

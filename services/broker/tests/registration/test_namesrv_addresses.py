@@ -29,6 +29,7 @@ class Resolver:
         ("a:1,b:2", [HostPort("a", 1), HostPort("b", 2)]),
         ("http://a:1;http://b", [HostPort("a", 1), HostPort("b", 9876)]),
         ("[::1]:77;::2", [HostPort("::1", 77), HostPort("::2", 9876)]),
+        ("::1:9877", [HostPort("::1", 9877)]),
     ],
 )
 def test_the_setting_lists_hosts_and_ports(text: str, expected: list[HostPort]) -> None:
@@ -37,7 +38,18 @@ def test_the_setting_lists_hosts_and_ports(text: str, expected: list[HostPort]) 
 
 @pytest.mark.parametrize(
     "text",
-    ["a:port", ":9876", "a:0", "a:70000", "a:1;b:-1", "https://a:1", "a/b", "a:1:b:2", "[a]:1"],
+    [
+        "a:port",
+        ":9876",
+        "a:0",
+        "a:70000",
+        "a:1;b:-1",
+        "https://a:1",
+        "a/b",
+        "a:1:b:2",
+        "[a]:1",
+        "[::1:1",
+    ],
 )
 def test_the_error_names_a_malformed_entry(text: str) -> None:
     with pytest.raises(SettingsError, match="namesrvAddr="):

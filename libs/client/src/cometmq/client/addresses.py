@@ -6,7 +6,7 @@ from typing import Final
 from cometmq.client.errors import InvalidArgument, NoNamesrv
 from cometmq.client.settings import NAMESRV_VARIABLE
 from cometmq.client.shown import shown
-from cometmq.remoting.transport.addresses import is_address
+from cometmq.remoting.transport.addresses import is_address, with_port
 
 DEFAULT_PORT: Final = 9876
 
@@ -33,7 +33,7 @@ def parse_addresses(text: str) -> list[str]:
 
 
 def _parse(text: str) -> str:
-    address = _with_port(text.removeprefix("http://"))
+    address = with_port(text.removeprefix("http://"), DEFAULT_PORT)
     if not is_address(address):
         raise InvalidArgument(
             f"not a name server address: {shown(text)}; write host:port{_meant(text)}, and several "
@@ -42,12 +42,7 @@ def _parse(text: str) -> str:
     return address
 
 
-def _with_port(address: str) -> str:
-    is_host = ":" not in address and not address.isdigit()
-    return f"{address}:{DEFAULT_PORT}" if is_host or address.endswith("]") else address
-
-
 def _meant(text: str) -> str:
     """Return a hint that names the address inside a URL; empty if there is none."""
-    address = _with_port(text.rpartition("://")[2].partition("/")[0])
+    address = with_port(text.rpartition("://")[2].partition("/")[0], DEFAULT_PORT)
     return f", such as {shown(address)}" if is_address(address) else ""

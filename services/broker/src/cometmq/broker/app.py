@@ -41,7 +41,6 @@ from cometmq.broker.registration.addresses import (
     Ports,
     choose_ports,
     explicit_ha_port,
-    host_port,
     with_ha_port,
 )
 from cometmq.broker.registration.signing import registration_signing
@@ -60,6 +59,7 @@ from cometmq.ha.port import RecordPort
 from cometmq.remoting.command import Peer
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.addresses import host_port
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.server import Server

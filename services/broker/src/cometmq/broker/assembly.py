@@ -40,7 +40,6 @@ from cometmq.broker.registration.addresses import (
     Ports,
     advertised,
     advertised_host,
-    host_port,
     packed_host,
     shared_address,
 )
@@ -69,6 +68,7 @@ from cometmq.broker.turn import OncePerTurn
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
 from cometmq.remoting.names import SCHEDULE_TOPIC
+from cometmq.remoting.transport.addresses import host_port
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.incremental import IncrementalRunner

@@ -18,6 +18,7 @@ from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport import PeerProtocol, Server, ServerSettings
+from cometmq.remoting.transport.addresses import host_port
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
@@ -150,7 +151,7 @@ class NamesrvApp:
             background.spawn(keeping, name="namesrv-keys", is_endless=True)
         if self._admin is not None:
             _show(self._admin, namesrv, server)
-        self.addresses = [f"{host}:{port}" for host, port in server.addresses]
+        self.addresses = [host_port(*one) for one in server.addresses]
         self._log.info("namesrv.ready", addresses=self.addresses)
 
     async def _listen(

@@ -22,7 +22,6 @@ from cometmq.broker.opening import acl_path
 from cometmq.broker.registration.addresses import (
     choose_ports,
     explicit_ha_port,
-    host_port,
     is_own_address,
 )
 from cometmq.broker.start_checks import check_environment, check_settings
@@ -56,6 +55,7 @@ from cometmq.cli.say import say
 from cometmq.cli.streams import OutputFailed
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.addresses import host_port
 from cometmq.runtime import logging
 from cometmq.runtime.acl.accounts import Account
 from cometmq.runtime.admin_http import AdminHttp

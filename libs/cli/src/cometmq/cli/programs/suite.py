@@ -9,11 +9,11 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from cometmq.broker.copies.exposure import is_loopback
-from cometmq.broker.registration.addresses import host_port
 from cometmq.broker.settings import BrokerSettings
 from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.transport.addresses import host_port
 from cometmq.remoting.transport.settings import TlsMode
 from cometmq.remoting.transport.tls_contexts import as_given
 from cometmq.runtime.acl.accounts import Account

@@ -23,6 +23,7 @@ import h11
 import msgspec
 
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.transport.addresses import host_port
 
 ANSWER_BYTES_MAX: Final = 1 << 20
 IDLE_MAX: Final = 2
@@ -144,7 +145,7 @@ class HttpClient:
         tls: ssl.SSLContext | None = None,
         limits: Limits = LIMITS,
     ) -> None:
-        self.address = f"{host}:{port}"
+        self.address = host_port(host, port)
         self._host = host
         self._port = port
         self._tls = tls

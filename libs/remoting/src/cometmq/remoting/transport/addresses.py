@@ -33,15 +33,46 @@ def peer_address(name: Any) -> tuple[str, bytes]:
 def parse_address(address: str) -> tuple[str, int]:
     """Split `host:port`; an IPv6 host may be in brackets. Raise SettingsError for other texts."""
     host, _, port = address.strip().rpartition(":")
-    host = host.strip("[]")
+    is_ipv6 = ":" in host or host.startswith("[")
+    if is_ipv6 and host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
     if (
         not _HOST.fullmatch(host)
-        or not _can_be_looked_up(host)
+        or not (_is_ipv6(host) if is_ipv6 else _can_be_looked_up(host))
         or not (port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS)
         or not 0 < int(port) <= 65535
     ):
         raise SettingsError(f"not an address: {address!r}; give host:port, port 1 to 65535")
     return host, int(port)
+
+
+def host_port(host: str, port: int) -> str:
+    """Return `host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def with_port(address: str, port: int) -> str:
+    """Add the port to an address without one: `host`, `[::1]` or `::1`. Keep all others.
+
+    Compatibility: as in RocketMQ, the port of an IPv6 address without brackets follows its last
+    colon, so `::1:9876` has one.
+    """
+    host, colon, _ = address.rpartition(":")
+    if not colon:
+        has_port = address.isdigit()  # the host was forgotten
+    elif _is_ipv6(address) and not _is_ipv6(host):
+        return host_port(address, port)
+    else:
+        has_port = not address.endswith("]")
+    return address if has_port else f"{address}:{port}"
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        IPv6Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _can_be_looked_up(host: str) -> bool:

@@ -192,10 +192,6 @@ def outward_ip() -> str:
             return "127.0.0.1"
 
 
-def host_port(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def packed_host(host: str, port: int, *, setting: str = "brokerIP1") -> bytes:
     """Return an address in the binary form used in records, resolving a host name.
 

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.transport.addresses import host_port, parse_address, with_port
 
 DEFAULT_PORT: Final = 9876
 LOOKUP_TIMEOUT_MS: Final = 5_000
@@ -25,8 +26,7 @@ class HostPort(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        """Return `host:port`, with brackets around an IPv6 address."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
 
 def parse_addresses(text: str) -> list[HostPort]:
@@ -79,18 +79,10 @@ async def system_lookup(host: str) -> list[str]:
 def _parse(part: str) -> HostPort:
     # Compatibility: as in clients, `http://` is ignored, because hosted services give it.
     text = part.strip().removeprefix("http://")
-    if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
-        port_text, is_host = rest.removeprefix(":"), _is_ip(host)
-    elif text.count(":") > 1:  # a bare IPv6 address
-        host, port_text, is_host = text, "", _is_ip(text)
-    else:
-        host, _, port_text = text.partition(":")
-        is_host = bool(host) and "/" not in host
-    port = int(port_text) if port_text.isdecimal() else DEFAULT_PORT
-    if not is_host or (port_text and not port_text.isdecimal()) or not 0 < port < 65536:
-        raise SettingsError(f"namesrvAddr={part}: must be host:port")
-    return HostPort(host, port)
+    try:
+        return HostPort(*parse_address(with_port(text, DEFAULT_PORT)))
+    except SettingsError as error:
+        raise SettingsError(f"namesrvAddr={part}: must be host:port") from error
 
 
 def _is_ip(host: str) -> bool:
