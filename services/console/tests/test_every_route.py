@@ -259,6 +259,20 @@ async def test_each_page_has_a_twin_and_a_command(plain_suite, plain_admin, site
     assert {it.path for it in PAGES} - told == WITH_CLIENTS_OR_JOBS
 
 
+async def test_all_links_and_forms_lead_below_the_prefix(plain_suite, plain_admin, sites):
+    """Behind a proxy, what is outside the prefix belongs to another application."""
+    cases = await marked_messages(plain_suite, plain_admin, "Prefixed", MARK)
+    site = sites(admin=plain_admin, prefix="/mq")
+    site.snapshot = await look(plain_admin)
+    targets = set()
+    for path in [it.path for it in PAGES] + [it.path for it in ACTIONS]:
+        for params in cases:
+            text = (await site.web.get(f"/mq{path}", params=params, headers=OPERATOR)).text
+            targets |= {(path, it) for it in re.findall(r'(?:href|src|action)="(/[^"]*)', text)}
+    assert ("/topics", "/mq/topics") in targets  # the form of its filter
+    assert {it for it in targets if not it[1].startswith("/mq/")} == set()
+
+
 async def test_hostile_messages_are_only_text_on_every_page_and_form(
     plain_suite, plain_admin, sites
 ):

@@ -132,7 +132,7 @@ class View:
             self.number(f"{name}size", SIZE_DEFAULT),
         )
         kept = {key: self.text(key) for key in keep if self.text(key)}
-        path = self.request.path
+        path = self.href(self.request.path)
         return table(rows, columns, order, default=default, search=search, path=path, args=kept)
 
     def href(self, path: str, **args: object) -> str:
