@@ -48,8 +48,8 @@ T = TypeVar("T")
 
 PEER_ADDRESSES = ("127.0.0.1", "fd00::7", "::ffff:10.0.0.9")
 TURNS = 4  # of the loop: receive, commit, answers, woken pulls
-# A file in memory is zeroed when it is created, copied when it is synced, and kept until a
-# collection: with files of the usual sizes, a broker that stored a message took 3 s and 1 GB.
+# A file in memory is copied when it is synced, and kept until a collection: with files of the usual
+# sizes, a broker that stored a message took 3 s and 1 GB.
 SMALL_FILES = {
     "mappedFileSizeCommitLog": str(16 << 20),
     "mappedFileSizeConsumeQueue": "600000",
@@ -131,7 +131,7 @@ class ScriptedBroker:
         `accounts`, access control is on.
         """
         server = server or ServerSettings()
-        self.disk = MemoryDisk()
+        self.disk = MemoryDisk(is_sparse=True)
         self.clock = FakeClock()
         self._log = log
         loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli=SMALL_FILES | settings)
