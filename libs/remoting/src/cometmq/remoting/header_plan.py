@@ -114,9 +114,11 @@ class HeaderPlan:
         values = _astuple(header)
         if values.count(None) != self._nullable_count:
             return None
-        # One call encodes all values; headers with a comma in a text take the slow path.
-        texts = _encode_json(self._keep(values)).decode()[1:-1].split(",")
-        return texts if len(texts) == self._kept_count else None
+        # One call encodes all values; headers with a comma in a text take the slow path. The ids of
+        # a batch have up to 65,535 commas: to split at all of them takes 8 ms.
+        count = self._kept_count
+        texts = _encode_json(self._keep(values)).decode()[1:-1].split(",", count)
+        return texts if len(texts) == count else None
 
     def binary_reply(
         self, header: msgspec.Struct, constant: ConstantExt | None, opaque: int, reply: Reply
