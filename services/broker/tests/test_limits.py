@@ -2,6 +2,7 @@
 """Every limit of the table is filled to its bound: the next entry is refused, and says why."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from inspect import isawaitable
 from itertools import count
 from pathlib import Path
@@ -172,13 +173,13 @@ def hold(broker: Broker, _number: int) -> Reply:
     return ask(broker, call_with(Code.PULL_MESSAGE, header)) or Reply()
 
 
-async def recall(broker: Broker, number: int) -> Reply:
+async def recall(broker: Broker, number: int, address: str = PEER.address) -> Reply:
     """Recall a new delayed message."""
     text = f"UNIQ_KEY\x01K{number}\x02DELAY\x0118"
     answered(broker, call_with(Code.SEND_MESSAGE_V2, SendMessageV2(
         "P", "T", "TBW102", 4, 0, 0, 0, 0, text), b"x"))  # fmt: skip
     handle = RecallHandle("T", broker.settings.broker_name, 0, f"K{number}").encode()
-    call = call_with(Code.RECALL_MESSAGE, RecallMessage("T", handle))
+    call = Call(Code.RECALL_MESSAGE, RecallMessage("T", handle), peer=FakePeer(address))
     try:
         await recall_message(broker, call)
     except LimitReached as error:
@@ -275,6 +276,16 @@ FILLS: Mapping[str, Only] = {
 
 def _filters(number: int) -> list[SubscriptionData]:
     return [sql(f"T{i}", f"a = {i}") for i in range(number + 1)]
+
+
+UNDER_WAY = {
+    "heartbeats": "heartbeat_items",
+    "large_batches": "batch_bytes",
+    "questions": "questions",
+    "replies": "reply_bytes",
+    "copies": "copy_bytes",
+}
+"""The limit of each kind of request that takes long."""
 
 
 def limit_of(name: str) -> Limit:
@@ -379,6 +390,62 @@ async def test_no_peer_fills_a_table_alone(
     assert "the address 127.0.0.1 has " in reply.remark
     assert "peerShareMax" in reply.remark
     assert beat(broker, consumer("N"), peer=FakePeer("10.0.0.7:5")).code == 0
+
+
+@pytest.mark.parametrize("name", UNDER_WAY)
+async def test_what_one_peer_has_under_way_leaves_room_for_others(
+    broker: Broker, name: str
+) -> None:
+    _replace(broker, peerShareMax=50)
+    under_way: UnderWay = getattr(broker.pending, name)
+    size = limit_of(UNDER_WAY[name]).fixed // 4
+
+    def begin_for(address: str) -> AbstractContextManager[None]:
+        call = Call(Code.HEART_BEAT, NoHeader(), peer=FakePeer(address))
+        return under_way.counting(size, broker.admission.room(call))
+
+    with begin_for("10.0.0.6:1"), begin_for("10.0.0.6:2"):
+        with (
+            pytest.raises(LimitReached, match=r"the address 10\.0\.0\.6 has"),
+            begin_for("10.0.0.6:3"),
+        ):
+            pass
+        with begin_for("10.0.0.7:1"), begin_for("10.0.0.7:2"):
+            assert under_way.size == 4 * size
+            with pytest.raises(LimitReached, match="try again later"), begin_for("10.0.0.8:1"):
+                pass
+    with begin_for("10.0.0.6:1"), begin_for("10.0.0.6:2"):
+        assert under_way.size == 2 * size
+
+
+async def test_the_filters_of_one_peer_leave_characters_for_others(broker: Broker) -> None:
+    _replace(broker, peerShareMax=50, connectionSubscriptionBytesMax=100_000)
+    long = consumer("G", sql("T", "a = 1".ljust(500)))
+    for length in (300, 400, 100, 500):
+        assert beat(broker, consumer("G", sql("T", "a = 1".ljust(length)))).code == 0
+    reply = beat(broker, consumer("H", sql("T", "a = 1".ljust(500))))
+    assert reply.code == limit_of("filter_chars").answer
+    assert "peerShareMax" in str(reply.remark)
+    assert beat(broker, long).code == 0, "it remains"
+    other = FakePeer("10.0.0.7:5")
+    assert beat(broker, consumer("I", sql("T", "a = 2".ljust(400))), peer=other).code == 0
+
+
+async def test_only_messages_that_are_recalled_now_count_against_a_peer(broker: Broker) -> None:
+    """A peer that has recalled many messages over time could recall none while others' filled the
+    table.
+    """
+    _replace(broker, peerShareMax=50)
+    recalled = broker.deferred.delays.positions.recalled
+    for number in range(5):
+        assert (await recall(broker, number)).code == 0
+        for level in (17, 18):
+            recalled.drop_below(level, 1_000)
+    for number in range(5, 8):
+        assert (await recall(broker, number, "10.0.0.7:5")).code == 0
+    assert (await recall(broker, 8, "10.0.0.7:5")).code == limit_of("recalled").answer
+    for number in range(9, 12):
+        assert (await recall(broker, number)).code == 0
 
 
 async def test_a_client_at_the_limit_keeps_its_groups(broker: Broker) -> None:

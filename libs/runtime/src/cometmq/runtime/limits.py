@@ -181,20 +181,27 @@ class Limits:
         bound = self.maximum(limit)
         if used + count > bound:
             raise self.refusal(limit, f"there are {used} of at most {bound}", peer)
+        mine = self.check_share(limit, used, peer, count)
         added = self._added.setdefault(limit.name, {})
-        percent = self._settings().peer_share_max
-        share = bound * percent // 100
-        mine = min(added.get(peer, 0), used)
-        if mine + count > share:
-            raise self.refusal(
-                limit, f"one peer may have {share}, {percent} percent of"
-                f" {bound} ({SHARE_SETTING}), and {peer} has {mine}", peer,
-            )  # fmt: skip
         added[peer] = mine + count
         if len(added) > PEERS_MAX:
             self._added[limit.name] = dict(
                 sorted(added.items(), key=lambda item: -item[1])[: PEERS_MAX // 2]
             )
+
+    def check_share(self, limit: Limit, used: int, peer: str, count: int) -> int:
+        """Raise LimitReached if a peer may not add entries besides those that it has; return the
+        number of these.
+        """
+        bound, percent = self.maximum(limit), self._settings().peer_share_max
+        share = bound * percent // 100
+        mine = min(self._added.get(limit.name, {}).get(peer, 0), used)
+        if mine + count > share:
+            raise self.refusal(
+                limit, f"one peer may have {share}, {percent} percent of"
+                f" {bound} ({SHARE_SETTING}), and {peer} has {mine}", peer,
+            )  # fmt: skip
+        return mine
 
     def release(self, limit: Limit, peer: str, count: int = 1) -> None:
         """Subtract entries that a peer added and that are gone."""

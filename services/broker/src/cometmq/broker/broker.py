@@ -330,7 +330,7 @@ class Broker:
         topics, offsets, filters = tables.topics, tables.offsets, tables.filters
         locks = clients.locks
         locks.released = partial(limits.release, QUEUE_LOCKS)
-        filters.arriving.released = partial(limits.release, FILTERS)
+        filters.arriving.released = partial(_release_filter, limits)
         limits.used |= {
             TOPICS.name: lambda: len(topics.table),
             QUEUES.name: lambda: topics.queue_count,
@@ -358,3 +358,8 @@ class Broker:
         self.settings = loaded.value
         self.config.adopt(loaded)
         self.tables.offsets.count_max = self.admission.limits.maximum(OFFSETS)
+
+
+def _release_filter(limits: Limits, peer: str, chars: int) -> None:
+    limits.release(FILTERS, peer)
+    limits.release(FILTER_CHARS, peer, chars)

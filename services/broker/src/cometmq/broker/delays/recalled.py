@@ -54,6 +54,7 @@ class Recalled:
         self.count = 0
         self.noted: RecalledTable = {}
         """The changes that are not in the journal yet."""
+        self._removed: dict[tuple[int, int], Callable[[], None]] = {}  # by level and queue offset
 
     def key_at(self, level: int, queue_offset: int) -> str | None:
         """Return the unique key of an entry; None if there is no entry at this offset."""
@@ -85,7 +86,18 @@ class Recalled:
             keys[queue_offset] = unique_key
         else:
             keys.pop(queue_offset, None)
+            self._tell(level, queue_offset)
         self._forget_empty(level)
+
+    def when_removed(self, level: int, queue_offset: int, call: Callable[[], None]) -> None:
+        """Call a function when an entry is removed, or when this is called again for it."""
+        self._tell(level, queue_offset)
+        self._removed[level, queue_offset] = call
+
+    def _tell(self, level: int, queue_offset: int) -> None:
+        call = self._removed.pop((level, queue_offset), None)
+        if call is not None:
+            call()
 
     def note(self, level: int, queue_offset: int, unique_key: str) -> None:
         """Change an entry, and note it for the journal."""
@@ -106,6 +118,7 @@ class Recalled:
         end = bisect_left(offsets, offset)
         for passed in offsets[:end]:
             del self._keys[level][passed]
+            self._tell(level, passed)
         del offsets[:end]
         self.count -= end
         self._forget_empty(level)

@@ -12,6 +12,7 @@ from cometmq.broker.names import TOPIC_CHARS_MAX
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.log import Log
+from cometmq.runtime.limits import LimitReached
 
 
 class ArrivingFilters:
@@ -27,9 +28,10 @@ class ArrivingFilters:
         self._ready = ready
         self._log = log
         self._compiling = BeingCompiled()
-        self._owners: dict[tuple[str, str], str] = {}
-        self.released: Callable[[str], None] = lambda _peer: None
-        """Called with the peer of each filter that is removed."""
+        self._owners: dict[tuple[str, str], tuple[str, int]] = {}
+        """The peer that added each filter, and the filter's characters."""
+        self.released: Callable[[str, int], None] = lambda _peer, _chars: None
+        """Called with the peer and the characters of each filter that is removed."""
 
     def admit(
         self, group: str, subscription: SubscriptionData, room: Room, *, count: int, chars: int
@@ -41,14 +43,21 @@ class ArrivingFilters:
         key = group, subscription.topic
         count += self._compiling.count
         chars += self._compiling.chars
-        if (replaced := self._compiling.get(*key)) is not None:
-            count, chars = count - 1, chars - chars_of(replaced)
         room.check_journal()
-        room.check(FILTER_CHARS, chars + chars_of(subscription))
-        if key in self._owners:
-            return
-        room.admit(FILTERS, count)
-        self._owners[key] = room.peer
+        limits, known = room.limits, self._owners.get(key)
+        owner, owned = known or (room.peer, 0)
+        more = chars_of(subscription) - owned
+        if more > 0:
+            limits.admit(FILTER_CHARS, chars, owner, more)
+        if known is None:
+            try:
+                limits.admit(FILTERS, count, owner)
+            except LimitReached:
+                limits.release(FILTER_CHARS, owner, more)
+                raise
+        if more < 0:
+            limits.release(FILTER_CHARS, owner, -more)
+        self._owners[key] = owner, owned + more
 
     def start(self, group: str, subscription: SubscriptionData, who: Who) -> None:
         """Compile a filter that a requester has sent."""
@@ -81,7 +90,7 @@ class ArrivingFilters:
     def disown(self, group: str, topic: str) -> None:
         owner = self._owners.pop((group, topic), None)
         if owner is not None:
-            self.released(owner)
+            self.released(*owner)
 
     def refuse(self, group: str, subscription: SubscriptionData) -> None:
         topic = subscription.topic[:TOPIC_CHARS_MAX]

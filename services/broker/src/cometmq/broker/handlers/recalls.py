@@ -9,6 +9,7 @@ handle is not used, because this broker knows when the message is due.
 """
 
 import asyncio
+from functools import partial
 from typing import Final, NoReturn
 
 from cometmq.broker.broker import Broker
@@ -74,17 +75,19 @@ def _recall(broker: Broker, call: Call[RecallMessage], delayed: list[Delayed], k
     recalled = delays.positions.recalled
     _check_journal(broker, "nothing is recalled")
     is_past = delays.positions.is_past
-    known = [
-        recalled.key_at(it.level, it.queue_offset) == key
-        for it in delayed
-        if not is_past(it.level, it.queue_offset)
-    ]
+    places = [(it.level, it.queue_offset) for it in delayed]
+    new = [it for it in places if not is_past(*it) and recalled.key_at(*it) != key]
     room.check_journal()
-    room.admit(RECALLED, recalled.count, known.count(False))
+    room.admit(RECALLED, recalled.count, len(new))
     try:
         delays.recall(delayed, key, broker.clock.now_ms())
-    except AlreadyDue:
+    except (AlreadyDue, OnItsWay) as error:
+        room.limits.release(RECALLED, room.peer, len(new))
+        if isinstance(error, OnItsWay):
+            raise
         _refuse(f"the message {key} is due now or has been delivered")
+    for place in new:
+        recalled.when_removed(*place, partial(room.limits.release, RECALLED, room.peer))
     if journal is not None:
         journal.write()
         _check_journal(broker, "recalled, but a crash would undo it")

@@ -25,29 +25,37 @@ class UnderWay:
     @contextmanager
     def counting(self, size: int, room: Room) -> Iterator[None]:
         """Count a request while it is served; raise LimitReached if there is no room for it."""
-        self.check(size, room)
-        self.size += size
+        self._add(size, room)
         try:
             yield
         finally:
-            self.size -= size
+            self._remove(size, room)
 
     def counted(self, size: int, room: Room, done: PutDone) -> PutDone:
         """Count a request until the returned callback, which calls `done`, is called with the
         outcome of its put; raise LimitReached if there is no room for the request.
         """
-        self.check(size, room)
-        self.size += size
+        self._add(size, room)
 
         def answered(result: PutResult) -> None:
-            self.size -= size
+            self._remove(size, room)
             done(result)
 
         return answered
 
     def check(self, size: int, room: Room) -> None:
-        """Raise LimitReached if there is no room for a request."""
+        """Raise LimitReached if there is no room for a request, or its peer has its share."""
         bound = room.limits.maximum(self._limit)
         if self.size + size > bound:
             detail = f"{self.size} of at most {bound} are waiting; try again later"
             raise room.limits.refusal(self._limit, detail, room.peer)
+        room.limits.check_share(self._limit, self.size, room.peer, size)
+
+    def _add(self, size: int, room: Room) -> None:
+        self.check(size, room)
+        room.admit(self._limit, self.size, size)
+        self.size += size
+
+    def _remove(self, size: int, room: Room) -> None:
+        self.size -= size
+        room.limits.release(self._limit, room.peer, size)
