@@ -237,6 +237,24 @@ async def test_all_connections_together_are_bounded(
     assert await asyncio.wait_for(good_reader.read(10), 60)
 
 
+async def test_connections_without_a_served_request_make_room_first(
+    start_server: Any, eventually: Any, connect_raw: Any
+) -> None:
+    settings = ServerSettings(buffered_bytes_max=4 * 1024 * 1024, check_interval_ms=3_600_000)
+    server, port = await start_server({QUERY: lambda _, call: OK}, settings)
+    begun = struct.pack(">II", 16 * 1024 * 1024, 100)
+    reader, writer = await connect_raw(port)
+    writer.write(REQUEST)
+    assert await reader.read(10)
+    writer.write(begun + bytes(2 * 1024 * 1024))
+    await eventually(lambda: server.stats().frame_bytes > 2 * 1024 * 1024)
+    for _ in range(3):
+        _, stranger = await connect_raw(port)
+        stranger.write(begun + bytes(1024 * 1024))
+    await eventually(lambda: server.stats().overflow_closed)
+    assert any(peer.is_served for peer in server.peers)
+
+
 @pytest.mark.parametrize(("count_max", "more_bytes"), [(2, 0), (22, 40 << 10)])
 async def test_slow_handlers_of_closed_connections_count_until_they_end(
     start_server: Any,

@@ -83,8 +83,9 @@ async def test_many_large_requests_at_once_take_turns(
     await send_from_each(clients, port)
     stats = server.stats()
     assert (stats.frames_closed, stats.frame_bytes) == (0, 0)
-    assert not server._hub.frames._turns
-    assert not server._hub.frames._waiting
+    for account in server._hub.frames.accounts:
+        assert not account.turns
+        assert not account.waiting
 
 
 async def test_a_frame_that_makes_no_progress_is_closed_only_if_memory_is_short(
@@ -117,7 +118,24 @@ async def test_a_frame_whose_last_bytes_wait_for_their_turn_does_not_count_any_m
     writer.write(request[-100:])
     assert await reader.read(1)
     assert server.stats().frame_bytes == 0
-    assert not server._hub.frames._turns
+    assert not any(account.turns for account in server._hub.frames.accounts)
+
+
+async def test_served_connections_do_not_wait_for_the_frames_of_strangers(
+    start_server: Any, connect_raw: Any, new_client: Any, eventually: Any
+) -> None:
+    """Anyone can send most of a frame; users sent nothing for minutes beside 300 such peers."""
+    server, port = await start_server({BEAT: size_of_body}, SETTINGS)
+    client = new_client(ClientSettings(write_high_water_bytes=64 * MIB))
+    await client.invoke(f"127.0.0.1:{port}", BEAT, timeout_ms=PATIENT_MS)
+    for _ in range(8):
+        _, writer = await connect_raw(port)
+        writer.write(BEGUN + bytes(2 * MIB))
+    await eventually(lambda: server.stats().frames_paused)
+    body, timeout_ms = bytes(8 * MIB), frames.FRAME_PATIENCE_MS * 3 // 5
+    answer = await client.invoke(f"127.0.0.1:{port}", BEAT, body=body, timeout_ms=timeout_ms)
+    assert answer.remark == str(len(body))
+    assert server.stats().frames_closed == 0
 
 
 class Sender:
@@ -125,7 +143,8 @@ class Sender:
 
     address, is_open = "10.0.0.1:1", True
 
-    def __init__(self, size: int, pauses: int) -> None:
+    def __init__(self, size: int, pauses: int = 0, *, is_served: bool = False) -> None:
+        self.is_served = is_served
         self.connection = SimpleNamespace(buffered_bytes=size, missing_bytes=MIB)
         self.reading = SimpleNamespace(pauses=pauses, pause=lambda _: None, resume=lambda: None)
         self.is_closed = False
@@ -147,3 +166,18 @@ def test_a_connection_that_this_end_does_not_read_is_not_late() -> None:
     assert not unread.is_closed
     unfinished.check(2 * late_ms)
     assert (unread.is_closed, other.is_closed) == (True, False)
+
+
+def test_strangers_are_closed_before_served_connections() -> None:
+    stats = TransportStats()
+    unfinished = frames.UnfinishedFrames(16 * MIB, stats=stats, log=NO_LOG)
+    known, second = Sender(5 * MIB, is_served=True), Sender(12 * MIB, is_served=True)
+    strangers = [Sender(MIB, BACKLOG) for _ in range(12)]
+    senders: list[Any] = [known, *strangers, second]
+    for one in senders[:-1]:
+        unfinished.note(one, 0)
+    assert [one.is_closed for one in strangers].count(True) == 1
+    unfinished.note(senders[-1], 0)
+    assert all(one.is_closed for one in strangers)
+    assert (known.is_closed, second.is_closed) == (False, True), "the longest, if no other is left"
+    assert stats.frame_bytes == 5 * MIB

@@ -20,6 +20,8 @@ COUNT = 3 * VISITS_PER_TURN + 10
 class Peer:
     """A connection that counts how often it is measured and closed in a turn."""
 
+    is_served = True
+
     def __init__(self, turns: "Turns", buffered_bytes: int = 0) -> None:
         self.address = "a:1"
         self.is_open = True

@@ -112,7 +112,8 @@ FRAME_LIMITS: Final[tuple[Limit, ...]] = (
         Scope.TOTAL,
         "Above a quarter of it, connections wait for their turn, by address; one that takes more"
         f" than {FRAME_PATIENCE_MS // 1000} s is closed. Above it, those with the longest are"
-        " closed (`connection.overflowed`).",
+        " closed (`connection.overflowed`), first of those that have been served no request; these"
+        " make no others wait.",
         fixed=ServerSettings().frames_bytes_max,
     ),
 )  # fmt: skip

@@ -13,6 +13,10 @@ Rules
 
     Above the limit, the connections with the longest unfinished frames are closed. The total can
     exceed a quarter of the limit because each connection may send one chunk before it has to wait.
+
+    Sending most of a frame needs no account, so connections of which a request has been served do
+    not wait for the others (*strangers*): they have turns of their own, wait only while their own
+    frames exceed the quarter, and are closed last.
 """
 
 from collections import deque
@@ -36,6 +40,18 @@ class _Frame(NamedTuple):
     """When bytes arrived last or, for a connection that has a turn, when the turn began."""
 
 
+class _Account:
+    """The long unfinished frames of the strangers, or those of the other connections."""
+
+    __slots__ = ("frame_bytes", "frames", "turns", "waiting")
+
+    def __init__(self) -> None:
+        self.frames: dict[Connected, _Frame] = {}
+        self.frame_bytes = 0
+        self.waiting: dict[str, deque[Connected]] = {}  # by host; the next one is the first
+        self.turns: dict[Connected, int] = {}  # what each one lacked when its turn began
+
+
 class UnfinishedFrames:
     """Bounds the long unfinished frames of one server, by the rules above."""
 
@@ -46,88 +62,107 @@ class UnfinishedFrames:
         self._turn_bytes = (bytes_max or 0) // _TURN_SHARE
         self._stats = stats
         self._log = log
-        self._frames: dict[Connected, _Frame] = {}
-        self._waiting: dict[str, deque[Connected]] = {}  # by host; the next one is the first
-        self._turns: dict[Connected, int] = {}  # what each one lacked when its turn began
+        self._strangers, self._known = self.accounts = _Account(), _Account()
 
     def note(self, peer: Connected, now_ms: int) -> None:
         """Count the unfinished frame of a connection that has received bytes, or has ended."""
         bytes_max = self._bytes_max
         if bytes_max is None:
             return
+        account = self._known if peer.is_served else self._strangers
         before, size = self._forget(peer), peer.connection.buffered_bytes
-        if size <= LARGE_BYTES or not peer.is_open:
-            self._turns.pop(peer, None)
-        else:
-            has_turn = before is not None and peer in self._turns
-            self._frames[peer] = _Frame(size, before.since_ms if before and has_turn else now_ms)
+        has_turn = before is not None and peer in account.turns
+        if size <= LARGE_BYTES or not peer.is_open or not has_turn:
+            self._end_turn(peer)
+        if size > LARGE_BYTES and peer.is_open:
+            frame = _Frame(size, before.since_ms if before and has_turn else now_ms)
+            account.frames[peer] = frame
+            account.frame_bytes += size
             self._stats.frame_bytes += size
-            if self._is_tight and not has_turn:
-                self._wait(peer)
-        if self._waiting:
-            self._go_on(now_ms)
+            if self._is_tight(account) and not has_turn:
+                self._wait(account, peer)
+        self._go_on(now_ms)
         if self._stats.frame_bytes > bytes_max:
             self._close_longest(bytes_max)
 
     def check(self, now_ms: int) -> None:
         """Close the connections that take too long; called by a timer."""
-        if self._bytes_max is None or not self._is_tight:
+        if self._bytes_max is None:
             return
-        for peer, frame in tuple(self._frames.items()):
-            if peer.reading.pauses:  # it may send, but this end does not read
-                self._frames[peer] = _Frame(frame.size, now_ms)
-            elif now_ms - frame.since_ms >= FRAME_PATIENCE_MS:
-                self._close(peer)
+        for account in self.accounts:
+            if self._is_tight(account):
+                self._close_late(account, now_ms)
         self._go_on(now_ms)
 
-    @property
-    def _is_tight(self) -> bool:
-        return self._stats.frame_bytes > self._open_bytes
+    def _is_tight(self, account: _Account) -> bool:
+        counted = account if account is self._known else self._stats
+        return counted.frame_bytes > self._open_bytes
 
     def _forget(self, peer: Connected) -> _Frame | None:
-        frame = self._frames.pop(peer, None)
-        if frame is not None:
-            self._stats.frame_bytes -= frame.size
-        return frame
+        """Remove the frame of a connection from the account that has it, and return it."""
+        for account in self.accounts:
+            frame = account.frames.pop(peer, None)
+            if frame is not None:
+                account.frame_bytes -= frame.size
+                self._stats.frame_bytes -= frame.size
+                return frame
+        return None
 
-    def _wait(self, peer: Connected) -> None:
+    def _end_turn(self, peer: Connected) -> None:
+        for account in self.accounts:
+            account.turns.pop(peer, None)
+
+    def _wait(self, account: _Account, peer: Connected) -> None:
         if not peer.reading.pauses & LONG_FRAME:
             self._stats.frames_paused += 1
             peer.reading.pause(LONG_FRAME)
-            self._waiting.setdefault(_host(peer), deque()).append(peer)
+            account.waiting.setdefault(_host(peer), deque()).append(peer)
 
     def _go_on(self, now_ms: int) -> None:
+        for account in self.accounts:
+            if account.waiting:
+                self._give_turns(account, now_ms)
+
+    def _give_turns(self, account: _Account, now_ms: int) -> None:
         """Give turns to waiting connections, one of each host in turn, while the limit allows:
         resume reading from them.
         """
-        left = self._turn_bytes - sum(self._turns.values())
-        while self._waiting:
-            host, peers = next(iter(self._waiting.items()))
+        left = self._turn_bytes - sum(account.turns.values())
+        while account.waiting:
+            host, peers = next(iter(account.waiting.items()))
             peer = peers[0]
-            frame = self._frames.get(peer)
-            if frame is not None and self._is_tight:
+            frame = account.frames.get(peer)
+            if frame is not None and self._is_tight(account):
                 missing = peer.connection.missing_bytes
-                if missing > left and self._turns:
+                if missing > left and account.turns:
                     return
                 left -= missing
-                self._turns[peer] = missing
-            del self._waiting[host]
+                account.turns[peer] = missing
+            del account.waiting[host]
             peers.popleft()
             if peers:
-                self._waiting[host] = peers  # behind the other hosts
+                account.waiting[host] = peers  # behind the other hosts
             if frame is not None:
-                self._frames[peer] = _Frame(frame.size, now_ms)
+                account.frames[peer] = _Frame(frame.size, now_ms)
                 peer.reading.pauses &= ~LONG_FRAME
                 peer.reading.resume()
 
+    def _close_late(self, account: _Account, now_ms: int) -> None:
+        for peer, frame in tuple(account.frames.items()):
+            if peer.reading.pauses:  # it may send, but this end does not read
+                account.frames[peer] = _Frame(frame.size, now_ms)
+            elif now_ms - frame.since_ms >= FRAME_PATIENCE_MS:
+                self._close(peer)
+
     def _close_longest(self, bytes_max: int) -> None:
-        sizes = sorted(((frame.size, peer) for peer, frame in self._frames.items()), key=_size)
-        while sizes and self._stats.frame_bytes > bytes_max:
-            self._close(sizes.pop()[1])
+        for account in self.accounts:  # the strangers first
+            sizes = sorted(((it.size, peer) for peer, it in account.frames.items()), key=_size)
+            while sizes and self._stats.frame_bytes > bytes_max:
+                self._close(sizes.pop()[1])
 
     def _close(self, peer: Connected) -> None:
         frame = self._forget(peer)
-        self._turns.pop(peer, None)
+        self._end_turn(peer)
         self._stats.frames_closed += 1
         self._log.warning(
             "connection.overflowed", peer=peer.address, bytes=0 if frame is None else frame.size

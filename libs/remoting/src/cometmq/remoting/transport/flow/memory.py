@@ -15,7 +15,9 @@ _MEASUREMENTS: Final = 16  # at most, while the limit arrives in incomplete fram
 
 
 class MemoryLimit(NextTurn):
-    """Closes the connections that use the most memory while all together exceed a limit."""
+    """Closes the connections that use the most memory while all together exceed a limit; at first
+    only those of which no request has been served.
+    """
 
     def __init__(  # each by name
         self,
@@ -76,7 +78,7 @@ class MemoryLimit(NextTurn):
         self._last_bytes = total
         self._excess_bytes = total - self._bytes_max
         if self._excess_bytes > 0:
-            self._largest = sorted(sizes, key=_size)
+            self._largest = sorted(sizes, key=_rank)
             self._run()
 
     def _run(self) -> None:
@@ -93,5 +95,9 @@ class MemoryLimit(NextTurn):
         self._schedule()
 
 
-def _size(row: tuple[int, Any]) -> int:
-    return row[0]
+def _rank(row: tuple[int, Any]) -> tuple[bool, int]:
+    """Rank the connections that have been served no request last, so that they are closed first:
+    filling the memory needs no account.
+    """
+    size, peer = row
+    return not peer.is_served, size
