@@ -213,6 +213,29 @@ def test_bodies_hold_the_loop_for_a_bounded_time(lane: bool, name: str) -> None:
     run_broker(lane, work)
 
 
+@lanes
+def test_many_locks_that_come_and_go_hold_the_loop_for_a_bounded_time(lane: bool) -> None:
+    """Each is counted against the share of its peer, which takes longer than to renew it."""
+    body = json_of(consumerGroup="g", clientId="c", mqSet=queues(19_000))
+
+    async def send(broker: ScriptedBroker) -> float:
+        connected = broker.connect()
+        with longest_hold() as holds:
+            for number, code in enumerate((41, 42), 1):
+                await answered_later(connected, holds, frame(code, {}, body))
+                while len(replies_of(connected)) < number:  # noqa: ASYNC110  # no event
+                    await asyncio.sleep(0)
+                assert broker.broker.clients.locks.count == (19_000 if code == 41 else 0)
+        assert [header.code for header in replies_of(connected)] == [0, 0]
+        connected.peer.connection_lost(None)
+        return holds.longest_s
+
+    async def work(broker: ScriptedBroker) -> None:
+        await check(lambda: send(broker))
+
+    run_broker(lane, work)
+
+
 def replies_of(connected: Connected) -> list[Any]:
     headers = [decode_header(*found[:2]) for found in frames_of(bytes(connected.wire.sent))]
     return [header for header in headers if header.is_reply]

@@ -82,7 +82,7 @@ def test_the_version_changes_with_the_holders_but_not_with_renewals() -> None:
     assert has_changed()
     locks.lock("G", "one", [Q0], now_ms=1)
     locks.lock("G", "two", [Q0], now_ms=2)
-    locks.renew(locks.held("G", [Q0]), now_ms=3)
+    locks.renew(locks.held("G", "one", [Q0]).values(), now_ms=3)
     locks.unlock("G", "two", [Q0])
     locks.expire(now_ms=3 + LOCK_LIFE_MS)
     assert not has_changed()

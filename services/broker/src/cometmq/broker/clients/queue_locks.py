@@ -108,10 +108,13 @@ class QueueLocks:
         self.count -= 1
         self.version += 1
 
-    def held(self, group: str, queues: Iterable[MessageQueue]) -> list[QueueLock]:
-        """Return the locks on these queues, all of which must be held by clients of the group."""
+    def held(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue]
+    ) -> dict[MessageQueue, QueueLock]:
+        """Return the locks that a client holds on these queues."""
         table = self._groups.get(group, {})
-        return [table[queue] for queue in queues]
+        found = ((queue, table.get(queue)) for queue in queues)
+        return {queue: it for queue, it in found if it is not None and it.client_id == client_id}
 
     def renew(self, locks: Iterable[QueueLock], *, now_ms: int) -> None:
         """Renew locks that `held` has returned since `version` last changed."""
