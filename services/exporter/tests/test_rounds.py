@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cometmq.exporter.figures import RoundEnd
-from cometmq.exporter.rounds import Rounds
+from cometmq.exporter.rounds import Rounds, fair_size
 from cometmq.exporter.settings import ExporterSettings
 from cometmq.remoting.bodies.connections import Connection, ConsumerConnections
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo, ConsumeStatus
@@ -253,6 +253,24 @@ async def test_limits_are_kept_and_logged_once() -> None:
         assert scene.left_out == (1, 1, 0, 4)
     assert scene.rounds.stats.figures.client_count == 4
     assert scene.log.take() == ["limits.exceeded"]
+
+
+async def test_a_group_that_reports_many_topics_displaces_no_other() -> None:
+    """A consumer may invent topics, and the limit of rows is for all groups together."""
+    loud = FakeBroker("a", g=[f"c{n}" for n in range(5)], h=["d1"])
+    loud.topics = tuple(f"T{n}" for n in range(50))
+    scene = Scene(loud, FakeBroker("b", y=["e1"], z=["f1"]), metrics_rows_max=20)
+    groups = [group for group, _ in await scene.round()]
+    assert {group: groups.count(group) for group in set(groups)} == {"g": 9, "h": 9, "y": 1, "z": 1}
+    assert scene.left_out == (0, 0, 0, 282)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "total", "size"),
+    [([], 5, 1), ([3, 1], 5, 3), ([9, 1, 9], 10, 4), ([1] * 7, 5, 1), ([4, 4], 0, 1)],
+)
+def test_the_size_above_which_groups_are_cut(sizes: list[int], total: int, size: int) -> None:
+    assert fair_size(sizes, total) == size
 
 
 async def test_questions_at_a_time_are_limited() -> None:

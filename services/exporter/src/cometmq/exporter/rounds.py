@@ -165,6 +165,19 @@ class Rounds:
             )  # fmt: skip
 
 
+def fair_size(sizes: Iterable[int], total: int) -> int:
+    """Return the size above which groups are cut so that together they have about `total` entries;
+    at least 1.
+    """
+    ascending = sorted(sizes)
+    for number, size in enumerate(ascending):
+        share = max(1, total // (len(ascending) - number))
+        if size > share:
+            return share
+        total -= size
+    return max(ascending, default=1)
+
+
 class _Round:
     """The figures of one round as they grow."""
 
@@ -182,12 +195,16 @@ class _Round:
         self._members: list[Member] = []
         self._unasked: set[tuple[str, str]] = set()
         self._silent: set[tuple[str, str]] = set()
+        self._rows: dict[str, list[ClientRow]] = {}
+        self._row_count = 0
         self.failures: dict[str, Failure] = {}
 
     def figures(self) -> Figures:
         """Return what has been found so far; the rows are sorted."""
         found = self._found
         found.left_out.late = len(self._unasked)
+        self._cut_rows()
+        found.rows = [row for rows in self._rows.values() for row in rows]
         found.rows.sort(key=lambda row: (row.group, row.client_id, row.topic))
         return found
 
@@ -315,15 +332,30 @@ class _Round:
         self._unasked.discard(member[:2])
 
     def _add_rows(self, member: Member, info: ConsumerRunningInfo) -> None:
-        rows = self._found.rows
-        for topic, status in info.status_table.items():
-            is_fit = len(topic) <= NAME_LENGTH_MAX
-            if is_fit and len(rows) < self._settings.metrics_rows_max:
-                rows.append(
-                    ClientRow(member.address, member.client_id, member.group, topic, status)
-                )
-            else:
-                self._found.left_out.rows += 1
+        table = info.status_table
+        rows = [
+            ClientRow(member.address, member.client_id, member.group, topic, status)
+            for topic, status in table.items()
+            if len(topic) <= NAME_LENGTH_MAX
+        ]
+        self._found.left_out.rows += len(table) - len(rows)
+        self._rows.setdefault(member.group, []).extend(rows)
+        self._row_count += len(rows)
+        if self._row_count > 2 * self._settings.metrics_rows_max:
+            self._cut_rows()
+
+    def _cut_rows(self) -> None:
+        """Leave out the rows above the limit, of the groups with the most: a consumer may report
+        any number of topics, and must not displace the rows of other groups.
+        """
+        left = self._settings.metrics_rows_max
+        size_max = fair_size(map(len, self._rows.values()), left)
+        for rows in self._rows.values():
+            del rows[min(size_max, left) :]
+            left -= len(rows)
+        kept_count = self._settings.metrics_rows_max - left
+        self._found.left_out.rows += self._row_count - kept_count
+        self._row_count = kept_count
 
     def _lost(self, broker: Broker, error: CometError) -> None:
         """Note why a broker cannot be asked; the rest of the round does without it."""
