@@ -121,7 +121,9 @@ def luminance(colour):
 
 def test_colours_have_enough_contrast_in_both_schemes():
     text = render(Report("n", "now", []))
-    schemes = [dict(re.findall(r"--(\w+): (#\w{6})", part)) for part in text.split("@media")]
+    schemes = [
+        dict(re.findall(r"--(\w+): (#\w{6})", part)) for part in text.split("@media (prefers")
+    ]
     assert [len(scheme) for scheme in schemes] == [9, 9]
     for scheme in schemes:
         page = luminance(scheme["page"])

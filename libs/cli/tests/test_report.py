@@ -133,6 +133,13 @@ def test_the_page_loads_nothing_and_names_of_strangers_are_texts():
     assert "default-src 'none'" in page
 
 
+def test_commands_on_the_page_can_be_copied_and_say_which_cluster_they_reach():
+    page = html(report_of(evidence(), "n:1;m:2", 10))
+    assert "<code>cometmq cluster</code>" in page
+    found = report_of(evidence(snapshot=None), "n:1;m:2", 10)
+    assert "Commands reach this cluster with <code>-n &#x27;n:1;m:2&#x27;</code>" in html(found)
+
+
 @pytest.fixture
 def behind(ask, topic):
     """Create a group with two unread messages; return its name."""

@@ -86,7 +86,11 @@ def _row(row: GroupRow) -> str:
     offsets = (f"{bound}{row.lag:,}", oldest) if row.has_offsets else ("-", "-")
     counts = (row.members, row.lost, row.dead_letters)
     numbers = (*offsets, *("-" if row.error else f"{bound}{count:,}" for count in counts))
-    cells = "".join(f'<td class="number">{number}</td>' for number in numbers)
+    titles = [title for title, name in _COLUMNS if name]
+    cells = "".join(
+        f'<td class="number" data-t="{title}">{number}</td>'
+        for title, number in zip(titles, numbers, strict=True)
+    )
     return (
         f'<tr><td class="status {status.severity}">'
         f'<span aria-hidden="true">{_MARKS[status.severity]}</span> {status.word}</td>'

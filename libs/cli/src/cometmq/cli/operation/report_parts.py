@@ -6,6 +6,7 @@ functions.
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
+from shlex import quote as quote_word
 from typing import Any, Final
 
 import msgspec
@@ -210,10 +211,11 @@ def _unknown(snapshot: Snapshot) -> Part:
 
 def html(report: Report) -> str:
     """Return the page."""
+    reach = f"Commands reach this cluster with <code>-n {_text(quote_word(report.namesrv))}</code>"
     body = "\n".join(
         [
             "<h1>Cluster report</h1>",
-            f'<p class="quiet">{_text(report.head)}</p>',
+            f'<p class="quiet">{_text(report.head)}. {reach}</p>',
             f'<p class="verdict">{_text(report.verdict)}</p>',
             *map(_section, report.parts),
         ]
@@ -226,7 +228,7 @@ def _section(part: Part) -> str:
     if not part.rows:
         return f'{title}\n<p class="quiet">{_text(part.empty)}</p>'
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in part.columns)
-    rows = "\n".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in part.rows)
+    rows = "\n".join(f"<tr>{''.join(map(_cell, part.columns, row))}</tr>" for row in part.rows)
     more = f'\n<p class="quiet">{part.left_out:,} more.</p>' if part.left_out else ""
     return (
         f'{title}\n<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n'
@@ -234,15 +236,18 @@ def _section(part: Part) -> str:
     )
 
 
-def _cell(cell: Cell) -> str:
+def _cell(title: str, cell: Cell) -> str:
+    begin = f'data-t="{escape(title)}">'
     if isinstance(cell, int | float) and not isinstance(cell, bool):
-        return f'<td class="number">{cell:,}</td>'
+        return f'<td class="number" {begin}{cell:,}</td>'
     text = "-" if cell is None else str(cell)
     if text in _CLASSES:
         name = _CLASSES[Severity(text)]
         sign = f'<span aria-hidden="true">{_MARKS[name]}</span>'
         return f'<td class="status {name}">{sign} {text}</td>'
-    return f"<td>{_text(text)}</td>"
+    if text.startswith("cometmq "):
+        return f"<td {begin}<code>{_text(text)}</code></td>"
+    return f"<td {begin}{_text(text)}</td>"
 
 
 def _text(text: str) -> str:

@@ -38,7 +38,17 @@ tbody th { font-weight: normal; }
 .critical { color: var(--critical); } .error { color: var(--error); }
 .warn { color: var(--warn); } .info { color: var(--info); } .ok { color: var(--ok); }
 summary { cursor: pointer; }
+code { font-size: .9em; user-select: all; }
+@media (max-width: 760px) {
+  table, tbody, tr, td, tbody th { display: block; }
+  thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+  tr { padding: .5rem 0; border-bottom: 1px solid var(--line); }
+  td, tbody th { padding: 0; border: 0; }
+  td[data-t] { display: grid; grid-template-columns: 8.5rem minmax(0, 1fr); text-align: left; }
+  td[data-t]::before { content: attr(data-t); color: var(--quiet); }
+}
 """
+"""On a narrow screen, a row is a block of lines: the titles of its cells, and their values."""
 
 
 def page(title: str, generator: str, body: str) -> str:
@@ -54,7 +64,9 @@ def page(title: str, generator: str, body: str) -> str:
 <style>{STYLE}</style>
 </head>
 <body>
+<main>
 {body}
+</main>
 </body>
 </html>
 """
