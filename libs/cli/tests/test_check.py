@@ -18,6 +18,7 @@ from cometmq.insight.model import (
     Certificate,
     Disk,
     Group,
+    GroupTopic,
     Since,
     Snapshot,
     Topic,
@@ -163,6 +164,10 @@ def test_disks_topics_dead_letters_and_members():
         assert text in item.text
     members = checks.groups(snapshot(groups=[group()]), (), Limits(), Limits(), 1)
     assert members[-1].status is Status.CRITICAL
+    beyond = group(topics=[GroupTopic("T", 4, 5, 0, 0.0, skips=3)])
+    found = checks.groups(snapshot(groups=[beyond]), (), Limits(1, 2), Limits(), 0)
+    assert statuses(found) == ["OK", "OK", "CRITICAL"]
+    assert found[-1].text == "will skip 3 messages: its offsets are beyond the end"
     lost = msgspec.structs.replace(group(), lag=Unknown("hidden"))
     found = checks.groups(snapshot(groups=[lost]), (), Limits(1, 2), Limits(), 0)
     assert found[0].status is Status.UNKNOWN

@@ -132,6 +132,25 @@ def test_colours_have_enough_contrast_in_both_schemes():
             assert (light + 0.05) / (dark + 0.05) >= 4.5, name
 
 
+def test_a_group_that_will_skip_messages_is_shown_with_their_number_and_the_remedy(
+    ask, topic, tmp_path
+):
+    group, file = f"{topic}-beyond", tmp_path / "report.html"
+    ask("produce", topic, *range(10), "--in-flight", 1)
+    assert ask("consume", topic, "-g", group, "--from", "first", "--max", 10).status == 0
+    assert ask("topic", "delete", topic, "--yes").status == 0
+    assert ask("topic", "create", topic, "--queues", 1).status == 0
+    ask("produce", topic, 1, 2, 3, "--in-flight", 1)
+    assert ask("lag", group, "--report", file).status == 0
+    shown = Page(file.read_text()).text
+    assert "skips" in shown
+    assert "the group will skip the 3 messages there" in shown
+    assert f"to read them: cometmq group reset {group} {topic} --to first" in shown
+    critical = ask("check", "group", group)
+    assert critical.status == 2
+    assert "will skip 3 messages" in critical.out
+
+
 def test_the_report_of_a_running_suite(ask, topic, tmp_path):
     ask("produce", topic, *range(10), "--in-flight", 1)
     group = f"{topic}-late"

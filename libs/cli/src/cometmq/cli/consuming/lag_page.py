@@ -102,7 +102,8 @@ def _group(row: GroupRow) -> str:
     """Return the HTML of a group's name, which expands to the group's topics."""
     name = escape(row.group)
     reason = row.error or (absence(row.missing_brokers) if row.missing_brokers else "")
-    why = f'<br><span class="quiet">{escape(reason)}</span>' if reason else ""
+    reasons = [reason, *row.notes] if reason else row.notes
+    why = "".join(f'<br><span class="quiet">{escape(it)}</span>' for it in reasons)
     if not row.topics:
         return name + why
     topics = "".join(_topic(it, is_complete=not row.missing_brokers) for it in row.topics)

@@ -24,7 +24,7 @@ from cometmq.client.admin.known_groups import known_groups
 from cometmq.client.clock import wall_ms
 from cometmq.insight import times
 from cometmq.insight.members import GroupMembers, is_ours
-from cometmq.insight.queue_states import QueueState
+from cometmq.insight.queue_states import QueueState, missed_notes
 from cometmq.remoting.errors import CometError, TopicNotExist
 from cometmq.remoting.names import dead_letter_topic
 
@@ -86,6 +86,8 @@ class GroupRow(msgspec.Struct, frozen=True):
     topics: Sequence[TopicRow] = ()
     missing_brokers: Sequence[str] = ()
     error: str = ""
+    notes: Sequence[str] = ()
+    """Which messages the group has missed or will skip, and how to read them."""
 
     @property
     def has_offsets(self) -> bool:
@@ -153,10 +155,11 @@ async def _row(
     lag = sum(state.lag for state in states)
     behind_s = _oldest(states)
     known = {state.queue.topic for state in states} | members.topics
+    is_broadcasting = members.model == BROADCASTING
     if has_dead:
         known.add(dead_letter_topic(group))
     missing = await absent.of(group, known, topic)
-    if members.model == BROADCASTING:
+    if is_broadcasting:
         status = Status.BROADCAST
     else:
         status = judge(
@@ -178,6 +181,7 @@ async def _row(
         dead_letters=dead_letters,
         topics=_topics(states),
         missing_brokers=missing,
+        notes=() if is_broadcasting else missed_notes(group, states),
     )
 
 

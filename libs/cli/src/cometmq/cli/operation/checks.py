@@ -153,6 +153,9 @@ def _group(group: Group, lag: Limits, behind: Limits, members_min: int) -> list[
     if group.lost:
         text = f"lost {counted(group.lost, 'message')}, deleted before it read them"
         items.append(Item(group.name, Status.CRITICAL, text, "lost", group.lost))
+    if group.skips:
+        text = f"will skip {counted(group.skips, 'message')}: its offsets are beyond the end"
+        items.append(Item(group.name, Status.CRITICAL, text, "skips", group.skips))
     if members_min and not isinstance(group.members, Unknown):
         online = len(group.members)
         status = Status.OK if online >= members_min else Status.CRITICAL
