@@ -171,12 +171,13 @@ async def test_an_expired_token_is_replaced_with_the_next_request(answered):
 
 
 async def test_a_watch_reports_its_events_and_its_failure(answered):
-    lines = [json.dumps({"type": "ADDED", "object": {"metadata": {"name": one}}}) for one in "ab"]
+    objects = [{"metadata": {"name": one, "resourceVersion": "7"}} for one in "ab"]
+    lines = [json.dumps({"type": "ADDED", "object": one}) for one in objects]
     lines.append(json.dumps({"type": "ERROR", "object": {"code": 410, "message": "too old"}}))
     server, api = await answered((200, "\n".join([*lines, ""]).encode()), (403, {"message": "no"}))
     events = api.watch("Topic", selector="a=b", version="7")
     found = [await anext(events) for _ in range(2)]
-    assert found == [("ADDED", {"metadata": {"name": one}}) for one in "ab"]
+    assert found == [("ADDED", one) for one in objects]
     with pytest.raises(ApiUnreachable, match="too old"):
         await anext(events)
     start = "GET /apis/cometmq.io/v1alpha1/topics?watch=1&"
@@ -184,4 +185,18 @@ async def test_a_watch_reports_its_events_and_its_failure(answered):
     assert "&resourceVersion=7" in server.requests[0]
     assert "labelSelector=a%3Db" in server.requests[0]
     with pytest.raises(ApiUnreachable, match="403"):
+        await anext(api.watch("Topic"))
+
+
+@pytest.mark.parametrize("answer", [{}, {"items": None}, {"items": [{}]}, {"items": [7]}], ids=str)
+async def test_an_answer_without_objects_is_no_empty_list(answered, answer):
+    _, api = await answered(*[(200, answer)] * 3)
+    for ask in (api.list_all("Topic"), api.list("Pod", "mq", "a=b"), api.get("Pod", "mq", "one")):
+        with pytest.raises(ApiUnreachable, match="the answer cannot be read"):
+            await ask
+
+
+async def test_an_event_without_a_version_ends_the_watch(answered):
+    _, api = await answered((200, b'{"type": "ADDED", "object": {"metadata": {}}}\n'))
+    with pytest.raises(ApiUnreachable, match="resourceVersion"):
         await anext(api.watch("Topic"))

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
+from tests.fuzz.answers import ANSWER_TARGETS
 from tests.fuzz.small import SMALL_TARGETS
 
 from cometmq.broker.copies.streams import frames, proving
@@ -111,9 +112,13 @@ def http_request(data: bytes) -> None:
 
 
 FILE_TARGETS: Final = {
-    target.__name__: target
-    for target in (ha_reports, ha_transfers, group_stream, control_request, http_request)
-} | SMALL_TARGETS
+    **{
+        target.__name__: target
+        for target in (ha_reports, ha_transfers, group_stream, control_request, http_request)
+    },
+    **ANSWER_TARGETS,
+    **SMALL_TARGETS,
+}
 """The targets whose valid inputs are files."""
 
 

@@ -147,12 +147,14 @@ async def test_a_write_without_a_usable_answer_is_unknown_and_sent_once(etcd, an
     "answer",
     [
         b"not json",
+        b"{}",
         b'{"kvs":[{"value":"\xff"}]}',
-        b'{"kvs":[{"value":"abc"}]}',
-        b'{"kvs":[{"value":"\xc3\xa4"}]}',
+        b'{"header":{"revision":"1"},"kvs":[{"value":"e30="}]}',
+        b'{"header":{"revision":"1"},"kvs":[{"value":"abc","mod_revision":"1"}]}',
+        b'{"header":{"revision":"1"},"kvs":[{"value":"\xc3\xa4","mod_revision":"1"}]}',
         b'{"deep":' + b"[" * 9_000,
     ],
-    ids=["text", "latin", "base64", "ascii", "deep"],
+    ids=["text", "empty", "latin", "version", "base64", "ascii", "deep"],
 )
 async def test_a_read_with_an_unreadable_answer_is_one_error(etcd, answer):
     etcd.answer = b"HTTP/1.0 200 OK\r\n\r\n" + answer
@@ -195,6 +197,16 @@ async def test_a_user_logs_in_and_again_when_the_token_has_expired(etcd):
     outcome = await port.replace(base, base.record.renewed([FIRST, SECOND]))
     assert outcome.answer is Answer.APPLIED
     assert etcd.requests.count("/v3/auth/authenticate") == 2
+
+
+@pytest.mark.parametrize("token", ["é", "a\nb", "\x00", " "])
+async def test_a_token_that_no_header_can_carry_is_not_kept(etcd, token):
+    port = EtcdRecord([etcd.address], "/g", login=("cometmq", "secret"))
+    etcd.needs_token = token
+    with pytest.raises(RecordUnreachable, match="answered the log-in with nonsense"):
+        await port.read()
+    etcd.needs_token = "one"
+    assert await port.read() is None
 
 
 async def test_a_wrong_password_is_named(etcd):

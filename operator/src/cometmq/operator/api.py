@@ -58,6 +58,18 @@ PATHS: Final[Mapping[str, str]] = {
 """API path of each kind, without a namespace."""
 
 
+class _Metadata(msgspec.Struct, rename="camel"):
+    resource_version: str
+
+
+class _Object(msgspec.Struct):
+    metadata: _Metadata
+
+
+class _List(msgspec.Struct):
+    items: list[_Object]
+
+
 class ApiRefused(CometError):
     """The API server rejected a request; retrying does not help."""
 
@@ -115,13 +127,16 @@ class KubeApi:
                 path, wait_s=TIMEOUT_S, allowWatchBookmarks="true", **given
             ):
                 if event is not None:
-                    yield event.type, parsed(event.object, dict[str, Any])
+                    body: Body = parsed(event.object, dict[str, Any])
+                    yield event.type, _checked(f"watch of {path}", body, _Object)
         except HttpError as error:
             raise ApiUnreachable(f"watch of {path}: {error}") from error
 
     async def get(self, kind: str, namespace: str, name: str) -> Body | None:
         """Read an object; return None if it does not exist."""
-        return await self._found("GET", _path(kind, namespace, name))
+        path = _path(kind, namespace, name)
+        found = await self._found("GET", path)
+        return None if found is None else _checked(f"GET {path}", found, _Object)
 
     async def namespace(self, name: str) -> Body | None:
         """Read a namespace; return None if it does not exist."""
@@ -131,14 +146,14 @@ class KubeApi:
         """Read all objects of a kind, in one namespace or in all; return an empty list if the kind
         is not defined in the cluster.
         """
-        found = await self._found("GET", _path(kind, namespace))
-        return [] if found is None else list(found["items"])
+        path = _path(kind, namespace)
+        found = await self._found("GET", path)
+        return [] if found is None else _items(f"GET {path}", found)
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Body]:
         """Read the objects that match a label selector."""
-        query = urlencode({"labelSelector": selector})
-        found = await self._call("GET", f"{_path(kind, namespace)}?{query}")
-        return list(found["items"])
+        path = f"{_path(kind, namespace)}?{urlencode({'labelSelector': selector})}"
+        return _items(f"GET {path}", await self._call("GET", path))
 
     async def apply(self, body: Body) -> Body:
         """Apply `body` server-side: create the object, or take ownership of the fields that `body`
@@ -218,6 +233,25 @@ def _answer(call: str, status: int, data: bytes) -> Body:
     if status == 429 or status >= 500:
         raise ApiUnreachable(message)
     raise ApiRefused(status, message)
+
+
+def _items(call: str, found: Body) -> list[Body]:
+    """Return the objects of a list; raise ApiUnreachable if the answer is none."""
+    items: list[Body] = _checked(call, found, _List)["items"]
+    return items
+
+
+def _checked(call: str, body: Body, type_: type[msgspec.Struct]) -> Body:
+    """Return a body; raise ApiUnreachable if it lacks what every answer of this kind has.
+
+    Such an answer comes from a proxy. Taken for an empty list, it would look like the loss of all
+    objects.
+    """
+    try:
+        msgspec.convert(body, type_)
+    except msgspec.ValidationError as error:
+        raise ApiUnreachable(f"{call}: the answer cannot be read: {error}") from error
+    return body
 
 
 def _path(kind: str, namespace: str, name: str = "") -> str:

@@ -10,7 +10,7 @@ import asyncio
 import ssl
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -29,8 +29,8 @@ UNAUTHENTICATED: Final = (401, 16)
 
 
 class _KeyValue(msgspec.Struct):
+    mod_revision: str
     value: str = ""
-    mod_revision: str = ABSENT
 
 
 class _Header(msgspec.Struct):
@@ -38,6 +38,7 @@ class _Header(msgspec.Struct):
 
 
 class _Range(msgspec.Struct):
+    header: _Header  # without it, another program's `{}` would mean that there is no record
     kvs: list[_KeyValue] = []
 
 
@@ -47,7 +48,7 @@ class _Transaction(msgspec.Struct):
 
 
 class _Token(msgspec.Struct):
-    token: str
+    token: Annotated[str, msgspec.Meta(pattern=r"\A[!-~]*\Z")]  # a header's value is ASCII
 
 
 class _Refusal(msgspec.Struct):
