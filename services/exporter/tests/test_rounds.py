@@ -265,6 +265,14 @@ async def test_a_group_that_reports_many_topics_displaces_no_other() -> None:
     assert scene.left_out == (0, 0, 0, 282)
 
 
+async def test_a_group_with_many_members_displaces_no_other() -> None:
+    broker = FakeBroker("a", g=[f"c{n}" for n in range(30)], h=["d1", "d2"], i=["e1"])
+    scene = Scene(broker, clients_max=8)
+    groups = [group for group, _ in await scene.round()]
+    assert {group: groups.count(group) for group in set(groups)} == {"g": 5, "h": 2, "i": 1}
+    assert scene.left_out == (0, 25, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("sizes", "total", "size"),
     [([], 5, 1), ([3, 1], 5, 3), ([9, 1, 9], 10, 4), ([1] * 7, 5, 1), ([4, 4], 0, 1)],

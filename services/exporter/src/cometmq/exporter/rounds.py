@@ -12,6 +12,7 @@ members and topics.
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -178,6 +179,23 @@ def fair_size(sizes: Iterable[int], total: int) -> int:
     return max(ascending, default=1)
 
 
+def cut(groups: Mapping[str, list[T]], total: int) -> int:
+    """Shorten the largest lists until all together have at most `total` items; return their number.
+
+    A group may have any number of members, and a consumer may report any number of topics: they
+    must not displace those of other groups.
+    """
+    left, size_max = total, fair_size(map(len, groups.values()), total)
+    spare = total - sum(min(len(items), size_max) for items in groups.values())
+    for items in groups.values():
+        kept = size_max
+        if len(items) > kept and spare > 0:
+            kept, spare = kept + 1, spare - 1
+        del items[min(kept, left) :]
+        left -= len(items)
+    return total - left
+
+
 class _Round:
     """The figures of one round as they grow."""
 
@@ -192,6 +210,9 @@ class _Round:
         """The groups of each broker that has listed them."""
         self._unlisted: set[str] = set()
         """The groups whose members have not been listed yet."""
+        self._listed: dict[str, list[Member]] = {}
+        self._listed_count = 0
+        self._member_counts: dict[str, int] = {}
         self._members: list[Member] = []
         self._unasked: set[tuple[str, str]] = set()
         self._silent: set[tuple[str, str]] = set()
@@ -228,13 +249,17 @@ class _Round:
                     tasks.create_task(self._list_groups(broker))
         kept = self._kept_groups(frozenset().union(*self._tables.values()))
         self._unlisted.update(kept)
-        for groups in self._parts(kept):
-            async with asyncio.TaskGroup() as tasks:
-                answers = [
-                    (group, tasks.create_task(self._members_of(group, brokers))) for group in groups
-                ]
-            for group, answer in answers:
-                self._take(group, answer.result())
+        try:
+            for groups in self._parts(kept):
+                async with asyncio.TaskGroup() as tasks:
+                    answers = [
+                        (group, tasks.create_task(self._members_of(group, brokers)))
+                        for group in groups
+                    ]
+                for group, answer in answers:
+                    self._take(group, answer.result())
+        finally:
+            self._choose()
         self._members.sort(key=lambda one: one[:2] in self._were_silent)  # these come last
         pending = iter(self._members)
         async with asyncio.TaskGroup() as tasks:
@@ -288,20 +313,32 @@ class _Round:
         return members
 
     def _take(self, group: str, members: Mapping[str, tuple[Connection, Broker]]) -> None:
-        """Note the members of a group that are to be asked, within the limit of clients."""
+        """Note the members of a group."""
         self._unlisted.discard(group)
         self._found.client_count += len(members)
-        room = self._settings.clients_max - len(self._members)
-        fit = sorted(one for one in members if len(one) <= NAME_LENGTH_MAX)
-        kept = [(one, *members[one]) for one in fit[:room]]
-        self._found.left_out.clients += len(members) - len(kept)
-        self._members += [Member(group, one, it.client_addr, broker) for one, it, broker in kept]
-        self._unasked.update((group, one) for one, _, _ in kept)
-        is_own = group in BOOT_GROUPS or is_system_group(group)  # brokers have these by themselves
-        if self._settings.group_count_enable and (members or not is_own):
-            addresses = ",".join(connection.client_addr for _, connection, _ in kept)
-            ids = ",".join(client_id for client_id, _, _ in kept)
-            self._add_group(GroupRow(addresses, ids, group, len(members)))
+        self._member_counts[group] = len(members)
+        self._listed[group] = [
+            Member(group, one, connection.client_addr, broker)
+            for one, (connection, broker) in sorted(members.items(), key=itemgetter(0))
+            if len(one) <= NAME_LENGTH_MAX
+        ]
+        self._listed_count += len(self._listed[group])
+        if self._listed_count > 2 * self._settings.clients_max:
+            self._listed_count = cut(self._listed, self._settings.clients_max)
+
+    def _choose(self) -> None:
+        """Choose the members that are asked, within the limit of clients."""
+        kept_count = cut(self._listed, self._settings.clients_max)
+        self._found.left_out.clients = self._found.client_count - kept_count
+        for group, kept in self._listed.items():
+            self._members += kept
+            self._unasked.update(one[:2] for one in kept)
+            is_own = group in BOOT_GROUPS or is_system_group(group)  # brokers have these anyway
+            count = self._member_counts[group]
+            if self._settings.group_count_enable and (count or not is_own):
+                addresses = ",".join(one.address for one in kept)
+                ids = ",".join(one.client_id for one in kept)
+                self._add_group(GroupRow(addresses, ids, group, count))
 
     def _add_group(self, row: GroupRow) -> None:
         if len(self._found.groups) < self._settings.metrics_rows_max:
@@ -345,15 +382,7 @@ class _Round:
             self._cut_rows()
 
     def _cut_rows(self) -> None:
-        """Leave out the rows above the limit, of the groups with the most: a consumer may report
-        any number of topics, and must not displace the rows of other groups.
-        """
-        left = self._settings.metrics_rows_max
-        size_max = fair_size(map(len, self._rows.values()), left)
-        for rows in self._rows.values():
-            del rows[min(size_max, left) :]
-            left -= len(rows)
-        kept_count = self._settings.metrics_rows_max - left
+        kept_count = cut(self._rows, self._settings.metrics_rows_max)
         self._found.left_out.rows += self._row_count - kept_count
         self._row_count = kept_count
 
