@@ -345,8 +345,8 @@ def test_damage_to_a_stopped_store_is_repaired(disk, events, kind, at, stop):
     assert lacking(rig, range(COUNT + 50)) == []
 
 
-@pytest.mark.parametrize("part_count", [20, 1_024])
-@pytest.mark.parametrize("source", [5, 140, 300])
+@pytest.mark.parametrize("part_count", [20, 1_000])
+@pytest.mark.parametrize("source", [5, 140, 145, 150, 152, 158, 300])  # some overlap their place
 def test_bytes_of_another_place_are_replaced(disk, events, monkeypatch, source, part_count):
     """Entries that belong elsewhere in the file are intact, but stand in the place of others."""
     monkeypatch.setattr(index_check, "PART_COUNT", part_count)
@@ -355,7 +355,7 @@ def test_bytes_of_another_place_are_replaced(disk, events, monkeypatch, source, 
     whole = bytes(data)
     count = 9
     data[entry_at(151) : entry_at(151 + count)] = data[entry_at(source) : entry_at(source + count)]
-    assert len(lacking(rig)) > 2
+    assert lacking(rig)
     walk(rig)
     assert lacking(rig) == []
     assert bytes(data) == whole

@@ -17,6 +17,7 @@ uses no record of the log that its checksum does not prove.
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -33,8 +34,10 @@ from cometmq.store.log.damage import DamagedRange, merged
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.upkeep.log_keys import KeyRow, LogKeys
 
-PART_COUNT: Final = 1_024
-"""Number of entries that are read and compared at once."""
+PART_COUNT: Final = 1_000
+"""Number of entries that are read and compared at once. Blocks of entries that stand in wrong places
+are recognised up to this size.
+"""
 
 SLOTS_PER_READ: Final = 64 << 10
 SAMPLE_COUNT_MIN: Final = 3
@@ -85,15 +88,13 @@ class FileCheck:
         self._last: KeyRow | None = None
         self._expired_offset = 0
 
-    def compare(
-        self, snapshot: IndexSnapshot, keys: LogKeys, proofs: Proofs, count_max: int
-    ) -> tuple[int, int]:
+    def compare(self, snapshot: IndexSnapshot, keys: LogKeys, proofs: Proofs) -> tuple[int, int]:
         """Compare the next entries, and repair them; return their number and that of wrong ones.
 
         Stop before the first entry whose record may be at or after the end of the keys.
         """
         shape, disk_file = snapshot.shape, snapshot.disk_file
-        count = min(snapshot.end - self.number, count_max, PART_COUNT)
+        count = min(snapshot.end - self.number, PART_COUNT)
         data = disk_file.read(shape.entry_position(self.number), count * ENTRY.size)
         entries = list(ENTRY.iter_unpack(data[: len(data) // ENTRY.size * ENTRY.size]))
         has_more = self.number + len(entries) < snapshot.end
@@ -123,6 +124,7 @@ class FileCheck:
         rows: list[KeyRow | None] = []
         odd: list[int] = []  # since the last match: places that are wrong if keys are missing there
         taken: list[int] = []  # since the last match: places of entries without a record
+        shift: _Shift | None = None
         for at, (hash_, offset, _, _) in enumerate(entries):
             key = keys.peek()
             if key is None:
@@ -131,29 +133,44 @@ class FileCheck:
                 keys.drop_next(is_match=True)
                 odd, taken = [], []
                 rows.append(key)
+                if shift is not None:
+                    shift.keys.append(key)
                 continue
             row = keys.find(hash_, offset)
             is_newer = row is not None and not keys.has_passed(row)
-            begin = odd[0] if odd else at
-            if is_newer and begin and not taken:
-                del rows[begin:]  # the next part shows more of what follows
-                return rows
+            if is_newer and (at if shift is None else shift.begin):
+                has_more = True  # the next part shows more of what follows
+                break
             if is_newer and any(key.offset <= it[1] < offset for it in entries[at + 1 :]):
                 row = None  # older entries follow, so these bytes belong elsewhere
+            if row is None and self._expired_offset <= offset < keys.files.first:
+                self._expired_offset, odd, shift = offset, [], None
+                rows.append(None)
+                continue
             if row is None and keys.is_begun:
                 keys.drop_next()
                 taken.append(at)
-                row = key
-            elif row is None and self._expired_offset <= offset < keys.files.first:
-                self._expired_offset, odd = offset, []
-            elif row is None or not is_newer:
+                rows.append(key)
+                if shift is not None:
+                    shift.keys.append(key)
+                continue
+            shift = shift or _Shift(at)
+            if row is None or not is_newer:
                 odd.append(at)
+                rows.append(None)
+                shift.odd_count += 1
             else:
-                _fill(rows, odd, taken, keys.skip_to(row))
+                skipped = keys.skip_to(row)
+                _fill(rows, odd, taken, skipped)
+                rows.append(row)
+                shift.skip(skipped, row, filled_count=min(len(odd), len(skipped)))
                 odd, taken = [], []
-            rows.append(row)
-        if has_more and odd and odd[0] and not taken:
-            del rows[odd[0] :]
+            if shift.is_over:
+                rows[shift.begin :] = shift.keys
+                shift = None
+        if has_more and shift is not None and shift.begin:
+            del rows[shift.begin :]
+            keys.put_back(shift.keys)
         return rows
 
     def _note_begin(
@@ -293,6 +310,36 @@ class FileCheck:
         return header
 
 
+@dataclass(slots=True)
+class _Shift:
+    """Entries that may stand in wrong places, since the first one that did not fit the next key.
+
+    If a block of entries is overwritten with a part of itself, some of its entries fit the keys
+    again, and others have no key. It is recognised by its end: as many keys were skipped as places
+    have no key.
+    """
+
+    begin: int
+    """The place of the first entry, in its part."""
+    keys: list[KeyRow] = field(default_factory=list)
+    """All keys since then, in order."""
+    odd_count: int = 0
+    """Number of places without a key."""
+    skipped_count: int = 0
+    """Number of keys without a place."""
+
+    def skip(self, skipped: list[KeyRow], row: KeyRow, *, filled_count: int) -> None:
+        """Note a key that has its place, and those before it, some of which got places."""
+        self.keys += [*skipped, row]
+        self.odd_count -= filled_count
+        self.skipped_count += len(skipped) - filled_count
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all keys have places if they are put in order."""
+        return self.odd_count == self.skipped_count
+
+
 def _fill(
     rows: list[KeyRow | None], odd: list[int], taken: list[int], skipped: list[KeyRow]
 ) -> None:
@@ -363,7 +410,7 @@ class IndexWalk:
         proofs: Proofs,
         count_max: int,
     ) -> tuple[int, list[IndexFault]]:
-        """Compare up to `count_max` entries of records before `end`; return their number and what
+        """Compare about `count_max` entries of records before `end`; return their number and what
         was wrong. Blocks.
 
         If records are removed from the log meanwhile, the next step begins with the file again.
@@ -385,7 +432,7 @@ class IndexWalk:
             try:
                 check = self._begun(snapshot, earlier, files, end)
                 assert self._keys is not None
-                count, wrong_count = check.compare(snapshot, self._keys, proofs, left)
+                count, wrong_count = check.compare(snapshot, self._keys, proofs)
                 if wrong_count:
                     faults.append(IndexFault(snapshot.file, entry_count=wrong_count))
                 if not count or check.number >= snapshot.end:

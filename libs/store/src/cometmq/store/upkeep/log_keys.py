@@ -2,7 +2,7 @@
 """The keys of the log's records, in the order in which the index has them."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from cometmq.remoting.message.flags import index_hash
@@ -97,6 +97,10 @@ class LogKeys:
         """Go on to the key that follows the next one; `is_match` says that the index has it."""
         self._rows.popleft()
         self.is_begun = self.is_begun or is_match
+
+    def put_back(self, rows: Sequence[KeyRow]) -> None:
+        """Go back to the first of these keys, which are the last ones that were dropped."""
+        self._rows.extendleft(reversed(rows))
 
     def find(self, hash_: int, offset: int) -> KeyRow | None:
         """Return the key with this hash of the record at an offset; None if there is none."""
