@@ -361,6 +361,18 @@ def test_bytes_of_another_place_are_replaced(disk, events, monkeypatch, source, 
     assert bytes(data) == whole
 
 
+def test_older_entries_at_the_end_of_a_file_are_replaced(disk, events):
+    rig = reopened(disk, events, filled(disk, events))
+    end = COUNT * 5 // 2 - 2 * (SETTINGS.max_index_num - 1) + 1
+    data = contents(disk, -1)
+    whole = bytes(data)
+    data[entry_at(end - 5) : entry_at(end)] = data[entry_at(20) : entry_at(25)]
+    assert lacking(rig)
+    walk(rig)
+    assert lacking(rig) == []
+    assert bytes(data) == whole
+
+
 def test_a_step_writes_nothing_after_a_truncation(disk, events):
     """The numbers of the entries that it has compared may belong to other records by now."""
     rig = filled(disk, events)

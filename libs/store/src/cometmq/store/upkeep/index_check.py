@@ -2,22 +2,15 @@
 """Compare index files with the log, and repair the entries, slots and headers that changed on disk.
 
 Readers rarely notice such damage: a slot of zeros looks like a key that no message has. The walk
-therefore reads the entries of all files in order, and the keys of the log's records in order. Both
-are the same sequence, except that
-
-- entries whose records have expired have no key,
-- a key may have several entries, if a program crashed and indexed a record again,
-- keys have no entry if indexing was turned off. The next intact entry shows where it goes on.
-
-An entry that belongs to no record stands in the place of the next key. Entries and slots are
-written again in place. The walk does not sync them, for the reason given in `entry_repair.py`. It
-uses no record of the log that its checksum does not prove.
+therefore reads the entries of all files in order, and the keys of the log's records in order
+(`index_matching.py`). Entries and slots are written again in place. The walk does not sync them,
+for the reason given in `entry_repair.py`. It uses no record of the log that its checksum does not
+prove.
 """
 
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -32,11 +25,12 @@ from cometmq.store.index.mending import Mending
 from cometmq.store.log.checksums import Checksums, spans
 from cometmq.store.log.damage import DamagedRange, merged
 from cometmq.store.log.file_sequence import FileSequence
+from cometmq.store.upkeep.index_matching import Matching
 from cometmq.store.upkeep.log_keys import KeyRow, LogKeys
 
 PART_COUNT: Final = 1_000
-"""Number of entries that are read and compared at once. Blocks of entries that stand in wrong places
-are recognised up to this size.
+"""Number of entries that are read and compared at once. Blocks of entries that stand in wrong
+places are recognised up to this size.
 """
 
 SLOTS_PER_READ: Final = 64 << 10
@@ -86,7 +80,7 @@ class FileCheck:
         self._begin_ms: int | None = None
         self._first: KeyRow | None = None
         self._last: KeyRow | None = None
-        self._expired_offset = 0
+        self._matching = Matching()
 
     def compare(self, snapshot: IndexSnapshot, keys: LogKeys, proofs: Proofs) -> tuple[int, int]:
         """Compare the next entries, and repair them; return their number and that of wrong ones.
@@ -98,7 +92,7 @@ class FileCheck:
         data = disk_file.read(shape.entry_position(self.number), count * ENTRY.size)
         entries = list(ENTRY.iter_unpack(data[: len(data) // ENTRY.size * ENTRY.size]))
         has_more = self.number + len(entries) < snapshot.end
-        rows = self._matched(entries, keys, has_more=has_more)
+        rows = self._matching.match(entries, keys, has_more=has_more)
         self._note_begin(snapshot, entries, rows)
         self._drop_unproven(entries, rows, keys.files, proofs.checksums)
         wrong = self._linked(entries, rows)
@@ -112,66 +106,6 @@ class FileCheck:
             self._last = rows[-1]
         self.number += len(rows)
         return len(rows), len(wrong)
-
-    def _matched(
-        self, entries: list[Entry], keys: LogKeys, *, has_more: bool
-    ) -> list[KeyRow | None]:
-        """Return the key that each entry must stand for; None if that cannot be known.
-
-        `has_more` says that other entries follow; odd ones at the end are then left to the next
-        part, which shows what follows them.
-        """
-        rows: list[KeyRow | None] = []
-        odd: list[int] = []  # since the last match: places that are wrong if keys are missing there
-        taken: list[int] = []  # since the last match: places of entries without a record
-        shift: _Shift | None = None
-        for at, (hash_, offset, _, _) in enumerate(entries):
-            key = keys.peek()
-            if key is None:
-                break
-            if hash_ == key.hash_ and offset == key.offset:
-                keys.drop_next(is_match=True)
-                odd, taken = [], []
-                rows.append(key)
-                if shift is not None:
-                    shift.keys.append(key)
-                continue
-            row = keys.find(hash_, offset)
-            is_newer = row is not None and not keys.has_passed(row)
-            if is_newer and (at if shift is None else shift.begin):
-                has_more = True  # the next part shows more of what follows
-                break
-            if is_newer and any(key.offset <= it[1] < offset for it in entries[at + 1 :]):
-                row = None  # older entries follow, so these bytes belong elsewhere
-            if row is None and self._expired_offset <= offset < keys.files.first:
-                self._expired_offset, odd, shift = offset, [], None
-                rows.append(None)
-                continue
-            if row is None and keys.is_begun:
-                keys.drop_next()
-                taken.append(at)
-                rows.append(key)
-                if shift is not None:
-                    shift.keys.append(key)
-                continue
-            shift = shift or _Shift(at)
-            if row is None or not is_newer:
-                odd.append(at)
-                rows.append(None)
-                shift.odd_count += 1
-            else:
-                skipped = keys.skip_to(row)
-                _fill(rows, odd, taken, skipped)
-                rows.append(row)
-                shift.skip(skipped, row, filled_count=min(len(odd), len(skipped)))
-                odd, taken = [], []
-            if shift.is_over:
-                rows[shift.begin :] = shift.keys
-                shift = None
-        if has_more and shift is not None and shift.begin:
-            del rows[shift.begin :]
-            keys.put_back(shift.keys)
-        return rows
 
     def _note_begin(
         self, snapshot: IndexSnapshot, entries: list[Entry], rows: list[KeyRow | None]
@@ -308,47 +242,6 @@ class FileCheck:
                 header = header._replace(end_timestamp=end_ms)
             header = header._replace(end_offset=self._last.offset)
         return header
-
-
-@dataclass(slots=True)
-class _Shift:
-    """Entries that may stand in wrong places, since the first one that did not fit the next key.
-
-    If a block of entries is overwritten with a part of itself, some of its entries fit the keys
-    again, and others have no key. It is recognised by its end: as many keys were skipped as places
-    have no key.
-    """
-
-    begin: int
-    """The place of the first entry, in its part."""
-    keys: list[KeyRow] = field(default_factory=list)
-    """All keys since then, in order."""
-    odd_count: int = 0
-    """Number of places without a key."""
-    skipped_count: int = 0
-    """Number of keys without a place."""
-
-    def skip(self, skipped: list[KeyRow], row: KeyRow, *, filled_count: int) -> None:
-        """Note a key that has its place, and those before it, some of which got places."""
-        self.keys += [*skipped, row]
-        self.odd_count -= filled_count
-        self.skipped_count += len(skipped) - filled_count
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all keys have places if they are put in order."""
-        return self.odd_count == self.skipped_count
-
-
-def _fill(
-    rows: list[KeyRow | None], odd: list[int], taken: list[int], skipped: list[KeyRow]
-) -> None:
-    """Put keys that have no entry into the last odd places, and keep all keys in order."""
-    places = odd[max(0, len(odd) - len(skipped)) :]
-    if places:
-        missing = [*(rows[at] for at in taken), *skipped]
-        for at, key in zip(sorted(taken + places), missing, strict=False):
-            rows[at] = key
 
 
 def _disk_header(snapshot: IndexSnapshot) -> IndexHeader:

@@ -98,6 +98,13 @@ class LogKeys:
         self._rows.popleft()
         self.is_begun = self.is_begun or is_match
 
+    def take(self, count: int) -> list[KeyRow]:
+        """Return up to `count` keys, and go on to the one that follows them."""
+        rows: list[KeyRow] = []
+        while len(rows) < count and self.peek() is not None:
+            rows.append(self._rows.popleft())
+        return rows
+
     def put_back(self, rows: Sequence[KeyRow]) -> None:
         """Go back to the first of these keys, which are the last ones that were dropped."""
         self._rows.extendleft(reversed(rows))
