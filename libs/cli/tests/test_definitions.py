@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`definitions` against a running suite."""
 
+import asyncio
 import json
+
+from cometmq.client import AdminClient
+
+from .heartbeats import heartbeat
 
 
 def test_definitions_are_exported_compared_and_imported(ask, topic, tmp_path):
@@ -30,6 +35,24 @@ def test_definitions_are_exported_compared_and_imported(ask, topic, tmp_path):
     assert {it["outcome"] for it in done["outcomes"]} == {"done"}
     assert len(ask("topic", "describe", topic, "--json").json) == 5
     assert ask("group", "describe", f"new-{topic}", "--json").json["retries"] == 16
+
+
+def test_an_export_writes_no_control_characters(ask, suite, topic):
+    """The byte 9B begins a command to a terminal, and brokers accept it in the names of groups."""
+    group = f"\x9b31m{topic}"
+
+    async def register():
+        await (await heartbeat(suite.broker, "c", group)).close()
+
+    async def delete():
+        async with AdminClient(suite.namesrv) as admin:
+            await admin.broker(suite.broker).delete_group(group)
+
+    asyncio.run(register())
+    exported = ask("definitions", "export").out
+    assert "\x9b" not in exported
+    assert group in [it["groupName"] for it in json.loads(exported)["groups"]]
+    asyncio.run(delete())
 
 
 def test_nothing_is_changed_if_anything_is_refused(ask, topic, tmp_path):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq definitions`: write topics, groups and rights to a file, and take them from one."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
@@ -31,6 +30,7 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
+from cometmq.cli.say import say
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.insight.definitions.form import BYTES_MAX, decode, encode
 from cometmq.insight.definitions.importing import (
@@ -87,8 +87,7 @@ def export(
     found = state.definitions()
     data = encode(found)
     if file == STDOUT:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        say(data, nl=False)
     else:
         try:
             Path(file).write_bytes(data)
