@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`message` against a running suite, and the commands of mqadmin that find messages by key."""
 
+import asyncio
+
 import msgspec
 import pytest
 
 from cometmq.client import AdminClient, IllegalOperation, Message, Producer
 from cometmq.peers.processes import wait_until
 from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.send import SendMessageV2
 
 
 @pytest.fixture
@@ -101,6 +104,27 @@ def test_messages_are_found_by_key(ask, topic, sent):
     none.assert_refused(1, f"no message of the topic {topic} has the key nokey\n")
     before = ask("message", "find", topic, "-k", "k", "--until", "1h")
     before.assert_refused(1, f"no message of the topic {topic} has the key k and was stored in")
+
+
+def test_a_message_that_cannot_be_decompressed_hides_no_other(ask, suite, topic, sent):
+    """Anyone who may send can add such a message to a key."""
+    properties = "KEYS\x01k\x02UNIQ_KEY\x01BROKEN\x02"
+    header = SendMessageV2("p", topic, "TBW102", 4, 0, 1, 0, 0, properties)
+
+    async def send():
+        async with AdminClient(suite.namesrv) as admin:
+            await admin.broker(suite.broker).invoke(RequestCode.SEND_MESSAGE_V2, header, b"broken")
+
+    asyncio.run(send())
+    key = ("message", "find", topic, "-k", "k", "--json")
+    wait_until(lambda: len(ask(*key).json) == 4, 60, "the message is not found")
+    ids = {it["message_id"] for it in ask(*key).json}
+    assert ids == {*(it["message_id"] for it in sent), "BROKEN"}
+    shown = dict(
+        line.split(maxsplit=1)
+        for line in ask("message", "show", "BROKEN", "-t", topic).out.splitlines()
+    )
+    assert (shown["damaged"], shown["body"]) == ("yes", "broken")
 
 
 def test_the_id_of_a_message_is_not_one_of_its_keys(ask, topic, sent):

@@ -5,8 +5,15 @@ import threading
 
 import pytest
 
-from cometmq.client import AdminClient, ConsumeFrom, MessageExt, PullConsumer, PushOptions
-from cometmq.client.message import ON_LOOP_BYTES_MAX
+from cometmq.client import (
+    AdminClient,
+    ConsumeFrom,
+    Message,
+    MessageExt,
+    PullConsumer,
+    PushOptions,
+)
+from cometmq.client.message import ON_LOOP_BYTES_MAX, UnreadableMessage
 from cometmq.client.testing import MemoryCluster, eventually, listening
 from cometmq.client.testing.listening import QUEUE_0, consumer_of, send, texts
 from cometmq.remoting.errors import RemoteProtocolError
@@ -115,6 +122,21 @@ async def test_bombs_are_expanded_one_per_answer_and_on_a_thread(
         found = await admin.broker(cluster.broker.address).pull("T", 0, 0)
         assert (len(found.messages), found.next_offset) == (1, 1)
     assert len(threads) == 4
+
+
+async def test_a_search_returns_the_messages_beside_bombs_and_broken_bodies(
+    cluster: MemoryCluster, threads: list[int]
+) -> None:
+    """Anyone who may send could otherwise hide a key's messages from operators."""
+    body, sys_flag = bomb(CompressionType.ZLIB)
+    for broken in (body, body, body, b"broken"):
+        listening.store(cluster, broken, sys_flag=sys_flag, key="k")
+    await send(cluster, Message("T", b"good", keys="k"))
+    async with AdminClient(cluster.namesrv) as admin:
+        found = await admin.broker(cluster.broker.address).query("T", "k")
+    assert [it.body for it in found if not isinstance(it, UnreadableMessage)] == [b"good"]
+    assert len(found) == 5
+    assert threads.count(DECOMPRESSED_MAX) == 1
 
 
 async def test_small_broken_bodies_do_not_end_an_answer(cluster: MemoryCluster) -> None:

@@ -22,7 +22,7 @@ from cometmq.client.admin.recalls import find_waiting
 from cometmq.client.admin.recalls import recall as recall_at
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
-from cometmq.client.message import DamagedMessage, MessageExt
+from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
 from cometmq.insight import message_json, times
 from cometmq.insight.key_search import COUNT_MAX, find_by_key
 from cometmq.insight.words import counted
@@ -251,7 +251,7 @@ def _facts(message: MessageExt) -> dict[str, Cell]:
         "sent": f"{times.shown(message.born_timestamp)} by {message.born_host}",
         "stored": f"{times.shown(message.store_timestamp)} by {message.store_host}",
     }
-    if isinstance(message, DamagedMessage):
+    if isinstance(message, DamagedMessage | UnreadableMessage):
         facts["damaged"] = True
     return {**facts, "body": _body_text(message.body)}
 

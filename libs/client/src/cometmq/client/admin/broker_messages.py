@@ -8,6 +8,7 @@ from cometmq.client.admin.broker_consumers import PROXIED_TIMEOUT_MS
 from cometmq.client.admin.calls import BrokerCalls
 from cometmq.client.decoding import decode_answer
 from cometmq.client.message import (
+    ON_LOOP_BYTES_MAX,
     DamagedMessage,
     MessageExt,
     UnreadableMessage,
@@ -52,7 +53,9 @@ class BrokerMessages(BrokerCalls):
     """Reads the messages of one broker; each method sends one request code."""
 
     async def message_at(self, physical_offset: int, *, topic: str | None = None) -> MessageExt:
-        """Return the message at a commit log offset."""
+        """Return the message at a commit log offset; if its body cannot be decompressed, as an
+        `UnreadableMessage`.
+        """
         header = queries.ViewMessageById(physical_offset, topic)
         found = await self._messages(await self.invoke(Code.VIEW_MESSAGE_BY_ID, header), 1)
         if not found:
@@ -72,7 +75,8 @@ class BrokerMessages(BrokerCalls):
         """Return the messages of a topic that have this key.
 
         Brokers search by the key's hash; messages with the same hash but a different key are left
-        out.
+        out. A message is returned as an `UnreadableMessage` if its body cannot be decompressed, or
+        if too much was already decompressed in vain.
         """
         header = queries.QueryMessage(
             topic, key, count_max, begin_ms, end_ms, True if is_unique_key else None
@@ -203,15 +207,20 @@ class BrokerMessages(BrokerCalls):
     async def _messages(self, response: Response, count_max: int) -> list[MessageExt]:
         try:
             messages: list[MessageExt] = []
-            plain_bytes = 0
+            plain_bytes = vain_bytes = 0
             for record in decode_records(response.body, count_max):
                 if plain_bytes > PLAIN_BYTES_MAX:
                     raise RemoteProtocolError(
                         f"the bodies in the answer of the broker {self.address} decompress to more"
                         f" than {PLAIN_BYTES_MAX} bytes: ask for fewer messages"
                     )
-                messages.append(await self._received(record))
-                plain_bytes += len(messages[-1].body)
+                is_over = vain_bytes > PLAIN_BYTES_MAX
+                bytes_max = ON_LOOP_BYTES_MAX if is_over else DECOMPRESSED_BYTES_MAX
+                messages.append(message := await self._readable(record, bytes_max))
+                if isinstance(message, UnreadableMessage):
+                    vain_bytes += min(expanded_bytes(record), bytes_max)
+                else:
+                    plain_bytes += len(message.body)
             return messages
         except CorruptRecord as error:
             raise RemoteProtocolError(

@@ -55,7 +55,7 @@ def texts(count: int, **fields: Any) -> list[Message]:
     return [Message("T", b"%d" % number, **fields) for number in range(count)]
 
 
-def store(cluster: MemoryCluster, body: bytes, *, sys_flag: int = 0) -> None:
+def store(cluster: MemoryCluster, body: bytes, *, sys_flag: int = 0, key: str = "") -> None:
     """Store a message of the topic T without a client and a route."""
     broker = cluster.broker
     broker.store(
@@ -68,6 +68,7 @@ def store(cluster: MemoryCluster, body: bytes, *, sys_flag: int = 0) -> None:
             born_host=broker.store_host,
             store_host=broker.store_host,
             body=body,
+            properties=f"KEYS\x01{key}\x02" if key else "",
         )
     )
 
