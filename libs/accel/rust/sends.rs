@@ -13,6 +13,9 @@ use crate::transactions::TRANSACTION_MASK;
 const PROPERTIES_BYTES_MAX: usize = 32767;
 /// Maximum size of the stored properties of a batch; Python stores larger ones in steps.
 const BATCH_TEXT_BYTES_MAX: usize = 1 << 20;
+/// Maximum number of keys of a batch; Python stores those of more in steps. Behind keys that wait,
+/// a commit indexes as many as it brings: a batch with 240,000 keys held the loop for 30 ms.
+const BATCH_KEYS_MAX: usize = 1 << 13;
 /// Number of bytes by which delayed and half messages must be smaller than a request may be,
 /// because their later copies are larger; see `cometmq.broker.delays.parking`.
 pub(crate) const RESERVED_BYTES: usize = 768;
@@ -182,12 +185,15 @@ impl Stage {
         let stored = self.texts.split_off(text_at);
         self.hashes.truncate(hashes_at);
         let common = common_text(&sent, &stored);
-        let (first, batch_start) = (self.records.len(), self.texts.len());
+        let first = self.records.len();
+        let (batch_text, batch_hashes) = (self.texts.len(), self.hashes.len());
         for item in Items::of(data, body) {
             let item = item?;
             let (text_at, hashes_at) = (self.texts.len(), self.hashes.len());
-            let is_full = self.records.len() - first == self.limits.batch_count_max;
-            if is_full || text_at - batch_start > BATCH_TEXT_BYTES_MAX {
+            let is_full = self.records.len() - first == self.limits.batch_count_max
+                || text_at - batch_text > BATCH_TEXT_BYTES_MAX
+                || self.hashes.len() - batch_hashes > BATCH_KEYS_MAX;
+            if is_full {
                 return None;
             }
             self.join_text(&data[item.properties], &common)?;
