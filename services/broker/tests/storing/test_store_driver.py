@@ -77,6 +77,21 @@ async def test_many_keys_are_indexed_in_later_turns() -> None:
         assert not node.store.upkeep.index.is_behind
 
 
+async def test_puts_that_waited_for_a_large_batch_have_a_turn_of_their_own() -> None:
+    """Both in one turn took twice as long as the batch alone."""
+    async with Node(mapped_file_size_commit_log=8 << 20) as node:
+        messages = [make_message(body=b"%d" % number) for number in range(5_000)]
+        steps = node.driver.put_large(messages, lambda _: None)
+        next(steps)
+        node.put(make_message(body=b"waits"))
+        await asyncio.sleep(0)
+        for _ in steps:
+            pass
+        assert node.store.reader.max_offset("T", 0) == 5_000
+        await asyncio.sleep(0)
+        assert node.store.reader.max_offset("T", 0) == 5_001
+
+
 @pytest.mark.parametrize("is_slave", [False, True])
 async def test_the_log_is_written_back_as_it_grows(
     is_slave: bool, monkeypatch: pytest.MonkeyPatch

@@ -167,7 +167,11 @@ class StoreDriver:
                 placing.finish()
                 self.is_full = False
                 self._note_commit(placing.batch, began_s)
-                self._commit_some()
+                # The last step has answered the batch; the puts that waited have a turn of their
+                # own, because both together take twice as long.
+                self._is_scheduled = bool(self._writer.appender.staged_count)
+                if self._is_scheduled:
+                    self._loop.call_soon(self._commit_in_turn)
             while self._writer.appender.staged_bytes > STAGED_BYTES_MAX:
                 yield
                 self._commit_some()
