@@ -6,7 +6,13 @@ import pytest
 
 from cometmq.broker.clients.consumers import ConsumerGroup
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.clients.rebalance_notices import QUIET_MS, STEP_COUNT, STEP_MS, Notices
+from cometmq.broker.clients.rebalance_notices import (
+    NOTICE_WEIGHT,
+    QUIET_MS,
+    STEP_COUNT,
+    STEP_MS,
+    Notices,
+)
 from cometmq.broker.testing import FakePeer
 from cometmq.remoting.command import Peer
 
@@ -148,3 +154,22 @@ def test_members_that_come_and_go_between_steps(timers: Timers) -> None:
 
     assert left not in told
     assert told.count(joined) == 1
+
+
+def test_members_that_have_left_are_passed_over_in_steps(
+    notices: Notices, timers: Timers, told: list[str]
+) -> None:
+    notices(group(count=STEP_COUNT))
+    small = [group(f"G{number}") for number in range(2 * NOTICE_WEIGHT * STEP_COUNT)]
+    for one in small:
+        notices(one)
+        one.clients.clear()
+    del told[:]
+    notices(group("last"))
+
+    timers.pass_step()
+    quiet = sum(delay_s == QUIET_MS / 1000 for delay_s, _ in timers.waiting)
+    assert NOTICE_WEIGHT * STEP_COUNT <= quiet <= NOTICE_WEIGHT * STEP_COUNT + 1
+    timers.pass_step()
+    timers.pass_step()
+    assert told == ["last"]
