@@ -18,11 +18,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from cometmq.broker.clients.producers import Client, silent_among
-from cometmq.broker.clients.subscription_conflicts import (
-    MemberSubscriptions,
-    SubscriptionSet,
-    meaning,
-)
+from cometmq.broker.clients.subscription_conflicts import MemberSubscriptions, meaning
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Peer
@@ -103,11 +99,11 @@ class Consumers:
         client: Client,
         *,
         notify: bool = True,
-        wanted: SubscriptionSet | None = None,
+        pairs: Sequence[tuple[str, str]] | None = None,
     ) -> bool:
         """Merge one group of a heartbeat; return whether its members or topics changed.
 
-        `wanted` is the `subscription_set` of its subscriptions, if the caller has it.
+        `pairs` are the `subscription_pairs` of its subscriptions, if the caller has them.
         """
         group = self._groups.get(data.group_name)
         if group is None:
@@ -126,7 +122,7 @@ class Consumers:
         asked = data.subscription_data_set
         has_new_topics, has_newer = _merge_subscriptions(group, asked)
         members = group.member_subscriptions
-        abandoned = members.set(client.peer, client.client_id, asked, wanted)
+        abandoned = members.set(client.peer, client.client_id, asked, pairs)
         has_others = _follow_members(group, abandoned)
         self.version += has_new_topics or has_newer or has_others
         if group.member_subscriptions.count > 1:

@@ -69,33 +69,37 @@ class MemberSubscriptions:
         peer: Peer,
         client_id: str,
         asked: Sequence[SubscriptionData],
-        wanted: SubscriptionSet | None = None,
+        pairs: Sequence[tuple[str, str]] | None = None,
     ) -> Sequence[tuple[str, str]]:
         """Note a member's subscriptions; return the topics and expressions that are abandoned now.
 
-        `wanted` is the `subscription_set` of `asked`, if the caller has it.
+        `pairs` are the `subscription_pairs` of `asked`, if the caller has them.
         """
-        if wanted is None:
-            wanted = subscription_set(asked)
+        pairs = subscription_pairs(asked) if pairs is None else pairs
+        wanted = frozenset(pairs)
         members = self._members.get(wanted, {})
-        self._note_versions(asked, wanted)
+        self._note_versions(asked, pairs)
         if wanted and not members:
             self._members[wanted] = members
-            for topic, expression in wanted:
+            # In the order of `asked`, in which the wishes were made: 2x as fast as in another.
+            for topic, expression in dict.fromkeys(pairs):
                 self._wishes[topic][expression].set_count += 1
         abandoned = () if peer in members else self.drop(peer)
         if wanted:
             members[peer] = client_id
         return abandoned
 
-    def _note_versions(self, asked: Sequence[SubscriptionData], wanted: SubscriptionSet) -> None:
-        expressions = dict(wanted)
-        has_each_once = len(expressions) == len(asked)
-        for one in asked:
-            expression = expressions[one.topic] if has_each_once else meaning(one)
-            wishes = self._wishes.setdefault(one.topic, {})
-            wish = wishes.setdefault(expression, _Wish(one))
-            if wish.newest.sub_version < one.sub_version:
+    def _note_versions(
+        self, asked: Sequence[SubscriptionData], pairs: Sequence[tuple[str, str]]
+    ) -> None:
+        for one, (topic, expression) in zip(asked, pairs, strict=True):
+            wishes = self._wishes.get(topic)
+            if wishes is None:
+                wishes = self._wishes[topic] = {}
+            wish = wishes.get(expression)
+            if wish is None:
+                wishes[expression] = _Wish(one)
+            elif wish.newest.sub_version < one.sub_version:
                 wish.newest = one
 
     def drop(self, peer: Peer) -> Sequence[tuple[str, str]]:
@@ -144,11 +148,11 @@ class MemberSubscriptions:
         )
 
 
-def subscription_set(asked: Iterable[SubscriptionData]) -> SubscriptionSet:
+def subscription_pairs(asked: Iterable[SubscriptionData]) -> list[tuple[str, str]]:
     """Return a member's subscriptions in comparable form; takes 1 to 4 us for each, longer for many
     tags.
     """
-    return frozenset((one.topic, meaning(one)) for one in asked)
+    return [(one.topic, meaning(one)) for one in asked]
 
 
 def meaning(subscription: SubscriptionData) -> str:

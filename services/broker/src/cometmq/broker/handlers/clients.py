@@ -9,7 +9,7 @@ from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.clients.registered import Place, registration_size, subscriptions_size
-from cometmq.broker.clients.subscription_conflicts import SubscriptionSet, subscription_set
+from cometmq.broker.clients.subscription_conflicts import subscription_pairs
 from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, compile_sql
 from cometmq.broker.filters.tags import is_tag_type
 from cometmq.broker.handlers.admin import body_of
@@ -154,7 +154,7 @@ def _prepared(
     if not isinstance(data, ConsumerData):
         return partial(_register_producer, broker, data.group_name, client, room)
     asked = data.subscription_data_set
-    size, wanted = registration_size(client.client_id, data.group_name), set[tuple[str, str]]()
+    size, pairs = registration_size(client.client_id, data.group_name), list[tuple[str, str]]()
     start = weight = 0
     for end, subscription in enumerate(asked, 1):
         weight += 1 + len(subscription.sub_string) // TAGS_CHARS
@@ -164,9 +164,11 @@ def _prepared(
             yield
         part = asked[start:end]
         size += subscriptions_size(part)
-        wanted |= subscription_set(part)
+        pairs += subscription_pairs(part)
         start, weight = end, 0
-    return partial(_register_consumer, broker, data, client, room, size, frozenset(wanted))
+    if len(asked) > STEP_SUBSCRIPTIONS:
+        yield
+    return partial(_register_consumer, broker, data, client, room, size, pairs)
 
 
 def _topic_count(data: GroupData) -> int:
@@ -337,7 +339,7 @@ def _register_consumer(  # with what has been prepared
     client: Client,
     room: Room,
     size: int,
-    wanted: SubscriptionSet,
+    pairs: list[tuple[str, str]],
 ) -> None:
     """Register one group of a client; raise LimitReached if there is no room for it, or for its
     filters.
@@ -351,9 +353,7 @@ def _register_consumer(  # with what has been prepared
         if not broker.clients.consumers.has_member(data.group_name, client.peer):
             broker.clients.registered.leave(client.peer, data.group_name, consumes=True)
         raise
-    broker.clients.consumers.register(
-        data, client, notify=_may_notify(broker, config), wanted=wanted
-    )
+    broker.clients.consumers.register(data, client, notify=_may_notify(broker, config), pairs=pairs)
     broker.clients.told.forget(client.peer, data.group_name)
     group = broker.clients.consumers.group(data.group_name)
     assert group is not None
