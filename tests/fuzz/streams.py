@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 from tests.fuzz.answers import ANSWER_TARGETS
+from tests.fuzz.console import CONSOLE_TARGETS
 from tests.fuzz.small import SMALL_TARGETS
+from tests.fuzz.tables import TABLE_TARGETS
 
 from cometmq.broker.copies.streams import frames, proving
 from cometmq.broker.copies.streams.frames import FrameReader, Kind
@@ -117,7 +119,9 @@ FILE_TARGETS: Final = {
         for target in (ha_reports, ha_transfers, group_stream, control_request, http_request)
     },
     **ANSWER_TARGETS,
+    **CONSOLE_TARGETS,
     **SMALL_TARGETS,
+    **TABLE_TARGETS,
 }
 """The targets whose valid inputs are files."""
 

@@ -70,8 +70,10 @@ def write_journal(disk, *, offsets):
     disk.contents[f"/store/config/{name}"] = bytearray(offsets)
     log = RedoLog(disk, JOURNAL, file_bytes=FILE_BYTES)
     marks = {name: {content_digest(offsets): 4}, "topics.json": {"of another content": 4}}
-    log.begin_file(Kind.MARKS, encode_marks(0, marks))
+    log.begin_file(Kind.MARKS, encode_marks(0, {}))
     for number in range(1, 11):
+        if number == 5:
+            log.append(Kind.MARKS, encode_marks(4, marks))
         changes = [(name, b'{"T@g":{"0":%d}}' % number)]
         log.append(
             Kind.CHANGES, encode_changes(number, changes + [("topics.json", b"{}")] * (number > 7))

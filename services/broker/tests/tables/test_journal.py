@@ -207,12 +207,13 @@ def test_a_change_that_cannot_be_encoded_stops_the_journal_and_no_answer() -> No
     "payload",
     [
         (Kind.MARKS, encode_marks(2, {}).replace(b'"version":1', b'"version":9')),
+        (Kind.MARKS, encode_marks(2, {"consumerOffset.json": {"": 9}})),
         (Kind.CHANGES, encode_changes(9, [("consumerOffset.json", b"{}")])),
         (Kind.CHANGES, encode_changes(3, [("consumerOffset.json", b"[")])),
         (Kind.CHANGES, b"short"),
         (7, encode_changes(3, [])),
     ],
-    ids=["version", "number", "json", "short", "kind"],
+    ids=["version", "mark", "number", "json", "short", "kind"],
 )
 def test_what_is_not_understood_ends_the_journal_and_is_told(payload: tuple[int, bytes]) -> None:
     node = Node(MemoryDisk(), MemoryFiles())
@@ -224,6 +225,10 @@ def test_what_is_not_understood_ends_the_journal_and_is_told(payload: tuple[int,
     after = node.killed()
     assert after.log.named("journal.damaged")
     assert after.offsets.committed("g", "T", 0) == 2
+    after.offsets.commit("g", "T", 1, 3)
+    after.journal.write()
+    after = after.killed()
+    assert [after.offsets.committed("g", "T", queue) for queue in (0, 1)] == [2, 3]
     for table in after.tables:
         after.save(table)
     again = after.killed()
@@ -231,7 +236,7 @@ def test_what_is_not_understood_ends_the_journal_and_is_told(payload: tuple[int,
     assert again.log.named("journal.damaged") == []
 
 
-def test_a_change_of_another_shape_ends_the_changes_of_its_table() -> None:
+def test_a_change_of_another_shape_is_left_out() -> None:
     node = Node(MemoryDisk(), MemoryFiles())
     node.offsets.commit("g", "T", 0, 1)
     node.journal.write()
@@ -242,6 +247,9 @@ def test_a_change_of_another_shape_ends_the_changes_of_its_table() -> None:
     assert [facts["entry"] for facts in after.log.named("journal.damaged")] == [2]
     assert after.offsets.committed("g", "T", 0) == 1
     assert after.groups.get("g") is not None
+    after.offsets.commit("g", "T", 0, 2)
+    after.journal.write()
+    assert after.killed().offsets.committed("g", "T", 0) == 2
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 0.7, 1.0])

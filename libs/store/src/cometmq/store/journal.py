@@ -193,4 +193,7 @@ def _parse(record: Record, last: int | None) -> tuple[int, _MarksBody | _Changes
     marks = msgspec.json.decode(body, type=_MarksBody)
     if marks.version != VERSION:
         raise ValueError(f"the journal has version {marks.version}, not {VERSION}")
+    included = max((max(one.values(), default=0) for one in marks.marks.values()), default=0)
+    if included > number:  # the next entries would count as included
+        raise ValueError(f"a mark names entry {included}, but the last one is {number}")
     return number, marks

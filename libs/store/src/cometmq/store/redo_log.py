@@ -83,14 +83,26 @@ class RedoLog:
         """
         yield from self.records()
         if self.cut is not None:  # no record after the cut can be complete
-            assert self._file is not None
-            following = self._starts.index(int(self.cut.path.rpartition("/")[2])) + 1
-            for later in self._starts[following:]:
-                self._disk.remove(self._path(later))
-            del self._starts[following:]
-            self._file.write(self._position, [bytes(self.cut.byte_count)])
-            if self._file.size() < self._file_bytes:
-                self._disk.resize(self.cut.path, self._file_bytes)
+            self._drop_rest(int(self.cut.path.rpartition("/")[2]), self.cut.byte_count)
+
+    def drop_rest(self) -> None:
+        """Delete the record that `replay` has yielded last, and all after it; appending continues
+        there. The owner of the log calls this instead of reading on, if it cannot use the record.
+        """
+        if self._file is not None:
+            start = int(self._file.path.rpartition("/")[2])
+            self._drop_rest(start, max(0, self._file.size() - self._position))
+
+    def _drop_rest(self, start: int, byte_count: int) -> None:
+        """Delete bytes at the append position of the file at `start`, and the files after it."""
+        assert self._file is not None
+        following = self._starts.index(start) + 1
+        for later in self._starts[following:]:
+            self._disk.remove(self._path(later))
+        del self._starts[following:]
+        self._file.write(self._position, [bytes(byte_count)])
+        if self._file.size() < self._file_bytes:
+            self._disk.resize(self._path(start), self._file_bytes)
 
     def records(self) -> Iterator[Record]:
         """Yield the records up to the first incomplete one, and change nothing on the disk."""

@@ -146,8 +146,7 @@ class Journal:
 
     def begin(self) -> None:
         """Start writing; call this after the last table is attached."""
-        if not self.replay.end(self._folder):
-            self._attempt(self.files.clear)
+        self.replay.end(self._folder)
         self._marks.are_new = True
         self.write()
 

@@ -42,6 +42,8 @@ class JournalFiles:
         self.worker = worker
         self.redo = RedoLog(disk, folder, file_bytes=file_bytes)
         self.found = collect(self.redo, self.redo.replay())
+        if self.found.fault:  # the entries before it are in no other file yet
+            self.redo.drop_rest()
         self._ends = dict.fromkeys(self.redo.starts[:-1], self.found.number)
         """Start of each full file -> number of its last entry, or a higher number."""
         self._doomed: list[str] = []  # files that are no longer used
@@ -71,10 +73,6 @@ class JournalFiles:
             self._ends[starts[-1]] = number
             self._unsynced.append(file)
             self._filled()
-
-    def clear(self) -> None:
-        self._ends.clear()
-        self.redo.clear()
 
     def drop(self, needed: int) -> None:
         """Stop using full files that have only entries up to number `needed`."""

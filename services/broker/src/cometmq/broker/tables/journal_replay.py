@@ -63,22 +63,28 @@ class Replay:
         return base, entries[-1].number if entries else None, is_complete
 
     def _apply(self, table: "Journaled", name: str, entries: list[Entry]) -> bool:
-        """Apply entries; return whether all of them fit the table."""
+        """Apply entries; return whether all of them fit the table.
+
+        The others are still applied: changes after this start follow them, and no entry depends on
+        an earlier one.
+        """
+        misfits: list[tuple[int, str]] = []
         for entry in entries:
             try:
                 table.apply_changes(entry.changes[name])
             except (ValueError, CometError) as error:
-                self._log.error(
-                    "journal.damaged", table=name, entry=entry.number, error=describe(error)
-                )
-                self.position = None
-                return False
-        if entries:
-            self._log.info("journal.replayed", table=name, entries=len(entries))
-        return True
+                misfits.append((entry.number, describe(error)))
+        if misfits:
+            number, text = misfits[0]
+            self._log.error("journal.damaged", table=name, entry=number, error=text)
+            self.position = None
+        if len(entries) > len(misfits):
+            count = len(entries) - len(misfits)
+            self._log.info("journal.replayed", table=name, entries=count)
+        return not misfits
 
-    def end(self, folder: str) -> bool:
-        """Log what could not be read; return whether new entries can be appended after it."""
+    def end(self, folder: str) -> None:
+        """Log what could not be read."""
         cut, fault = self._found.cut, self._found.fault
         self._found.entries.clear()
         if cut is not None:
@@ -87,4 +93,3 @@ class Replay:
                  file=cut.path, position=cut.position, lost_bytes=cut.byte_count)  # fmt: skip
         if fault:
             self._log.error("journal.damaged", folder=folder, error=fault)
-        return not fault
