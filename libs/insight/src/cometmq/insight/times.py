@@ -42,9 +42,10 @@ def shown(timestamp_ms: int) -> str | None:
 def parsed(text: str, *, now_ms: int, words: Collection[str] = ()) -> int:
     """Return milliseconds since 1970 for `2026-11-20T10:00Z`, `90m` (ago), or milliseconds as text.
 
-    mqadmin's `2026-11-20#10:00:00:000` works, too. A time without a zone is local. The error names
-    `words`, which the caller accepts instead of a time. Milliseconds between 0 and EPOCH_S_MAX are
-    refused: they are probably seconds or offsets, and would silently select the first message.
+    mqadmin's `2026-11-20#10:00:00:000` works, too. A time without a zone is local, and refused if
+    clocks show it twice or never, because they are set back or forward. The error names `words`,
+    which the caller accepts instead of a time. Milliseconds between 0 and EPOCH_S_MAX are refused:
+    they are probably seconds or offsets, and would silently select the first message.
     """
     found_ms = _milliseconds(text, now_ms, words)
     if text.isdigit() and 0 < found_ms < EPOCH_S_MAX:
@@ -82,9 +83,15 @@ def _milliseconds(text: str, now_ms: int, words: Collection[str]) -> int:
             f"{did_you_mean(_SYNONYMS.get(text.lower(), text), words)}"
         ) from error
     try:
-        return (moment.astimezone(UTC) - _EPOCH) // _MILLISECOND
+        found, other = (moment.replace(fold=it).astimezone(UTC) for it in (0, 1))
     except (ValueError, OverflowError) as error:  # it has no date in the zone of UTC
         raise _out_of_range(text) from error
+    if found != other and "#" not in text:  # mqadmin takes the first of both, as in RocketMQ
+        choices = " or ".join(f"{it:%Y-%m-%dT%H:%M:%SZ}" for it in sorted((found, other)))
+        raise InvalidArgument(
+            f"{text} is no one moment here, because clocks are changed then: give {choices}"
+        )
+    return (found - _EPOCH) // _MILLISECOND
 
 
 def _out_of_range(text: str) -> InvalidArgument:
