@@ -201,6 +201,12 @@ def test_a_long_name_is_refused(kube, namespace):
     assert "metadata.name may have at most 40 characters" in said
 
 
+@pytest.mark.parametrize("name", ["1orders", "orders.eu"])
+def test_a_name_that_no_service_can_have_is_refused(kube, namespace, name):
+    said = apply(kube, namespace, GOOD, name=name, is_checked=False)
+    assert "metadata.name must begin with a letter and have no dot" in said
+
+
 CHANGES: dict[str, Any] = {
     "cluster name": (
         {"clusterName": "Other"},

@@ -258,6 +258,11 @@ SPEC_RULES: Final = (
 
 ROOT_RULES: Final = (
     rule(
+        "self.metadata.name >= 'a' && !self.metadata.name.contains('.')",
+        "metadata.name must begin with a letter and have no dot, as the names of services, which"
+        " derive from it",
+    ),
+    rule(
         "self.metadata.name.size() <= 40",
         "metadata.name may have at most 40 characters: names of pods and services derive from it",
     ),
