@@ -6,7 +6,7 @@ from time import thread_time
 import pytest
 
 from cometmq.broker.filters.tags import TagFilter
-from cometmq.broker.hold import HELD_BYTES, WOKEN_MAX, HeldPull, HoldTable
+from cometmq.broker.hold import HELD_BYTES, VISITED_MAX, WOKEN_MAX, HeldPull, HoldTable
 from cometmq.broker.limits import HELD_BYTES_MAX, SAME_QUEUE_MAX
 from cometmq.broker.testing.holds import HOLD_S_MAX, adjusted
 from cometmq.remoting.command import Call
@@ -205,6 +205,58 @@ def test_a_message_stored_before_the_hold_wakes_the_pull(table: HoldTable) -> No
     table.hold(held, count_max=10)
     table.sweep(0, lambda *_: 6)
     assert table.take_ready(10) == [held]
+
+
+def crowded(table: HoldTable, connection_count: int, *, code: int | None = None) -> list[HeldPull]:
+    """Hold many pulls of one queue, of many connections."""
+    accept = None if code is None else frozenset({code}).__contains__
+    pulls = []
+    for _ in range(connection_count):
+        peer = object()
+        pulls += [pull(5, accept=accept, peer=peer) for _ in range(SAME_QUEUE_MAX)]
+    for held in pulls:
+        table.hold(held, count_max=len(pulls) * 3)
+    return pulls
+
+
+def test_an_arrival_visits_many_pulls_of_a_queue_in_parts(table: HoldTable) -> None:
+    """An account may hold 100,000 pulls of one queue, and send to it."""
+    crowded(table, 300)
+    began_s, longest_s = thread_time(), 0.0
+    table.arrived("T", 0, 6, A)
+    while table.visits:
+        longest_s, began_s = max(longest_s, thread_time() - began_s), thread_time()
+        table.visit_some()
+    assert adjusted(max(longest_s, thread_time() - began_s)) < HOLD_S_MAX
+    assert table.count == 0
+    assert len(table.ready) == 300 * SAME_QUEUE_MAX
+
+
+def test_what_arrives_during_a_visit_reaches_every_pull(table: HoldTable) -> None:
+    others, mine = crowded(table, 8, code=B), crowded(table, 8, code=A)
+    table.arrived("T", 0, 6, A)
+    assert len(table.ready) == 0
+    table.visit_some()
+    table.visit_some()
+    later = pull(6, accept=frozenset({B}).__contains__)
+    table.hold(later, count_max=100_000)
+    table.arrived("T", 0, 7, B)
+    while table.visits:
+        visited = len(table.ready)
+        table.visit_some()
+        assert len(table.ready) - visited <= VISITED_MAX
+    assert {*map(id, table.ready)} == {*map(id, (*mine, *others, later))}
+
+
+def test_a_sweep_visits_many_pulls_of_a_queue_in_parts(table: HoldTable) -> None:
+    pulls = crowded(table, 8, code=B)
+    table.sweep(0, lambda *_: 6)
+    table.drop(pulls[0].call.peer)
+    assert len(table.ready) == 0
+    while table.visits:
+        table.visit_some()
+    assert table.take_ready(100_000) == pulls[SAME_QUEUE_MAX:]
+    assert table.count == 0
 
 
 def test_large_pulls_make_room_for_others(table: HoldTable) -> None:

@@ -40,10 +40,11 @@ from .holding import (
 BUSY, RETRY = 2, 20
 
 
-def pull(text: str, opaque: int, *, offset: int = 0) -> bytes:
+def pull(text: str, opaque: int, *, offset: int = 0, suspend_ms: int = 0) -> bytes:
     ext = {
         "consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": str(offset),
-        "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+        "maxMsgNums": "32", "sysFlag": "6" if suspend_ms else "4", "commitOffset": "0",
+        "suspendTimeoutMillis": str(suspend_ms),
         "subscription": text, "subVersion": "0", "expressionType": "SQL92",
     }  # fmt: skip
     return frame(RequestCode.PULL_MESSAGE, ext, opaque=opaque)
@@ -110,6 +111,40 @@ def test_filters_hold_the_loop_for_a_bounded_time(lane: bool, seed: int) -> None
     async def work(broker: ScriptedBroker) -> None:
         store(broker, texts)
         await check(lambda: pull_all(broker, text, 3))
+
+    run_broker(lane, work)
+
+
+@lanes
+def test_the_filters_of_many_held_pulls_share_turns(lane: bool) -> None:
+    """The pulls are of one account's connections, and so are the messages that wake no pull."""
+    text = "nobody = 1"
+
+    async def work(broker: ScriptedBroker) -> None:
+        store(broker, ["p\x011"])
+        with longest_hold() as holds:
+            codes = [BUSY]
+            while codes == [BUSY]:
+                first = await answered([broker.connect()], holds, [pull(text, 1)])
+                codes = [first[0].code]
+                broker.clock.advance(1_000)
+        connections = [broker.connect() for _ in range(60)]
+        for connected in connections:
+            for number in range(200):
+                connected.peer.data_received(pull(text, number, offset=1, suspend_ms=60_000))
+        hold, reads = broker.broker.pending.hold, broker.broker.driver.reads
+        while hold.count < 12_000:  # noqa: ASYNC110  # no event
+            await asyncio.sleep(0)
+
+        async def arrive() -> float:
+            with longest_hold() as holds:
+                holds.measure(lambda: store(broker, ["p\x011"]))
+                while hold.visits or hold.unsure or len(reads):  # noqa: ASYNC110  # no event
+                    await asyncio.sleep(0)
+            return holds.longest_s
+
+        await check(arrive)
+        assert hold.count == 12_000
 
     run_broker(lane, work)
 
