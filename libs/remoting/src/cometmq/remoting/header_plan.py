@@ -19,7 +19,7 @@ import msgspec
 
 from cometmq.remoting.command import ConstantExt, Reply
 from cometmq.remoting.errors import LocalProtocolError
-from cometmq.remoting.header import encode_binary_ext
+from cometmq.remoting.header import LARGE_BYTES, encode_binary_ext
 from cometmq.remoting.raw import FLAG_REPLY
 from cometmq.remoting.types import Language, Serialization
 from cometmq.remoting.versions import CURRENT_VERSION
@@ -115,9 +115,11 @@ class HeaderPlan:
         if values.count(None) != self._nullable_count:
             return None
         # One call encodes all values; headers with a comma in a text take the slow path. The ids of
-        # a batch have up to 65,535 commas: to split at all of them takes 8 ms.
-        count = self._kept_count
-        texts = _encode_json(self._keep(values)).decode()[1:-1].split(",", count)
+        # a batch have 2 MB and up to 65,535 commas: to split at all of them takes 8 ms.
+        encoded, count = _encode_json(self._keep(values)), self._kept_count
+        if len(encoded) > LARGE_BYTES:
+            return None
+        texts = encoded.decode()[1:-1].split(",", count)
         return texts if len(texts) == count else None
 
     def binary_reply(

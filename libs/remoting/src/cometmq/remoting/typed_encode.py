@@ -105,13 +105,13 @@ class FrameEncoder:
             plan = self._plans[header_type] = plan_type(header_type)
         return plan
 
-    def _json_ext(self, header: msgspec.Struct | None, ext: Mapping[str, str] | None) -> str:
+    def _json_ext(self, header: msgspec.Struct | None, ext: Mapping[str, str] | None) -> bytes:
         fields = self.ext(header)
         if ext is not None:
             fields.update(ext)
         if header is None and not fields:
-            return ""
-        return _encode_json(fields).decode()
+            return b""
+        return _encode_json(fields)
 
     def _binary_ext(self, header: msgspec.Struct | None, ext: Mapping[str, str] | None) -> bytes:
         entries = b"" if header is None else self._plan(type(header)).binary(header)
@@ -122,11 +122,12 @@ class FrameEncoder:
         return entries + binary_constant(ext)
 
 
-def _json_head(code: int, flag: int, opaque: int, remark: str | None, ext: str) -> bytes:
-    fields = f'"extFields":{ext},' if ext else ""
+def _json_head(code: int, flag: int, opaque: int, remark: str | None, ext: bytes) -> bytes:
     text = "" if remark is None else f',"remark":{quote(remark)}'
-    head = f'{{"code":{code},{fields}"flag":{flag}{MIDDLE}{opaque}{text}{TAIL}'
-    return head.encode("utf-8", "replace")
+    rest = f'"flag":{flag}{MIDDLE}{opaque}{text}{TAIL}'.encode("utf-8", "replace")
+    name, comma = (b'"extFields":', b",") if ext else (b"", b"")
+    # In one step, because the ids of a batch have 2 MB, and to copy them takes 0.3 to 3 ms.
+    return b'{"code":%d,%b%b%b%b' % (code, name, ext, comma, rest)
 
 
 def append_frame(out: list[Buffer], serialization: int, head: bytes, body: Body) -> int:
