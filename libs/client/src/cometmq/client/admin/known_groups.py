@@ -80,9 +80,9 @@ async def check_deletable(
     """Raise InvalidArgument unless one of the masters stores something of the group to delete.
 
     Offsets count only if `with_offsets` is set. Raise an error if a master does not answer, because
-    it may know the group.
+    it may know the group. Brokers accept names from heartbeats that clients refuse; such groups can
+    be deleted, too.
     """
-    check_group(group)
     known: set[str] = set()
     for _, groups in await admin.ask_all(masters, lambda it: it.groups()):
         known.update(groups)
@@ -96,6 +96,7 @@ async def check_deletable(
             " deleted"
         )
     if group not in known:
+        check_group(group)
         inside = "" if cluster is None else f" of the cluster {cluster}"
         raise InvalidArgument(
             f"no broker{inside} knows the consumer group {group}: nothing was deleted"
