@@ -49,14 +49,14 @@ def members(*clients, model="CLUSTERING"):
     return ConsumerConnections(found, message_model=model)
 
 
-def seen(*outcomes, history=None, now_ms=NOW_MS):
+def seen(*outcomes, history=None, now_ms=NOW_MS, jump_ms=0):
     """Return a snapshot of these answers: `(name, id, answers)` or just the answers of masters."""
     placed = [
         it if isinstance(it, tuple) else (f"broker-{'abc'[at]}", 0, it)
         for at, it in enumerate(outcomes)
     ]
     history = history or History()
-    history.began(now_ms)
+    history.began(now_ms, now_ms - jump_ms)
     return build(
         "127.0.0.1:9876",
         [

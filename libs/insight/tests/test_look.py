@@ -303,7 +303,7 @@ async def test_a_topic_that_name_servers_do_not_know_is_named(admin):
 
 def test_a_topic_that_is_being_deleted_is_not_named():
     history = History()
-    history.began(0)
+    history.began(0, 0)
     rule = rules.topics_unrouted
     steps = [(1, [], 0), (6, ["T"], 0), (11, ["T"], 0), (17, ["T"], 1), (18, [], 0), (19, ["T"], 0)]
     for taken_s, names, count in steps:

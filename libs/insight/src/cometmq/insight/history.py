@@ -7,7 +7,7 @@ before it.
 
 from collections import deque
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -18,6 +18,8 @@ RATE_WINDOW_MS: Final = 60_000
 SAMPLE_PAUSE_MS: Final = 2_000
 DISK_WINDOW_MS: Final = 3_600_000
 DISK_PAUSE_MS: Final = 60_000
+JUMP_MS: Final = 1_000
+"""A larger difference between two clocks means that the wall clock was set."""
 RATE_UNKNOWN: Final = Unknown("a rate needs two snapshots")
 
 
@@ -36,6 +38,9 @@ class Growth(msgspec.Struct, frozen=True):
 
     taken_ms: int
     log_bytes: int
+
+
+T = TypeVar("T", Sample, Growth)
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -73,6 +78,8 @@ class History:
         """The progress of each group with unread messages."""
         self.dead_letters: dict[str, Since] = {}
         """Since when snapshots have found dead letters that were not sent again, by group."""
+        self._wall_offset_ms: int | None = None
+        """By how much the wall clock is ahead of the other clock."""
         self._memories: dict[str, BrokerMemory] = {}
         self._samples: deque[Sample] = deque()
         self._growth: dict[str, deque[Growth]] = {}
@@ -102,11 +109,37 @@ class History:
         for key in [it for it in self.conditions if it.startswith(prefix) and it not in wanted]:
             del self.conditions[key]
 
-    def began(self, now_ms: int) -> None:
-        """Record that a snapshot has begun."""
+    def began(self, now_ms: int, boottime_ms: int) -> None:
+        """Record that a snapshot has begun, by the wall clock and by a clock that never jumps.
+
+        If the wall clock was set, all recorded times move with it: periods up to now keep their
+        lengths.
+        """
+        ahead_ms = now_ms - boottime_ms
+        if self._wall_offset_ms is None:
+            self._wall_offset_ms = ahead_ms
+        elif abs(ahead_ms - self._wall_offset_ms) > JUMP_MS:
+            self._move(ahead_ms - self._wall_offset_ms)
+            self._wall_offset_ms = ahead_ms
         if self.first_look_ms is None:
             self.first_look_ms = now_ms
         self.last_look_ms = now_ms
+
+    def _move(self, by_ms: int) -> None:
+        if self.first_look_ms is not None:
+            self.first_look_ms += by_ms
+        self.conditions = {key: _moved(it, by_ms) for key, it in self.conditions.items()}
+        self.dead_letters = {key: _moved(it, by_ms) for key, it in self.dead_letters.items()}
+        for group, it in self.progress.items():
+            grows = it.lag_grows_since
+            self.progress[group] = msgspec.structs.replace(
+                it,
+                still_since=_moved(it.still_since, by_ms),
+                lag_grows_since=None if grows is None else _moved(grows, by_ms),
+            )
+        self._samples = deque(_later(it, by_ms) for it in self._samples)
+        for address, sizes in self._growth.items():
+            self._growth[address] = deque(_later(it, by_ms) for it in sizes)
 
     def note(self, sample: Sample) -> None:
         """Record the counters of a snapshot, for the rates in later ones."""
@@ -179,3 +212,11 @@ class History:
         if not kept or now_ms - kept[0].taken_ms < DISK_PAUSE_MS:
             return None
         return (log_bytes - kept[0].log_bytes) * 1_000 / (now_ms - kept[0].taken_ms)
+
+
+def _moved(since: Since, by_ms: int) -> Since:
+    return msgspec.structs.replace(since, ms=since.ms + by_ms)
+
+
+def _later(taken: T, by_ms: int) -> T:
+    return msgspec.structs.replace(taken, taken_ms=taken.taken_ms + by_ms)

@@ -25,6 +25,7 @@ from cometmq.insight.model import (
     known,
 )
 from cometmq.remoting.errors import CometError
+from cometmq.runtime.clock import boottime_ms
 
 TIMEOUT_MS: Final = 3_000
 """How long a snapshot waits for all answers of one broker."""
@@ -48,7 +49,7 @@ async def look(
     """
     kept = History() if history is None else history
     begun_ms, now_ms = monotonic_ms(), wall_ms()
-    kept.began(now_ms)
+    kept.began(now_ms, boottime_ms())
     places = await _places(admin)
     async with asyncio.TaskGroup() as tasks:
         asked = [
