@@ -232,6 +232,24 @@ def test_an_arrival_visits_many_pulls_of_a_queue_in_parts(table: HoldTable) -> N
     assert len(table.ready) == 300 * SAME_QUEUE_MAX
 
 
+def test_visits_for_many_tags_at_once_are_as_short(table: HoldTable) -> None:
+    """An account may also send messages with thousands of tags while its pulls are visited."""
+    crowded(table, 300, code=B)
+    table.arrived("T", 0, 6, A)
+    for code in range(10_000, 15_000):
+        table.arrived("T", 0, 6, code)
+    longest_s = 0.0
+    for _ in range(100):
+        began_s = thread_time()
+        table.visit_some()
+        longest_s = max(longest_s, thread_time() - began_s)
+    assert adjusted(longest_s) < HOLD_S_MAX
+    table.arrived("T", 0, 7, B)
+    while table.visits:
+        table.visit_some()
+    assert len(table.ready) == 300 * SAME_QUEUE_MAX
+
+
 def test_what_arrives_during_a_visit_reaches_every_pull(table: HoldTable) -> None:
     others, mine = crowded(table, 8, code=B), crowded(table, 8, code=A)
     table.arrived("T", 0, 6, A)
