@@ -76,7 +76,7 @@ async def test_etcd_is_asked_as_the_user_of_the_settings():
         size = int(length[1])
         requests.append((head.split()[1], await reader.readexactly(size)))
         is_log_in = requests[-1][0].endswith("authenticate")
-        body = b'{"token": "t"}' if is_log_in else b"{}"
+        body = b'{"token": "t"}' if is_log_in else b'{"header": {"revision": "7"}}'
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         writer.close()
 
