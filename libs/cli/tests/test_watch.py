@@ -8,6 +8,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 
@@ -111,6 +112,37 @@ def test_a_closed_pipe_ends_the_command_like_others(suite, every):
         capture_output=True, timeout=TIMEOUT_S, check=True, text=True,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == (f"{128 + signal.SIGPIPE}\n", "")
+
+
+INTERRUPTED_LOOP = """
+import asyncio, os, signal, sys, typer
+from cometmq.cli.connecting import run
+
+class Loop(asyncio.SelectorEventLoop):
+    is_interrupted = False
+
+    def call_soon(self, callback, *args, **options):
+        handle = super().call_soon(callback, *args, **options)
+        if not self.is_interrupted and sys.argv[1] in repr(callback):
+            self.is_interrupted = True
+            os.kill(os.getpid(), signal.SIGINT)
+        return handle
+
+try:
+    run(asyncio.sleep(float(sys.argv[2])), loop_factory=Loop)
+except typer.Exit as end:
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    print(end.exit_code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("callback", "sleep_s"), [("", "10"), ("_run_until_complete_cb", "0.01")], ids=["begin", "end"]
+)
+def test_ctrl_c_may_come_while_a_task_begins_or_ends(callback, sleep_s):
+    command = [sys.executable, "-c", INTERRUPTED_LOOP, callback, sleep_s]
+    done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{EXIT_INTERRUPTED}\n", "")
 
 
 def test_lag_is_watched_until_ctrl_c(suite, ask, topic):

@@ -178,36 +178,40 @@ def run(
     *,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> T:
-    """Run a command on an event loop; a terminating signal cancels it, so that it can clean up."""
+    """Run a command on an event loop; a terminating signal cancels it, so that it can clean up.
+
+    SIGINT is blocked before and after that: it may come when a loop or a task is half made, or when
+    the task has ended and cannot be cancelled.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
     async def guarded() -> T:
         with cancelled_by_signals():
-            return await main
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            try:
+                await asyncio.sleep(0)  # ends here if a signal has come
+                return await main
+            finally:
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
     guard = guarded()
     try:
-        with _new_runner(loop_factory) as runner:
-            return runner.run(guard)
+        try:
+            with asyncio.Runner(loop_factory=loop_factory) as runner:
+                try:
+                    return runner.run(guard)
+                finally:  # closing may take long
+                    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        finally:
+            guard.close()  # neither has begun if a signal came first
+            main.close()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     except (KeyboardInterrupt, asyncio.CancelledError) as error:
         raise typer.Exit(EXIT_INTERRUPTED) from error
     except BaseExceptionGroup as errors:
         raise _first(errors) from errors
     except InvalidArgument as error:
         raise wrong_usage(str(error)) from error
-    finally:
-        guard.close()  # neither has begun if a signal came first
-        main.close()
-
-
-def _new_runner(loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> asyncio.Runner:
-    """Create an event loop; SIGINT is blocked until the loop is complete and can be closed."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        runner = asyncio.Runner(loop_factory=loop_factory)
-        runner.get_loop()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return runner
 
 
 async def confirm(question: str, *, is_confirmed: bool) -> None:
