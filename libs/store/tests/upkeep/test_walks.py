@@ -82,3 +82,11 @@ def test_walks_have_no_work_after_a_round(disk):
     rig = StoreRig(disk, SETTINGS, rig.clock)
     rig.work(3)
     assert sum(compared(rig, 60)) == 0
+
+
+def test_walks_pause_often(disk):
+    pauses: list[None] = []
+    rig = StoreRig(disk, SETTINGS, pause=lambda: pauses.append(None))
+    fill(rig, 3_000)
+    assert sum(compared(rig, 10, elapsed_ms=1_000)) == 3_000
+    assert len(pauses) >= 2 * 3_000 // 100

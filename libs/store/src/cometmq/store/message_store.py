@@ -17,7 +17,7 @@ from cometmq.store.errors import DiskError
 from cometmq.store.folder import StoreFolder
 from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
 from cometmq.store.opening import Upkeep, start
-from cometmq.store.parts import Parts, build_parts
+from cometmq.store.parts import Parts, build_parts, no_pause
 from cometmq.store.queues.pulls import Pulls
 from cometmq.store.reader import Reader
 from cometmq.store.results import PutDone, PutResult, PutStatus
@@ -73,6 +73,7 @@ class MessageStore:
         boot_id: str = "",
         native: NativeCode = NO_NATIVE_CODE,
         has_copies: bool = False,
+        pause: Callable[[], None] = no_pause,
     ) -> Self:
         """Lock, load and recover a store; blocks. Raise LockHeld, CorruptStore or DiskError.
 
@@ -82,6 +83,7 @@ class MessageStore:
           synced messages at its end is refused.
         - `monotonic_ms` is a clock that never jumps, for the timeouts of puts and to notice jumps
           of the other clock.
+        - `pause` is called often by jobs that compute for long, to let other threads run.
         """
         parts = build_parts(
             settings,
@@ -90,6 +92,7 @@ class MessageStore:
             monotonic_ms=monotonic_ms,
             log=log,
             native=native,
+            pause=pause,
         )
         counters = Counters()
         pulls = Pulls(

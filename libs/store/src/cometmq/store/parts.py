@@ -22,6 +22,10 @@ from cometmq.store.writing.ranges import ReadRange
 from cometmq.store.writing.write_state import WriteState
 
 
+def no_pause() -> None:
+    """Go on at once."""
+
+
 @dataclass(slots=True)
 class Parts:
     """The components of one store; only `settings` is replaced while it runs."""
@@ -40,6 +44,10 @@ class Parts:
     monotonic_ms: Callable[[], int]
     log: Log
     read_range: ReadRange | None
+    pause: Callable[[], None] = no_pause
+    """Called often by jobs that compute for long, to let the loop run: it waits up to 5 ms for the
+    interpreter lock of a thread that does not pause.
+    """
 
 
 def build_parts(
@@ -50,6 +58,7 @@ def build_parts(
     monotonic_ms: Callable[[], int] | None = None,
     log: Log,
     native: NativeCode = NO_NATIVE_CODE,
+    pause: Callable[[], None] = no_pause,
 ) -> Parts:
     """Create the components of a store without reading its files."""
     layout = Layout(settings)
@@ -76,4 +85,5 @@ def build_parts(
         monotonic_ms=clock_ms if monotonic_ms is None else monotonic_ms,
         log=log,
         read_range=native.read_range,
+        pause=pause,
     )

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opens what a broker needs on its disk: folders, store, journal and accounts; all of it blocks."""
 
+import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +28,8 @@ from cometmq.store.recovery.start import StartReason
 from cometmq.store.settings import BrokerRole
 
 ACL_FILE: Final = "plain_acl.yml"
+PAUSE_S: Final = 0.0002
+"""How long a job that computes for long pauses; long enough for the loop to take over."""
 
 
 def prepare_folders(loaded: Loaded[BrokerSettings]) -> None:
@@ -51,6 +55,7 @@ def open_store(settings: BrokerSettings, *, clock: Clock, log: Log) -> MessageSt
         boot_id=boot_id(),
         native=open_native_code(settings, log),
         has_copies=bool(settings.group_record) or settings.broker_role is BrokerRole.SLAVE,
+        pause=partial(time.sleep, PAUSE_S),
     )
 
 

@@ -15,6 +15,7 @@ from cometmq.remoting.message.record import decode_record
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
+from cometmq.store.parts import no_pause
 from cometmq.store.queues.consume_queue import ConsumeQueue, QueueEntry, entry_at
 from cometmq.store.results import GetResult, PutResult
 from cometmq.store.settings import StoreSettings
@@ -116,6 +117,7 @@ class StoreRig:
         boot_id: str = "",
         has_copies: bool = False,
         monotonic_ms: Callable[[], int] | None = None,
+        pause: Callable[[], None] = no_pause,
     ) -> None:
         self.clock = clock or SteppingClock()
         self.store = MessageStore.open(
@@ -127,6 +129,7 @@ class StoreRig:
             log=log,
             boot_id=boot_id,
             has_copies=has_copies,
+            pause=pause,
         )
 
     def put(self, message: NewMessage) -> PutResult:

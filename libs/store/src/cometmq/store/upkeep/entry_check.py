@@ -10,13 +10,14 @@ refer to another physical offset: readers notice damage to these, and the queues
 deleted and created again refer to later records of the same names.
 """
 
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from cometmq.remoting.message.record import Scan
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.log.log_scanner import LogScanner, find_record
-from cometmq.store.parts import Parts
+from cometmq.store.parts import Parts, no_pause
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
 from cometmq.store.queues.queue_table import QueueTable
@@ -29,6 +30,9 @@ SKIPPED_BYTES: Final = 1 << 20
 READ_BYTES: Final = 256 << 10
 """The size of the first read of a step; later ones are larger. One of 4 MiB would mostly be wasted.
 """
+
+RECORDS_PER_PAUSE: Final = 64
+"""A walk pauses after this number of records, which take 0.4 ms; see `Parts.pause`."""
 
 BLOCK_BYTES: Final = 200 * ENTRY.size
 BLOCKS_MAX: Final = 1_000
@@ -57,7 +61,8 @@ def fits_tags(queue: ConsumeQueue, code: int, properties: bytes) -> bool:
 class EntryWalk:
     """The walk through one store's log; only one thread at a time uses it."""
 
-    def __init__(self) -> None:
+    def __init__(self, pause: Callable[[], None] = no_pause) -> None:
+        self._pause = pause
         self._offset = 0
         self._is_record = False  # a record begins at the offset, unless its bytes are damaged
         self.has_ended = True
@@ -100,6 +105,8 @@ class EntryWalk:
         try:
             for scan in scanner:
                 count += 1
+                if count % RECORDS_PER_PAUSE == 0:
+                    self._pause()
                 queue = _queue_of_wrong(queues, scan, entries)
                 if queue is not None and sum(map(len, suspects.values())) < SUSPECTS_MAX:
                     suspects.setdefault(queue, []).append(scan.queue_offset)

@@ -10,7 +10,7 @@ prove.
 
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -25,6 +25,7 @@ from cometmq.store.index.mending import Mending
 from cometmq.store.log.checksums import Checksums, spans
 from cometmq.store.log.damage import DamagedRange, merged
 from cometmq.store.log.file_sequence import FileSequence
+from cometmq.store.parts import no_pause
 from cometmq.store.upkeep.index_matching import Matching
 from cometmq.store.upkeep.log_keys import KeyRow, LogKeys
 
@@ -277,7 +278,8 @@ def _differing(found: bytes, right: bytes) -> Iterator[tuple[int, int, int]]:
 class IndexWalk:
     """The walk through the index of one store; only one thread at a time uses it."""
 
-    def __init__(self) -> None:
+    def __init__(self, pause: Callable[[], None] = no_pause) -> None:
+        self._pause = pause
         self._check: FileCheck | None = None
         self._keys: LogKeys | None = None
         self._passed_name = ""
@@ -353,7 +355,7 @@ class IndexWalk:
     ) -> FileCheck:
         """Return the comparison of this file, which has been begun or begins now."""
         if self._keys is None:
-            self._keys = keys = LogKeys(files, end)
+            self._keys = keys = LogKeys(files, end, self._pause)
             if earlier:
                 keys.begin_behind(earlier[-1].last_entry())
         check = self._check

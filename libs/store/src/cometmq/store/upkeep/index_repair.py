@@ -26,7 +26,7 @@ class IndexRepair:
     def __init__(self, parts: Parts, sealer: Sealer) -> None:
         self._parts = parts
         self._sealer = sealer
-        self._walk = IndexWalk()
+        self._walk = IndexWalk(parts.pause)
         self._suspect: IndexFile | None = None
         self._found_count = 0  # in the file that readers suspect
         self._unrepaired: set[str] = set()

@@ -2,7 +2,7 @@
 """The keys of the log's records, in the order in which the index has them."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from cometmq.remoting.message.flags import index_hash
@@ -11,7 +11,7 @@ from cometmq.store.errors import CorruptStore
 from cometmq.store.index.index_format import Entry
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.log.log_scanner import LogScanner, find_record, first_record
-from cometmq.store.upkeep.entry_check import READ_BYTES
+from cometmq.store.upkeep.entry_check import READ_BYTES, RECORDS_PER_PAUSE
 from cometmq.store.writing.append import ROLLBACK
 from cometmq.store.writing.dispatcher import tag_and_keys
 
@@ -40,14 +40,16 @@ def keys_of(scan: Scan) -> list[KeyRow]:
 class LogKeys:
     """Reads the keys of the records of a log, up to an offset; blocks."""
 
-    def __init__(self, files: FileSequence, end: int) -> None:
+    def __init__(self, files: FileSequence, end: int, pause: Callable[[], None]) -> None:
         self.files = files
+        self._pause = pause
         self.is_begun = not files.first
         """Whether a key was found in the index, so that the keys of all later entries are in the
         log.
         """
         self._end = end
         self._rows: deque[KeyRow] = deque()
+        self._read_count = 0
         self._seek(files.first)
 
     def _seek(self, offset: int) -> None:
@@ -85,6 +87,9 @@ class LogKeys:
         except CorruptStore:  # the damaged end of a file
             scan = None
         if scan is not None:
+            self._read_count += 1
+            if self._read_count % RECORDS_PER_PAUSE == 0:
+                self._pause()
             self._rows.extend(keys_of(scan))
             return True
         if self._scanner.offset >= self._end:

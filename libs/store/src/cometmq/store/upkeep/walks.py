@@ -23,7 +23,7 @@ class Walks:
     def __init__(self, parts: Parts, sealer: Sealer) -> None:
         self._parts = parts
         self._sealer = sealer
-        self._queues = EntryWalk()
+        self._queues = EntryWalk(parts.pause)
         self._end = 0
         self._last_ms: int | None = None
         self.index = IndexRepair(parts, sealer)
