@@ -70,7 +70,7 @@ class SlotTable(Generic[Mark]):
     the mark.
     """
 
-    __slots__ = ("_mark", "_sweep", "dirty", "values")
+    __slots__ = ("_mark", "_sweep", "dirty", "values", "was_read")
 
     def __init__(self, slot_count: int, data: bytes | None = None) -> None:
         """Start with a file's bytes, or with zeros that take no memory until changed."""
@@ -81,6 +81,8 @@ class SlotTable(Generic[Mark]):
             if sys.byteorder == "little":
                 values.byteswap()
             self.values = memoryview(values)
+        self.was_read = data is not None
+        """Whether the slots come from a disk, which may have changed them."""
         self.dirty = bytearray(-(-slot_count // PAGE_SLOTS))
         """One byte for each page, set to 1 when a slot of the page changes."""
         self._sweep: list[int] = []

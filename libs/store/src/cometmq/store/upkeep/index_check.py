@@ -20,7 +20,7 @@ from cometmq.store.errors import DiskError
 from cometmq.store.index.index import IndexView
 from cometmq.store.index.index_file import IndexFile, IndexSnapshot
 from cometmq.store.index.index_format import HEADER, Entry, IndexHeader
-from cometmq.store.index.index_slots import PAGE_BYTES, PAGE_SLOTS, zero_slots
+from cometmq.store.index.index_slots import PAGE_BYTES, PAGE_SLOTS, SlotTable, zero_slots
 from cometmq.store.index.keys import ENTRY, seconds_between
 from cometmq.store.index.mending import Mending
 from cometmq.store.log.checksums import Checksums, spans
@@ -178,7 +178,7 @@ class FileCheck:
     def finish(self, snapshot: IndexSnapshot, proofs: Proofs) -> IndexFault:
         """Compare slots and header with the entries; repair the disk, unless the file grows."""
         if snapshot.table is not None:
-            mending = self._compare_growing(snapshot, snapshot.table.values)
+            mending = self._compare_growing(snapshot, snapshot.table)
             return IndexFault(snapshot.file, mending=mending)
         if self.number < snapshot.end:  # the checksums of the log end before the file does
             return IndexFault(snapshot.file)
@@ -186,20 +186,21 @@ class FileCheck:
         header = self._repair_header(snapshot, proofs)
         return IndexFault(snapshot.file, slot_count=count, header=header)
 
-    def _compare_growing(self, snapshot: IndexSnapshot, slots: memoryview) -> Mending:
+    def _compare_growing(self, snapshot: IndexSnapshot, table: SlotTable[IndexHeader]) -> Mending:
         """Compare memory and disk; the loop repairs both."""
         header = self._right_header(
             snapshot.header, is_whole=self.number == snapshot.header.next_number
         )
         mending = Mending(snapshot, self.number, header, _disk_header(snapshot))
         for start, right in self._slots():
-            memory = slots[start : start + SLOTS_PER_READ].tobytes()
-            known = range(self.number, snapshot.file.header.next_number)  # the loop adds keys
-            mending.slots += [
-                (start + slot, value, newest)
-                for slot, value, newest in _differing(memory, right)
-                if value not in known
-            ]
+            memory = table.values[start : start + SLOTS_PER_READ].tobytes()
+            if table.was_read:
+                known = range(self.number, snapshot.file.header.next_number)  # the loop adds keys
+                mending.slots += [
+                    (start + slot, value, newest)
+                    for slot, value, newest in _differing(memory, right)
+                    if value not in known
+                ]
             disk = _disk_slots(snapshot, start, len(right))
             for page, found, wanted in _differing_pages(disk, memory):
                 mending.disk_pages.add(start // PAGE_SLOTS + page)
