@@ -191,8 +191,8 @@ class Limits:
             )
 
     def check_share(self, limit: Limit, used: int, peer: str, count: int) -> int:
-        """Raise LimitReached if a peer may not add entries besides those that it has; return the
-        number of these.
+        """Return how many entries a peer has; raise LimitReached if `count` more exceed its
+        share.
         """
         bound, percent = self.maximum(limit), self._settings().peer_share_max
         share = bound * percent // 100

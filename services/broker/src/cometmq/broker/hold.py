@@ -91,7 +91,8 @@ MaxOffset = Callable[[str, int], int]
 class Visit(msgspec.Struct):
     """A visit of all pulls of a queue that has too many to visit at once.
 
-    What arrives meanwhile is for the next visit: these pulls may have been visited.
+    Messages that arrive during a visit wait for the next one, because some pulls were visited
+    before they arrived.
     """
 
     todo: deque[HeldPull] = msgspec.field(default_factory=deque)

@@ -91,7 +91,7 @@ def is_at(head: memoryview, place: Place) -> bool:
 
 
 def place_at(head: Buffer) -> Place | None:
-    """Return the place that a record's first bytes name; None if they are not those of a record."""
+    """Read the place of a record from its first bytes; None if no record begins with them."""
     if len(head) < HEAD_BYTES or _int(head, 4)[0] not in (MAGIC_V1, MAGIC_V2):
         return None
     size, queue_id, queue_offset, offset = _place(head)

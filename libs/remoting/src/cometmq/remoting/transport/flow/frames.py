@@ -41,7 +41,7 @@ class _Frame(NamedTuple):
 
 
 class _Account:
-    """The long unfinished frames of the strangers, or those of the other connections."""
+    """The long unfinished frames of one kind of connections: strangers, or all others."""
 
     __slots__ = ("frame_bytes", "frames", "turns", "waiting")
 
