@@ -176,7 +176,7 @@ class Scrubber:
         return _EntryJob(self, step)
 
     def _scrub_job(self, now_ms: int) -> Job | None:
-        """Return the part of the log that is due, with the steps of the walks that are due, if any."""
+        """Return the part of the log that is due, with steps of the walks if these are due, too."""
         if not self._parts.settings.log_scrub_hours:
             return None
         files = self._parts.commit_log.files
