@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from .markdown import notice
+from .markdown import code, notice
 
 HELM: Final = Path(__file__).resolve().parents[2] / "deploy/helm"
 GROUP: Final = "brokerGroupDefaults"
@@ -188,7 +188,9 @@ def page(chart: Chart) -> str:
 
 
 def _shown(kind: str) -> str:
-    return kind.replace("integer ", "").replace("|", " or ").replace("string /", "text /")
+    if kind.startswith("string /"):  # as code: Markdown would read its brackets
+        return f"text {code(kind.removeprefix('string '))}"
+    return kind.replace("integer ", "").replace("|", " or ")
 
 
 def _cell(text: str) -> str:

@@ -33,6 +33,7 @@ PLACES: Final = {FIRST: "index.md"}
 """Pages whose place in the site is not that in the repository."""
 
 _LINK: Final = re.compile(
+    r"`[^`\n]+`|"  # code is no link, whatever brackets it has; a link may have code in its text
     r'(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?( "[^"]*")?\)'
 )
 _DEFINITION: Final = re.compile(r"^(\[[^\]]+\]: )(?!\w+:|#)([^\s#]+)(#\S*)?$", re.MULTILINE)
@@ -53,7 +54,7 @@ def moved(page: str, target: str, known: Iterable[str], repository: str) -> str 
     """Return a link's target as the site has it, or None if it has none."""
     path = (ROOT / page).parent.joinpath(target).resolve()
     inside = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
-    if not inside or not path.exists():
+    if not inside or not (inside in known or path.exists()):
         raise SystemExit(f"{page}: {target} does not exist")
     if path.is_dir() and f"{inside}/README.md" in known:
         inside += "/README.md"
@@ -66,6 +67,8 @@ def rewritten(page: str, text: str, known: Iterable[str], repository: str) -> st
     """Return the page with its links adapted to the site."""
 
     def link(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return match[0]
         found = moved(page, match[2], known, repository)
         rest = f"{match[3] or ''}{match[4] or ''}"
         return f"{match[1]}({found}{rest})" if found else match[1][1:-1]
