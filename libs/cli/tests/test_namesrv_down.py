@@ -62,13 +62,28 @@ def test_all_checks_name_the_remedy(call, kind):
     assert result == (status, text, "")
 
 
-def test_produce_retries_until_its_deadline(call):
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("produce", "T", "x", "--timeout", 0.5),
+        ("--timeout", 0.5, "produce", "T", "x"),
+        ("--timeout", 99, "produce", "T", "x", "--timeout", 0.5),
+    ],
+    ids=["after", "before", "both"],
+)
+def test_produce_retries_until_its_deadline(call, command):
     namesrv = f"127.0.0.1:{free_port()}"
-    result = call("produce", "T", "x", "--timeout", 0.5, "-n", namesrv)
+    result = call(*command, "-n", namesrv)
     first, last = result.err.splitlines(keepends=True)
     assert (result.status, result.out) == (1, "")
     assert first == f"cometmq: {REFUSED.format(namesrv)}; trying again for 0.5 s\n"
     assert last == f"cometmq: {REFUSED.format(namesrv)}; gave up after 0.5 s (--timeout){START_ONE}"
+
+
+def test_a_time_limit_before_a_command_has_the_bounds_of_its_own_option(call):
+    result = call("--timeout", 0, "consume", "T")
+    assert result.status == 2
+    assert "Invalid value for '--timeout': 0.0 is not in the range x>=0.001" in result.err
 
 
 def test_produce_waits_for_a_name_server(running_cluster, tmp_path, pipe_to):

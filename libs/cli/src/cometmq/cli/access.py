@@ -278,6 +278,9 @@ def add_global_options(command: Any, options: list[Any]) -> None:
     for option in options:
         if option.name in _FIELDS and taken.isdisjoint(option.opts):
             command.params.append(_after_command(option))
+    for param in command.params:
+        if "--timeout" in param.opts and not param.name.startswith(_PREFIX):
+            param.callback = _own_or_global_timeout
     for child in getattr(command, "commands", {}).values():
         add_global_options(child, options)
 
@@ -299,6 +302,18 @@ def _take_after_command(ctx: typer.Context, param: Any, value: Any) -> None:
             change |= {"is_tls_said": True, "tls_from": ""}
         is_account = field in ACCOUNT_DEFAULTS
         ACCESS.set(access.with_account(change) if is_account else access._replace(**change))
+
+
+def _own_or_global_timeout(ctx: typer.Context, param: Any, value: Any) -> Any:
+    """Return the time limit given after the command, or else before it, or else the default.
+
+    The command's own option limits the whole command, so it does not limit each answer as well.
+    """
+    limit_s = ACCESS.get().timeout_s
+    if is_said(ctx, param.name) or limit_s is None:
+        return value
+    ACCESS.set(ACCESS.get()._replace(timeout_s=None))
+    return param.type_cast_value(ctx, limit_s)
 
 
 def use_namespace(command: Any) -> None:
