@@ -41,6 +41,9 @@ class Queues:
     def queue(self, topic, queue_id):
         return self.made.setdefault((topic, queue_id), Queue(self, (topic, queue_id)))
 
+    def queue_count(self, topic):
+        return max((queue_id + 1 for name, queue_id in self.ends if name == topic), default=0)
+
     def max_offset(self, topic, queue_id):
         return self.ends.get((topic, queue_id), 0)
 
@@ -59,9 +62,9 @@ def run_at_once(lookup, done, _failed):
         raise AssertionError("these queues never wait for a disk")
 
 
-def step(times, offsets, queues, count=4):
+def step(times, offsets, queues, count=4, groups=()):
     for _ in range(count):
-        times.step(offsets, queues, run_at_once)
+        times.step(offsets, groups, queues, run_at_once)
 
 
 def offsets_of(*committed):
@@ -77,6 +80,26 @@ def test_the_oldest_unread_message_of_all_queues_counts():
     times = LagTimes()
     step(times, offsets, queues)
     assert times.oldest_ms == {("T", "G"): 1020}
+
+
+def test_queues_without_an_offset_of_the_group_count():
+    """Their messages are in its lag: of a queue that it has not reached, and of its retry topic."""
+    queues = Queues({("T", 0): 50, ("T", 1): 3, ("%RETRY%G", 0): 2, ("%RETRY%H", 1): 3})
+    offsets = offsets_of(("G", "T", 0, 40))
+    times = LagTimes()
+    step(times, offsets, queues, groups=["H"])
+    assert times.oldest_ms == {
+        ("T", "G"): 1000,
+        ("%RETRY%G", "G"): 1000,
+        ("%RETRY%H", "H"): 1000,
+    }
+    offsets.commit("H", "%RETRY%H", 1, 2)
+    offsets.drop_group("G")
+    step(times, offsets, queues, groups=["H"])
+    assert times.oldest_ms == {("%RETRY%H", "H"): 1002}
+    queues.ends.clear()
+    step(times, offsets, queues, groups=["H"])
+    assert times.oldest_ms == {}
 
 
 def test_a_message_is_searched_once_while_it_is_the_next():
@@ -195,7 +218,7 @@ def test_a_failed_search_does_not_end_the_measurement():
         lookup.close()
         failed(OSError())
 
-    times.step(offsets, queues, fail)
+    times.step(offsets, (), queues, fail)
     step(times, offsets, queues)
     assert len(times.oldest_ms) == 2
 
@@ -204,6 +227,6 @@ def test_no_step_begins_while_one_waits_for_the_disk():
     begun = []
     times: Any = LagTimes()
     for _ in range(2):
-        times.step(Offsets(), Queues({}), lambda lookup, *_: begun.append(lookup))
+        times.step(Offsets(), (), Queues({}), lambda lookup, *_: begun.append(lookup))
     assert len(begun) == 1
     begun[0].close()

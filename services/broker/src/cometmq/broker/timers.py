@@ -92,7 +92,10 @@ def sample_sources(broker: Broker) -> None:
 def measure_lags(broker: Broker) -> None:
     if broker.measured.is_observed:
         broker.measured.lag_times.step(
-            broker.tables.offsets, broker.store.reader, broker.driver.reads.look_up
+            broker.tables.offsets,
+            broker.tables.groups.table,
+            broker.store.reader,
+            broker.driver.reads.look_up,
         )
 
 
