@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from cometmq.broker.broker import Broker
@@ -279,6 +280,37 @@ async def test_messages_in_queues_that_nobody_reads_are_reported() -> None:
     table = decode_json(ConsumeStats, answer.body).offset_table
     found = {queue.queue_id: (it.consumer_offset, it.broker_offset) for queue, it in table.items()}
     assert found == {0: (5, 5), 1: (0, 5), 2: (6, 7), 4: (0, 4)}
+    broker.tables.groups.put(SubscriptionGroupConfig(group_name="G"))
+    assert rows(await progress_of_all(broker))["G"] == [
+        ("T", 0, 5, 5, True), ("T", 1, 5, 0, False), ("T", 2, 7, 6, True), ("T", 4, 4, 0, False)
+    ]  # fmt: skip
+
+
+async def progress_of_all(broker: Broker) -> BrokerConsumeStats:
+    call = Call(317, GetBrokerConsumeStats(), peer=FakePeer())
+    answer = await serve(broker, call, progress.get_broker_consume_stats)
+    return decode_json(BrokerConsumeStats, bytes(answer.body))  # type: ignore[arg-type]
+
+
+async def test_queues_that_are_only_read_are_in_every_answer() -> None:
+    """RocketMQ's answers to 317 and 303 leave them out."""
+    store = MemoryStore()
+    broker = memory_broker(store)
+    broker.tables.topics.create("T", queue_nums=2)
+    topic = msgspec.structs.replace(broker.tables.topics.table["T"], write_queue_nums=1)
+    broker.tables.topics.put(topic)
+    for queue_id in range(2):
+        store.set_queue("T", queue_id, max_offset=5, stored_ms=1)
+    broker.tables.groups.put(SubscriptionGroupConfig(group_name="G"))
+    broker.tables.offsets.commit("G", "T", 0, 5)
+    assert rows(await progress_of_all(broker))["G"] == [("T", 0, 5, 5, True), ("T", 1, 5, 0, False)]
+    assert (await progress_of_all(broker)).total_diff == 5
+
+    call = Call(303, QueryConsumeTimeSpan("T", "G"), peer=FakePeer())
+    answer = await serve(broker, call, progress.query_consume_time_span)
+    spans = decode_json(ConsumeTimeSpans, bytes(answer.body))  # type: ignore[arg-type]
+    queues = [it.message_queue for it in spans.consume_time_span_set]
+    assert [queue and queue.queue_id for queue in queues] == [0, 1]
 
 
 async def test_the_progress_in_many_topics_is_encoded_in_small_parts(

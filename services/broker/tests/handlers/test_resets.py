@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from cometmq.broker.broker import Broker
@@ -170,6 +171,16 @@ def test_a_queue_without_an_offset_counts_as_not_consumed() -> None:
 
     assert offsets_in(reset(broker, -1, is_force=False).body) == {0: 5, 1: 0}
     assert offsets_in(reset(broker, -1, is_force=True).body) == {0: 10, 1: 10}
+
+
+def test_queues_that_are_only_read_are_reset_too() -> None:
+    """A topic is made smaller by writing to fewer queues, until the rest of the others is read."""
+    broker = broker_with(4)
+    broker.tables.topics.put(
+        msgspec.structs.replace(broker.tables.topics.table["T"], write_queue_nums=2)
+    )
+    join(broker, "G", "T")
+    assert offsets_in(reset(broker, -1).body) == dict.fromkeys(range(4), 10)
 
 
 def test_a_connected_group_that_has_committed_nothing_is_reset() -> None:

@@ -4,13 +4,14 @@
 (303).
 
 Compatibility: a topic to which a connected group no longer subscribes is left out, and the offset
-in a queue without a commit is 0. Unlike RocketMQ's, the answer to 208 also has the queues in which
-messages of the group wait although no member reads them (`progress.stranded_queues`). Message times
-are strings in the broker's time zone.
+in a queue without a commit is 0. Unlike RocketMQ's, the answers to 208 and 317 also have the queues
+in which messages of the group wait although no member reads them (`progress.stranded_queues`), and
+those to 317 and 303 the queues that are only read. Message times are strings in the broker's time
+zone.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -18,8 +19,15 @@ from typing import Final
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import stored_ms
 from cometmq.broker.handlers.deferred_answers import ROW_BYTES, found, look_up, paused, stepwise
-from cometmq.broker.progress import QueueProgress, present_topics, progress_in, queues_of
+from cometmq.broker.progress import (
+    QueueProgress,
+    present_topics,
+    progress_in,
+    queues_of,
+    stranded_queues,
+)
 from cometmq.broker.statistics.sampler import pull_rate
+from cometmq.broker.tables.topics import queues_of as queue_total
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.large import encode_table, encode_with_lists
@@ -122,8 +130,8 @@ async def _broker_consume_stats(
                 continue
             if not present_topics(broker, group, (topic,)):
                 continue
-            queue_count = config.write_queue_nums
-            queues = queues_of(broker, group, topic, range(queue_count))
+            queue_count = queue_total(config)
+            queues = _progress(broker, group, topic, queue_count)
             table = await found(broker, _offsets(broker, topic, queues))
             tps = pull_rate(broker.stats, topic, group)
             parts.append(ConsumeStats(consume_tps=tps, offset_table=table))
@@ -132,6 +140,12 @@ async def _broker_consume_stats(
         total = stats.total_diff + sum(map(_behind, parts))
         stats.total_diff = max(TOTAL_DIFF_MIN, total)
     return partial(encode_json, stats)
+
+
+def _progress(broker: Broker, group: str, topic: str, count: int) -> Iterator[QueueProgress]:
+    """Yield a group's progress in the first `count` queues of a topic and in stranded queues."""
+    yield from queues_of(broker, group, topic, range(count))
+    yield from (it for it in stranded_queues(broker, group, topic) if it.queue_id >= count)
 
 
 async def query_topic_consume_by_who(broker: Broker, call: Call[QueryTopicConsumeByWho]) -> Reply:
@@ -160,7 +174,7 @@ def query_consume_time_span(broker: Broker, call: Call[QueryConsumeTimeSpan]) ->
     config = broker.tables.topics.get(topic)
     if config is None:
         raise TopicNotExist(remarks.topic_not_exist(topic))
-    queue_count = config.write_queue_nums
+    queue_count = queue_total(config)
 
     def spans() -> Lookup[Reply]:
         found: list[QueueTimeSpan] = []
@@ -208,7 +222,7 @@ def _check_size(broker: Broker) -> Steps[None]:
     for group in list(broker.tables.groups.table):
         for topic in list(broker.tables.offsets.index.topics_of(group)):
             if topic in table:
-                count += table[topic].write_queue_nums
+                count += queue_total(table[topic])
             visited += 1
             if not visited % STEP_TOPICS:
                 yield

@@ -67,7 +67,7 @@ def _is_known(broker: Broker, header: InvokeBrokerToResetOffset) -> bool:
 def _queues(header: InvokeBrokerToResetOffset, config: TopicConfig) -> Sequence[int]:
     """Return the queues to reset: all queues of the topic, or the one that a 5.x tool specifies."""
     if header.queue_id is None or header.queue_id < 0:
-        return range(config.write_queue_nums)
+        return range(max(config.write_queue_nums, config.read_queue_nums))
     if header.queue_id >= max(config.write_queue_nums, config.read_queue_nums):
         raise ServerError(f"queueId={header.queue_id}: topic[{header.topic}] has no such queue")
     return [header.queue_id]
@@ -92,7 +92,8 @@ def _targets(
     """Find the new offset in each queue; unless forced, it never exceeds the committed one.
 
     Compatibility: RocketMQ refuses the request when one queue has no stored offset, for example
-    because it was just added. Here the group's offset in that queue counts as 0.
+    because it was just added. Here the group's offset in that queue counts as 0. RocketMQ also
+    leaves out queues that are only read, although the members consume the rest of their messages.
     """
     targets = {}
     for queue_id in queue_ids:
