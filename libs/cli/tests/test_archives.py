@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from cometmq.cli.archives import copying, form, planning, progress, sending
 from cometmq.cli.archives.copying import Copy
 from cometmq.cli.archives.form import Plan, QueueSpan, Segment, TopicPlan
 from cometmq.cli.archives.lines import Lines
-from cometmq.cli.archives.segments import Position, lines_of
+from cometmq.cli.archives.segments import Position, check, lines_of
 from cometmq.cli.archives.sending import Item, Sending
 from cometmq.client import Message, MessageExt, MessageQueue, SendResult, SendStatus
 from cometmq.client.errors import ClientError, InvalidArgument, SendFailed
@@ -245,6 +246,66 @@ def test_a_table_that_cannot_be_read_is_named(folder):
     (folder.path / form.SEGMENTS).mkdir()
     with pytest.raises(InvalidArgument, match=r"segments\.jsonl cannot be read"):
         form.load(folder.path)
+
+
+# -- folders of strangers -------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["device", "pipe"])
+def endless(request):
+    """Return a function that puts something with no end in place of a file."""
+
+    def put(path):
+        if request.param == "pipe":
+            os.mkfifo(path)
+        else:
+            path.symlink_to("/dev/null")
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        (form.PLAN, lambda path: form.load(path.parent)),
+        (form.SEGMENTS, lambda path: form.load(path.parent)),
+        ("000001.jsonl.gz", lambda path: check(path.parent, segment(1))),
+        ("000001.jsonl.gz", lambda path: list(lines_of(path.parent, segment(1)))),
+        ("restore.jsonl", lambda path: progress.load(path, ())),
+    ],
+)
+@pytest.mark.timeout(60)
+def test_a_file_without_an_end_is_refused(folder, endless, name, read):
+    path = folder.path / name
+    path.unlink(missing_ok=True)
+    endless(path)
+    with pytest.raises(InvalidArgument, match=f"{name} cannot be read: it is no regular file"):
+        read(path)
+
+
+def test_a_first_line_of_a_progress_file_is_not_read_without_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "PLAN_BYTES_MAX", 1_000)
+    path = tmp_path / "progress"
+    path.write_bytes(b'{"backup":"i","topic":"T","targets":[]' + b" " * 2_000 + b"}\n")
+    with pytest.raises(InvalidArgument, match=f"line 1 of {path} is no progress"):
+        progress.load(path, ())
+
+
+def test_nothing_is_written_through_a_link(folder, tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_bytes(b"")
+    link = folder.path / "restore.jsonl"
+    link.symlink_to(mine)
+    head = progress.Head(backup="i", topic="T", targets=[])
+    claim = progress.claim(link, 0)
+    with pytest.raises(ClientError, match="cannot be written: it is a symbolic link"), claim:
+        pass
+    with pytest.raises(ClientError, match="cannot be written: it is a symbolic link"):
+        progress.begin(link, head, ())
+    (folder.path / form.SEGMENTS).symlink_to(mine)
+    with pytest.raises(ClientError, match="cannot be written: it is a symbolic link"):
+        folder.finish("now")
+    assert mine.read_bytes() == b""
 
 
 HOSTILE = dict(hostile({}))

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.cli.archives.lines import Lines, claimed
+from cometmq.cli.archives.lines import Lines, claimed, opened
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.remoting.errors import UNREADABLE_JSON
 from cometmq.runtime.files import sync_folder
@@ -272,9 +272,11 @@ def load(path: Path) -> Folder:
 
 
 def _read(file: Path) -> bytes:
-    if file.stat().st_size > PLAN_BYTES_MAX:
+    with opened(file) as found:
+        data = found.read(PLAN_BYTES_MAX + 1)
+    if len(data) > PLAN_BYTES_MAX:
         raise InvalidArgument(f"{file} is larger than any of a backup")
-    return file.read_bytes()
+    return data
 
 
 def _segments(path: Path, plan: Plan) -> tuple[list[Segment], End | None, int]:

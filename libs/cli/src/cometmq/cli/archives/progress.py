@@ -4,13 +4,14 @@
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import msgspec
 
-from cometmq.cli.archives.form import QueueKey
-from cometmq.cli.archives.lines import Lines, claimed
+from cometmq.cli.archives.form import PLAN_BYTES_MAX, QueueKey
+from cometmq.cli.archives.lines import Lines, claimed, opened
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import UNREADABLE_JSON
@@ -118,9 +119,10 @@ class Progress:
         Raise InvalidArgument for a damaged line, or one that names an unknown queue or file.
         """
         places = {(it.broker, it.queue): it for _, it in self.head.targets}
-        with self.path.open("rb") as file:
+        with opened(self.path) as file:
             left = self._table.size
-            for number, line in enumerate(file, 1):
+            lines = iter(partial(file.readline, PLAN_BYTES_MAX), b"")
+            for number, line in enumerate(lines, 1):
                 left -= len(line)
                 if left < 0:
                     return
@@ -208,8 +210,8 @@ def begin(path: Path, head: Head, files: Collection[str]) -> Progress:
 def load(path: Path, files: Collection[str]) -> Progress | None:
     """Return an earlier restore; None if there is none, or if it was killed before it began."""
     try:
-        with path.open("rb") as file:
-            first = file.readline()
+        with opened(path) as file:
+            first = file.readline(PLAN_BYTES_MAX)
             size = _whole_bytes(file)
             file.seek(max(0, size - len(DONE)))
             is_done = file.read(len(DONE)) == DONE

@@ -86,8 +86,10 @@ def restore(  # noqa: PLR0913  # one parameter per option
     """
     backup = load(folder)
     names = _chosen(backup, topic or (), target, is_unfinished_wanted=unfinished)
-    if progress is not None and len(names) > 1:
-        raise wrong_usage("--progress needs one topic")
+    if progress is not None:
+        if len(names) > 1:
+            raise wrong_usage("--progress needs one topic")
+        progress = progress.resolve()  # a link of the user's own, unlike one in the folder
     segments = [it for it in backup.segments if it.topic in names]
     for segment in segments:
         check(folder, segment)

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from cometmq.cli.archives.form import QueueKey, Segment
+from cometmq.cli.archives.lines import opened
 from cometmq.client.errors import ClientError
 from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
 from cometmq.insight import message_json
@@ -89,7 +90,7 @@ def check(folder: Path, segment: Segment) -> int:
     size = 0
     digest = hashlib.sha256()
     try:
-        with (folder / segment.file).open("rb") as file:
+        with opened(folder / segment.file) as file:
             while chunk := file.read(_CHUNK_BYTES):
                 digest.update(chunk)
                 size += len(chunk)
@@ -104,7 +105,7 @@ def lines_of(folder: Path, segment: Segment) -> Iterator[bytes]:
     """Yield the lines of a file; raise ClientError if their number differs from the segment's."""
     count = size = 0
     try:
-        with gzip.open(folder / segment.file, "rb") as file:
+        with opened(folder / segment.file) as raw, gzip.open(raw, "rb") as file:
             while line := file.readline(LINE_BYTES_MAX):
                 count, size = count + 1, size + len(line)
                 if size > segment.plain_bytes or not line.endswith(b"\n"):
