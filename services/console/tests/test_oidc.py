@@ -202,7 +202,23 @@ async def test_logins_that_strangers_begin_push_out_nobodys(console):
     assert (await finish()).status_code == 303
 
 
-@pytest.mark.parametrize("forged", ["", "x", "a.b.c.d.e", "e30.." + "A" * 60, "x" * 3_000])
+def encoded(data):
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+FORGED_HEADERS = [
+    *(b"", b"x", b"{}", b"[]", b"[" * 2_000, b'{"alg":"dir","enc":{}}', b'{"alg":[]}'),
+    *(b'{"alg":"dir","enc":"A256GCM","crit":%s}' % it for it in (b"5", b"[[]]", b'["b64"]')),
+]
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        *("", "x", "a.b.c.d.e", "x" * 3_000),
+        *(f"{encoded(it)}..AA.AA.AA" for it in FORGED_HEADERS),
+    ],
+)
 async def test_a_forged_cookie_is_refused(console, forged):
     console.web.cookies = {Oidc.COOKIE: forged}
     answer = await console.web.get("/login/oidc/callback?state=&code=c")

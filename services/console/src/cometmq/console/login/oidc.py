@@ -43,8 +43,8 @@ _UNUSABLE: Final = (
     *(HTTPError, InvalidURL, ValueError, RecursionError),
     *(LookupError, TypeError, AttributeError, ArithmeticError),
 )
-"""Raised if there is no answer, or if its JSON is unreadable or has values of other types; authlib
-and joserfc have no errors of their own for the latter.
+"""Raised if there is no answer, or if its JSON or that of a cookie is unreadable or has values of
+other types; authlib and joserfc have no errors of their own for the latter.
 """
 
 
@@ -207,7 +207,7 @@ class Oidc:
         try:
             opened = jwe.decrypt_compact(cookie, self._seal, algorithms=list(SEALED.values()))
             return msgspec.json.decode(opened.plaintext or b"", type=_Pending)
-        except (JoseError, ValueError):
+        except (JoseError, *_UNUSABLE):
             return None
 
     async def _claims(self, id_token: str, **more: jwt.ClaimsOption) -> dict[str, Any]:
