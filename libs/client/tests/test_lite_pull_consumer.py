@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -124,6 +126,27 @@ async def test_close_commits_a_loop_that_has_finished(stored: MemoryCluster, way
                 consumer.finish()
     await consumer.close()
     assert stored.committed("lg", "T")[QUEUE_0] == 10
+
+
+@pytest.mark.parametrize("way", ["messages", "batches"])
+async def test_an_iterator_goes_on_after_a_step_that_timed_out(
+    cluster: MemoryCluster, way: str
+) -> None:
+    consumer = consumer_of(cluster)
+    async with Producer("pg", cluster.namesrv) as producer, consumer:
+        await producer.send(Message("T", b"0"), queue=QUEUE_0)
+        found: AsyncIterator[Any] = aiter(consumer) if way == "messages" else consumer.batches()
+        first = await anext(found)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(found), 0.05)
+        assert consumer.is_running
+        await producer.send(Message("T", b"1"), queue=QUEUE_0)
+        second = await asyncio.wait_for(anext(found), 30)
+        consumer.finish()
+        assert await anext(found, None) is None
+    bodies = [one.body for it in (first, second) for one in (it if isinstance(it, list) else [it])]
+    assert bodies == [b"0", b"1"]
+    assert cluster.committed("lg", "T")[QUEUE_0] == 2
 
 
 async def test_commits_can_be_asked_for(stored: MemoryCluster) -> None:

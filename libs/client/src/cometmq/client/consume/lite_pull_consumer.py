@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lite pull consumers: the application polls for messages, or iterates over them."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType, TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cometmq.client.arguments import timestamp, whole, whole_or
 from cometmq.client.cluster.lifecycle import ClientState
@@ -13,6 +13,7 @@ from cometmq.client.consume.polling import Polling
 from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.reader import Reader
 from cometmq.client.consume.queues.topic_watch import QueuesChanged
+from cometmq.client.consume.steps import Steps
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function
 from cometmq.client.message import MessageExt, check_topic
@@ -21,6 +22,8 @@ from cometmq.client.shown import shown
 from cometmq.client.subscriptions import ExpressionType, MessageSelector
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.names import ALL_TAGS
+
+T = TypeVar("T")
 
 SUBSCRIBE_OR_ASSIGN: Final = (
     "a consumer either subscribes to topics, whose queues the group shares, or is assigned queues: "
@@ -142,38 +145,30 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, Polling]):
         messages = await self._readable().poll(wait_ms, count_max=1)
         return messages[0] if messages else None
 
-    async def __aiter__(self) -> AsyncIterator[MessageExt]:
+    def __aiter__(self) -> AsyncIterator[MessageExt]:
         """Yield messages until `finish`; each counts as consumed when the next is requested."""
-        self._readable()
-        while self._may_go_on():
-            message = await self.next_message()
-            if message is not None:
-                yield message
-                self._requested()
+        return Steps(self._readable, lambda: self._following(self.next_message))
 
-    async def batches(self) -> AsyncIterator[list[MessageExt]]:
+    def batches(self) -> AsyncIterator[list[MessageExt]]:
         """Yield lists as `poll` returns them; each counts as consumed when the next is
         requested.
         """
-        self._readable()
-        while self._may_go_on():
-            messages = await self.poll()
-            if messages:
-                yield messages
-                self._requested()
+        return Steps(self._readable, lambda: self._following(self.poll))
+
+    async def _following(self, request: Callable[[], Awaitable[T | None]]) -> T | None:
+        """Request until something arrives; return None after `finish`."""
+        if self.state is ClientState.RUNNING:
+            self._polled().settle()  # no request follows `finish`
+        while self.state is ClientState.RUNNING and not self._is_finishing:
+            found = await request()
+            if found:
+                return found
+        return None
 
     def finish(self) -> None:
         """End all iterators after the current message or list, which is still committed."""
         self._is_finishing = True
         self._polled().interrupt()
-
-    def _requested(self) -> None:
-        """Count the last message as consumed, because no poll follows `finish`."""
-        if self.state is ClientState.RUNNING:
-            self._polled().settle()
-
-    def _may_go_on(self) -> bool:
-        return self.state is ClientState.RUNNING and not self._is_finishing
 
     async def commit(self, queues: MessageQueue | Iterable[MessageQueue] | None = None) -> None:
         """Commit everything returned so far, and wait until it is stored.
