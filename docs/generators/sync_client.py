@@ -64,6 +64,12 @@ DIRECT: Final = {
 SOON: Final = {"finish"}
 """Methods that never wait, because signal handlers call them."""
 
+UNDONE: Final = {
+    f"LitePullConsumer.{name}": "take_back"
+    for name in ("poll", "next_message", "__aiter__", "batches")
+}
+"""Functions that undo a method whose caller was interrupted before it got the result."""
+
 WORDS: Final = {"async with": "with", "async for": "for", "await ": ""}
 
 
@@ -167,14 +173,16 @@ def _method(twin: Twin, method: Method) -> Iterator[str]:
     name, returned = method.name, ast.unparse(method.returns)
     is_property = any(ast.unparse(one) == "property" for one in method.decorator_list)
     called = f"self._inner.{name}" + ("" if is_property else f"({_passed(method)})")
+    undo = UNDONE.get(f"{twin.name}.{name}")
+    passed = called + (f", undo=lambda found: {undo}(self._inner, found)" if undo else "")
     if returned.startswith("AsyncIterator"):
         returned = returned.removeprefix("Async")
-        called = f"yield from self._iterate({called})"
+        called = f"return self._iterate({passed})"
     elif name in SOON:
         called = f"self._soon(self._inner.{name})"
     else:
         if isinstance(method, ast.AsyncFunctionDef):
-            called = f"self._run({called})"
+            called = f"self._run({passed})"
         elif not {name, f"{twin.name}.{name}"} & DIRECT:
             called = called.removesuffix("()") if called.endswith("()") else f"lambda: {called}"
             called = f"self._on_loop({called})"

@@ -6,6 +6,9 @@ import queue
 import signal
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -101,6 +104,73 @@ def test_iterating_ends_when_asked(served: MemoryCluster) -> None:
         assert [m.body for m in next(iter(consumer.batches()))] == [b"3", b"4"]
         consumer.commit([QUEUE_0])
     assert served.committed("cg", "T")[QUEUE_0] == 5
+
+
+class Alarm(Exception):
+    """Raised by a signal handler, as by limits of the time of a task."""
+
+
+def test_a_call_that_a_signal_ends_does_not_refuse_the_next_one(served: MemoryCluster) -> None:
+    def ring(*_: object) -> None:
+        raise Alarm
+
+    target = threading.get_ident(), signal.SIGUSR1
+    before = signal.signal(signal.SIGUSR1, ring)
+    try:
+        with lite(served) as consumer:
+            found = iter(consumer)
+
+            def step() -> None:
+                timer = threading.Timer(0.01, signal.pthread_kill, target)
+                timer.start()
+                next(found, None)
+                timer.join()
+
+            for _ in range(20):
+                with pytest.raises(Alarm):
+                    step()
+                assert consumer.poll(0) == []
+            send(served, 1)
+            assert next(found).body == b"0"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("way", ["poll", "next_message", "iterator", "batches"])
+def test_messages_that_an_interrupted_caller_did_not_get_are_returned_again(
+    served: MemoryCluster, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    is_armed = False
+    result = Future.result
+
+    def interrupted(future: Future[Any], timeout: float | None = None) -> Any:
+        nonlocal is_armed
+        found = result(future, timeout)
+        if is_armed and found:
+            is_armed = False
+            raise Alarm
+        return found
+
+    monkeypatch.setattr(Future, "result", interrupted)
+    send(served, 3)
+    with lite(served) as consumer:
+        items, lists = iter(consumer), iter(consumer.batches())
+        calls: dict[str, Callable[[], Any]] = {
+            "poll": lambda: consumer.poll(60_000),
+            "next_message": lambda: consumer.next_message(60_000),
+            "iterator": lambda: next(items),
+            "batches": lambda: next(lists),
+        }
+        first = consumer.next_message(60_000)
+        is_armed = True
+        with pytest.raises(Alarm):
+            calls[way]()
+        rest: list[MessageExt] = []
+        while len(rest) < 2:
+            rest += consumer.poll(10_000) or pytest.fail(f"only {rest} came again")
+    assert first is not None
+    assert [message.body for message in [first, *rest]] == [b"0", b"1", b"2"]
+    assert served.committed("cg", "T")[QUEUE_0] == 3
 
 
 def test_close_does_not_commit_the_messages_returned_last(served: MemoryCluster) -> None:

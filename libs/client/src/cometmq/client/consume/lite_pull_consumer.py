@@ -266,3 +266,12 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, Polling]):
         if self.state is ClientState.START_FAILED and self._work is not None:
             return self._work
         return self._started()
+
+
+def take_back(consumer: LitePullConsumer, found: MessageExt | list[MessageExt] | None) -> None:
+    """Return the result of the last request to the consumer: its caller was interrupted, and did
+    not get it.
+    """
+    work = consumer._work  # noqa: SLF001  # of this module's class
+    if found and work is not None:
+        work.take_back(found if isinstance(found, list) else [found])

@@ -133,6 +133,13 @@ class Polling:
             if self._is_interrupted or left_ms <= 0 or not await self._buffer.arrived.wait(left_ms):
                 return []
 
+    def take_back(self, messages: list[MessageExt]) -> None:
+        """Put what the last poll returned back into the buffer, because its caller did not get
+        it.
+        """
+        if self._returned and self._returned[-1][1][0] is messages[0]:
+            self._buffer.put_back(*self._returned.pop())
+
     async def _advance(self) -> None:
         """Mark the returned messages as consumed, and commit them if the commit interval has
         passed.

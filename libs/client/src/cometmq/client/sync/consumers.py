@@ -13,6 +13,9 @@ from cometmq.client.consume.group_consumer import (
 )
 from cometmq.client.consume.group_consumer import GroupConsumer as AsyncGroupConsumer
 from cometmq.client.consume.lite_pull_consumer import LitePullConsumer as AsyncLitePullConsumer
+from cometmq.client.consume.lite_pull_consumer import (
+    take_back,
+)
 from cometmq.client.consume.pull_consumer import PullConsumer as AsyncPullConsumer
 from cometmq.client.consume.push_consumer import ConsumerStats
 from cometmq.client.consume.push_consumer import PushConsumer as AsyncPushConsumer
@@ -247,24 +250,32 @@ class LitePullConsumer(GroupConsumer):
         The messages returned by the previous call now count as consumed. Only one call may wait at
         a time.
         """
-        return self._run(self._inner.poll(timeout_ms))
+        return self._run(
+            self._inner.poll(timeout_ms), undo=lambda found: take_back(self._inner, found)
+        )
 
     def next_message(self, timeout_ms: int | None = None) -> MessageExt | None:
         """Return one message, or None if none arrives in time.
 
         The message returned by the previous call now counts as consumed.
         """
-        return self._run(self._inner.next_message(timeout_ms))
+        return self._run(
+            self._inner.next_message(timeout_ms), undo=lambda found: take_back(self._inner, found)
+        )
 
     def __iter__(self) -> Iterator[MessageExt]:
         """Yield messages until `finish`; each counts as consumed when the next is requested."""
-        yield from self._iterate(self._inner.__aiter__())
+        return self._iterate(
+            self._inner.__aiter__(), undo=lambda found: take_back(self._inner, found)
+        )
 
     def batches(self) -> Iterator[list[MessageExt]]:
         """Yield lists as `poll` returns them; each counts as consumed when the next is
         requested.
         """
-        yield from self._iterate(self._inner.batches())
+        return self._iterate(
+            self._inner.batches(), undo=lambda found: take_back(self._inner, found)
+        )
 
     def finish(self) -> None:
         """End all iterators after the current message or list, which is still committed."""

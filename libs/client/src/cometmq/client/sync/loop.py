@@ -19,6 +19,7 @@ from cometmq.client.cluster.lifecycle import Client, unusable
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function
 from cometmq.client.shown import shown
+from cometmq.client.sync.calls import Call
 from cometmq.remoting.transport.tasks import describe
 
 LOOPS_WITH_SERVERS: Final["WeakKeyDictionary[asyncio.AbstractEventLoop, int]"] = WeakKeyDictionary()
@@ -60,8 +61,12 @@ class LoopThread:
             with contextlib.suppress(InvalidStateError):  # its caller was interrupted just now
                 future.set_exception(_ended(error))
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait; interrupting the wait cancels the coroutine."""
+    def run(self, work: Coroutine[Any, Any, T], *, undo: Callable[[T], object] | None = None) -> T:
+        """Run a coroutine on the loop and wait.
+
+        An interruption of the wait cancels the coroutine; if it has returned by then, `undo` is
+        called with its result.
+        """
         if threading.current_thread() is self._thread:
             work.close()
             raise ClientStateError(
@@ -79,16 +84,18 @@ class LoopThread:
             if self._end is not None:
                 work.close()
                 raise _ended(self._end)
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-            self._waiting.add(future)
+            call = Call(self._loop, work)
+            self._waiting.add(call.future)
         try:
-            return future.result()
+            call.begin()
+            try:
+                return call.future.result()
+            finally:
+                with self._lock:
+                    self._waiting.discard(call.future)
         except BaseException:
-            future.cancel()
+            call.abandon(undo)
             raise
-        finally:
-            with self._lock:
-                self._waiting.discard(future)
 
     def soon(self, function: Callable[[], object]) -> None:
         """Schedule a call on the loop without waiting.
@@ -150,8 +157,8 @@ class Blocking:
         return made
 
     @staticmethod
-    def _run(work: Coroutine[Any, Any, T]) -> T:
-        return loop_thread().run(work)
+    def _run(work: Coroutine[Any, Any, T], *, undo: Callable[[T], object] | None = None) -> T:
+        return loop_thread().run(work, undo=undo)
 
     def _on_loop(self, function: Callable[[], T]) -> T:
         """Call a plain function on the loop, because it touches the loop's state."""
@@ -161,12 +168,27 @@ class Blocking:
 
         return self._run(call())
 
-    def _iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        async def following() -> T | None:
-            return await anext(items, None)
+    def _iterate(
+        self, items: AsyncIterator[T], *, undo: Callable[[T | None], object] | None = None
+    ) -> Iterator[T]:
+        return _Iteration(items, undo)
 
-        while (item := self._run(following())) is not None:
-            yield item
+
+class _Iteration(Iterator[T]):
+    """Iterates on the loop; like `Steps`, it goes on after a step that raised."""
+
+    def __init__(self, items: AsyncIterator[T], undo: Callable[[T | None], object] | None) -> None:
+        self._items = items
+        self._undo = undo
+
+    def __next__(self) -> T:
+        async def following() -> T | None:
+            return await anext(self._items, None)
+
+        found = loop_thread().run(following(), undo=self._undo)
+        if found is None:
+            raise StopIteration
+        return found
 
 
 class BlockingAdmin(Blocking):

@@ -31,6 +31,12 @@ class Buffer:
         self._count += len(messages)
         self.arrived.set()
 
+    def put_back(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        """Put messages that were taken before all others."""
+        self._waiting.appendleft((process_queue, messages))
+        self._count += len(messages)
+        self.arrived.set()
+
     def take(self, count_max: int | None) -> tuple[ProcessQueue, list[MessageExt]] | None:
         """Take the messages of one pull, or the first `count_max` of them; return None if there are
         none.
@@ -41,8 +47,7 @@ class Buffer:
             if process_queue.is_dropped:
                 continue
             if count_max is not None and len(messages) > count_max:
-                self._waiting.appendleft((process_queue, messages[count_max:]))
-                self._count += len(messages) - count_max
+                self.put_back(process_queue, messages[count_max:])
                 messages = messages[:count_max]
             return process_queue, messages
         return None
