@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 import asyncio
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cometmq.client.consume.queues.offset_file import OffsetFile
 from cometmq.client.consume.queues.offsets import LocalOffsets, Positions, RemoteOffsets
+from cometmq.client.testing import eventually
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.commands.offsets import (
     QueryConsumerOffset,
@@ -141,6 +145,35 @@ async def test_moves_during_a_write_are_written_next(
     await store.persist([A])
     monkeypatch.undo()
     await store.persist([A])
+    assert await LocalOffsets(path).read(A) == 8
+
+
+async def test_a_write_waits_for_the_thread_of_a_cancelled_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "offsets.json"
+    store = LocalOffsets(path)
+    steps: list[tuple[str, int]] = []
+    gate, save = threading.Event(), OffsetFile.save
+
+    def save_late(file: OffsetFile, table: Mapping[MessageQueue, int]) -> None:
+        steps.append(("begins", table[A]))
+        assert gate.wait(60)
+        save(file, table)
+        steps.append(("ended", table[A]))
+
+    monkeypatch.setattr(OffsetFile, "save", save_late)
+    store.update(A, 7)
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(store.commit([A]))
+        await eventually(lambda: steps == [("begins", 7)])
+        first.cancel()
+        await asyncio.wait({first})
+        store.update(A, 8)
+        second = group.create_task(store.commit([A]))
+        await asyncio.wait({second}, timeout=0.2)  # time for an error
+        gate.set()
+    assert steps == [("begins", 7), ("ended", 7), ("begins", 8), ("ended", 8)]
     assert await LocalOffsets(path).read(A) == 8
 
 

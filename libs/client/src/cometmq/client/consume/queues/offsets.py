@@ -446,7 +446,14 @@ class LocalOffsets(Positions):
             self._log.warning("offset.unsaved", file=str(self._path), error=describe(error))
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        """Write the file if one of these offsets has moved; raise OSError on failure."""
+        """Write the file if one of these offsets has moved; raise OSError on failure.
+
+        A cancelled call does not stop its thread, which must end before the next write begins:
+        both use the same temporary file, and the older table could replace the newer one.
+        """
+        await asyncio.shield(self._write(queues))
+
+    async def _write(self, queues: Iterable[MessageQueue]) -> None:
         async with self._writing:
             if not self.unsaved_queues.intersection(queues):
                 return
