@@ -32,20 +32,35 @@ def test_an_answer_from_a_pipe_does_not_count(ask, pipe, topic):
     assert topic in ask("topic", "list").out
 
 
-def test_ctrl_c_at_a_question_is_an_interrupt(ask, suite, topic):
+def typed(key, prompt, *command):
+    """Type a key once the command asks; return the exit status and what the terminal shows."""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execv(PROGRAM, [str(PROGRAM), "topic", "delete", topic, "-n", suite.namesrv])
+        os.execv(PROGRAM, [str(PROGRAM), *command])
     with os.fdopen(terminal, "r+b", 0) as keyboard:
         shown = b""
-        while b"[y/N]: " not in shown:
+        while prompt not in shown:
             shown += keyboard.read(1000)
-        keyboard.write(b"\x03")
+        keyboard.write(key)
         with suppress(OSError):  # EIO: the command has ended and closed its terminal
             while more := keyboard.read(1000):
                 shown += more
         _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 130
+    return os.waitstatus_to_exitcode(status), shown
+
+
+def test_ctrl_c_at_a_question_is_an_interrupt(ask, suite, topic):
+    command = ("topic", "delete", topic, "-n", suite.namesrv)
+    status, shown = typed(b"\x03", b"[y/N]: ", *command)
+    assert status == 130
     assert b"cometmq: interrupted: nothing was changed" in shown
     assert b"Aborted" not in shown
     assert topic in ask("topic", "list").out
+
+
+def test_ctrl_d_instead_of_a_secret_key_is_an_empty_key(own_settings):
+    command = ("context", "add", "prod", "--access-key", "ops")
+    status, shown = typed(b"\x04", b"Secret key of ops: ", *command)
+    assert status == 2
+    assert b"cometmq: the secret key is empty" in shown
+    assert b"Traceback" not in shown

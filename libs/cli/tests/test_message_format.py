@@ -56,7 +56,7 @@ def test_a_time_that_a_sender_invented_is_empty(born_ms):
 @pytest.mark.parametrize(
     ("text", "place", "why"),
     [
-        ("%y", 2, "%y is no escape"),
+        ("%y", 2, "%y is no escape: --format help lists all"),
         ("%", 2, "% is no escape"),
         ("a\\q", 3, "\\q is no escape"),
         ("a\\", 3, "is no escape"),

@@ -148,7 +148,7 @@ def _piece(text: str, at: int, body: Body, *, for_terminal: bool) -> tuple[Piece
         return _number_piece(_NUMBERS[sign], _chosen(_NUMBER_FORMS, form, start)), at
     if sign in _TIMES:
         return _time_piece(_TIMES[sign], _time_form(form, start)), at
-    raise _wrong(start, f"%{sign} is no escape: cometmq consume --help lists them; %% is a percent")
+    raise _wrong(start, f"%{sign} is no escape: --format help lists all; %% is a percent")
 
 
 def _text_piece(read: Callable[[MessageExt], bytes], form: Callable[[bytes], bytes]) -> Piece:

@@ -29,9 +29,23 @@ from cometmq.runtime.settings.wrong_file import refuse_wrong_file
 OWN_OPTIONS: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command that accepts every setting as an option."""
 
+
+def _settings_file(text: str) -> Path:
+    """Refuse an empty path, as after an unset variable in a script; Path("") is the folder."""
+    if not text:
+        raise fail("-c is empty: give the path of a file")
+    return Path(text)
+
+
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("-c", "--config", help="Settings file, in RocketMQ's properties format or TOML."),
+    typer.Option(
+        "-c",
+        "--config",
+        help="Settings file, in RocketMQ's properties format or TOML.",
+        parser=_settings_file,
+        metavar="PATH",
+    ),
 ]
 Namesrv = Annotated[
     str | None,

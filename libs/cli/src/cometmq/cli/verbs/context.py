@@ -118,7 +118,11 @@ def add(  # noqa: PLR0913  # one parameter per option
 def _asked_secret(access_key: str) -> str:
     """Return the secret key, typed on a terminal without echo, or the first line of a pipe."""
     if is_terminal(sys.stdin):
-        secret = getpass(f"Secret key of {access_key}: ")
+        try:
+            secret = getpass(f"Secret key of {access_key}: ")
+        except EOFError:  # Ctrl-D
+            secret = ""
+            say(err=True)
     else:
         secret = sys.stdin.readline()
     if not secret.strip():
