@@ -61,6 +61,19 @@ async def test_a_broker_does_not_register_over_a_running_one(
     assert [facts["holder"] for facts in log.named("broker.name_taken")] == [HOLDER]
 
 
+@pytest.mark.parametrize(("broker_id", "other"), [(0, "brokerName"), (1, "brokerId")])
+async def test_a_slave_is_told_to_change_its_id(
+    namesrvs: ScriptedNamesrvs, topics: Topics, broker_id: int, other: str
+) -> None:
+    list_holder(namesrvs, HOLDER)
+    answer_as(namesrvs, "brokerName=broker-a")
+    subject = registration(namesrvs, topics)
+    subject.use_role(broker_id, 5)
+    async with running(subject):
+        await subject.wait_for_first_round(5_000)
+        assert f": give this broker another {other}, or stop" in (subject.name_fault or "")
+
+
 @pytest.mark.parametrize(
     "error", [CommandError(ResponseCode.NO_PERMISSION, "no"), ConnectionLost("plaintext")]
 )

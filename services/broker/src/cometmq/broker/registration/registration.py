@@ -75,10 +75,11 @@ class Registration:
         for link in self.links.values():
             if link.holder is not None:
                 me = self.registrant.identity
+                other = "brokerId" if me.broker_id else "brokerName"
                 return (
                     f"a running broker at {link.holder} is registered with brokerName"
                     f"={me.broker_name} and brokerId={me.broker_id} at the name server"
-                    f" {link.address}: give this broker another brokerName, or stop the other one"
+                    f" {link.address}: give this broker another {other}, or stop the other one"
                     " (takeOverName=true takes its place)"
                 )
         return None
