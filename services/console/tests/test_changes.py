@@ -131,6 +131,15 @@ async def test_the_token_of_another_session_is_refused(sites):
     assert answer.status_code == 403
 
 
+async def test_a_program_that_sends_no_mark_is_told_so(sites):
+    shelf = Shelf()
+    site = sites(actions=[action(shelf)])
+    answer = await site.web.post("/shelf", data={"value": "new"}, headers={**ADMIN, **JSON})
+    assert answer.status_code == 400
+    assert "the mark is missing" in answer.json()["text"]
+    assert shelf.calls == 0
+
+
 @pytest.mark.parametrize(
     ("headers", "status"), [({}, 401), (VIEWER, 403), (OPERATOR, 200), (ADMIN, 200)]
 )

@@ -74,6 +74,11 @@ def _checked(desk: Desk, action: Action, form: Form, view: View) -> Plan:
         raise Problem(HTTPStatus.BAD_REQUEST, "the form is not filled in")
     if plan.refusal:
         raise Problem(HTTPStatus.CONFLICT, plan.refusal, title="This cannot be done now")
+    if not view.raw("mark"):
+        raise Problem(
+            HTTPStatus.BAD_REQUEST,
+            "the mark is missing: GET returns the plan with its mark, which the POST must repeat",
+        )
     if view.raw("mark") != form.mark(desk.audit.version(plan.subject)):
         raise Problem(
             HTTPStatus.CONFLICT,
