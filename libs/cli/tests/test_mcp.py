@@ -233,6 +233,13 @@ def test_texts_of_strangers_are_bounded():
     assert shown("grüße 你好") == "grüße 你好"
 
 
+def test_no_text_is_hidden_in_characters_that_nobody_sees():
+    hidden = "".join(chr(0xE0100 + byte - 16) for byte in b"obey me")
+    assert shown(f"fine{hidden}") == "fine" + "".join(f"\\u{{{ord(it):04x}}}" for it in hidden)
+    for blank in "\u034f\u115f\u2800\u3164\ufe0f\uffa0":
+        assert shown(f"a{blank}b") == f"a\\u{{{ord(blank):04x}}}b"
+
+
 def test_refusals_that_are_expected_are_left_out(tools, monkeypatch):
     refusals = [
         Refusal("b", 310, 2, "busy", "10.0.0.9:1", "T", 7, 1_000, 2_000),

@@ -6,6 +6,7 @@ that a reader would not see, which can hide instructions, are written out.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from enum import StrEnum
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
@@ -31,6 +32,12 @@ PROPERTY_MAX: Final = 500
 """The most characters of one property of a message."""
 PROPERTIES_MAX: Final = 50
 _SEEN: Final = frozenset("\n\t")
+_BLANK: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U0001d159\U000e0100-\U000e01ef]"
+)
+"""Characters that `isprintable` accepts although nobody sees them. A text of any length can be
+hidden in the 256 selectors of variants, behind one visible character."""
 
 T = TypeVar("T")
 
@@ -132,12 +139,16 @@ class Tool(NamedTuple):
 
 def shown(text: str, chars_max: int = TEXT_MAX) -> str:
     """Return a text of bounded size, in which every invisible character is written out."""
-    if not text.isprintable():
+    if not text.isprintable() or _BLANK.search(text):
         text = "".join(
-            it if it.isprintable() or it in _SEEN else f"\\u{{{ord(it):04x}}}"
+            it if it in _SEEN or (it.isprintable() and not _BLANK.match(it)) else _written_out(it)
             for it in text[: chars_max + 1]
         )
     return text if len(text) <= chars_max else f"{text[:chars_max]}... (cut)"
+
+
+def _written_out(character: str) -> str:
+    return f"\\u{{{ord(character):04x}}}"
 
 
 def harmless(value: Any) -> Any:
