@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Patterns of remote addresses: `*`, `10.0.*.*`, `10.0.0.1-50`, `10.0.0.{1,2}`, lists, IPv6.
 
-Compatibility: every pattern that RocketMQ accepts means the same here, except one with a range
-before the last part: here, `10.1-9.0.7` means one machine in each of nine networks, whereas
-RocketMQ ignores the parts after the range. Lists may contain patterns that RocketMQ rejects in
-lists, such as ranges.
+Compatibility: every pattern that RocketMQ accepts means the same here, with two exceptions. With a
+range before the last part, `10.1-9.0.7` means one machine in each of nine networks, whereas
+RocketMQ ignores the parts after the range. A leading zero, as in `010.0.0.*`, is refused, because
+some read it as octal; in RocketMQ, no address matches. Lists may contain patterns that RocketMQ
+rejects in lists, such as ranges.
 """
 
 import struct
@@ -100,6 +101,8 @@ def _range(part: str, *, base: int, part_max: int, text: str) -> tuple[int, int]
     if part == "*":
         return 0, part_max
     first, dash, last = part.partition("-")
+    if base == 10 and not dash and first != "0" and first.startswith("0"):
+        raise _wrong(text)  # RocketMQ compares it as text, with which no address begins
     low = _number(first, base, text)
     high = _number(last, base, text) if dash else low
     if not low <= high <= part_max:
