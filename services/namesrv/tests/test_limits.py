@@ -135,6 +135,12 @@ FILLS: Mapping[str, Callable[[Namesrv, int], Any]] = {
     "filter_servers": lambda namesrv, number: register(
         namesrv, filter_servers=tuple(f"f{i}" for i in range(number + 1))
     ),
+    "all_filter_servers": lambda namesrv, number: register(
+        namesrv,
+        f"b{number}",
+        connection=Connection(f"10.0.0.1:{number}"),
+        filter_servers=tuple(f"f{i}" for i in range(8)),
+    ),
     "name_chars": lambda namesrv, number: register(namesrv, "b" * (number + 1), address="b:1"),
     "kv_entries": lambda namesrv, number: put(namesrv, f"k{number}"),
     "kv_bytes": lambda namesrv, number: put(namesrv, "k", "v" * 100 * number),
@@ -198,6 +204,17 @@ async def test_what_exists_is_refreshed_at_every_limit(namesrv: Namesrv) -> None
         await put(namesrv, f"k{number}")
     await put(namesrv, "k0", "w")
     assert namesrv.kv_config.get("NS", "k0") == "w"
+
+
+async def test_filter_servers_of_one_broker_are_counted_once(namesrv: Namesrv) -> None:
+    servers = tuple(f"f{number}" for number in range(64))
+    for _ in range(3):
+        await register(namesrv, "b", filter_servers=servers)
+    await register(namesrv, "b", filter_servers=servers[:63])
+    await register(namesrv, "c", filter_servers=("f",))
+    with pytest.raises(LimitReached, match="Filter servers of all brokers"):
+        await register(namesrv, "d", filter_servers=("f",))
+    await register(namesrv, "d")
 
 
 async def test_entries_that_are_gone_make_room(namesrv: Namesrv) -> None:

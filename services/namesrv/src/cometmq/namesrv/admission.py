@@ -5,6 +5,7 @@ import asyncio
 from typing import Any, Final, TypeVar
 
 from cometmq.namesrv.limits import (
+    ALL_FILTER_SERVERS,
     BROKER_TOPICS,
     BROKERS,
     CONNECTION_BROKERS,
@@ -62,6 +63,10 @@ def admit_registration(
     limits.check(NAME_CHARS, max(map(len, names)), "a name", peer=peer)
     subject = f"the broker {header.broker_name}"
     limits.check(FILTER_SERVERS, len(body.filter_servers), subject, peer=peer)
+    if body.filter_servers:
+        others = routes.filter_server_count - routes.filter_server_count_of(header.broker_addr)
+        count = others + len(body.filter_servers)
+        limits.check(ALL_FILTER_SERVERS, count, "all brokers together", peer=peer)
     is_known = header.broker_addr in routes.live_brokers()
     if not routes.is_read(header.broker_addr, body.data_version, call.peer):
         yield from _admit_topics(namesrv, header.broker_name, body, peer)

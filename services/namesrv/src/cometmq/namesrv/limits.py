@@ -47,6 +47,11 @@ REGISTRATION_BYTES: Final = Limit(
 FILTER_SERVERS: Final = Limit(
     "filter_servers", "Filter servers of one broker", Scope.BROKER, REFUSED, fixed=64, answer=_CODE
 )
+ALL_FILTER_SERVERS: Final = Limit(
+    "all_filter_servers", "Filter servers of all brokers; as many as brokers, but at least 64",
+    Scope.TOTAL, REFUSED, "brokersMax", lambda s: max(FILTER_SERVERS.fixed, s.brokers_max),
+    answer=_CODE,
+)  # fmt: skip
 NAME_CHARS: Final = Limit(
     "name_chars", "Characters of a name or address in a registration", Scope.REQUEST, REFUSED,
     fixed=255, answer=_CODE,
@@ -68,6 +73,7 @@ LIMITS: Final[tuple[Limit, ...]] = (
     ROUTE_ENTRIES,
     REGISTRATION_BYTES,
     FILTER_SERVERS,
+    ALL_FILTER_SERVERS,
     NAME_CHARS,
     KV_ENTRIES,
     KV_BYTES,

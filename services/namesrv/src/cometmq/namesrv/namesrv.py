@@ -8,6 +8,7 @@ from typing import Final
 from cometmq.namesrv.group_keys import GroupKeys
 from cometmq.namesrv.kv_config import KvConfig
 from cometmq.namesrv.limits import (
+    ALL_FILTER_SERVERS,
     BROKERS,
     KV_BYTES,
     KV_ENTRIES,
@@ -61,6 +62,7 @@ class Namesrv:
         self.limits.used |= {
             BROKERS.name: lambda: len(self.routes.live_brokers()),
             ROUTE_ENTRIES.name: lambda: self.routes.topics.entry_count,
+            ALL_FILTER_SERVERS.name: lambda: self.routes.filter_server_count,
             REGISTRATION_BYTES.name: lambda: self.reading_bytes,
             KV_ENTRIES.name: lambda: self.kv_config.count,
             KV_BYTES.name: lambda: self.kv_config.size,

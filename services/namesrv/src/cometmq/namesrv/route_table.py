@@ -290,6 +290,16 @@ class RouteTable:
     def live_brokers(self) -> Mapping[str, Live]:
         return self._live
 
+    @property
+    def filter_server_count(self) -> int:
+        """The number of filter servers of all brokers, counted anew: few brokers have any."""
+        return sum(len(it.filter_servers) for it in self._live.values())
+
+    def filter_server_count_of(self, address: str) -> int:
+        """Return the number of filter servers of one broker."""
+        live = self._live.get(address)
+        return 0 if live is None else len(live.filter_servers)
+
     def _doubt(self, broker_name: str) -> None:
         """Make the master of a group register all its topics again."""
         address = self.groups.address_of(broker_name)

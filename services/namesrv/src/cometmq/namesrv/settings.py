@@ -116,7 +116,8 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         Positive,
         MUTABLE,
         "Maximum number of topics, counted once for each broker group that has them: 160 to 300 "
-        "MB (measured with 1,000,000; longest hold of the loop 17 ms).",
+        "MB (measured with 1,000,000; longest hold of the loop 17 ms), or 1.1 GB with names that "
+        "no broker accepts: 255 characters, one of them an emoji.",
     ] = 1_000_000
     kv_entries_max: Annotated[Positive, MUTABLE, "Maximum number of key-values."] = 50_000
     kv_bytes_max: Annotated[
