@@ -108,7 +108,10 @@ async def test_forms_without_their_token_are_refused(sites, change):
 
 @pytest.mark.parametrize(
     "headers",
-    [{"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}],
+    [
+        *({"origin": it} for it in ("https://evil.example", "file://", "http://", "evil.example")),
+        {"sec-fetch-site": "cross-site"},
+    ],
 )
 async def test_forms_from_other_sites_are_refused(sites, headers):
     shelf = Shelf()

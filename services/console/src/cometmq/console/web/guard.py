@@ -136,7 +136,7 @@ def check_origin(request: Request, settings: ConsoleSettings) -> None:
     """
     site = request.headers.get("sec-fetch-site", "")
     origin = request.headers.get("origin", "")
-    own = {request.headers.get("host", ""), settings.public_url.partition("://")[2]}
+    own = {request.headers.get("host", ""), settings.public_url.partition("://")[2]} - {""}
     is_foreign = origin not in ("", "null") and origin.partition("://")[2] not in own
     if site in {"cross-site", "same-site"} or is_foreign:
         raise Problem(HTTPStatus.FORBIDDEN, "this form comes from another site")
