@@ -28,7 +28,7 @@ from cometmq.remoting.command import Call, Request
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.errors import ServerError
-from cometmq.remoting.signature import FORWARDED, SessionCredentials, signing
+from cometmq.remoting.signature import FORWARDED, SessionCredentials, Signer, signing
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
 from cometmq.remoting.testing.peer import FakePeer
 from cometmq.remoting.transport.bodies import BODY_BYTES_MAX
@@ -180,6 +180,25 @@ def test_a_modified_body_is_refused() -> None:
     assert refusal(call) is None
     call.body = b"a=2"
     assert "Check signature failed" in (refusal(call) or "")
+
+
+def test_the_text_of_a_captured_send_can_become_a_deletion_as_in_rocketmq() -> None:
+    """The limit of RocketMQ's signatures that SECURITY.md tells."""
+    credentials = SessionCredentials("adminKey1", "adminSecret1")
+    send, body = {**SEND, "topic": "T"}, b"what about Orders"
+    Signer("adminSecret1").add_to(send, body, credentials)
+    values = [send[name] for name in sorted(send) if name not in ("AccessKey", "Signature")]
+    before = ("".join(values) + body.decode()).removesuffix("Orders")
+    captured = {name: send[name] for name in ("AccessKey", "Signature")}
+    control().check(
+        None,
+        received(Code.DELETE_TOPIC_IN_BROKER, {**captured, "filler": before, "topic": "Orders"}),
+    )
+    with pytest.raises(ServerError, match="Check signature failed"):
+        control().check(
+            None,
+            received(Code.DELETE_TOPIC_IN_BROKER, {**captured, "filler": before, "topic": "Other"}),
+        )
 
 
 def test_only_a_verified_account_owns_a_connection() -> None:
