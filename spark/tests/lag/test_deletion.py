@@ -131,3 +131,14 @@ def test_files_that_come_and_go_are_no_growth(noise: list[float]) -> None:
     steady = [0.5, 0.502, 0.5]
     left_s = _full_s([*steady, *(0.5 + it for it in noise)])
     assert left_s is None or left_s > 12 * 3600
+
+
+def test_messages_may_be_kept_beyond_the_year_9999() -> None:
+    row = {
+        "cluster": "c", "broker_name": "b", "snapshot_id": 7, "read_ts": moment("2026-03-28T12:00"),
+        "file_reserved_hours": (1 << 31) - 1, "delete_when": "04", "disk_max_used_ratio": 75,
+        "commitlog_disk_ratio": None,
+    }  # fmt: skip
+    (facts,) = broker_facts([row], 7, Rules())
+    assert facts.file_reserved_hours == row["file_reserved_hours"]
+    assert 3650 < len(facts.deletions) < 3670  # as long as anybody reads such a report

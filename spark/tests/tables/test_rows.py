@@ -112,6 +112,25 @@ def test_clock_skew_of_a_broker() -> None:
     assert row["clock_skew_ms"] == -5_000
 
 
+@pytest.mark.parametrize("text", ["3000000000", str(1 << 63), "9" * 400])
+def test_numbers_that_do_not_fit_into_their_columns(text: str) -> None:
+    """A broker that keeps messages for ever must not end the reports about all others."""
+    state = _state()
+    state.config = {"fileReservedTime": text, "diskMaxUsedSpaceRatio": "-" + text}
+    state.runtime = {
+        "bootTimestamp": text,
+        "runtime": f"[ {text} days, 0 hours, 1 minutes, 35 seconds ]",
+        "commitLogMaxOffset": text,
+        "earliestMessageTimeStamp": text,
+    }
+    state.stats["T"] = {0: TopicOffset(1 << 60, 9, 2)}
+    (row,) = table("brokers", [state]).to_pylist()
+    assert (row["file_reserved_hours"], row["disk_max_used_ratio"]) == (2**31 - 1, 1 - 2**31)
+    assert row["commitlog_max"] == min(int(text), (1 << 63) - 1)
+    assert row["clock_skew_ms"] is None
+    assert {it["last_update_ts"] for it in table("progress", [state]).to_pylist()} == {None}
+
+
 def test_budget_rotates() -> None:
     state = _state()
     state.offsets = {("T", f"g{number}"): {0: 1} for number in range(10)}

@@ -14,7 +14,7 @@ from cometmq.remoting.progress import unread
 async def unconsumed(master: BrokerAdmin, group: str) -> Counter[str]:
     """Return the number of unconsumed messages of a group on one broker, by topic.
 
-    Request 317, the report on all groups, is not used, because it leaves out queues
+    Request 317, the report on all groups, is not used, because RocketMQ's answer leaves out queues
     that no producer uses any more.
     """
     stats, retries = await _stats(master, group), retry_topic(group)

@@ -23,12 +23,17 @@ Row = tuple[Any, ...]
 
 AGE_MS_MAX: Final = 20 * 365 * 86_400_000
 """A higher age means that the message was deleted: RocketMQ then reports "now + 1 ms"."""
+_INT_MAX: Final = (1 << 31) - 1
+_LONG_MAX: Final = (1 << 63) - 1
+_TIME_MS_MAX: Final = 253_402_300_799_999
 _RUNTIME: Final = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
 
 
 def micros(ms: int | None) -> int | None:
-    """Convert to microseconds; None for values that mean "no time"."""
-    return None if ms is None or ms <= 0 else ms * 1000
+    """Convert to microseconds; None for values that mean "no time", or a time after the year 9999,
+    which no program can read.
+    """
+    return None if ms is None or not 0 < ms <= _TIME_MS_MAX else ms * 1000
 
 
 # -- offsets ------------------------------------------------------------------------------------
@@ -196,9 +201,9 @@ def broker_rows(state: BrokerState) -> Iterator[Row]:
         is_known,
         state.error,
         figures.version or None,
-        _integer(config.get("fileReservedTime")),
+        _integer(config.get("fileReservedTime"), _INT_MAX),
         config.get("deleteWhen"),
-        _integer(config.get("diskMaxUsedSpaceRatio")),
+        _integer(config.get("diskMaxUsedSpaceRatio"), _INT_MAX),
         {"true": True, "false": False}.get(config.get("cleanFileForciblyEnable", "")),
         figures.commit_log_disk_ratio,
         _integer(state.runtime.get("commitLogMinOffset")),
@@ -212,9 +217,10 @@ def broker_rows(state: BrokerState) -> Iterator[Row]:
     )
 
 
-def _integer(text: str | None) -> int | None:
+def _integer(text: str | None, high: int = _LONG_MAX) -> int | None:
+    """Parse a number; one that is too large for its column is the largest that fits."""
     try:
-        return None if text is None else int(text)
+        return None if text is None else max(-high, min(int(text), high))
     except ValueError:
         return None
 
@@ -227,7 +233,8 @@ def _skew_ms(state: BrokerState) -> int | None:
         return None
     days, hours, minutes, seconds = (int(it) for it in found.groups())
     uptime_ms = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
-    return boot + uptime_ms - state.asked_ms
+    skew_ms = boot + uptime_ms - state.asked_ms
+    return skew_ms if abs(skew_ms) <= _TIME_MS_MAX else None
 
 
 ROWS: Final[dict[str, Callable[[BrokerState], Iterator[Row]]]] = {

@@ -30,6 +30,10 @@ that disk must be at least this share of the log's size; otherwise, other files 
 """
 MARGIN: Final = timedelta(days=3)
 """Deletion hours are computed up to this long after the age at which messages expire."""
+EXPIRY_HOURS_MAX: Final = 10 * 366 * 24
+"""Messages that are kept for longer count as never deleted because of their age: their expiry may
+be after the year 9999, and the hours until then would take seconds to list.
+"""
 
 
 class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +81,7 @@ def _facts(points: Sequence[Row], rules: Rules) -> BrokerFacts:
         row["delete_when"],
         ZoneInfo(rules.timezone),
         begin=row["read_ts"],
-        end=row["read_ts"] + timedelta(hours=hours) + MARGIN,
+        end=row["read_ts"] + timedelta(hours=min(hours, EXPIRY_HOURS_MAX)) + MARGIN,
     )
     return BrokerFacts(
         row=row,
