@@ -13,6 +13,7 @@ import pytest
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.consuming.lag_report import collect
 from cometmq.client import ClientOptions, Message, MessageQueue, Producer
+from cometmq.client.clock import wall_ms
 from cometmq.insight.queue_states import waiting_counts
 from cometmq.insight.snapshot import look
 from cometmq.peers.ports import free_port
@@ -26,6 +27,8 @@ from cometmq.remoting.errors import CometError
 from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.remoting.names import retry_topic
 
+AGE = "cometmq_group_lag_seconds"
+APART_S = 8
 DELAYED = "cometmq_delay_backlog_messages"
 GROUP, TOPIC, BROKER = "billing", "Orders", "broker-a"
 RETRY = retry_topic(GROUP)
@@ -184,6 +187,31 @@ class Bench:
         assert one["lag"] == sum(found["cometmq lag GROUP"].values())
         return {name: +counts for name, counts in found.items()}
 
+    def unread_since(self):
+        """Return since when messages of each topic are unread, in seconds since 1970, for each way
+        to ask; topics of which this is unknown are left out.
+        """
+        found: dict[str, dict[str, float]] = {}
+
+        def note(way, ages):
+            now_s = wall_ms() / 1000
+            known = {topic: age for topic, age in ages if isinstance(age, float | int) and age}
+            found[way] = {topic: now_s - age for topic, age in known.items()}
+
+        rows = [
+            (dict(LABEL.findall(labels)), it) for name, labels, it in self.metrics() if name == AGE
+        ]
+        note("metric", [(at["topic"], float(it)) for at, it in rows if at["group"] == self.group])
+        queues = json.loads(self.say("lag", self.group, "--json"))["queues"]
+        queues.sort(key=lambda it: it["seconds_behind"] or 0)
+        note("cometmq lag GROUP", [(it["topic"], it["seconds_behind"]) for it in queues])
+        page = self.ask(lambda admin: collect(admin, self.cluster.namesrv))
+        (row,) = (it for it in page.groups if it.group == self.group)
+        note("lag --report", [(it.topic, it.behind_s) for it in row.topics])
+        topics = self.ask(look).group(self.group).topics
+        note("console", [(it.topic, it.behind_s) for it in topics])
+        return found
+
     def delayed(self):
         """Return how many delayed messages wait, for each way to ask."""
         levels = json.loads(self.say("message", "delayed", "--levels", "--json"))
@@ -279,6 +307,25 @@ def test_every_way_to_ask_shows_the_same_lag(bench):
     # only offsets are left of the topic
     bench.say("topic", "delete", TOPIC, "--yes")
     wait_until(lambda: not any(bench.lags().values()), 30, "a lag of 0")
+
+
+def test_every_way_to_ask_shows_since_when_messages_wait_that_the_group_has_not_reached(bench):
+    """In a queue and in a retry topic without an offset of the group, beside newer messages."""
+    bench.change_queues(2)
+    bench.send(1, queue=1)
+    bench.fail(1)
+    bench.until_ends(RETRY, {0: 1})
+    newer_s = wall_ms() / 1000 + APART_S
+    wait_until(lambda: wall_ms() / 1000 > newer_s, 60, "the time of newer messages")
+    bench.commit(bench.send(2)[0].queue_offset)
+
+    def agree():
+        return all(
+            it.get(TOPIC, newer_s) < newer_s and it.get(RETRY, newer_s) < newer_s
+            for it in bench.unread_since().values()
+        )
+
+    wait_until(agree, 60, "every way to ask to show the oldest message")
 
 
 def test_queues_that_are_removed_and_come_back_are_read_once(bench):
