@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from cometmq.spark.errors import BrokerUnreachable, DataLoss, Refused
+from cometmq.spark.errors import BrokerUnreachable, DataLoss, OffsetMissing, Refused
 from cometmq.spark.options.definitions import parse
 from cometmq.spark.options.offsets_json import Queue
 from cometmq.spark.read.stream import PATIENCE_MS, MessageStreamReader
@@ -102,6 +102,17 @@ def test_query_starts_at_the_end_by_default() -> None:
         stream = Stream(**options)
         stream.brokers.now = {B: (0, 20), A: (5, 10)}
         assert json.dumps(stream.reader.initialOffset()) == json.dumps(expected)
+
+
+def test_start_beyond_the_end_is_not_a_recreated_topic() -> None:
+    stream = Stream(startingOffsets='{"T":{"a":{"0":11},"b":{"0":-2}}}')
+    stream.brokers.now = {A: (5, 10), B: (0, 20)}
+    with pytest.raises(OffsetMissing, match="T a 0 ends at 10, before the start 11"):
+        stream.reader.initialOffset()
+    stream = Stream(startingOffsets='{"T":{"a":{"0":11}}}', failOnDataLoss="false")
+    stream.brokers.now = {A: (5, 10)}
+    begun = stream.reader.initialOffset()
+    assert stream.reader.latestOffset(begun, ALL) == at(a=5)
 
 
 def test_batch_reads_all_available_messages() -> None:

@@ -11,12 +11,11 @@ from pyspark.sql.types import StructType
 
 from cometmq.spark.checks import check_batch
 from cometmq.spark.cluster.metadata import Metadata
-from cometmq.spark.errors import OffsetMissing
 from cometmq.spark.options.definitions import Options
 from cometmq.spark.options.where import Where, parse_where
 from cometmq.spark.read.fetching import data_loss
 from cometmq.spark.read.planning import QueueRange, Span, split
-from cometmq.spark.read.starting import Ends, ending_offsets, starting_offsets
+from cometmq.spark.read.starting import Ends, check_starts, ending_offsets, starting_offsets
 from cometmq.spark.read.task import read_range
 from cometmq.spark.schemas import check_schema
 
@@ -81,10 +80,9 @@ def _within_times(
 
 def _check_exists(spans: Sequence[Span], ends: Ends) -> None:
     """Raise unless all messages of the spans exist."""
+    check_starts({span.queue: span.start for span in spans}, ends)
     for span in spans:
         first, end = ends[span.queue]
-        if span.start > end:
-            raise OffsetMissing(f"{span.queue} ends at {end}, before the start {span.start}")
         if span.size > 0 and span.start < first:
             raise data_loss(
                 span.queue, span.start, min(first, span.end) - span.start, "no longer exist"

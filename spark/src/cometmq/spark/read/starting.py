@@ -40,6 +40,14 @@ def starting_offsets(
     return _offsets(options.starting_offsets or default, ends, "startingOffsets", default)
 
 
+def check_starts(starts: Mapping[Queue, int], ends: Ends) -> None:
+    """Raise OffsetMissing if a queue ends before its start."""
+    for queue, start in starts.items():
+        end = ends[queue][1]
+        if start > end:
+            raise OffsetMissing(f"{queue} ends at {end}, before the start {start}")
+
+
 def ending_offsets(metadata: Metadata, options: Options, ends: Ends) -> dict[Queue, int]:
     source = "option `endingOffsetsByTimestamp`"
     if options.ending_timestamp is not None:

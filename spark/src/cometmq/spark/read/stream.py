@@ -38,7 +38,7 @@ from cometmq.spark.options.values import duration_ms
 from cometmq.spark.read.batch import ranges_of
 from cometmq.spark.read.fetching import data_loss
 from cometmq.spark.read.planning import Span, limited, spans_between, total_size
-from cometmq.spark.read.starting import Ends, starting_offsets
+from cometmq.spark.read.starting import Ends, check_starts, starting_offsets
 from cometmq.spark.read.task import read_range
 from cometmq.spark.schemas import check_schema
 
@@ -82,6 +82,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the offsets at which a query without a checkpoint starts."""
         ends = self._ends(must_exist=True)
         start = starting_offsets(self._metadata, self._options, ends, default="latest")
+        if self._options.fail_on_data_loss:
+            check_starts(start, ends)  # else the first batch would fail as if messages were lost
         return to_json(start)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
