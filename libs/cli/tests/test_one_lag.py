@@ -327,6 +327,13 @@ def test_every_way_to_ask_shows_since_when_messages_wait_that_the_group_has_not_
 
     wait_until(agree, 60, "every way to ask to show the oldest message")
 
+    # nobody can pull it: consumers do not read its queue, or the topic
+    bench.change_queues(1, "--force")
+    wait_until(agree, 60, "every way to ask to show the oldest message")
+    bench.say("topic", "alter", TOPIC, "--perm", "w", "--yes")
+    wait_until(agree, 60, "every way to ask to show the oldest message")
+    assert json.loads(bench.say("lag", GROUP, "--json"))["time_to_loss_s"] > 0
+
 
 def test_queues_that_are_removed_and_come_back_are_read_once(bench):
     bench.change_queues(2)

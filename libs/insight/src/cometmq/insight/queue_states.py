@@ -24,6 +24,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import (
     NO_ANSWER,
     CometError,
+    CommandError,
     NoPermission,
     ServerError,
     TopicNotExist,
@@ -161,13 +162,25 @@ async def store_time_of(master: BrokerAdmin, queue: MessageQueue, offset: int) -
     """Return the store time of the message at an offset, or None if it cannot be read."""
     try:
         pulled = await master.pull(queue.topic, queue.queue_id, offset, count_max=1)
-    except NoPermission:
-        return None  # the topic is not readable at the moment
     except TopicNotExist:
         return None  # deleted meanwhile
-    except ServerError:
-        return None  # brokers refuse pulls from queues that the topic no longer has
+    except (NoPermission, ServerError):
+        return await _time_in_log(master, queue, offset)
     return pulled.messages[0].store_timestamp if pulled.messages else None
+
+
+async def _time_in_log(master: BrokerAdmin, queue: MessageQueue, offset: int) -> int | None:
+    """Return the store time of a message that no pull can read: the topic has no permission to read
+    at the moment, or no longer has the queue.
+    """
+    try:
+        entries = await master.queue_entries(queue.topic, queue.queue_id, offset, count=1)
+        if not entries.queue_data:
+            return None
+        place = entries.queue_data[0].physic_offset
+        return (await master.message_at(place, topic=queue.topic)).store_timestamp
+    except CommandError:  # deleted meanwhile, or the account may not ask for it
+        return None
 
 
 def never_read_notes(groups: Sequence[str], topic: str | None = None) -> list[str]:
