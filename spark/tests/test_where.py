@@ -64,6 +64,10 @@ def test_conditions(text: str, found: Where) -> None:
         ("store_ts >= 'yesterday'", "'yesterday' is not a time such as"),
         ("store_ts IN (1, 2)", "expected a text|compare store_ts"),
         ("tags = 'a' AND", "'the end' cannot be filtered"),
+        (r"tags = 'a\tb'", "a text with a backslash can only be filtered with DataFrame.where"),
+        (r"keys IN ('a', 'b\\')", "a text with a backslash"),
+        (f"store_ts >= {1 << 63}", f"{1 << 63} is no time"),
+        ("queue_id = " + "1" * 5_000, "expected a whole number"),
     ],
 )
 def test_what_the_source_cannot_apply_is_refused(text: str, reason: str) -> None:

@@ -25,10 +25,12 @@ _GRAMMAR: Final = (
     " store_ts >= '2026-01-31 12:00:00', joined by AND"
 )
 _TOKEN: Final = re.compile(
-    r"\s*(?:(?P<text>'(?:[^']|'')*'|\"[^\"]*\")|(?P<number>-?\d+)|(?P<name>`?[A-Za-z_]\w*`?)"
+    r"\s*(?:(?P<text>'(?:[^']|'')*'|\"[^\"]*\")|(?P<number>-?\d{1,19}(?!\d))|(?P<name>`?[A-Za-z_]\w*`?)"
     r"|(?P<mark><=|>=|<>|!=|==|=|<|>|\(|\)|,)|(?P<other>\S))"
 )
 _MS: Final = 1000
+_TIME_MAX: Final = (1 << 63) - 2
+"""The end of a span is one more, and a long for brokers."""
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -148,6 +150,8 @@ class _Parser:
         kind, text = self._next()
         if kind != "text":
             raise self._error(f"expected a text in quotes, not {text!r}")
+        if "\\" in text:  # Spark's SQL would read an escape, and find other rows
+            raise self._error("a text with a backslash can only be filtered with DataFrame.where")
         return text[1:-1].replace("''", "'") if text[0] == "'" else text[1:-1]
 
     def _number(self) -> int:
@@ -170,6 +174,8 @@ class _Parser:
         kind, text = self._peek()
         if kind == "number":
             self._place += 1
+            if not -_TIME_MAX <= int(text) <= _TIME_MAX:
+                raise self._error(f"{text} is no time")
             return Fraction(int(text))
         text = self._string()
         try:
