@@ -183,6 +183,19 @@ def test_a_topic_with_more_queues_than_clients_use_is_refused():
     assert refused(file(topics=[closed]), topics=[wide]) == set()
 
 
+@pytest.mark.timeout(60)
+def test_a_file_of_many_topics_is_planned_in_time():
+    count = 100_000
+    topics = [topic(f"t{number}", 1, 1, brokers=("a",)) for number in range(count)]
+    assert plan(state(), file(topics=topics)).counts["created"] == count
+
+
+def test_a_new_account_without_a_signature_is_seen_in_the_plan():
+    account = AccountEntry(access_key="harmless", white_remote_address="*")
+    row = plan(state(), file(accounts=[account])).rows[0]
+    assert row.text == "topics DENY, groups DENY; all rights without a signature from *"
+
+
 def test_groups_and_rights_that_cannot_be_imported_are_refused():
     own = GroupEntry(group_name="TOOLS_CONSUMER")
     wrong = GroupEntry(group_name="wrong", retry_max_times=-1)

@@ -73,6 +73,11 @@ class Row(msgspec.Struct, frozen=True):
     """Whether the change needs the secret key of its account."""
 
     @property
+    def is_change(self) -> bool:
+        """Whether the import would create or change something."""
+        return self.fate in {Fate.CREATED, Fate.CHANGED}
+
+    @property
     def text(self) -> str:
         """Return what changes, or why nothing does."""
         if self.fate is Fate.CREATED and isinstance(self.after, Entry):
@@ -96,7 +101,7 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def changes(self) -> list[Row]:
         """Return the rows that change something."""
-        return [row for row in self.rows if row.fate in {Fate.CREATED, Fate.CHANGED}]
+        return [row for row in self.rows if row.is_change]
 
     @property
     def refused(self) -> list[Row]:
@@ -169,18 +174,18 @@ def _usable(state: State, rows: Sequence[Row]) -> Iterator[Row]:
     """Refuse the rows that give a topic more queues, on all brokers together, than clients
     accept.
     """
-    changes = [row for row in rows if row.fate in {Fate.CREATED, Fate.CHANGED}]
-    counts: dict[str, dict[str, int]] = {row.name: {} for row in changes}
+    counts: dict[str, dict[str, int]] = {row.name: {} for row in rows if row.is_change}
     for broker, topics in state.topics.items():
         for name in counts.keys() & topics.keys():
             counts[name][broker] = _queue_count(topics[name])
     before = {name: sum(of_topic.values()) for name, of_topic in counts.items()}
-    for row in changes:
-        counts[row.name][row.place] = _queue_count(row.after)
+    for row in rows:
+        if row.is_change:
+            counts[row.name][row.place] = _queue_count(row.after)
     for row in rows:
         count = sum(counts.get(row.name, {}).values())
         reason = queue_excess(row.name, count)
-        if row in changes and reason and count > before[row.name]:
+        if row.is_change and reason and count > before[row.name]:
             yield msgspec.structs.replace(row, fate=Fate.REFUSED, reason=reason)
         else:
             yield row
@@ -285,8 +290,11 @@ def described(entry: Entry) -> str:
             rights = [*entry.topic_perms, *entry.group_perms]
             named = f"; {', '.join(rights)}" if rights else ""
             who = "administrator; " if entry.admin else ""
+            white = entry.white_remote_address
+            open_to = f"; all rights without a signature from {white}" if white.strip() else ""
             return (
                 f"{who}topics {entry.default_topic_perm}, groups {entry.default_group_perm}{named}"
+                f"{open_to}"
             )
         case AddressesEntry():
             return ", ".join(entry.global_white_addrs) or "none"
