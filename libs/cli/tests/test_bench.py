@@ -66,6 +66,7 @@ def task(**changes):
         (task(), Outcome(messages=500, seconds=10.0, cpu_s=9.9), "give more --clients"),
         (task(), Outcome(messages=500, seconds=10.0, cpu_s=1.0), "brokers or the network limit"),
         (task(), Outcome(messages=5, seconds=1.0, failures=2), "2 messages failed"),
+        (task(), Outcome(seconds=0.01, cpu_s=0.01), "nothing was measured"),
     ],
 )
 def test_the_verdict_names_what_limits_the_result(one, outcome, words):
@@ -89,6 +90,15 @@ def test_messages_are_sent_at_the_rate_and_read_again(ask, topic):
     assert "Python client" in sent["note"]
     read = ask("bench", "consume", topic, "--clients", 8, "--json").json
     assert (read["messages"], read["clients"]) == (40, 2), "a client per queue at most"
+
+
+@pytest.mark.parametrize("way", ["send", "latency"])
+def test_a_short_run_shows_its_rate_and_not_what_starting_costs(ask, topic, way):
+    found = ask("bench", way, topic, "--rate", 2, "--seconds", 1, "--json").json
+    assert found["messages"] == 2
+    assert found["seconds"] > 0.9
+    assert found["per_second"] < 2.3
+    assert max(found["client_cpu_percent"]) <= 100
 
 
 def test_the_way_of_messages_is_measured(ask, topic):

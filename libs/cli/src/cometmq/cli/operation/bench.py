@@ -341,6 +341,8 @@ def verdict(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> str:
         return f"{len(tasks) - len(outcomes)} client processes did not end"
     if failed := sum(it.failures for it in outcomes):
         return f"{failed:,} messages failed: the figures are those of the others"
+    if not any(it.messages for it in outcomes):
+        return "there were no messages, so nothing was measured"
     is_busy = any(_share(it) >= BUSY_SHARE for it in outcomes)
     wanted = sum(it.rate or 0 for it in tasks)
     seconds = max(it.seconds for it in outcomes)

@@ -7,12 +7,12 @@ were due meanwhile, as it would delay their users ("coordinated omission" is avo
 """
 
 import asyncio
-import os
 import struct
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from time import monotonic, monotonic_ns
+from math import inf
+from time import monotonic, monotonic_ns, process_time
 from typing import Any, Final
 
 import msgspec
@@ -77,6 +77,7 @@ class Outcome(msgspec.Struct):
     errors: list[str] = []
     seconds: float = 0.0
     cpu_s: float = 0.0
+    """Processor time of the same span: starting and connecting take longer than a short run."""
     late_max: int = 0
     """The highest number of messages that were due but not sent."""
     latencies: Histogram = msgspec.field(default_factory=Histogram)
@@ -85,14 +86,25 @@ class Outcome(msgspec.Struct):
 def client(task: Task, pipe: Any) -> None:
     """Run a task, and report to the parent; the entry point of a process."""
     outcome = Outcome()
-    begin, cpu = monotonic(), os.times()
+    span = _Span()
     with suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_run(task, outcome, pipe))
-    now = os.times()
-    outcome.seconds = outcome.seconds or monotonic() - begin
-    outcome.cpu_s = now.user + now.system - cpu.user - cpu.system
+    if not outcome.seconds:
+        span.end(outcome)
     pipe.send(outcome)
     pipe.close()
+
+
+class _Span:
+    """The time that a measurement takes, from now."""
+
+    def __init__(self) -> None:
+        self.begin_ns = monotonic_ns()
+        self._cpu = process_time()
+
+    def end(self, outcome: Outcome) -> None:
+        outcome.seconds = (monotonic_ns() - self.begin_ns) / 1e9
+        outcome.cpu_s = process_time() - self._cpu
 
 
 async def _run(task: Task, outcome: Outcome, pipe: Any) -> None:
@@ -137,8 +149,9 @@ async def _produce(
         stored = producer.send
         if isinstance(producer, TransactionProducer):
             stored = partial(producer.send_in_transaction, execute=_committed)
-        begin_ns = monotonic_ns()
-        end_ns = None if task.duration_s is None else begin_ns + int(task.duration_s * 1e9)
+        span = _Span()
+        begin_ns = span.begin_ns
+        end_ns = begin_ns + (task.duration_s or inf) * 1e9
 
         async def one(due_ns: int) -> None:
             try:
@@ -156,19 +169,19 @@ async def _produce(
             number = 0
             while task.count is None or number < task.count:
                 due_ns = _due(task, begin_ns, number)
-                if end_ns is not None and due_ns >= end_ns:
+                if due_ns >= end_ns:
+                    if task.rate:  # the last message's interval counts, as all others do
+                        await _until(end_ns)
                     break
-                wait_s = (due_ns - monotonic_ns()) / 1e9
-                if wait_s > 0:
-                    await asyncio.sleep(wait_s)
-                elif task.rate:
-                    outcome.late_max = max(outcome.late_max, int(-wait_s * task.rate))
+                late_s = await _until(due_ns)
+                if task.rate:
+                    outcome.late_max = max(outcome.late_max, int(late_s * task.rate))
                 await room.acquire()
                 tasks.create_task(one(due_ns if task.rate else monotonic_ns()))
                 number += 1
                 if number % task.in_flight == 0 or not task.rate:
                     await asyncio.sleep(0)
-        outcome.seconds = (monotonic_ns() - begin_ns) / 1e9
+        span.end(outcome)
 
 
 def _producer(task: Task) -> Producer:
@@ -188,6 +201,14 @@ async def _committed(*_: object) -> TransactionState:
     return TransactionState.COMMIT
 
 
+async def _until(moment_ns: float) -> float:
+    """Wait until a moment, and return by how many seconds it was over before."""
+    wait_s = (moment_ns - monotonic_ns()) / 1e9
+    if wait_s > 0:
+        await asyncio.sleep(wait_s)
+    return max(0, -wait_s)
+
+
 def _due(task: Task, begin_ns: int, number: int) -> int:
     """Return when a message should be sent: by the rate, or now."""
     return begin_ns + int(number * 1e9 / task.rate) if task.rate else monotonic_ns()
@@ -197,7 +218,7 @@ async def _consume(task: Task, outcome: Outcome) -> None:
     """Read the queues from their beginnings, without committing anything."""
     async with AdminClient(task.namesrv, options=task.options, log=NO_LOG) as admin:
         masters = {it.name: it for it in await admin.masters_of(task.topic)}
-        begin = monotonic()
+        span, begin = _Span(), monotonic()
 
         def is_over() -> bool:
             is_late = task.duration_s is not None and monotonic() - begin >= task.duration_s
@@ -220,7 +241,7 @@ async def _consume(task: Task, outcome: Outcome) -> None:
             for queue in task.queues:
                 if queue.broker_name in masters:
                     tasks.create_task(read(queue))
-        outcome.seconds = monotonic() - begin
+        span.end(outcome)
 
 
 async def _latency(task: Task, outcome: Outcome) -> None:
@@ -253,7 +274,7 @@ async def _latency(task: Task, outcome: Outcome) -> None:
                     await asyncio.sleep(0.02)
             finally:
                 reading.cancel()
-    outcome.seconds, outcome.late_max = sent.seconds, sent.late_max
+    outcome.seconds, outcome.cpu_s, outcome.late_max = sent.seconds, sent.cpu_s, sent.late_max
     outcome.failures += sent.failures + max(0, sent.messages - outcome.messages)
     outcome.errors += sent.errors
     if sent.messages > outcome.messages:
