@@ -55,6 +55,20 @@ class Log:
         return [facts.get("error") for name, facts in self.events if name == event]
 
 
+async def test_the_age_at_the_first_check_is_a_property_that_applications_set(
+    cluster: MemoryCluster,
+) -> None:
+    name = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+    async with TransactionProducer("tg", cluster.namesrv, check=lambda _: COMMIT) as producer:
+        for value in ("30s", "-1", "\N{ARABIC-INDIC DIGIT THREE}"):
+            with pytest.raises(InvalidArgument, match=f"{name} must be a number of seconds"):
+                await producer.begin(Message("T", b"x", properties={name: value}))
+        await producer.begin(Message("T", b"x", properties={name: "30"}))
+        (half,) = cluster.messages(HALF_TOPIC)
+    assert half.properties[name] == "30"
+    assert half.user_properties == {name: "30"}
+
+
 @pytest.mark.parametrize("id_", ["", "-1", "0A", "broken" * 9])
 async def test_a_half_message_without_an_id_runs_no_local_transaction(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, id_: str

@@ -55,6 +55,7 @@ from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.transport.tasks import TaskSet, describe
 
 CHECK_ANSWER_TIMEOUT_MS: Final = 3_000
+_IMMUNITY: Final = PropertyKey.CHECK_IMMUNITY_TIME_IN_SECONDS.value
 _ENDS: Final = {
     TransactionState.COMMIT: TRANSACTION_COMMIT,
     TransactionState.ROLLBACK: TRANSACTION_ROLLBACK,
@@ -281,11 +282,7 @@ class TransactionProducer(Producer, TransactionMember):
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
         async with self._room:
             prepared = await sender.outgoing.prepare(message, extra=self._properties)
-            if message.delay_level:
-                raise InvalidArgument(
-                    "a message in a transaction cannot have a delay level: send it without "
-                    "`delay_level`, or outside the transaction"
-                )
+            _check_half(message)
             prepared.sys_flag |= TRANSACTION_PREPARED
             result = await sender.send(prepared, TimeLimit.from_now(timeout_ms))
         try:  # before the local transaction runs: its end must be told with this id
@@ -395,3 +392,18 @@ class TransactionProducer(Producer, TransactionMember):
                 state=state.value,
                 error=describe(told_error),
             )
+
+
+def _check_half(message: Message) -> None:
+    """Raise InvalidArgument for what has no effect, or not the expected one, in a transaction."""
+    if message.delay_level:
+        raise InvalidArgument(
+            "a message in a transaction cannot have a delay level: send it without "
+            "`delay_level`, or outside the transaction"
+        )
+    seconds = message.properties.get(_IMMUNITY, "0")
+    if not (seconds.isascii() and seconds.isdecimal()):
+        raise InvalidArgument(
+            f"the property {_IMMUNITY} must be a number of seconds, not {shown(seconds)}: brokers "
+            "would ignore it"
+        )

@@ -14,7 +14,9 @@ from cometmq.client.message import Message, MessageExt, SendResult
 from cometmq.client.produce.producer import NO_ARGUMENT, ProducerStats
 from cometmq.client.produce.producer import Producer as AsyncProducer
 from cometmq.client.produce.transactions import Transaction as AsyncTransaction
-from cometmq.client.produce.transactions import TransactionSendResult
+from cometmq.client.produce.transactions import (
+    TransactionSendResult,
+)
 from cometmq.client.settings import ProducerOptions
 from cometmq.client.sync.loop import Blocking, SyncClient
 from cometmq.client.sync.of_client import ClientAdmin

@@ -74,8 +74,13 @@ class PropertyKey(StrEnum):
 
 TIME_DIGITS_MAX: Final = 18
 """The longest time in a property; longer numbers may not fit into 64 bits."""
-RESERVED_KEYS: Final = frozenset(key.value for key in PropertyKey)
-"""Names that the client rejects as user properties."""
+RESERVED_KEYS: Final = frozenset(
+    key.value for key in PropertyKey if key is not PropertyKey.CHECK_IMMUNITY_TIME_IN_SECONDS
+)
+"""Names that the client rejects as user properties.
+
+Compatibility: applications set CHECK_IMMUNITY_TIME_IN_SECONDS of a transaction, as in Java.
+"""
 
 
 def parse_properties(text: str | None) -> dict[str, str]:
