@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shutdown on a signal, and clients in a forked process."""
+"""The end of a program: on a signal, without `close`, and of a forked process."""
 
 import asyncio
 import os
@@ -8,9 +8,12 @@ import sys
 import time
 from pathlib import Path
 
-from cometmq.client import Message
+import pytest
+
+from cometmq.client import Message, MessageQueue
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import QUEUE_0, send, texts
+from cometmq.remoting.codes import RequestCode
 
 DRAINING = """
 import asyncio
@@ -123,6 +126,27 @@ print("done", flush=True)
 """
 
 
+UNCLOSED = """
+import threading, time
+from cometmq.client import ConsumeFrom, PushOptions
+from cometmq.client.sync import PushConsumer
+
+begun = threading.Semaphore(0)
+
+def listener(messages: list) -> None:
+    begun.release()
+    time.sleep(1.5 if messages[0].queue.queue_id == 0 else 0.3)
+
+options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, concurrency=2, orderly=ORDERLY)
+consumer = PushConsumer("cg", listener=listener, options=options)
+consumer.subscribe("T")
+consumer.start()
+for _ in range(2):
+    begun.acquire()
+print("leaving", flush=True)
+"""
+
+
 async def run_program(
     cluster: MemoryCluster, text: str, end: signal.Signals | None = None, *, count: int = 1
 ) -> tuple[int | None, str, str]:
@@ -218,3 +242,16 @@ async def test_a_child_that_exits_leaves_the_clients_of_its_parent_alone(
     status, output, errors = await run_program(cluster, EXITING)
     assert (status, output, errors) == (0, "5\ndone\n", "")
     assert len(cluster.messages("T")) == 2
+
+
+@pytest.mark.parametrize("is_orderly", [False, True])
+async def test_messages_do_not_fail_at_the_end_of_a_program_that_closes_nothing(
+    cluster: MemoryCluster, is_orderly: bool
+) -> None:
+    """The interpreter refuses new calls, and waits for the running ones."""
+    for queue_id in (0, 1):
+        await send(cluster, *texts(3), queue=MessageQueue("T", "broker-a", queue_id))
+    status, out, err = await run_program(cluster, UNCLOSED.replace("ORDERLY", str(is_orderly)))
+    assert (status, out) == (0, "leaving\n")
+    assert "listener.failed" not in err
+    assert cluster.broker.requests[RequestCode.CONSUMER_SEND_MSG_BACK] == 0

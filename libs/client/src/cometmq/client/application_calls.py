@@ -136,16 +136,25 @@ def contained(function: Callable[..., Any], *arguments: object) -> Any:
         raise ForeignError(f"raised {describe(error)}") from error
 
 
+class NoThreads(Exception):
+    """A function was not called, because this process or the owner of its threads is ending."""
+
+
 async def on_thread(
     pool: ThreadPoolExecutor | None, function: Callable[..., Any], *arguments: object
 ) -> Any:
     """Call a plain function on a pool thread, with the context variables of this task.
 
-    A returned coroutine, as from `lambda messages: handle(messages)`, is awaited here.
+    A returned coroutine, as from `lambda messages: handle(messages)`, is awaited here. Raise
+    NoThreads if no thread takes the call.
     """
     loop = asyncio.get_running_loop()
     context = contextvars.copy_context()
-    result = await loop.run_in_executor(pool, context.run, contained, function, *arguments)
+    try:
+        running = loop.run_in_executor(pool, context.run, contained, function, *arguments)
+    except RuntimeError as error:
+        raise NoThreads(str(error)) from error
+    result = await running
     return await result if inspect.isawaitable(result) else result
 
 

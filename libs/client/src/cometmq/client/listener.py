@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from cometmq.client.application_calls import calling, on_thread, original
+from cometmq.client.application_calls import NoThreads, calling, on_thread, original
 from cometmq.client.arguments import redelivery_level, whole
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.errors import InvalidArgument
@@ -241,11 +241,16 @@ class ListenerCaller(Generic[R]):
         return self._begins_ms.values()
 
     async def call_safely(self, messages: list[MessageExt], failure: R) -> tuple[R, str]:
-        """Return the listener's result, or `failure` and the error after logging an exception."""
+        """Return the listener's result, or `failure` and the error after logging an exception.
+
+        Raise NoThreads if the listener was not called, which is no failure of these messages.
+        """
         try:
             if self._watch is not None:
                 return await self._watch.around(self.call, messages), ""
             return await self.call(messages), ""
+        except NoThreads:
+            raise
         except ListenerError as refused:  # the traceback contains none of the listener's lines
             error = self._failed(messages, str(refused))
         except Exception as raised:  # noqa: BLE001  # application code: any exception means redelivery

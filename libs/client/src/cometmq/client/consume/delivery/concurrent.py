@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.client.application_calls import NoThreads
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.consume.delivery.send_back import (
     ASKED_AGAIN,
@@ -138,6 +139,8 @@ class Delivery:
             queue_calls.began()
             try:
                 await self._consume(batch)
+            except NoThreads:  # the next member receives these messages
+                self._is_stopping = True
             except asyncio.CancelledError:
                 self._return_later(batch)
                 raise

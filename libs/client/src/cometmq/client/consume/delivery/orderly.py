@@ -13,6 +13,7 @@ from collections import deque
 from typing import Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from cometmq.client.application_calls import NoThreads
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.consume.delivery.send_back import (
     ASKED_AGAIN,
@@ -145,6 +146,9 @@ class OrderlyDelivery:
         while turn.waiting and self._may_begin(held):
             try:
                 pause_ms = await self._next_list(held, turn, lock)
+            except NoThreads:  # the next member receives these messages
+                self._is_stopping = True
+                break
             except Exception as error:  # noqa: BLE001  # an offset store may be application code
                 pause_ms = self._broken(held, error)
             if pause_ms:
