@@ -53,6 +53,13 @@ def test_contexts_are_added_used_shown_and_removed(call, file):
     refused.assert_refused(2, "there is no context stagign; did you mean staging?")
 
 
+def test_options_may_stand_between_a_group_and_its_command(call, seen):
+    assert call("topic", "-n", "a:1", "--json", "list").json == []
+    assert [namesrv for namesrv, _ in seen] == ["a:1"]
+    assert call("topic", "-n", "a:1", "list", "-n", "b:2").status == 0
+    assert seen[1][0] == "b:2", "the one nearest to the command counts"
+
+
 def test_a_context_is_replaced_only_on_request_and_removed_only_if_confirmed(call, file):
     assert call("context", "add", "prod", "-n", "mq:9876").status == 0
     call("context", "add", "prod", "-n", "x:1").assert_refused(2, "the context prod exists")

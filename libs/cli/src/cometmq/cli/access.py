@@ -275,13 +275,15 @@ def note_dry_run(is_dry_run: bool) -> bool:
 def add_global_options(command: Any, options: list[Any]) -> None:
     """Make a command and its subcommands also accept the access options of `cometmq`."""
     taken = {name for param in command.params for name in param.opts}
+    children = getattr(command, "commands", {})
+    accepted = _FIELDS.keys() if children else _FIELDS.keys() - _OF_GROUPS
     for option in options:
-        if option.name in _FIELDS and taken.isdisjoint(option.opts):
+        if option.name in accepted and taken.isdisjoint(option.opts):
             command.params.append(_after_command(option))
     for param in command.params:
         if "--timeout" in param.opts and not param.name.startswith(_PREFIX):
             param.callback = _own_or_global_timeout
-    for child in getattr(command, "commands", {}).values():
+    for child in children.values():
         add_global_options(child, options)
 
 
@@ -363,7 +365,11 @@ _FIELDS: Final[dict[str, tuple[str, type[Any]]]] = {
     "tls": ("is_tls", bool),
     "tls_config": ("tls_config", Path),
     "timeout": ("timeout_s", float),
+    "namesrv": ("namesrv", str),
+    "as_json": ("as_json", bool),
 }
 """Maps each parameter of `cometmq` that commands also accept to its field of `Access` and that
 field's type.
 """
+_OF_GROUPS: Final = frozenset({"namesrv", "as_json"})
+"""Those that only groups of commands accept: commands have options of their own for them."""
