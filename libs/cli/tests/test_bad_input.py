@@ -153,15 +153,19 @@ def test_no_group_is_to_be_created_with_a_name_that_would_be_refused(ask, group)
     assert "group create" not in done.err
 
 
-def test_a_misspelt_group_or_topic_is_answered_with_the_right_one(ask, topic):
+def test_a_misspelt_group_or_topic_is_answered_with_the_right_one(ask, topic, tmp_path):
     assert ask("group", "create", f"{topic}-settle").status == 0
     for group in (f"{topic}-settl", f"{topic.upper()}-SETTLE"):
         assert f"{group}; did you mean {topic}-settle?" in ask("lag", group).err
     misspelt: list[tuple[object, ...]] = [
-        ("describe", f"{topic}x"),
-        ("route", topic.swapcase()),
-        ("alter", f"{topic}x", "--perm", "r"),
+        ("topic", "describe", f"{topic}x"),
+        ("topic", "route", topic.swapcase()),
+        ("topic", "alter", f"{topic}x", "--perm", "r"),
+        ("consume", topic.swapcase(), "--last", 1),
+        ("consume", topic.swapcase(), "--max", 1),
+        ("consume", topic.swapcase(), "--max", 1, "-g", f"{topic}-settle"),
+        ("backup", tmp_path / "backup", topic.swapcase()),
     ]
     for words in misspelt:
-        done = ask("topic", *words)
+        done = ask(*words)
         assert f"; did you mean {topic}?" in done.err, done.err

@@ -4,7 +4,8 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from types import MappingProxyType
 from typing import Annotated, Any, Final, TypeVar
@@ -90,17 +91,32 @@ def ask(
         async with CommandAdmin(namesrv, options=options) as admin:
             try:
                 answer = await question(admin)
-            except NoRoute as error:
-                if hint := await admin.similar_topic(str(error)):
-                    raise NoRoute(f"{error}{hint}") from error
-                raise
             except DryRun as end:
                 end_dry_run(end.what, end.places, admin.preview)
                 raise
             admin.check_answers()
             return answer
 
-    return run(asked())
+    with similar_topics_named(namesrv):
+        return run(asked())
+
+
+@contextmanager
+def similar_topics_named(namesrv: str) -> Iterator[None]:
+    """Let the error of a command about an unknown topic also name a topic spelt like it."""
+    try:
+        yield
+    except NoRoute as error:
+        if hint := run(_similar_topic(namesrv, str(error))):
+            raise NoRoute(f"{error}{hint}") from error
+        raise
+
+
+async def _similar_topic(namesrv: str, text: str) -> str:
+    with suppress(CometError):
+        async with CommandAdmin(namesrv, options=with_access(ClientOptions())) as admin:
+            return await admin.similar_topic(text)
+    return ""
 
 
 def end_dry_run(

@@ -16,7 +16,13 @@ from typing import Annotated, Final, Literal
 import typer
 
 from cometmq.cli.access import JOINED
-from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, wrong_usage
+from cometmq.cli.connecting import (
+    DEFAULT_NAMESRV,
+    Namesrv,
+    run,
+    similar_topics_named,
+    wrong_usage,
+)
 from cometmq.cli.consuming.member_source import as_member
 from cometmq.cli.consuming.message_format import HEADERS_FORMAT, HELP, Piece, compiled
 from cometmq.cli.consuming.observer import LAST, as_observer
@@ -164,7 +170,8 @@ def consume(  # noqa: PLR0913  # one parameter per option
             failed = printer.failed
         return count
 
-    printed = run(main(), loop_factory=new_event_loop)
+    with similar_topics_named(namesrv):
+        printed = run(main(), loop_factory=new_event_loop)
     if count_max is not None and printed < count_max and not span.is_bounded:
         say(f"cometmq: only {printed} of {count_max} messages arrived in time", err=True)
         raise typer.Exit(1)
