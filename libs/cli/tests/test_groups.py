@@ -233,6 +233,14 @@ def test_deleting_a_topic_can_reset_its_groups(ask, topic):
     assert (shown.json["lag"], shown.json["skips"], shown.err) == (2, 0, "")
 
 
+def test_a_clone_to_an_unknown_group_is_told_to_create_it(ask, topic):
+    source = f"only-source-at-{topic}"
+    assert ask("group", "create", source).status == 0
+    refused = ask("group", "clone", source, f"{source}2", topic, "--yes")
+    line = f"no broker knows the consumer group {source}2: check the name, or create it: cometmq"
+    refused.assert_refused(1, line)
+
+
 def test_a_clone_says_what_the_group_reads_again_and_skips(ask, topic):
     """A second clone takes a group back that has gone on since the first one."""
     source, copy = f"{topic}-readers", f"{topic}-copy"

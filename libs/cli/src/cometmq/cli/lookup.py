@@ -33,8 +33,13 @@ def broadcasting_text(group: str) -> str:
     )
 
 
-async def known_group(admin: AdminClient, group: str) -> SubscriptionGroupConfig:
-    """Return the settings of a group; raise ClientError if no broker knows it."""
+async def known_group(
+    admin: AdminClient, group: str, *, other_than: str = ""
+) -> SubscriptionGroupConfig:
+    """Return the settings of a group; raise ClientError if no broker knows it.
+
+    The error may name a similar group, but not `other_than`, which the command names as well.
+    """
     config = await find_group(admin, group)
     if config is None:
         check_not_reserved(group)
@@ -44,14 +49,14 @@ async def known_group(admin: AdminClient, group: str) -> SubscriptionGroupConfig
         )
     if config is None:
         raise ClientError(
-            f"no broker knows the consumer group {group}{await _advice(admin, group)}"
+            f"no broker knows the consumer group {group}{await _advice(admin, group, other_than)}"
         )
     return config
 
 
-async def _advice(admin: AdminClient, group: str) -> str:
+async def _advice(admin: AdminClient, group: str, other: str) -> str:
     """Return what to do about an unknown group."""
-    known = [it for it in await known_groups(admin) if is_ours(it)]
+    known = [it for it in await known_groups(admin) if is_ours(it) and it != other]
     if hint := did_you_mean(group, known):
         return hint
     try:

@@ -121,8 +121,8 @@ def clone(
 
     async def question(admin: CommandAdmin) -> dict[MessageQueue, int]:
         await _check_brokers(admin, topic)
-        for group in (source, destination):
-            await known_group(admin, group)
+        await known_group(admin, source)
+        await known_group(admin, destination, other_than=source)
         await check_exists(admin, topic)
         if topic not in (await topics_by_group(admin)).get(source, ()):
             raise ClientError(f"the consumer group {source} has no offsets in {topic}")
