@@ -222,6 +222,7 @@ def test_a_dead_letter_that_was_sent_again_alone_is_left_out_afterwards(ask, dea
     assert replay("--dry-run") == (4, 1, "")
     count, before, note = replay("--key", "k1")
     assert (count, before) == (0, 1)
+    assert "earlier replays have sent 1 selected dead letter of" in note
     assert "give --from-start" in note
     assert replay("--key", "k1", "--from-start") == (1, 0, "")
     assert replay() == (4, 1, "")

@@ -108,10 +108,10 @@ def test_each_fault_is_found_in_its_area(found, area, level):
 def test_a_verdict_says_since_when_if_that_is_known(since, text):
     finding = Finding(
         rule="r", severity=Severity.WARNING, subject="a", since=since, text="a refused sends",
-        remedy="send less", runbook="slow.md", command="cometmq top refused", page="push-back",
+        remedy="Wait. Send less.", runbook="slow.md", command="cometmq top refused", page="",
     )  # fmt: skip
     (verdict,) = [it for it in diagnose(of(broker("a"), found=[finding])) if it.level != OK]
-    assert (verdict.text, verdict.advice) == (text, "send less (see cometmq top refused)")
+    assert (verdict.text, verdict.advice) == (text, "Wait. Send less (see cometmq top refused)")
 
 
 def test_settings_that_belong_to_one_broker_may_differ():

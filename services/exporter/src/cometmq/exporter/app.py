@@ -49,7 +49,10 @@ class ExporterApp:
         """Raise SettingsError if name servers are missing or settings contradict each other."""
         faults = Faults()
         if not self._settings.namesrv_addr:
-            faults.add("namesrvAddr must be set: the exporter finds brokers through name servers")
+            faults.add(
+                "namesrvAddr must be set (-n HOST:PORT): the exporter finds brokers through name"
+                " servers"
+            )
         faults.attempt(lambda: _options(self._settings, self._loaded.label))
         faults.raise_all()
 

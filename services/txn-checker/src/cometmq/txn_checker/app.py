@@ -56,7 +56,8 @@ class TxnCheckerApp:
         faults = Faults()
         if not self._settings.namesrv_addr:
             faults.add(
-                "namesrvAddr must be set: the txn-checker finds brokers through name servers"
+                "namesrvAddr must be set (-n HOST:PORT): the txn-checker finds brokers through name"
+                " servers"
             )
         faults.attempt(lambda: _options(self._settings, self._loaded.label))
         faults.raise_all()

@@ -174,7 +174,7 @@ def _findings(evidence: Evidence) -> Iterator[Verdict]:
         is_told = evidence.snapshot is None or it.since.ms < evidence.snapshot.taken_ms
         if is_told or not it.since.is_bound:  # the moment of the look itself says nothing
             text += f", {since_text(it.since, evidence.taken_ms)}"
-        advice = f"{it.remedy} (see {it.command})"
+        advice = f"{it.remedy.removesuffix('.')} (see {it.command})"
         yield Verdict("cluster", it.severity, text, advice, it.runbook)
 
 

@@ -346,8 +346,9 @@ def _print_left_out(message: MessageExt, reason: str) -> None:
 
 def _all_sent_text(group: str, count: int) -> str:
     return (
-        f"nothing is left to send: {counted(count, 'selected dead letter')} of {group} were sent by"
-        " earlier replays; to send them again, give --from-start"
+        "nothing is left to send: earlier replays have sent"
+        f" {counted(count, 'selected dead letter')} of {group};"
+        " to send them again, give --from-start"
     )
 
 
