@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver sorts rows, computes changes and adds sums on Arrow tables, without Spark."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -83,11 +83,24 @@ def test_queues_behind_and_their_acceptable_lag() -> None:
 def test_behind_since_the_last_fine_point(lags: list[int], since: int | None) -> None:
     curves = table(*(named("g", ts=minute(it), fine=lag == 0) for it, lag in enumerate(lags)))
     groups = table(named("g", status="SLOW"), named("other", status="OK"))
-    rows = of_groups.with_since(groups, curves).to_pylist()
+    rows = of_groups.with_since(groups, curves, timedelta(minutes=2)).to_pylist()
     found = {row["group"]: (row["since_ts"], row["since_at_least"]) for row in rows}
     is_bound = None if since is None else since == 0  # no earlier snapshot shows a fine point
     assert found["g"] == (None if since is None else minute(since), is_bound)
     assert found["other"] == (None, None)
+
+
+@pytest.mark.parametrize(("before", "is_bound"), [(8, False), (7, True)])
+def test_a_group_may_have_been_behind_while_snapshots_are_missing(
+    before: int, is_bound: bool
+) -> None:
+    curves = table(
+        named("g", ts=minute(before), fine=True),
+        named("g", ts=minute(10), fine=False),
+        named("g", ts=minute(11), fine=False),
+    )
+    (row,) = of_groups.with_since(table(named("g")), curves, timedelta(minutes=2)).to_pylist()
+    assert (row["since_ts"], row["since_at_least"]) == (minute(10), is_bound)
 
 
 def test_changes_only_for_groups_of_the_earlier_report() -> None:

@@ -6,6 +6,7 @@ milliseconds. Spark spends about a second on any query, however small: planning,
 stages.
 """
 
+from datetime import timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -86,7 +87,7 @@ def group_tables(read: Inputs, queues: pa.Table, rules: Rules) -> tuple[pa.Table
     wanted = behind(table, queues, rules)
     progress = read.past_progress.where(LAG_TOPICS)
     points = sql(_CURVES, progress=progress, queues=read.frame(wanted)).toArrow()
-    table = with_since(table, points)
+    table = with_since(table, points, timedelta(seconds=rules.window_s / rules.points_min))
     table = with_members(table, read.groups.filter(pc.field("snapshot_id") == read.last_id))
     for name, before in read.earlier_lags.items():
         table = with_change(table, name, before)
@@ -109,21 +110,22 @@ def behind(groups: pa.Table, queues: pa.Table, rules: Rules) -> pa.Table:
     return wanted.select(KEY_COLUMNS).append_column("fine_lag", fine)
 
 
-def with_since(groups: pa.Table, curves: pa.Table) -> pa.Table:
+def with_since(groups: pa.Table, curves: pa.Table, apart: timedelta) -> pa.Table:
     """Add the time since which each group has been behind without interruption.
 
-    If no snapshot shows the group before that, it may have been behind for longer.
+    It may have been behind for longer if no snapshot shows the group before that, or if the last
+    one before that is more than `apart` earlier: the collector was down in between.
     """
     fine = curves.filter(curves["fine"])
     last_fine = fine.group_by(GROUP_KEY).aggregate([("ts", "max")])
     points = curves.select([*GROUP_KEY, "ts"]).join(last_fine, GROUP_KEY)
-    is_first = pc.is_null(points["ts_max"])
-    is_after = pc.or_(is_first, pc.greater(points["ts"], points["ts_max"]))
-    points = points.append_column("since_at_least", is_first)
-    after = points.filter(pc.fill_null(is_after, True))
-    first = after.group_by(GROUP_KEY).aggregate([("ts", "min"), ("since_at_least", "max")])
-    first = first.rename_columns([*GROUP_KEY, "since_ts", "since_at_least"])
-    return groups.join(first, GROUP_KEY)
+    is_after = pc.fill_null(pc.greater(points["ts"], points["ts_max"]), True)
+    after = points.filter(is_after)
+    first = after.group_by(GROUP_KEY).aggregate([("ts", "min"), ("ts_max", "min")])
+    first = first.rename_columns([*GROUP_KEY, "since_ts", "fine_ts"])
+    is_far = pc.greater(pc.subtract(first["since_ts"], first["fine_ts"]), pa.scalar(apart))
+    first = first.append_column("since_at_least", pc.fill_null(is_far, True))
+    return groups.join(first.drop_columns("fine_ts"), GROUP_KEY)
 
 
 def with_members(groups: pa.Table, counts: pa.Table) -> pa.Table:
