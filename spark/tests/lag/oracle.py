@@ -7,6 +7,7 @@ calculation.
 
 import itertools
 import math
+import statistics
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -129,15 +130,26 @@ def _growth(points: list[Row], name: str) -> float:
     values = values[trims[-1] if trims else 0 :]
     low = min((y for _, y in values), default=0)
     begin = max((i for i, (_, y) in enumerate(values) if y == low), default=0)
-    late = values[begin:]
     steps = [values[i + 1][1] - values[i][1] for i in range(begin)]
     if values and not values[-1][1] - low > 2 * max(steps, default=0):
         return max(slopes, default=0.0)
+    waits = sorted(values[i + 1][0] - values[i][0] for i in range(len(values) - 1))
+    usual = statistics.median(waits) if waits else 0
+    has_gap = begin + 1 < len(values) and values[begin + 1][0] - values[begin][0] > 2 * usual
+    for late in [values[begin:], values[begin + 1 :]][: 1 + has_gap]:
+        slopes += _late_slopes(late, values, count)
+    return max(slopes, default=0.0)
+
+
+def _late_slopes(
+    late: list[tuple[float, float]], values: list[tuple[float, float]], count: int
+) -> list[float]:
+    slopes, low = [], min((y for _, y in late), default=0)
     if len(late) == 2 and count > 2 and all(y < late[1][1] for _, y in values[:-1]):
         slopes.append((late[1][1] - low) / -late[0][0] if late[0][0] else 0)
     line = fit(late) if len({y for _, y in late}) > 1 else None
     slopes += [line["slope"]] if line is not None else [0.0] * (len(late) > 2)
-    return max(slopes, default=0.0)
+    return slopes
 
 
 def fit(points: list[tuple[float, float]]) -> dict[str, float] | None:

@@ -80,7 +80,7 @@ def test_spans_cover_exactly_the_given_hours(
     assert all(b < c for (_, b), (c, _) in pairwise(spans))
 
 
-def _full_s(ratios: list[float]) -> float | None:
+def _full_s(ratios: list[float], missing: range = range(0)) -> float | None:
     """Return the time until the disk of a broker with these snapshots, a minute apart, is full."""
     rows = [
         {
@@ -89,8 +89,9 @@ def _full_s(ratios: list[float]) -> float | None:
             "disk_max_used_ratio": 75, "commitlog_disk_ratio": ratio,
         }
         for number, ratio in enumerate(ratios)
+        if number not in missing
     ]  # fmt: skip
-    (facts,) = broker_facts(rows, len(rows) - 1, Rules())
+    (facts,) = broker_facts(rows, len(ratios) - 1, Rules())
     return facts.disk_full_s
 
 
@@ -100,6 +101,13 @@ def test_growth_counts_from_its_first_snapshot(quiet: int, rise: int) -> None:
     ratios = [0.25] * quiet + [0.25 + 0.005 * number for number in range(rise + 1)]
     expected = (0.75 - ratios[-1]) / 0.005 * 60
     assert _full_s(ratios) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("rise", [1, 2, 20])
+def test_growth_that_begins_while_snapshots_are_missing(rise: int) -> None:
+    ratios = [0.25] * 15 + [0.25 + 0.005 * number for number in range(rise + 4)]
+    left_s = _full_s(ratios, missing=range(10, 17))
+    assert left_s == pytest.approx((0.75 - ratios[-1]) / 0.005 * 60, rel=1e-6)
 
 
 def test_growth_counts_after_a_decline() -> None:

@@ -24,6 +24,8 @@ POINTS_MIN: Final = 3
 TRIM_MIN: Final = 0.01
 """A drop of the used part by at least this much means that files were deleted."""
 NOISE_FACTOR: Final = 2
+GAP_FACTOR: Final = 2
+"""Snapshots are missing where two are further apart than this many times the usual interval."""
 LOG_SHARE_MIN: Final = 0.9
 """If the log alone fills the disk, the growth of both tells the size of the disk. The used part of
 that disk must be at least this share of the log's size; otherwise, other files fill the disk.
@@ -111,7 +113,8 @@ def _growth(points: Sequence[tuple[datetime, float]]) -> float | None:
     whole window. The growth begins at the last snapshot with the lowest value since files were
     deleted. Two snapshots are enough if the newest value is the highest: waiting for a third would
     hide the growth. Other files on the disk come and go, so a rise counts only if it is higher than
-    the upward steps before it.
+    the upward steps before it. If snapshots are missing after that snapshot, the growth may have
+    begun at any moment in between, so it is measured after them, too.
     """
     if not points:
         return None
@@ -122,10 +125,18 @@ def _growth(points: Sequence[tuple[datetime, float]]) -> float | None:
     begin = len(values) - 1 - values[::-1].index(lowest)
     noise = max((b - a for a, b in pairwise(values[: begin + 1])), default=0)
     is_peak = count >= POINTS_MIN and values[-1] > max(values[:-1], default=values[-1])
-    late = None
+    slopes = [whole]
     if values[-1] - lowest > NOISE_FACTOR * noise:
-        late = _slope(points[begin:], points_min=2 if is_peak else POINTS_MIN)
-    return max((it for it in (whole, late) if it is not None), default=None)
+        least = 2 if is_peak else POINTS_MIN
+        slopes += [_slope(points[it:], points_min=least) for it in _begins(points, begin)]
+    return max((it for it in slopes if it is not None), default=None)
+
+
+def _begins(points: Sequence[tuple[datetime, float]], begin: int) -> list[int]:
+    """Return the places from which a growth counts that begins at, or soon after, a place."""
+    steps = [(b - a).total_seconds() for (a, _), (b, _) in pairwise(points)]
+    is_gap = begin < len(steps) and steps[begin] > GAP_FACTOR * statistics.median(steps)
+    return [begin, begin + 1] if is_gap else [begin]
 
 
 def _trimmed_at(values: Sequence[float]) -> int:
