@@ -104,6 +104,7 @@ def test_a_name_that_nobody_knows_is_critical_and_unknown_while_brokers_are_miss
         (broker(writes_refused="disk-full"), "CRITICAL", "takes no messages: disk-full"),
         (broker(number=1, not_following="ahead"), "CRITICAL", "cannot follow"),
         (broker(slave_missing="not connected"), "CRITICAL", "no second copy"),
+        (broker(messages_damaged="3, in 9 bytes"), "CRITICAL", "damaged messages: 3,"),
         (broker(routes_missing="not in n:2"), "WARNING", "not in n:2"),
         (broker(is_elector_missing=True), "WARNING", "no elector"),
     ],

@@ -77,6 +77,10 @@ FAULTS: dict[str, tuple[Any, ...]] = {
     ),
     "accounts-broken": (master(runtime={"accountsBroken": "/a.yml"}), "account file /a.yml"),
     "writes-refused": (master(runtime={"writesRefused": "disk-full"}), "no messages: disk-full"),
+    "messages-damaged": (
+        master(runtime={"messagesDamaged": "3, in 9 bytes"}),
+        "damaged messages: 3,",
+    ),
     "disk-full": (master(runtime={"commitLogDiskRatio": "0.91"}), "is 91% full"),
     "copies-missing": (
         master(runtime={"groupMembers": "0,1", "groupInSync": "0", "groupMinInSync": "2"}),

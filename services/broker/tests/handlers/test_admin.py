@@ -350,6 +350,29 @@ async def test_the_figures_name_the_reasons_why_messages_are_refused(
 
 
 @pytest.mark.parametrize(
+    ("damaged", "told"), [((0, 0), None), ((9, 3), "3, in 9 bytes of the log")]
+)
+async def test_the_figures_name_damaged_messages(
+    damaged: tuple[int, int],
+    told: str | None,
+    store_folder: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    size, count = damaged
+    stats = store.stats()._replace(damaged_bytes=size, damaged_message_count=count)
+    monkeypatch.setattr(store, "stats", lambda: stats)
+    broker = memory_broker(store, storePathRootDir=store_folder)
+
+    answer = await serve(
+        broker, Call(28, NoHeader(), peer=FakePeer()), admin.get_broker_runtime_info
+    )
+
+    table = decode_json(KVTable, bytes(answer.body)).table  # type: ignore[arg-type]
+    assert table.get("messagesDamaged") == told
+
+
+@pytest.mark.parametrize(
     ("settings", "acked", "missing"),
     [
         ({}, None, None),

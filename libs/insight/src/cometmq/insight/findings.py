@@ -27,6 +27,7 @@ RULES: Final[tuple[Rule, ...]] = (
     brokers.accounts_broken,
     brokers.releases_differ,
     stores.writes_refused,
+    stores.messages_damaged,
     stores.disk_fills,
     stores.copies_missing,
     stores.slaves_behind,

@@ -114,6 +114,7 @@ def _broker(broker: Broker) -> Item:
         (figures.writes_refused if broker.is_master else "", "takes no messages"),
         (figures.not_following, "cannot follow its master"),
         (figures.slave_missing, "stores no second copy"),
+        (figures.messages_damaged, "does not deliver damaged messages"),
         (figures.accounts_broken, "cannot use its account file"),
     ):
         if reason:

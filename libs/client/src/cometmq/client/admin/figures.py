@@ -75,6 +75,8 @@ class OwnFigures(msgspec.Struct, frozen=True):
     """The account file that the broker cannot use, and that would keep it from starting again."""
     accounts_misspelt: str = ""
     """The account files with keys or words that mean nothing, separated by commas."""
+    messages_damaged: str = ""
+    """How many messages in damaged bytes of the log are not delivered."""
     routes_missing: str = ""
     """The name servers that do not list the broker, and why."""
     is_elector_missing: bool = False
@@ -146,6 +148,7 @@ def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
         not_following=facts.get("replicationRefused", ""),
         slave_missing=facts.get("slaveMissing", ""),
         accounts_broken=facts.get("accountsBroken", ""),
+        messages_damaged=facts.get("messagesDamaged", ""),
         routes_missing=facts.get("routesMissing", ""),
         is_elector_missing="electorMissing" in facts,
         accounts_misspelt=facts.get("accountsMisspelt", ""),

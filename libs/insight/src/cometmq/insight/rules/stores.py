@@ -31,6 +31,20 @@ def writes_refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]
             )
 
 
+def messages_damaged(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+    """Find brokers with messages that they do not deliver, because the disk changed them."""
+    for broker, state in states(snapshot):
+        if damaged := state.figures.messages_damaged:
+            yield broker_condition(
+                rule="messages-damaged",
+                severity=Severity.CRITICAL,
+                subject=f"{broker.name}:{broker.broker_id}",
+                text=f"{place(broker)} does not deliver damaged messages: {damaged}",
+                remedy="look at log.damaged in its log, and restore the bytes from another copy",
+                runbook="store-damaged.md",
+            )
+
+
 def disk_fills(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
     """Find disks that are full, or will be within a day."""
     for broker, state in states(snapshot):

@@ -58,6 +58,11 @@ ROUTES_MISSING: Final = "routesMissing"
 them.
 """
 
+MESSAGES_DAMAGED: Final = "messagesDamaged"
+"""Only CometMQ has this key, and only while bytes of the log are known to be damaged; the value
+says how many messages are not delivered.
+"""
+
 ELECTOR_MISSING: Final = "electorMissing"
 """Only CometMQ has this key, and only while no elector is connected to this member
 of a broker group.
@@ -99,7 +104,7 @@ OWN_KEYS: Final = frozenset(
     {
         *(WRITES_REFUSED, REPLICATION_REFUSED, SLAVE_MISSING, ROUTES_MISSING, ELECTOR_MISSING),
         *(COMETMQ_VERSION, SEND_PATH, NATIVE_REQUESTS, SLOW_REQUESTS, MEMORY, CERTIFICATES),
-        *(ACCOUNTS_BROKEN, ACCOUNTS_MISSPELT),
+        *(ACCOUNTS_BROKEN, ACCOUNTS_MISSPELT, MESSAGES_DAMAGED),
         *(GROUP_MEMBERS, GROUP_IN_SYNC, GROUP_MIN_IN_SYNC, GROUP_BROKER_ID, GROUP_EPOCH),
     }
 )
@@ -198,6 +203,10 @@ def _rates(broker: Broker) -> dict[str, str]:
 def _store(broker: Broker) -> dict[str, str]:
     stats = broker.store.stats()
     refused = {} if stats.is_writable else {WRITES_REFUSED: ",".join(stats.refusals)}
+    if stats.damaged_bytes:
+        refused[MESSAGES_DAMAGED] = (
+            f"{stats.damaged_message_count}, in {stats.damaged_bytes} bytes of the log"
+        )
     unfit = broker.replication.following.unfit
     if broker.role.is_slave and unfit is not None:
         refused[REPLICATION_REFUSED] = unfit.value
