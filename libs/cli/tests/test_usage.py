@@ -165,6 +165,7 @@ def test_the_name_servers_of_a_broker_have_an_option_of_their_own():
         (["broker", "--nonsense", "1"], "--nonsense: unknown option"),
         (["broker", "-c", "/nowhere/x.conf"], "cannot read /nowhere/x.conf"),
         (["txn-checker"], "namesrvAddr must be set (-n HOST:PORT): the txn-checker finds"),
+        (["console"], "namesrvAddr must be set (-n HOST:PORT): the console finds"),
         (["exporter"], "namesrvAddr must be set (-n HOST:PORT): the exporter finds"),
         (["broker", "-c", ""], "-c is empty: give the path of a file"),
         (["namesrv", "--log-level", "loud"], "--log-level=loud: must be one of debug, info,"),

@@ -101,7 +101,10 @@ class ConsoleApp:
         """Raise SettingsError if settings are missing, contradict each other or cannot be used."""
         settings, faults = self._settings, Faults()
         if not settings.namesrv_addr:
-            faults.add("namesrvAddr must be set: the console finds brokers through name servers")
+            faults.add(
+                "namesrvAddr must be set (-n HOST:PORT): the console finds brokers through name"
+                " servers"
+            )
         faults.attempt(lambda: _options(settings, self._loaded.label))
         faults.attempt(self._server_tls)
         faults.attempt(lambda: patterns_of(settings.readable_topics))
