@@ -81,7 +81,9 @@ def test_queues_behind_and_their_acceptable_lag() -> None:
     [((5, 5, 5), 0), ((5, 0, 5), 2), ((0, 5, 5), 1), ((5, 5, 0), None)],
 )
 def test_behind_since_the_last_fine_point(lags: list[int], since: int | None) -> None:
-    curves = table(*(named("g", ts=minute(it), fine=lag == 0) for it, lag in enumerate(lags)))
+    curves = table(
+        *(named("g", ts=minute(it), fine=lag == 0, grew=False) for it, lag in enumerate(lags))
+    )
     groups = table(named("g", status="SLOW"), named("other", status="OK"))
     rows = of_groups.with_since(groups, curves, timedelta(minutes=2)).to_pylist()
     found = {row["group"]: (row["since_ts"], row["since_at_least"]) for row in rows}
@@ -90,14 +92,16 @@ def test_behind_since_the_last_fine_point(lags: list[int], since: int | None) ->
     assert found["other"] == (None, None)
 
 
-@pytest.mark.parametrize(("before", "is_bound"), [(8, False), (7, True)])
-def test_a_group_may_have_been_behind_while_snapshots_are_missing(
-    before: int, is_bound: bool
+@pytest.mark.parametrize(
+    ("before", "grew", "is_bound"), [(8, False, False), (7, False, True), (9, True, True)]
+)
+def test_a_group_may_have_been_behind_while_snapshots_or_queues_are_missing(
+    before: int, grew: bool, is_bound: bool
 ) -> None:
     curves = table(
-        named("g", ts=minute(before), fine=True),
-        named("g", ts=minute(10), fine=False),
-        named("g", ts=minute(11), fine=False),
+        named("g", ts=minute(before), fine=True, grew=True),
+        named("g", ts=minute(10), fine=False, grew=grew),
+        named("g", ts=minute(11), fine=False, grew=True),
     )
     (row,) = of_groups.with_since(table(named("g")), curves, timedelta(minutes=2)).to_pylist()
     assert (row["since_ts"], row["since_at_least"]) == (minute(10), is_bound)

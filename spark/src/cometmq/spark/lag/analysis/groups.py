@@ -71,7 +71,9 @@ SELECT cluster, `group`, snapshot_id, min(read_ts) AS ts,
        coalesce(sum(c), sum(CASE WHEN m <= n THEN m END)) AS consumer_offset,
        bool_and(coalesce({LAG} <= fine_lag, true))
            AND count(*) >= max(count(*)) OVER (
-               PARTITION BY cluster, `group` ORDER BY snapshot_id) AS fine
+               PARTITION BY cluster, `group` ORDER BY snapshot_id) AS fine,
+       coalesce(count(*) > lag(count(*)) OVER (
+               PARTITION BY cluster, `group` ORDER BY snapshot_id), false) AS grew
 FROM (SELECT /*+ BROADCAST(q) */ DISTINCT {KEY},
              snapshot_id, read_ts, consumer_offset AS c, min_offset AS n, max_offset AS m, fine_lag
       FROM {{progress}} JOIN {{queues}} q USING ({KEY}))
@@ -92,7 +94,7 @@ def group_tables(read: Inputs, queues: pa.Table, rules: Rules) -> tuple[pa.Table
     for name, before in read.earlier_lags.items():
         table = with_change(table, name, before)
     table = worst_first(table, "lag_sum", *GROUP_KEY)
-    points = rows_of_groups(points, table.slice(0, CURVES_MAX))
+    points = rows_of_groups(points, table.slice(0, CURVES_MAX)).drop_columns("grew")
     return table, points.sort_by([(name, "ascending") for name in (*GROUP_KEY, "ts")])
 
 
@@ -113,8 +115,9 @@ def behind(groups: pa.Table, queues: pa.Table, rules: Rules) -> pa.Table:
 def with_since(groups: pa.Table, curves: pa.Table, apart: timedelta) -> pa.Table:
     """Add the time since which each group has been behind without interruption.
 
-    It may have been behind for longer if no snapshot shows the group before that, or if the last
-    one before that is more than `apart` earlier: the collector was down in between.
+    It may have been behind for longer if no snapshot shows the group before that, if the last one
+    before that is more than `apart` earlier, because the collector was down in between, or if it
+    lacks queues, because a broker was down.
     """
     fine = curves.filter(curves["fine"])
     last_fine = fine.group_by(GROUP_KEY).aggregate([("ts", "max")])
@@ -124,8 +127,13 @@ def with_since(groups: pa.Table, curves: pa.Table, apart: timedelta) -> pa.Table
     first = after.group_by(GROUP_KEY).aggregate([("ts", "min"), ("ts_max", "min")])
     first = first.rename_columns([*GROUP_KEY, "since_ts", "fine_ts"])
     is_far = pc.greater(pc.subtract(first["since_ts"], first["fine_ts"]), pa.scalar(apart))
-    first = first.append_column("since_at_least", pc.fill_null(is_far, True))
-    return groups.join(first.drop_columns("fine_ts"), GROUP_KEY)
+    first = first.append_column("is_far", pc.fill_null(is_far, True))
+    grown = curves.select([*GROUP_KEY, "ts", "grew"]).rename_columns(
+        [*GROUP_KEY, "since_ts", "grew"]
+    )
+    first = first.join(grown, [*GROUP_KEY, "since_ts"])
+    first = first.append_column("since_at_least", pc.or_(first["is_far"], first["grew"]))
+    return groups.join(first.drop_columns(["fine_ts", "is_far", "grew"]), GROUP_KEY)
 
 
 def with_members(groups: pa.Table, counts: pa.Table) -> pa.Table:
