@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """One running suite for all command tests, and functions that run commands."""
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from typing import NamedTuple
 
 import pytest
 
 from cometmq.cli.main import main
+from cometmq.client.admin import AdminClient
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.forks import forked_programs
 from cometmq.peers.ports import free_broker_port, free_port
-from cometmq.peers.processes import Child
+from cometmq.peers.processes import Child, wait_until
 from cometmq.peers.suite import running_suite
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.client import RemotingClient
 
 START_TIMEOUT_S = 180
@@ -111,8 +115,8 @@ def frozen(silent):
     @contextmanager
     def frozen(cluster, name):
         address = cluster.addresses.get(name, cluster.namesrv)
-        silent.add(address)
         cluster.send(name, signal.SIGSTOP)
+        silent.add(address)
         try:
             yield
         finally:
@@ -156,7 +160,23 @@ class Cluster:
         child.wait_for_log("ready", START_TIMEOUT_S)
 
     def send(self, name, number):
+        """Send a signal; a broker is stopped only once it is in the routes.
+
+        If it was stopped before, it may have closed its connection to the name server, because a
+        request timed out meanwhile.
+        """
+        if number == signal.SIGSTOP and name in self.addresses:
+            wait_until(
+                lambda: asyncio.run(self._is_serving(name)), START_TIMEOUT_S, f"{name} serves"
+            )
         os.kill(self.children[name].pid, number)
+
+    async def _is_serving(self, name):
+        with suppress(CometError):
+            async with AdminClient(self.namesrv, log=NO_LOG) as admin:
+                await admin.broker(self.addresses[name]).runtime_info()
+                return name in await admin.broker_groups()
+        return False
 
     def stop(self):
         for child in reversed(self.children.values()):
