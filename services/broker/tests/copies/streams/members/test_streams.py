@@ -329,6 +329,33 @@ async def test_reports_repeat_the_masters_time(tmp_path: Path) -> None:
         assert master.reports[-1].sent_ms in times
 
 
+@pytest.mark.parametrize("steps_ms", [(99, 101), (101, 100, 99), (101,)])
+async def test_no_heartbeat_is_left_out_because_a_tick_comes_early(
+    tmp_path: Path, steps_ms: tuple[int, ...]
+) -> None:
+    """With the shortest interval, copies then left the in-sync set and came back."""
+    within_ms = 300
+    async with (
+        MemberNode(tmp_path, 0, heard_within_mills=within_ms) as master,
+        MemberNode(tmp_path, 1) as slave,
+    ):
+        await master.lead(1, [slave])
+        await slave.follow_member(master, 1)
+        await until(lambda: master.reports and master.sender.followers())
+        stream: Any = slave.member_follower._stream
+        (sent,) = master.sender._streams
+        ages_ms = []
+        for number in range(60):
+            for one in (slave, master):
+                one.clock.advance(steps_ms[number % len(steps_ms)])
+            ages_ms.append(master.clock.monotonic_ms() - master.reports[-1].sent_ms)
+            stream.tick()  # before the heartbeat of this tick arrives
+            master.server.tick()
+            await until(lambda: stream._confirm.sent_ms == sent.confirms.sent_ms)
+            await until(lambda: master.reports[-1].sent_ms == stream._reported.heard_ms)
+        assert max(ages_ms[10:]) < 1.1 * within_ms, ages_ms
+
+
 async def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
     async with MemberNode(tmp_path, 0) as master, MemberNode(tmp_path, 1) as slave:
         await master.lead(1, [slave])

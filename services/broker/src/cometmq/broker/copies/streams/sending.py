@@ -30,6 +30,11 @@ HEARTBEAT_MS: Final = 500
 `heardWithinMills` if that is less.
 """
 
+EARLY_MS: Final = 50
+"""A heartbeat is sent up to this much early. Ticks are 100 ms apart: with heartbeats as often, a
+tick that comes a millisecond early would leave one out, and copies would count as silent.
+"""
+
 SILENT_MS: Final = 5_000
 """A connection that is silent for this long is closed."""
 
@@ -126,7 +131,7 @@ class LogSender:
             elif stream.proven is not None and stream.proven.key not in keys:
                 stream.close()  # proven with a key that is not accepted any more
             else:
-                if now_ms - stream.confirms.sent_ms >= heartbeat_ms:
+                if now_ms - stream.confirms.sent_ms >= heartbeat_ms - EARLY_MS:
                     stream.confirms.send()
                 stream.ask()
 
