@@ -327,7 +327,7 @@ def test_every_way_to_ask_shows_since_when_messages_wait_that_the_group_has_not_
 
     wait_until(agree, 60, "every way to ask to show the oldest message")
 
-    # nobody can pull it: consumers do not read its queue, or the topic
+    # no pull returns it: the topic has no such queue, or no permission to read
     bench.change_queues(1, "--force")
     wait_until(agree, 60, "every way to ask to show the oldest message")
     bench.say("topic", "alter", TOPIC, "--perm", "w", "--yes")

@@ -372,4 +372,4 @@ _FIELDS: Final[dict[str, tuple[str, type[Any]]]] = {
 field's type.
 """
 _OF_GROUPS: Final = frozenset({"namesrv", "as_json"})
-"""Those that only groups of commands accept: commands have options of their own for them."""
+"""The parameters that only groups of commands accept; each command declares its own."""

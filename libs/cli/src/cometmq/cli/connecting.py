@@ -103,7 +103,7 @@ def ask(
 
 @contextmanager
 def similar_topics_named(namesrv: str) -> Iterator[None]:
-    """Let the error of a command about an unknown topic also name a topic spelt like it."""
+    """Add the name of a similar topic to the error about an unknown one."""
     try:
         yield
     except NoRoute as error:

@@ -218,7 +218,7 @@ def broker_rows(state: BrokerState) -> Iterator[Row]:
 
 
 def _integer(text: str | None, high: int = _LONG_MAX) -> int | None:
-    """Parse a number; one that is too large for its column is the largest that fits."""
+    """Parse a number, and limit it to the range of its column."""
     try:
         return None if text is None else max(-high, min(int(text), high))
     except ValueError:

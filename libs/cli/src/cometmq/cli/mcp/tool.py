@@ -36,8 +36,9 @@ _BLANK: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
     "\U0001d159\U000e0100-\U000e01ef]"
 )
-"""Characters that `isprintable` accepts although nobody sees them. A text of any length can be
-hidden in the 256 selectors of variants, behind one visible character."""
+"""Invisible characters that `isprintable` accepts. The 256 variation selectors can hide a text of
+any length behind one visible character.
+"""
 
 T = TypeVar("T")
 

@@ -63,7 +63,7 @@ class LagTimes:
     ) -> None:
         """Continue the round; do nothing while the searches of the last step wait for the disk.
 
-        `groups` are those that have a configuration, with or without offsets.
+        `groups` are the names of all configured groups, also of those without offsets.
         """
         if self._is_running or self._state == (offsets.version, store.bounds):
             return

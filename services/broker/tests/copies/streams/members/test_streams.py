@@ -333,7 +333,7 @@ async def test_reports_repeat_the_masters_time(tmp_path: Path) -> None:
 async def test_no_heartbeat_is_left_out_because_a_tick_comes_early(
     tmp_path: Path, steps_ms: tuple[int, ...]
 ) -> None:
-    """With the shortest interval, copies then left the in-sync set and came back."""
+    """Otherwise copies leave the in-sync set and return to it, with the shortest interval."""
     within_ms = 300
     async with (
         MemberNode(tmp_path, 0, heard_within_mills=within_ms) as master,
