@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write tables of benchmark results into the README and the pages of docs/."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
 import report
-from macro.workloads import LOADS, MIXED, MORE_IS_BETTER, REPLICATED
+from macro.workloads import MORE_IS_BETTER
 
 QUIET_CPUS_MAX: Final = report.OTHERS_CPUS_MAX
 PAGE: Final = report.BENCH.parent / "docs" / "performance.md"
@@ -14,11 +15,10 @@ README: Final = report.BENCH.parent / "README.md"
 EQUAL_MAX: Final = 0.03
 """Ratios closer to 1 than this count as equal: two runs on one machine differ by more."""
 HEADLINES: Final = (
-    "messages_per_s", "pairs_per_s", "delivered_per_s", "anonymous_bytes", "idle_cpus",
-    "disk_bytes", "recovery_s", "start_s", "catch_up_bytes_per_s", "slave_anonymous_bytes",
+    ("pull", "messages_per_s"), ("send-8x32", "messages_per_s"), ("send-1x1", "messages_per_s"),
+    ("million", "anonymous_bytes"), ("start", "start_s"),
 )  # fmt: skip
-
-
+"""The workloads and metrics that the README shows; the greatest loss replaces the last one."""
 COLUMNS: Final = (
     ("messages/s", ("messages_per_s", "pairs_per_s")), ("p50 [us]", ("p50_us",)),
     ("p99 [us]", ("p99_us",)), ("p99.9 [us]", ("p999_us",)), ("p99.99 [us]", ("p9999_us",)),
@@ -29,27 +29,27 @@ COLUMNS: Final = (
 
 def markdown(result: report.Result) -> str:
     """Return the tables for docs/performance.md: rates and latencies, and all other figures."""
-    servers = [
-        "CometMQ",
-        "Java",
-        *(report.TITLES[it] for it in report.rivals_of(result["samples"])),
-    ]
-    metrics = {metric: index for index, (_, names) in enumerate(COLUMNS) for metric in names}
+    names = report.rivals_of(result["samples"])
+    servers = ["CometMQ", "Java", *(report.TITLES[it] for it in names)]
+    metrics = {metric: index for index, (_, them) in enumerate(COLUMNS) for metric in them}
     loads: dict[str, list[str]] = {}
     others: dict[str, list[str]] = {}
     for row in report.rows(result["samples"]):
         if row.metric in metrics:
             cells = loads.setdefault(row.workload.title, [""] * len(COLUMNS))
-            cells[metrics[row.metric]] = _of_all_servers(row)
+            cells[metrics[row.metric]] = _of_all_servers(row, names)
         elif _is_told(row):
             others.setdefault(row.workload.title, []).append(_other_figure(row))
     options = result["options"]
-    made = (
-        f"Measured on {result['measured_at'][:10]} on {result['machine']['cpu']}, "
-        f"{_rounds(options['rounds'])} of {options['seconds']:g} s."
+    measured = _measured(result)
+    legend = (
+        f"Each cell: {' · '.join(servers)}; in brackets the ratio to Java's rate, a target that"
+        " was missed, and the servers that are ahead of CometMQ."
     )
+    made = f"{result['machine']['cpu']}, {_rounds(options['rounds'])} of {options['seconds']:g} s."
+    disturbed = _not_conclusive([row.workload.title for row in measured], result)
     lines = [
-        f"Each cell: {' · '.join(servers)}, and a target if it was missed.",
+        legend,
         "",
         f"| workload | {' | '.join(title for title, _ in COLUMNS)} |",
         "|---|" + "---|" * len(COLUMNS),
@@ -59,7 +59,7 @@ def markdown(result: report.Result) -> str:
         "|---|---|",
         *(f"| {title} | {'; '.join(figures)} |" for title, figures in others.items()),
         "",
-        made,
+        f"{_tally(measured, names, result)} {made} {disturbed}".rstrip(),
     ]
     return "\n".join(lines)
 
@@ -69,14 +69,8 @@ def _rounds(count: int) -> str:
 
 
 def _is_told(row: report.Row) -> bool:
-    """Return whether the second table shows a figure.
-
-    It omits the processor use of other programs if this is low, and the shares of the plain rate
-    that have no target, because the README shows these.
-    """
-    if row.metric == "others_cpus":
-        return _is_disturbed(row)
-    return row.metric != "share_of_plain" or bool(row.targets)
+    """Return whether the second table shows a figure: not a low processor use of other programs."""
+    return row.metric != "others_cpus" or _is_disturbed(row)
 
 
 def _is_disturbed(row: report.Row) -> bool:
@@ -84,16 +78,16 @@ def _is_disturbed(row: report.Row) -> bool:
     return max(row.comet or 0, row.java or 0) > QUIET_CPUS_MAX
 
 
-def _of_all_servers(row: report.Row) -> str:
+def _of_all_servers(row: report.Row, names: Sequence[str]) -> str:
     divisor = report.UNITS[row.metric][2]
     values = [value for value in (row.comet, row.java, *row.rivals) if value is not None]
-    verdicts = [report.verdict(row, target) for target in row.targets]
-    missed = "".join(
-        f" (missed {bound})"
-        for bound, _, word in (verdict.rpartition(" ") for verdict in verdicts)
-        if word == "MISSED"
-    )
-    return " · ".join(report.cell(value, divisor).strip() for value in values) + missed
+    notes = [f"{row.ratio:.2f} x"] if row.metric in COLUMNS[0][1] and row.ratio else []
+    verdicts = [report.verdict(row, target).rpartition(" ") for target in row.targets]
+    notes += [f"missed {bound}" for bound, _, word in verdicts if word == "MISSED"]
+    if behind := _behind(row, names):
+        notes.append(f"behind {behind}")
+    cell = " · ".join(report.cell(value, divisor).strip() for value in values)
+    return f"{cell} ({', '.join(notes)})" if notes else cell
 
 
 def _other_figure(row: report.Row) -> str:
@@ -116,84 +110,48 @@ CONFIGURATION: Final = (
     "with the native path, ASYNC_FLUSH, IPv4 and {headers} headers, without accounts and TLS"
 )
 """The configuration of the servers in all rows that name no other."""
-EXCEPTION: Final = "; rows that name another configuration have it on both servers"
+
+
+def _measured(result: report.Result) -> list[report.Row]:
+    """Return the figures that compare CometMQ with Java."""
+    return [
+        row for row in report.rows(result["samples"])
+        if row.ratio is not None and row.metric not in CONTROLS
+    ]  # fmt: skip
 
 
 def summary(result: report.Result) -> str:
-    """Return the table for the README: the headlines, and every figure in which CometMQ is worse.
+    """Return the table for the README: five rows, with the greatest loss if there is one.
 
-    Each row names the servers that are ahead of CometMQ, and the last line counts the losses. A
-    workload is named in its first row only.
+    Each row names the servers that are ahead of CometMQ, and the last line counts all losses.
     """
     names = report.rivals_of(result["samples"])
+    measured = _measured(result)
+    chosen = [row for row in measured if (row.workload.name, row.metric) in HEADLINES]
+    losses = [row for row in measured if _judged(row.metric, row.ratio or 1) == "worse"]
+    if losses:
+        worst = max(losses, key=lambda row: abs(math.log(row.ratio or 1)))
+        chosen = [*[row for row in chosen if row is not worst][: len(HEADLINES) - 1], worst]
     rivals = "".join(f" {report.TITLES[name]} |" for name in names)
     lines = [
         f"| workload | figure | CometMQ | Java | ratio | behind |{rivals}",
         "|---|---|---|---|---|---|" + "---|" * len(names),
     ]
-    measured = [
-        row for row in report.rows(result["samples"])
-        if row.ratio is not None and row.metric not in CONTROLS
-    ]  # fmt: skip
-    title = ""
-    for row in measured:
-        verdict, ahead = _judged(row.metric, row.ratio or 1), _ahead(row, names)
-        if not _is_headline(row) and verdict != "worse":
-            continue
+    for row in chosen:
         label, unit, divisor = report.UNITS[row.metric]
         values = [report.cell(value, divisor).strip() for value in (row.comet, row.java)]
-        behind = ["Java"] * (verdict == "worse") + [report.TITLES[name] for name in ahead]
-        shown = "" if row.workload.title == title else row.workload.title
-        title = row.workload.title
         lines.append(
-            f"| {shown} | {label} [{unit}] | {' | '.join(values)} | {row.ratio:.2f} |"
-            f" {', '.join(behind)} |{_cells(row.rivals, divisor)}"
+            f"| {row.workload.title} | {label} [{unit}] | {' | '.join(values)} | {row.ratio:.2f} |"
+            f" {_behind(row, names)} |{_cells(row.rivals, divisor)}"
         )
-    parts = ["\n".join(lines), _tally(measured, names, result), secured(measured)]
-    return "\n\n".join(part for part in parts if part)
+    disturbed = _not_conclusive([row.workload.title for row in chosen], result)
+    return "\n".join([*lines, "", f"{_tally(measured, names, result)} {disturbed}".rstrip()])
 
 
-def _is_headline(row: report.Row) -> bool:
-    """Return whether the README's first table shows a row even if CometMQ is not worse.
-
-    The second one has the rates of other configurations. The mixed load has a fixed rate, so its
-    headline is the tail.
-    """
-    if row.workload == MIXED:
-        return row.metric == "p999_us"
-    return row.metric in HEADLINES and not getattr(row.workload, "plain", "")
-
-
-def secured(rows: Sequence[report.Row]) -> str:
-    """Return the table that shows each configuration beside the default; empty without one.
-
-    A row is a workload; its cells are CometMQ's rates, how many times Java's they are, and which
-    part of the plain rate.
-    """
-    rates = {row.workload.name: row for row in rows if row.metric == "messages_per_s"}
-    loads = [load for load in (*LOADS, *REPLICATED) if load.plain and load.name in rates]
-    plain = [name for name in dict.fromkeys(load.plain for load in loads) if name in rates]
-    setups = list(dict.fromkeys(load.setup for load in loads))
-    if not plain:
-        return ""
-    lines = [
-        "| messages/s | plain | " + " | ".join(setup.title for setup in setups) + " |",
-        "|---|---|" + "---|" * len(setups),
-    ]
-    for name in plain:
-        names = {load.setup: load.name for load in loads if load.plain == name}
-        cells = [_rate(rates.get(names.get(setup, "")), rates[name]) for setup in setups]
-        title = rates[name].workload.title
-        lines.append(f"| {title} | {_rate(rates[name], None)} | {' | '.join(cells)} |")
-    caption = "The same workloads in other configurations: the rate, how many times Java's it is"
-    return f"{caption}, and which part of the plain rate:\n\n" + "\n".join(lines)
-
-
-def _rate(row: report.Row | None, plain: report.Row | None) -> str:
-    if row is None or not row.comet:
-        return ""
-    share = f", {row.comet / plain.comet:.0%}" if plain and plain.comet else ""
-    return f"{report.cell(row.comet, 1).strip()} ({row.ratio:.1f} x{share})"
+def _behind(row: report.Row, names: Sequence[str]) -> str:
+    """Return the servers whose figure is better than CometMQ's, Java first."""
+    is_worse = row.ratio is not None and _judged(row.metric, row.ratio) == "worse"
+    return ", ".join(["Java"] * is_worse + [report.TITLES[name] for name in _ahead(row, names)])
 
 
 def _tally(measured: Sequence[report.Row], names: Sequence[str], result: report.Result) -> str:
@@ -201,7 +159,6 @@ def _tally(measured: Sequence[report.Row], names: Sequence[str], result: report.
     sentences = [
         f"Measured on {result['measured_at'][:10]} "
         + CONFIGURATION.format(headers=result["options"].get("serialization", "json").upper())
-        + (EXCEPTION if any(getattr(row.workload, "plain", "") for row in measured) else "")
         + f". Of {len(verdicts)} figures, latencies and processor time included, CometMQ is better"
         f" than Java in {verdicts.count('better')} and worse in {verdicts.count('worse')}."
     ]
@@ -209,16 +166,20 @@ def _tally(measured: Sequence[report.Row], names: Sequence[str], result: report.
         shared = [row for row in measured if row.rivals[index] is not None]
         lost = sum(name in _ahead(row, names) for row in shared)
         sentences.append(f"{report.TITLES[name]} is ahead in {lost} of {len(shared)}.")
+    return " ".join(sentences)
+
+
+def _not_conclusive(titles: Collection[str], result: report.Result) -> str:
     disturbed = [
         row.workload.title for row in report.rows(result["samples"])
-        if row.metric == "others_cpus" and _is_disturbed(row)
+        if row.metric == "others_cpus" and _is_disturbed(row) and row.workload.title in titles
     ]  # fmt: skip
-    if disturbed:
-        sentences.append(
-            "Not conclusive, because other programs used more than"
-            f" {QUIET_CPUS_MAX:g} CPUs beside them: {'; '.join(disturbed)}."
-        )
-    return " ".join(sentences)
+    if not disturbed:
+        return ""
+    return (
+        "Not conclusive, because other programs used more than"
+        f" {QUIET_CPUS_MAX:g} CPUs beside them: {'; '.join(disturbed)}."
+    )
 
 
 def _ahead(row: report.Row, names: Sequence[str]) -> list[str]:

@@ -48,7 +48,7 @@ UNITS: Final[Mapping[str, tuple[str, str, float]]] = {
     "start_s": ("start", "s", 1),
     "recovery_s": ("recovery", "s", 1),
     "share_of_single": ("of a single broker's rate", "%", 0.01),
-    "share_of_plain": ("of the rate without this configuration", "%", 0.01),
+    "share_of_plain": ("of the plain rate", "%", 0.01),
     "share_of_syncs": ("of the disk's syncs", "%", 0.01),
     "device_syncs_per_s": ("syncs of the disk", "/s", 1),
     "native_share": ("requests on the native path", "%", 0.01),
