@@ -16,11 +16,13 @@ AS_ROOT = $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$$PATH")
 unexport PYTHONDONTWRITEBYTECODE
 
 # The tests of a file run one after another, those of different files side by side. Workers begin with
-# the files that have most tests; IN_ORDER is for tests whose number says little about their time.
-# SPREAD is for tests that share nothing: idle workers take tests of any file.
-PARALLEL = $(if $(WORKERS),--numprocesses=$(WORKERS) --dist=loadfile)
-IN_ORDER = $(PARALLEL) $(if $(WORKERS),--no-loadscope-reorder)
-SPREAD = $(if $(WORKERS),--numprocesses=$(WORKERS) --dist=worksteal)
+# the files that have most tests; IN_ORDER is for tests whose number says little about their time, and
+# for those in random order. SPREAD is for tests that share nothing: idle workers take tests of any file.
+IS_PARALLEL = $(filter-out 1,$(WORKERS))
+PARALLEL = $(if $(IS_PARALLEL),--numprocesses=$(WORKERS) --dist=loadfile)
+IN_ORDER = $(PARALLEL) $(if $(IS_PARALLEL),--no-loadscope-reorder)
+SPREAD = $(if $(IS_PARALLEL),--numprocesses=$(WORKERS) --dist=worksteal)
+CORES = $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 
 .PHONY: help
 help: ## Show this list
@@ -100,16 +102,17 @@ ha-demo: setup ## Kill, freeze and switch over the masters of a broker group und
 # Each worker collects all tests, which takes 20 s of processor time without bytecode and 5 s with it;
 # in a fresh clone, two processes write it before the workers start.
 COLLECT := $(BIN)/pytest --collect-only -qq -p no:cacheprovider
-COMPILE_TESTS = @$(if $(WORKERS),test -d tests/tidy/__pycache__ || \
+COMPILE_TESTS = @$(if $(IS_PARALLEL),test -d tests/tidy/__pycache__ || \
 	{ $(COLLECT) libs >/dev/null & $(COLLECT) operator services tests >/dev/null; wait; },:)
 
 .PHONY: test
-test: setup ## Unit, property, golden and integration tests (WORKERS=4: side by side; MARK=...: of these markers)
-	@echo "Running more than 12,000 tests: WORKERS=4 takes the least time on two cores. They use"
+test: WORKERS ?= $(CORES)
+test: setup ## Unit, property, golden and integration tests on all cores (WORKERS=1: one by one; SEED=n: in this order; MARK=...: of these markers)
+	@echo "Running more than 15,000 tests in random order, with $(WORKERS) at a time (WORKERS=n). They use"
 	@echo "loopback, free ports and the folder for temporary files only. Ctrl-C ends them; 'make help' lists parts."
 	$(BIN)/python deploy/accel.py test
 	$(COMPILE_TESTS)
-	$(BIN)/pytest -q $(if $(MARK),-m "$(MARK)") $(PARALLEL)
+	$(BIN)/pytest -q $(if $(MARK),-m "$(MARK)") $(IN_ORDER) $(if $(SEED),--order-seed=$(SEED))
 
 .PHONY: packages-test
 packages-test: setup ## Wheels, the files of a release, the Debian package, `make setup` and `make run` in clones (WORKERS=n)
@@ -144,10 +147,10 @@ sim: setup ## Whole broker groups in simulated time: faults, promises, dropped r
 	$(BIN)/pytest -q tests/sim $(SPREAD) --timeout=1800
 
 .PHONY: fuzz
-fuzz: setup ## Mutated input through the decoders and to live servers, prints the slowest; more generated cases (WORKERS=n)
+fuzz: setup ## Mutated input through the decoders and to live servers, prints the slowest; more generated cases (CASES=no: without; WORKERS=n)
 	$(BIN)/python -m tests.fuzz.run --inputs $(or $(INPUTS),5000000) --frames $(or $(FRAMES),1000000)
 	$(BIN)/python deploy/accel.py fuzz $(or $(INPUTS),100000000)
-	$(BIN)/pytest -q -m "long or hypothesis" --hypothesis-profile=long $(PARALLEL)
+	$(if $(filter no,$(CASES)),,$(BIN)/pytest -q -m "long or hypothesis" --hypothesis-profile=long $(PARALLEL))
 
 .PHONY: prometheus
 prometheus: ## Install Debian's Prometheus, if there is none

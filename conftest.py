@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Set up signals, Hypothesis, logging and the disk for all tests in the workspace."""
+"""Set up order, signals, Hypothesis, logging and the disk for all tests in the workspace."""
 
 import gc
+import hashlib
 import logging
 import operator
 import os
@@ -13,6 +14,7 @@ import sys
 from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Iterator
 from pathlib import Path
+from random import SystemRandom
 from typing import Any, NoReturn
 
 import hypothesis
@@ -48,9 +50,55 @@ def pytest_collection() -> None:
     gc.disable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests that take minutes first: one that starts last keeps a single worker busy."""
-    items.sort(key=lambda item: item.get_closest_marker("first") is None)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take the seed of the order."""
+    parser.addoption(
+        "--order-seed", type=int, help="draw the order of files and tests from this seed again"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw a seed; a worker uses the one of its controller."""
+    if config.option.order_seed is None:
+        drawn = SystemRandom().randrange(10_000)
+        config.option.order_seed = getattr(config, "workerinput", {}).get("order_seed", drawn)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Give the seed to a worker of pytest-xdist."""
+    node.workerinput["order_seed"] = node.config.option.order_seed
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Show the seed also under `-q`, which leaves the header out."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        seed = session.config.option.order_seed
+        reporter.write_line(f"random order: --order-seed={seed} repeats it")
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest then puts the tests of a parameter of a fixture together
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Shuffle files, and tests in their files; the suites that have a target keep their order.
+
+    Two tests have the same order in each selection. Tests that take minutes come first: one that
+    starts last keeps a single worker busy.
+    """
+    ordered = [config.rootpath / it for it in config.getini("norecursedirs") if "/" in it]
+
+    def place(item: pytest.Item) -> tuple[bool, str, str]:
+        is_late = item.get_closest_marker("first") is None
+        if any(map(item.path.is_relative_to, ordered)):
+            return is_late, "", ""
+        return is_late, _drawn(config, str(item.path)), _drawn(config, item.nodeid)
+
+    items.sort(key=place)
+
+
+def _drawn(config: pytest.Config, name: str) -> str:
+    text = f"{config.option.order_seed} {name.removeprefix(str(config.rootpath))}"
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def pytest_collection_finish() -> None:

@@ -142,19 +142,31 @@ def test_shortened_runs_of_the_pipeline_run_in_full_at_night() -> None:
     assert "spark-test-all" in nightly
 
 
-def test_what_the_pipeline_leaves_out_of_the_tests_runs_in_its_fuzz_step_however_slow_it_is() -> (
-    None
-):
-    assert makes()["test"] == ["MARK=not (long or hypothesis)"]
-    recipe = re.search(
-        r"^fuzz:.*?\n\n", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
-    assert recipe
-    assert '-m "long or hypothesis"' in recipe[0]
+def test_the_pipeline_runs_the_tests_as_the_readme_says_however_slow_it_is() -> None:
+    """More generated cases are drawn at night only: no test runs twice."""
+    assert "`make test`" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert makes()["test"] == []
+    assert "CASES=no" in makes()["fuzz"]
     steps = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
     assert [line[:9] for line in steps if " make fuzz" in line or " make test" in line] == [
         "check 90 "
     ] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("", "=3 "), ("WORKERS=5", "=5 "), ("WORKERS=1", "")]
+)
+def test_tests_use_all_cores_unless_told_otherwise(given: str, expected: str) -> None:
+    """`make` prints the command only."""
+    command = ["make", "--dry-run", "--silent", "test", "CORES=3", "SEED=7", *given.split()]
+    plain = {"PATH": "/usr/bin:/bin"}  # without the variables of a `make` that runs this test
+    printed = subprocess.run(
+        command, cwd=ROOT, env=plain, capture_output=True, text=True, check=True
+    ).stdout
+    (line,) = [it for it in printed.splitlines() if "pytest -q" in it and "collect" not in it]
+    assert ("--numprocesses" in line) is bool(expected)
+    assert not expected or f"--numprocesses{expected}" in line
+    assert "--order-seed=7" in line
 
 
 def test_workflows_use_the_oldest_python_that_is_supported() -> None:

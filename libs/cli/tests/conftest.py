@@ -19,6 +19,7 @@ from cometmq.peers.comet import PROGRAM
 from cometmq.peers.forks import forked_programs
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child, wait_until
+from cometmq.peers.shared.leftovers import left_as_found
 from cometmq.peers.suite import running_suite
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
@@ -186,9 +187,16 @@ class Cluster:
 
 
 @pytest.fixture(scope="session")
-def suite(tmp_path_factory):
+def shared_suite(tmp_path_factory):
     with running_suite(tmp_path_factory.mktemp("suite")) as suite:
         yield suite
+
+
+@pytest.fixture(scope="module")
+def suite(shared_suite):
+    """Return the suite of all files, each of which leaves it as it found it."""
+    with left_as_found(*shared_suite):
+        yield shared_suite
 
 
 @pytest.fixture

@@ -4,13 +4,21 @@
 import pytest
 
 from cometmq.client import AdminClient
+from cometmq.peers.shared.leftovers import left_as_found
 from cometmq.peers.suite import running_suite
 
 
 @pytest.fixture(scope="session")
-def suite(tmp_path_factory):
+def shared_suite(tmp_path_factory):
     with running_suite(tmp_path_factory.mktemp("suite")) as suite:
         yield suite
+
+
+@pytest.fixture(scope="module")
+def suite(shared_suite):
+    """Return the suite of all files, each of which leaves it as it found it."""
+    with left_as_found(*shared_suite):
+        yield shared_suite
 
 
 @pytest.fixture

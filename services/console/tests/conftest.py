@@ -8,6 +8,7 @@ import pytest
 from cometmq.client import AdminClient, Message, Producer
 from cometmq.insight.snapshot import look
 from cometmq.peers.forks import forked_programs
+from cometmq.peers.shared.leftovers import left_as_found
 from cometmq.peers.suite import running_suite
 
 from .desks import Sites
@@ -36,9 +37,16 @@ async def sites(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def plain_suite(tmp_path_factory):
+def shared_plain_suite(tmp_path_factory):
     with running_suite(tmp_path_factory.mktemp("plain-suite")) as suite:
         yield suite
+
+
+@pytest.fixture(scope="module")
+def plain_suite(shared_plain_suite):
+    """Return the suite of all files, each of which leaves it as it found it."""
+    with left_as_found(*shared_plain_suite):
+        yield shared_plain_suite
 
 
 @pytest.fixture
@@ -61,10 +69,18 @@ async def live(sites, plain_admin):
 
 
 @pytest.fixture(scope="session")
-def suite(tmp_path_factory):
+def shared_suite(tmp_path_factory):
     child, suite = started(tmp_path_factory.mktemp("suite"))
     yield suite
     child.stop(60)
+
+
+@pytest.fixture(scope="module")
+def suite(shared_suite):
+    """Return the suite with access control; each file leaves it as it found it."""
+    it = shared_suite
+    with left_as_found(it.namesrv, it.broker, it.data, it.options):
+        yield it
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ class Suite(NamedTuple):
     namesrv: str
     broker: str
     options: ClientOptions
+    data: Path = Path()
 
 
 def started(folder: Path) -> tuple[Child, Suite]:
@@ -58,7 +59,7 @@ def started(folder: Path) -> tuple[Child, Suite]:
     child.wait_for_log("is running", START_TIMEOUT_S)
     namesrv = f"127.0.0.1:{namesrv_port}"
     options_ = ClientOptions(namesrv=namesrv, credentials=CHIEF)
-    return child, Suite(namesrv, f"127.0.0.1:{broker_port}", options_)
+    return child, Suite(namesrv, f"127.0.0.1:{broker_port}", options_, data)
 
 
 class Desk:
