@@ -22,6 +22,7 @@ DISTRIBUTIONS = {
     "grpc": "grpcio",
     "grpc_health": "grpcio-health-checking",
     "backports": "backports-zstd",
+    "markdown_it": "markdown-it-py",
     "mcp_types": "mcp",
 }
 """The distributions whose names differ from those of their modules."""

@@ -17,7 +17,7 @@ from cometmq.console.web import cells
 from cometmq.console.web.exchange import Request, Response
 from cometmq.console.web.page import Page, address
 from cometmq.console.web.tables import cells_of
-from cometmq.console.web.templating import Templates, escaped
+from cometmq.console.web.templating import escaped, templates
 from cometmq.runtime.clock import Clock
 
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
@@ -53,7 +53,7 @@ class Renderer:
         """
         self._clock = clock
         self._prefix = prefix
-        self._templates = Templates(
+        self._templates = templates(
             Path(__file__).with_name("templates"),
             {
                 **cells.FORMATS,
@@ -100,7 +100,7 @@ class Renderer:
             **DEFAULTS,
             **values,
         }
-        body = self._templates.render(template, given)
+        body = self._templates.get_template(template).render(given)
         return Response(body, status, headers, kind="text/html")
 
     def _href(self, path: str, **args: object) -> str:
