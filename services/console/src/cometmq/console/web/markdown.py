@@ -38,7 +38,6 @@ class _Renderer(RendererHTML):
 def as_html(text: str, link: Link) -> Markup:
     """Return a text as HTML; nothing in it is HTML already."""
     parser = MarkdownIt("commonmark", {"html": False}, renderer_cls=_Renderer).enable("table")
-    parser.normalizeLink = lambda it: it  # type: ignore[method-assign]  # `link` quotes it
     tokens, env = parser.parse(text), {"link": link}
     for at, token in enumerate(tokens):
         if token.type == "heading_open":
