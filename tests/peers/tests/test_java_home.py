@@ -18,4 +18,4 @@ def test_a_complete_file_stays_and_another_one_is_replaced_as_a_whole(tmp_path: 
         java_home(tmp_path)
         assert reading.read() == complete[:100]
     assert path.read_bytes() == complete
-    assert len(list(path.parent.iterdir())) == 3
+    assert len(list(path.parent.iterdir())) == 4

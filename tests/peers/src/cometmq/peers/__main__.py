@@ -3,6 +3,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from cometmq.peers.clients.cppclient import client_python
@@ -10,7 +11,7 @@ from cometmq.peers.clients.environments import grpc_client_python
 from cometmq.peers.clients.javaclient import VERSIONS, client_class_path
 from cometmq.peers.clients.nodeclient import installed_client
 from cometmq.peers.errors import PeerError
-from cometmq.peers.java.maven import server_class_path
+from cometmq.peers.java.maven import ROCKETMQ_5_VERSION, server_class_path
 from cometmq.peers.java.proxy import proxy_class_path
 from cometmq.peers.java.rocketmqtests import tests_class_path
 
@@ -22,6 +23,7 @@ def _fetch_java_clients() -> None:
 
 FETCHERS: Final[Mapping[str, Callable[[], object]]] = {
     "servers": server_class_path,
+    "servers-5": partial(server_class_path, ROCKETMQ_5_VERSION),
     "java": _fetch_java_clients,
     "node": installed_client,
     "tests": tests_class_path,

@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.errors import PeerError
-from cometmq.peers.java import java_home
+from cometmq.peers.java import home_options, java_home
 from cometmq.peers.java.maven import JVM_OPTIONS, ROCKETMQ_VERSION, program, project_class_path
 from cometmq.peers.paths import CACHE, ROOT
 
@@ -41,8 +41,7 @@ def _java_command(version: str, properties: Mapping[str, str]) -> list[str]:
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
         *JVM_OPTIONS,
-        f"-Duser.home={home}",
-        f"-Drocketmq.home.dir={home}",
+        *home_options(home),
         "-Dfile.encoding=UTF-8",
         *(f"-D{name}={value}" for name, value in properties.items()),
         "-cp",

@@ -15,6 +15,7 @@ from cometmq.peers.paths import CACHE, DATA
 from cometmq.peers.processes import run_to_end
 
 ROCKETMQ_VERSION: Final = "4.9.4"
+ROCKETMQ_5_VERSION: Final = "5.5.0"
 COPY_GOAL: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 _TIMEOUT_S: Final = 600
 # Packages whose fields RocketMQ and netty reach into; JDK 17 closes them by default.

@@ -22,6 +22,7 @@ class ProxyCluster(JavaCluster):
     """A broker for 4.x clients with a proxy for 5.x clients; both serve the same topics."""
 
     programs = "proxy"
+    version = PROXY_VERSION
 
     def __init__(
         self,
@@ -30,7 +31,7 @@ class ProxyCluster(JavaCluster):
         *,
         heap: str = "512m",
     ) -> None:
-        super().__init__(directory, broker_conf, heap=heap, version=PROXY_VERSION)
+        super().__init__(directory, broker_conf, heap=heap)
         self._proxy_conf_path = directory / "rmq-proxy.json"
         self.endpoint = f"{HOST}:{free_port()}"
 

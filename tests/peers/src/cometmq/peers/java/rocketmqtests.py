@@ -7,7 +7,7 @@ from typing import Final
 
 from cometmq.peers.clients.programs import Running
 from cometmq.peers.cluster import CLUSTER_NAME, Cluster
-from cometmq.peers.java import java_home
+from cometmq.peers.java import home_options, java_home
 from cometmq.peers.java.maven import JVM_OPTIONS, program, project_class_path
 from cometmq.peers.paths import CACHE, ROOT
 from cometmq.peers.processes import Child
@@ -33,8 +33,7 @@ def start_tests(cluster: Cluster, classes: Sequence[str], log_path: Path) -> Run
         "-Xmx512m",
         "-XX:+UseSerialGC",
         *JVM_OPTIONS,
-        f"-Duser.home={home}",
-        f"-Drocketmq.home.dir={home}",
+        *home_options(home),
         f"-Dpeers.namesrv={cluster.namesrv_addr}",
         f"-Dpeers.cluster={CLUSTER_NAME}",
         f"-Dpeers.broker1={broker1}",
