@@ -32,7 +32,8 @@ def test_a_name_server_says_where_it_serves_and_stops_on_a_signal(start, tmp_pat
     )
     child = start("namesrv", "-c", "namesrv.conf")
     events = {e["event"]: e for e in map(json.loads, child.log().splitlines())}
-    assert events["settings.unknown"]["keys"] == ["clusterTes", "serverWorkerThreads"]
+    assert events["settings.unknown"]["keys"] == ["clusterTes"]
+    assert events["settings.ineffective"]["settings"].keys() == {"serverWorkerThreads"}
     assert events["settings.unknown"]["did_you_mean"] == {"clusterTes": "clusterTest"}
     address = events["namesrv.ready"]["addresses"][0]
     host, port = address.split(":")

@@ -8,11 +8,12 @@ import pytest
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime.settings import load
+from cometmq.runtime.settings.foreign import Foreign
 from cometmq.runtime.settings.wrong_file import refuse_wrong_file
 
 
 class Example(msgspec.Struct, frozen=True, rename="camel"):
-    KEPT: ClassVar = frozenset({"serverWorkerThreads"})
+    FOREIGN: ClassVar = Foreign({"serverWorkerThreads": "there are no threads"})
 
     listen_port: int = 9876
     cluster_test: bool = False

@@ -7,6 +7,7 @@ import pytest
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.settings.accepted import AcceptedSettings
 from cometmq.broker.testing import expected_answer
+from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.testing.golden import load_exchanges
 from cometmq.runtime import properties
 from cometmq.runtime.settings import Loaded, load
@@ -75,3 +76,23 @@ def test_settings_that_only_a_txn_checker_reads_are_reported(tmp_path: Path) -> 
 )
 def test_rocketmqs_defaults_are_not_reported(name: str, value: str) -> None:
     assert loaded(**{name: value}).ineffective() == {}
+
+
+@pytest.mark.parametrize("name", BrokerSettings.FOREIGN.refused)
+def test_keys_of_rocketmq_5_that_mean_safety_end_the_start(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "broker.conf"
+    refusal = BrokerSettings.FOREIGN.refused[name]
+    for value in refusal.accepted:
+        file.write_text(f"brokerName=b\n{name}={value}\n")
+        load(BrokerSettings, prefix="COMETMQ_TEST", env={}, file=file)
+    asking = "false" if "true" in refusal.accepted else "true"
+    file.write_text(f"brokerName=b\n{name}={asking}\n")
+    with pytest.raises(SettingsError, match=f"^{name}=.*; .+ \\(from file {file}:2\\)$"):
+        load(BrokerSettings, prefix="COMETMQ_TEST", env={}, file=file)
+
+
+def test_passwords_of_rocketmq_5_are_not_shown_to_tools(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text('brokerName=b\ninitAuthenticationUser={"username":"a","password":"12345"}\n')
+    settings = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, file=file)
+    assert "12345" not in settings.as_properties() + settings.as_table()

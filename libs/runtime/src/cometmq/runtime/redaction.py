@@ -6,7 +6,8 @@ from typing import Final
 
 HIDDEN: Final = "******"
 SECRET_NAME: Final = re.compile(
-    r"secret|passw|passphrase|pwd|token|credential|key|signature", re.IGNORECASE
+    r"secret|passw|passphrase|pwd|token|credential|key|signature|authenticationuser|exporterheader",
+    re.IGNORECASE,
 )
 _SECRET_IN_URL: Final = re.compile(r"(?<=://)[^/\s]+(?=@)")
 _IN_TEXT: Final = re.compile(

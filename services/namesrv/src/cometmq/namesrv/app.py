@@ -32,6 +32,7 @@ from cometmq.runtime.process.memory import release_free_memory
 from cometmq.runtime.process.open_files import connections_within
 from cometmq.runtime.saves import Saver
 from cometmq.runtime.settings import DEFAULT, Loaded
+from cometmq.runtime.settings.faults import Faults
 from cometmq.runtime.tasks import every
 from cometmq.runtime.tls_keys import Label, server_tls
 from cometmq.runtime.worker import Worker
@@ -62,17 +63,31 @@ class NamesrvApp:
         self._started = AsyncExitStack()
 
     def check(self) -> None:
-        """Raise SettingsError if TLS settings are invalid or the port cannot be used; create
-        nothing.
-        """
+        """Raise SettingsError if settings or the port cannot be used; create nothing."""
         settings, label = self._settings.value, self._settings.label
-        server_tls(settings, label)
+        self.check_settings()
         check_port(
             settings.bind_address,
             settings.listen_port,
             setting=label("listenPort"),
             host_setting=label("bindAddress"),
         )
+
+    def check_settings(self) -> None:
+        """Raise SettingsError if the settings, or files that they name, are unusable."""
+        settings, label, faults = self._settings.value, self._settings.label, Faults()
+        faults.attempt(lambda: server_tls(settings, label))
+        faults.attempt(self._open_group_keys)
+        if settings.acl_enable:
+            faults.attempt(self._open_accounts)
+        faults.raise_all()
+
+    def _open_group_keys(self) -> GroupKeys:
+        return GroupKeys(self._settings.value.group_key_file, self._settings.label("groupKeyFile"))
+
+    def _open_accounts(self) -> Accounts:
+        path = Path(self._settings.value.acl_file).expanduser()
+        return Accounts(path, self._settings.label("aclFile"))
 
     async def start(self) -> None:
         """Load the KV file, start serving, and start dropping silent brokers."""
@@ -101,8 +116,9 @@ class NamesrvApp:
 
     async def _start(self, starting: AsyncExitStack) -> None:
         settings = self._settings.value
-        label = self._settings.label
         self.check()
+        if ineffective := self._settings.ineffective():
+            self._log.warning("settings.ineffective", settings=ineffective)
         worker = Worker("namesrv-files")
         starting.callback(worker.close)
 
@@ -113,9 +129,7 @@ class NamesrvApp:
         async def save_file(path: Path, encode: Callable[[], bytes]) -> None:
             await saver.save(path, lambda: partial(replace_file, path, encode()))
 
-        keys = await worker.submit(
-            lambda: GroupKeys(settings.group_key_file, label("groupKeyFile"))
-        )
+        keys = await worker.submit(self._open_group_keys)
         namesrv = Namesrv(
             self._settings,
             load_kv_config(Path(settings.kv_config_path)),
@@ -126,9 +140,7 @@ class NamesrvApp:
         )
         accounts = None
         if settings.acl_enable:
-            accounts = await worker.submit(
-                lambda: Accounts(Path(settings.acl_file).expanduser(), label("aclFile"))
-            )
+            accounts = await worker.submit(self._open_accounts)
         server = await self._listen(namesrv, accounts, starting)
         background = TaskSet(self._log)
         starting.push_async_callback(background.close)

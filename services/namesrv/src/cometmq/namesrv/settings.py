@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
+from cometmq.namesrv.rocketmq_keys import ROCKETMQ
 from cometmq.remoting.setting_facts import MUTABLE, PATH, Natural, Positive
 from cometmq.runtime import tls_keys
 from cometmq.runtime.programs import PROGRAMS
@@ -21,17 +22,7 @@ def _home(name: str) -> str:
 class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All settings of a name server."""
 
-    KEPT: ClassVar = frozenset(
-        {
-            *("rocketmqHome", "productEnvName", "configBlackList", "serverWorkerThreads"),
-            *("serverSelectorThreads", "serverCallbackExecutorThreads"),
-            *("serverOnewaySemaphoreValue", "serverAsyncSemaphoreValue", "serverSocketSndBufSize"),
-            *("serverSocketRcvBufSize", "serverSocketBacklog"),
-            *("serverPooledByteBufAllocatorEnable", "useEpollNativeSelector"),
-            *("writeBufferHighWaterMark", "writeBufferLowWaterMark"),
-        }
-    )
-    """RocketMQ's settings that a file may contain although they have no effect here."""
+    FOREIGN: ClassVar = ROCKETMQ
 
     bind_address: Annotated[str, "Local address to listen on; if empty, all addresses."] = ""
     listen_port: Annotated[

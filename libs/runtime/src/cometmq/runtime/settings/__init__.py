@@ -4,8 +4,9 @@
 Later sources override earlier ones, and each value records its source.
 
 Compatibility: names are RocketMQ's property names, so its files work unmodified. An unknown key is
-never fatal; it is kept and returned, because a tool may read it. The exception is a key or variable
-that nearly matches an access control or TLS setting. An invalid value of a known key is fatal: one
+never fatal; it is kept and returned, because a tool may read it. The exceptions are a key or
+variable that nearly matches an access control or TLS setting, and RocketMQ's keys that mean safety
+and are not served (`foreign.py`). An invalid value of a known key is fatal: one
 line names the key, the value, the allowed values and the source. All faults are reported together,
 along with probable mistakes that would not be fatal by themselves.
 """
@@ -31,8 +32,9 @@ from cometmq.runtime.settings.fields import (
     by_variable,
     fields_of,
 )
+from cometmq.runtime.settings.foreign import Foreign, foreign_of
+from cometmq.runtime.settings.guards import misspelt_keys, refuse_foreign, unread_variables
 from cometmq.runtime.settings.mistakes import LINE_FORM, Mistakes
-from cometmq.runtime.variables import unread, unread_line
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -110,6 +112,7 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         faults = Faults()
         unknown = dict(self.unknown)
         for name, raw in changes.items():
+            faults.attempt(partial(foreign_of(type(self.value)).check, name, raw))
             if name in unknown:
                 unknown[name] = raw
             field = fields.get(name)
@@ -147,7 +150,9 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
     def ineffective(self) -> dict[str, str]:
         """Return the changed settings that have no effect, each with the reason."""
         in_file = {FILE, RUN_TIME.kind}  # a change at run time is saved in the file
-        return {
+        foreign = foreign_of(type(self.value)).harmless
+        kept = {name: f"{foreign[name]}." for name in self.unknown if name in foreign}
+        return kept | {
             name: field.description
             for name, field in fields_of(type(self.value)).items()
             if field.is_ineffective
@@ -253,16 +258,17 @@ def load(  # noqa: PLR0913  # one parameter per source
     content = (faults.attempt(lambda: _read_file(file)) if file is not None else None) or _EMPTY
     if only is not None:
         content = Content({name: it for name, it in content.values.items() if name in only})
-    in_file, known = content.values, fields.keys() | set(others)
+    in_file, known, foreign = content.values, fields.keys() | set(others), foreign_of(settings_type)
     unknown = {name: given for name, given in in_file.items() if name not in fields}
     given = {name: value for name, value in in_file.items() if name in fields}
     variables = os.environ if env is None else env  # noqa: TID251  # the one place that reads it
     settable = by_variable(settings_type, prefix)
     mistakes = Mistakes()
     if not is_part:
-        misspelt = _misspelt(unknown, known, fields, faults)
-        misread = _unread(variables, prefix, settable, faults)
-        mistakes = _mistakes(content, misspelt, misread, known)
+        refuse_foreign(foreign, in_file, variables, prefix, faults)
+        misspelt = misspelt_keys(unknown, known, fields, foreign, faults)
+        misread = unread_variables(variables, prefix, settable, faults)
+        mistakes = _mistakes(content, misspelt, misread, known, foreign)
     for variable, field in settable.items():
         if variable in variables:
             given[field.name] = (variables[variable], Origin(ENVIRONMENT, variable))
@@ -281,7 +287,7 @@ def load(  # noqa: PLR0913  # one parameter per source
         value,
         origins,
         {name: str(raw) for name, (raw, _) in unknown.items()},
-        has_known_key=not known.isdisjoint(in_file),
+        has_known_key=any(name in known or name in foreign for name in in_file),
         mistakes=mistakes,
         others=frozenset(others),
     )
@@ -320,51 +326,19 @@ def _mistakes(
     misspelt: Mapping[str, str],
     misread: Mapping[str, str],
     known: Collection[str],
+    foreign: Foreign,
 ) -> Mistakes:
-    places = {it: given[1].place for it, given in content.values.items() if it not in known}
+    places = {
+        name: origin.place
+        for name, (_, origin) in content.values.items()
+        if name not in known and name not in foreign
+    }
     prose = {
         name: text
         for name, text in content.without_sign.items()
         if name in places and closest(name, known) is None
     }
     return Mistakes(misspelt, places, prose, content.repeated, misread)
-
-
-def _misspelt(
-    unknown: Given, known: Collection[str], fields: Mapping[str, SettingsField], faults: Faults
-) -> dict[str, str]:
-    """Return the unknown keys that nearly match a setting, each with the name of the setting.
-
-    For an access control or TLS setting, add a fault instead: with a mistyped `aclEnable=true`, a
-    broker would start unprotected although its operator believes that it is protected.
-    """
-    found: dict[str, str] = {}
-    for name, (raw, origin) in sorted(unknown.items()):
-        guess = None if name in known else closest(name, known)
-        field = None if guess is None else fields.get(guess)
-        if field is not None and field.is_guard:
-            shown = HIDDEN if field.is_secret else raw
-            faults.add(f"{name}={shown}: unknown setting; did you mean {guess}? (from {origin})")
-        elif guess is not None:
-            found[name] = guess
-    return found
-
-
-def _unread(
-    variables: Mapping[str, str], prefix: str, own: Mapping[str, SettingsField], faults: Faults
-) -> dict[str, str]:
-    """Return the variables that no program reads, each with a similar name; add faults as
-    `_misspelt` does.
-    """
-    found: dict[str, str] = {}
-    for name, guess in unread(variables, prefix, own).items():
-        field = own.get(guess)
-        if field is not None and field.is_guard:
-            shown = HIDDEN if field.is_secret else without_logins(variables[name])
-            faults.add(f"{name}={shown}: {unread_line(name, [guess])}")
-        else:
-            found[name] = guess
-    return found
 
 
 def _read_file(file: Path) -> Content:

@@ -90,7 +90,7 @@ class SettingsField(NamedTuple):
 
     def variables(self, prefix: str) -> tuple[str, ...]:
         """Return the environment variables for this setting; later ones take precedence."""
-        own = f"{prefix}_{self.snake_name.upper()}"
+        own = variable_of(prefix, self.name)
         other = self.fact("env")
         return (str(other), own) if other else (own,)
 
@@ -98,6 +98,11 @@ class SettingsField(NamedTuple):
 @functools.cache  # a broker's settings have 200 names, each asked for several times
 def _snake_name(name: str) -> str:
     return _WORD_STARTS.sub("_", name).replace(".", "_").replace("-", "_").lower()
+
+
+def variable_of(prefix: str, name: str) -> str:
+    """Return the environment variable of a setting with this external name."""
+    return f"{prefix}_{_snake_name(name).upper()}"
 
 
 @functools.cache

@@ -24,7 +24,7 @@ SHOWN_MAX: Final = 5
 def refuse_wrong_file(name: str, loaded: Loaded[Any], file: Path | None) -> None:
     """Raise SettingsError if the file has keys of a different program, or no known key at all.
 
-    A file without keys is accepted, and so are RocketMQ's keys in `KEPT` of the settings struct,
+    A file without keys is accepted, and so are RocketMQ's keys in `FOREIGN` of the settings struct,
     which the program `name` keeps but does not use.
     """
     unknown = loaded.mistakes.places.keys()
@@ -35,8 +35,7 @@ def refuse_wrong_file(name: str, loaded: Loaded[Any], file: Path | None) -> None
                 f"{file} is a settings file of cometmq {other}: {', '.join(found)} {verb} of"
                 f" cometmq {name}; run cometmq {other} -c {file}, or give {name} a file of its own"
             )
-    kept: frozenset[str] = getattr(type(loaded.value), "KEPT", frozenset())
-    if unknown and not loaded.has_known_key and not unknown & kept:
+    if unknown and not loaded.has_known_key:
         fields = fields_of(cast("type[msgspec.Struct]", type(loaded.value)))
         shown = [_shown(key, loaded, fields) for key in list(unknown)[:SHOWN_MAX]]
         rest = f" and {len(unknown) - SHOWN_MAX} more" if len(unknown) > SHOWN_MAX else ""

@@ -2,15 +2,16 @@
 """Every setting of a broker under its RocketMQ name, including the store's settings.
 
 The struct is flat because broker.conf is a flat file. Unknown keys are kept and returned by
-GET_BROKER_CONFIG; they are never fatal.
+GET_BROKER_CONFIG; only those of RocketMQ 5 that mean safety are fatal (`rocketmq5.py`).
 """
 
 import socket
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta, field
 
 from cometmq.broker.settings.limits import LimitSettings
+from cometmq.broker.settings.rocketmq5 import ROCKETMQ_5
 from cometmq.remoting.names import DEFAULT_CLUSTER, DEFAULT_REGION, TRACE_TOPIC
 from cometmq.remoting.setting_facts import (
     GUARD,
@@ -44,6 +45,8 @@ def _host_name() -> str:
 
 class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
     """All settings of a broker's properties file."""
+
+    FOREIGN: ClassVar = ROCKETMQ_5
 
     # Identity and addresses
     broker_name: Annotated[
