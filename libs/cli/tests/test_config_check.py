@@ -71,4 +71,37 @@ def test_names_with_escapes_are_shown_escaped(check):
 def test_keys_of_rocketmq_without_effect_make_a_file_of_the_name_server(check):
     done = check("serverWorkerThreads=8\n", "--program", "namesrv")
     assert done.status == 0
-    assert "serverWorkerThreads is no setting of cometmq namesrv, and is kept" in done.out
+    assert "serverWorkerThreads has no effect: " in done.out
+
+
+REFUSED = [
+    ("enableDLegerCommitLog=true", "DLedger"),
+    ("brokerRole=SLAVE", "brokerId"),
+    ("brokerIP1=127.0.0.1:10911", "has a port"),
+    ("brokerIP1=no-such-host.invalid", "cannot be resolved"),
+    ("haListenPort=10911", "have the same port"),
+    ("accessKey=alone", "secretKey"),
+    ("controlPort=10", "groupRecord"),
+    ("authenticationEnabled=true", "plain_acl.yml"),
+    ("aclEnable=true\naclFile=broken.yml", "broken.yml"),
+]
+
+
+@pytest.mark.parametrize(("text", "word"), REFUSED)
+def test_what_a_start_refuses_is_an_error(check, call, tmp_path, monkeypatch, text, word):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.yml").write_text("accounts: [")
+    found = check(f"{text}\nbrokerName=b\nlistenPort=10911\nstorePathRootDir={tmp_path}/s\n")
+    started = call("broker", "-c", tmp_path / "some.conf")
+    assert (found.status, started.status) == (2, 2)
+    assert word in " ".join(found.out.split())
+    assert word in " ".join((started.out + started.err).split())
+
+
+def test_a_file_is_checked_for_the_program_that_it_is_named_after(check):
+    text = "listenPort=9876\nrocketmqHome=/opt/rocketmq\n"
+    assert check(text, "--json", name="namesrv.conf").json["program"] == "namesrv"
+    assert check(text, "--json", name="broker-a.conf").json["program"] == "broker"
+    refused = check(f"{text}enableControllerInNamesrv=true\n", name="namesrv-n0.conf")
+    assert refused.status == 2
+    assert "cometmq elector" in " ".join(refused.out.split())

@@ -38,7 +38,7 @@ class Program(NamedTuple):
         return found
 
     def app_type(self) -> Any:
-        """Import and return its application class; see `program.Build`."""
+        """Import and return its application class; see `program.Build` and `program.App`."""
         return getattr(import_module(f"{self.module}.app"), f"{self.classes}App")
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from cometmq.broker.acl.files import AclFiles
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
@@ -31,6 +32,7 @@ from cometmq.broker.lanes.lane import open_lane
 from cometmq.broker.lost_messages import fit_offsets
 from cometmq.broker.native import accel, open_native_syncer, open_tls
 from cometmq.broker.opening import (
+    acl_path,
     open_acl,
     open_journal,
     open_store,
@@ -40,6 +42,7 @@ from cometmq.broker.opening import (
 from cometmq.broker.registration.addresses import (
     Ports,
     choose_ports,
+    derived_ports,
     explicit_ha_port,
     with_ha_port,
 )
@@ -49,6 +52,7 @@ from cometmq.broker.start_checks import (
     HA_NOTE,
     VIP_NOTE,
     check_environment,
+    check_places,
     check_settings,
     warn_of_ineffective,
 )
@@ -58,7 +62,7 @@ from cometmq.broker.timers import background_steps
 from cometmq.ha.port import RecordPort
 from cometmq.remoting.command import Peer
 from cometmq.remoting.errors import SettingsError
-from cometmq.remoting.log import Log
+from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.addresses import host_port
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.protocol import PeerProtocol
@@ -139,21 +143,31 @@ class BrokerApp:
         Ports that the settings leave open are chosen here, for `start`.
         """
         settings = self._loaded.value
-        check_settings(self._loaded)
+        self.check_settings()
         OsDisk().check_unlocked(Layout(settings).lock)
         with self._listening(settings.listen_port):
             self._ports = choose_ports(
                 settings.listen_port, settings.bind_address, ha_port=explicit_ha_port(self._loaded)
             )
-        check_environment(
-            self._loaded,
-            self._ports,
-            others=[
-                (settings.admin_http_port, self._loaded.label("adminHttpPort")),
-                (settings.control_port, self._loaded.label("controlPort")),
-            ],
-        )
+        check_environment(self._loaded, self._ports, others=self._other_ports())
         self._loaded = with_ha_port(self._loaded, self._ports)
+
+    def check_settings(self) -> None:
+        """Raise an error if the settings, or files that they name, are unusable; try no port."""
+        loaded = self._loaded
+        check_settings(loaded)
+        registration_signing(loaded.value)
+        if loaded.value.acl_enable:
+            path = acl_path(loaded.value, self._config_path)
+            AclFiles(path, clock_ms=self._clock.now_ms, log=NO_LOG).load()
+        check_places(loaded, derived_ports(loaded), others=self._other_ports())
+
+    def _other_ports(self) -> list[tuple[int, str]]:
+        settings, label = self._loaded.value, self._loaded.label
+        return [
+            (settings.admin_http_port, label("adminHttpPort")),
+            (settings.control_port, label("controlPort")),
+        ]
 
     async def start(self) -> None:
         """Start the broker; raise CometError or OSError if settings or environment prevent this."""

@@ -80,6 +80,36 @@ def _check_copies_settings(loaded: Loaded[BrokerSettings], faults: Faults) -> No
         faults.attempt(lambda: check_hook(settings.role_hook, setting=label("roleHook")))
 
 
+def check_places(
+    loaded: Loaded[BrokerSettings],
+    ports: Ports,
+    *,
+    ha_setting: str | None = None,
+    others: Iterable[tuple[int, str]] = (),
+) -> None:
+    """Refuse equal ports, and addresses that cannot be resolved; try no port.
+
+    `ha_setting` tells users how to choose the port for slaves if the program has no option for it.
+    `others` are ports of other servers in the program, with their settings.
+    """
+    own = _own_ports(loaded, ports, ha_setting)
+    check_different([*own, *((*other, "") for other in others)])
+    for address in (advertised(loaded, ports.main), shared_address(loaded)):
+        if address is not None:
+            packed_host(address.host, address.port, setting=address.setting)
+
+
+def _own_ports(
+    loaded: Loaded[BrokerSettings], ports: Ports, ha_setting: str | None
+) -> tuple[tuple[int, str, str], ...]:
+    main_setting = loaded.label("listenPort")
+    return (
+        (ports.main, main_setting, ""),
+        (ports.vip or 0, main_setting, VIP_NOTE),
+        (ports.ha, ha_setting or loaded.label("haListenPort"), HA_NOTE),
+    )
+
+
 def check_environment(
     loaded: Loaded[BrokerSettings],
     ports: Ports,
@@ -87,30 +117,18 @@ def check_environment(
     ha_setting: str | None = None,
     others: Iterable[tuple[int, str]] = (),
 ) -> None:
-    """Refuse ports and addresses that cannot be used, before creating any folder.
-
-    `ha_setting` tells users how to choose the port for slaves if the program has no option for it.
-    `others` are ports of other servers in the program, with their settings.
+    """Refuse ports and addresses that cannot be used, before creating any folder; see
+    `check_places`.
     """
-    settings = loaded.value
-    main_setting = loaded.label("listenPort")
-    own = (
-        (ports.main, main_setting, ""),
-        (ports.vip or 0, main_setting, VIP_NOTE),
-        (ports.ha, ha_setting or loaded.label("haListenPort"), HA_NOTE),
-    )
-    check_different([*own, *((*other, "") for other in others)])
-    for port, setting, note in own:
+    check_places(loaded, ports, ha_setting=ha_setting, others=others)
+    for port, setting, note in _own_ports(loaded, ports, ha_setting):
         check_port(
-            settings.bind_address,
+            loaded.value.bind_address,
             port,
             setting=setting,
             host_setting=loaded.label("bindAddress"),
             note=note,
         )
-    for address in (advertised(loaded, ports.main), shared_address(loaded)):
-        if address is not None:
-            packed_host(address.host, address.port, setting=address.setting)
 
 
 def warn_of_ineffective(loaded: Loaded[BrokerSettings], log: Log) -> None:

@@ -105,6 +105,17 @@ class ConsoleApp:
                 "namesrvAddr must be set (-n HOST:PORT): the console finds brokers through name"
                 " servers"
             )
+        faults.attempt(self.check_settings)
+        faults.raise_all()
+        if self._listener is None:
+            label = self._loaded.label("listenPort")
+            check_port(settings.bind_address, settings.listen_port, setting=label)
+
+    def check_settings(self) -> None:
+        """Raise SettingsError if settings, or files that they name, contradict each other or are
+        unusable.
+        """
+        settings, faults = self._settings, Faults()
         faults.attempt(lambda: _options(settings, self._loaded.label))
         faults.attempt(self._server_tls)
         faults.attempt(lambda: patterns_of(settings.readable_topics))
@@ -116,9 +127,6 @@ class ConsoleApp:
         if settings.oidc_issuer and not settings.oidc_roles:
             faults.add("oidcIssuer needs oidcRoles: without it, nobody may log in")
         faults.raise_all()
-        if self._listener is None:
-            label = self._loaded.label("listenPort")
-            check_port(settings.bind_address, settings.listen_port, setting=label)
 
     async def start(self) -> None:
         """Serve the pages; name servers and brokers need not be reachable yet."""

@@ -99,7 +99,11 @@ class ElectorApp:
         self.elector: Elector
 
     def check(self) -> None:
-        """Raise SettingsError if the settings contradict each other."""
+        """Raise SettingsError if the settings contradict each other; an elector has no ports."""
+        self.check_settings()
+
+    def check_settings(self) -> None:
+        """Raise SettingsError if the settings, or files that they name, are unusable."""
         faults = Faults()
         faults.attempt(lambda: plan_of(self._settings))
         if self._settings.group_key_file:

@@ -53,8 +53,12 @@ class ExporterApp:
                 "namesrvAddr must be set (-n HOST:PORT): the exporter finds brokers through name"
                 " servers"
             )
-        faults.attempt(lambda: _options(self._settings, self._loaded.label))
+        faults.attempt(self.check_settings)
         faults.raise_all()
+
+    def check_settings(self) -> None:
+        """Raise SettingsError if the settings, or files that they name, are unusable."""
+        _options(self._settings, self._loaded.label)
 
     async def start(self) -> None:
         """Start the rounds; name servers and brokers need not be reachable yet."""

@@ -59,9 +59,13 @@ class TxnCheckerApp:
                 "namesrvAddr must be set (-n HOST:PORT): the txn-checker finds brokers through name"
                 " servers"
             )
-        faults.attempt(lambda: _options(self._settings, self._loaded.label))
+        faults.attempt(self.check_settings)
         faults.raise_all()
         self._disk.check_unlocked(str(self._root / LOCK_FILE))
+
+    def check_settings(self) -> None:
+        """Raise SettingsError if the settings, or files that they name, are unusable."""
+        _options(self._settings, self._loaded.label)
 
     async def start(self) -> None:
         """Lock the folder and start looking for brokers."""

@@ -10,11 +10,15 @@ from cometmq.cli.connecting import wrong_usage
 from cometmq.cli.operation.broker_settings import diff_settings, show_settings
 from cometmq.cli.output import AsJson, Cell, as_objects, print_json, print_rows
 from cometmq.cli.say import say
-from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.errors import CometError, SettingsError
+from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.spelling import did_you_mean
+from cometmq.runtime.admin_http import AdminHttp
+from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.programs import COMMANDS
 from cometmq.runtime.settings import Loaded, load
 from cometmq.runtime.settings.fields import fields_of
+from cometmq.runtime.settings.foreign import Foreign, foreign_of
 from cometmq.runtime.settings.wrong_file import refuse_wrong_file
 
 PROGRAMS: Final = {"broker": COMMANDS["broker"], **COMMANDS}  # it counts where others are equal
@@ -47,7 +51,8 @@ def check(
 ) -> None:
     """Check a settings file: wrong values, unknown or repeated keys, secrets that others can read.
 
-    The program is the one that most keys belong to, unless it is given. Errors keep the program
+    The program is the one that most keys belong to, and among equals the one that the file is named
+    after, unless it is given. The checks are those of a start. Errors keep the program
     from starting (exit status 2); warnings are probably mistakes (1); notes are harmless (0).
 
     \b
@@ -86,10 +91,16 @@ def _keys(file: Path) -> frozenset[str]:
 
 
 def _program_of(file: Path) -> str:
-    """Return the program that most keys of a file belong to; the broker if none does."""
+    """Return the program that most keys of a file belong to, or else the file's name; the broker if
+    none does.
+    """
     keys = _keys(file)
     counts = {
-        name: (len(keys & program.own_keys), len(keys & _known(name)))
+        name: (
+            len(keys & program.own_keys),
+            name in file.name,
+            sum(it in _known(name) or it in _foreign(name) for it in keys),
+        )
         for name, program in PROGRAMS.items()
         if _is_installed(name)
     }
@@ -108,12 +119,26 @@ def _known(program: str) -> frozenset[str]:
     return frozenset(fields_of(PROGRAMS[program].settings_type()))
 
 
+def _foreign(program: str) -> Foreign:
+    return foreign_of(PROGRAMS[program].settings_type())
+
+
+def _check_as_a_start_does(program: str, loaded: Loaded[Any], file: Path) -> None:
+    """Raise CometError or OSError if the program would not start with these settings."""
+    more: dict[str, Any] = {"config_path": file} if program == "broker" else {}
+    app = PROGRAMS[program].app_type()
+    app(
+        loaded, log=NO_LOG, clock=SystemClock(), admin=AdminHttp(log=NO_LOG), **more
+    ).check_settings()
+
+
 def _findings(program: str, file: Path) -> list[list[Cell]]:
     settings = PROGRAMS[program].settings_type()
     try:
         loaded = load(settings, prefix=PROGRAMS[program].prefix, file=file, env={})
         refuse_wrong_file(program, loaded, file)
-    except SettingsError as error:
+        _check_as_a_start_does(program, loaded, file)
+    except (CometError, OSError) as error:
         return [[ERROR, line] for line in str(error).splitlines()]
     rows: list[list[Cell]] = [[WARNING, line] for line in loaded.mistakes.lines()]
     rows += _unknown(program, loaded)
@@ -139,6 +164,8 @@ def _unknown(program: str, loaded: Loaded[Any]) -> list[list[Cell]]:
     mistakes = loaded.mistakes
     rows: list[list[Cell]] = []
     for name in loaded.unknown.keys() - mistakes.misspelt.keys() - mistakes.prose.keys():
+        if name in _foreign(program):
+            continue
         owners = [
             it for it in PROGRAMS if it != program and _is_installed(it) and name in _known(it)
         ]

@@ -112,7 +112,14 @@ def parse_advertised(text: str, *, setting: str) -> Mapping[int, tuple[str, int]
 
 
 def check_advertised(host: str, *, setting: str) -> None:
-    """Raise SettingsError for a wildcard address, because clients cannot connect to it."""
+    """Raise SettingsError for an address with a port, and for a wildcard address, because clients
+    cannot connect to it.
+    """
+    name, colon, port = host.rpartition(":")
+    if colon and port.isdigit() and (":" not in name or name.endswith("]")):
+        raise SettingsError(
+            f"{setting}: {host} has a port; give {name}, and the port as listenPort"
+        )
     if host and is_unspecified(host):
         raise SettingsError(
             f"{setting}: others cannot connect to {host}; give the address at which they "
@@ -167,9 +174,13 @@ def with_derived_port(loaded: Loaded[BrokerSettings]) -> Loaded[BrokerSettings]:
     """
     if explicit_ha_port(loaded) is not None:
         return loaded
-    main = loaded.value.listen_port
-    ports = _ports(main, None) if main else Ports(0, None, 0)
-    return with_ha_port(loaded, ports)
+    return with_ha_port(loaded, derived_ports(loaded))
+
+
+def derived_ports(loaded: Loaded[BrokerSettings]) -> Ports:
+    """Return the ports that follow from the settings; those that a start chooses are 0."""
+    main, ha = loaded.value.listen_port, explicit_ha_port(loaded)
+    return _ports(main, ha) if main else Ports(0, None, ha or 0)
 
 
 def choose_ports(listen_port: int, bind_address: str, *, ha_port: int | None) -> Ports:
