@@ -343,3 +343,12 @@ async def test_a_cold_read_that_fails_is_an_answer(
     answer = last_answer(call)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "EIO" in (answer.remark or "")
+
+
+def test_a_topic_that_rocketmq_5_forbids_to_a_group_is_refused(broker: Broker) -> None:
+    store(broker, "a")
+    broker.tables.groups.kept = {"forbiddenTable": {"G": {"T": 4}}}
+    remark = "the consumer group[G] is forbidden for topic[T]"
+    assert refusal(broker) == (ResponseCode.NO_PERMISSION, remark)
+    broker.tables.groups.kept = {}
+    assert pull(broker).code == ResponseCode.SUCCESS

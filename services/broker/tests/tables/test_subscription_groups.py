@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cometmq.broker.tables.subscription_groups import Groups, group_file
@@ -97,3 +98,70 @@ def test_a_file_of_an_old_broker_gets_the_defaults(tmp_path: Path) -> None:
     assert group is not None
     assert group.retry_queue_nums == 2
     assert group.notify_consumer_ids_changed_enable
+
+
+FROM_5 = {
+    "dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 9},
+    "forbiddenTable": {"G": {"T": 4, "U": 2}},
+    "ofTheFuture": [1, {}],
+    "subscriptionGroupTable": {
+        "G": {
+            "groupName": "G",
+            "attributes": {"+k": "v"},
+            "consumeMessageOrderly": True,
+            "consumeTimeoutMinute": 7,
+            "groupRetryPolicy": {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"max": 5}},
+            "groupSysFlag": 1,
+            "invented": {"a": [None, 1.5]},
+        },
+        "H": {"groupName": "H", "invented": "b"},
+    },
+}
+
+
+def loaded(path: Path) -> Groups:
+    return Groups(group_file(path), clock_ms=lambda: 1)
+
+
+def test_members_that_only_newer_brokers_know_are_kept_and_written_back(tmp_path: Path) -> None:
+    path = tmp_path / "subscriptionGroup.json"
+    path.write_text(json.dumps(FROM_5))
+    first = loaded(path)
+    journal = Groups(group_file(path), clock_ms=lambda: 1)
+    first.noted = lambda: None
+    first.put(SubscriptionGroupConfig(group_name="G", retry_max_times=3))
+    first.put(SubscriptionGroupConfig(group_name="N"))
+    for piece in first.noted_changes():
+        journal.apply_changes(msgspec.Raw(piece))
+
+    for groups in (first, journal):
+        path.write_bytes(finish(groups.encode()))
+        saved = json.loads(path.read_bytes())
+        assert list(saved)[-1] == "subscriptionGroupTable", "as slaves expect it"
+        table = saved.pop("subscriptionGroupTable")
+        assert saved.keys() == FROM_5.keys() - {"subscriptionGroupTable"}
+        assert saved["forbiddenTable"] == FROM_5["forbiddenTable"]
+        assert saved["ofTheFuture"] == FROM_5["ofTheFuture"]
+        before = FROM_5["subscriptionGroupTable"]
+        assert isinstance(before, dict)
+        assert table["G"] | before["G"] == table["G"]
+        assert table["G"]["retryMaxTimes"] == 3
+        assert table["H"]["invented"] == "b"
+        assert "invented" not in table["N"]
+
+
+def test_a_group_that_sets_a_member_of_rocketmq_5_replaces_it(groups: Groups) -> None:
+    groups.put(SubscriptionGroupConfig(group_name="G", consume_message_orderly=True))
+    groups.put(SubscriptionGroupConfig(group_name="G", consume_message_orderly=False))
+    assert groups.table["G"].consume_message_orderly is False
+
+
+def test_a_topic_that_rocketmq_5_forbids_is_forbidden(tmp_path: Path) -> None:
+    path = tmp_path / "subscriptionGroup.json"
+    path.write_text(json.dumps(FROM_5))
+    groups = loaded(path)
+    assert groups.is_forbidden("G", "T")
+    assert not groups.is_forbidden("G", "U"), "another right"
+    assert not groups.is_forbidden("H", "T")
+    path.write_text('{"forbiddenTable": {"G": 7}, "subscriptionGroupTable": {}}')
+    assert not loaded(path).is_forbidden("G", "T")

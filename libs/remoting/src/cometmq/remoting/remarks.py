@@ -129,6 +129,11 @@ def broker_pull_forbidden(host: str) -> str:
     return f"the broker[{host}] pulling message is forbidden"
 
 
+def group_forbidden_for_topic(group: str, topic: str) -> str:
+    """Return RocketMQ 5's remark; 4.9 has no table of forbidden topics."""
+    return f"the consumer group[{group}] is forbidden for topic[{topic}]"
+
+
 def topic_pull_forbidden(topic: str) -> str:
     """Answer to a pull from a topic without read permission."""
     return f"the topic[{topic}] pulling message is forbidden"

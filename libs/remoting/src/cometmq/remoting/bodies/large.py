@@ -12,11 +12,12 @@ import msgspec
 
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.json_members import decode_members
+from cometmq.remoting.bodies.kept import extended
 from cometmq.remoting.errors import RemoteProtocolError
 
 K = TypeVar("K")
 V = TypeVar("V")
-S = TypeVar("S")
+S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
 
 PART_WEIGHT: Final = 4096
@@ -79,15 +80,16 @@ def encode_with_lists(
 
 
 def decode_around(around: type[S], member: str, data: bytes) -> tuple[S, memoryview]:
-    """Split a body whose last member is a table: return the body without the table as a struct, and
-    the text of the table for `table_parts`.
+    """Split a body whose last member is a table: return the body without the table as a struct,
+    which keeps unknown members (`kept.py`), and the text of the table for `table_parts`.
 
     Raise RemoteProtocolError for a body of another shape.
     """
     data, name = data.rstrip(), b'"%b":{' % member.encode()
     start = data.find(name)
     if start >= 0 and data.endswith(b"}}"):
-        head = decode_json(around, data[:start] + name + b"}}")
+        text = data[:start] + name + b"}}"
+        head = decode_json(extended(around, decode_json(dict[str, Any], text)), text)
         return head, memoryview(data)[start + len(name) - 1 : -1]
     if len(data) > WITHOUT_TABLE_BYTES_MAX:
         raise RemoteProtocolError(f"a body of {len(data)} bytes does not end with {member}")

@@ -7,7 +7,7 @@ nulls: encoding a table of ten thousand topics takes 5 ms instead of 70 ms.
 
 import struct
 import zlib
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -68,7 +68,7 @@ class TopicConfigTable(msgspec.Struct, gc=False, rename="camel"):
 
 
 class SubscriptionGroupConfig(msgspec.Struct, gc=False, rename="camel", metaclass=SpelledFields):
-    """One consumer group of a broker."""
+    """One consumer group of a broker; members that default to UNSET were added in 5.x."""
 
     broker_id: Int64 = 0
     consume_broadcast_enable: bool = True
@@ -79,6 +79,12 @@ class SubscriptionGroupConfig(msgspec.Struct, gc=False, rename="camel", metaclas
     retry_max_times: Int32 = 16
     retry_queue_nums: Int32 = 1
     which_broker_when_consume_slowly: Int64 = 1
+    attributes: dict[str, str] | UnsetType = UNSET
+    consume_message_orderly: bool | UnsetType = UNSET
+    consume_timeout_minute: Int32 | UnsetType = UNSET
+    group_retry_policy: Any = UNSET
+    group_sys_flag: Int32 | UnsetType = UNSET
+    subscription_data_set: Any = UNSET
 
 
 class SubscriptionGroupTable(msgspec.Struct, gc=False, rename="camel"):

@@ -163,6 +163,8 @@ def _check(broker: Broker, call: Call[PullMessage]) -> SubscriptionGroupConfig:
         raise TopicNotExist(remarks.pull_topic_not_exist(header.topic))
     if not topic.perm & _READ:
         raise NoPermission(remarks.topic_pull_forbidden(header.topic))
+    if broker.tables.groups.is_forbidden(header.consumer_group, header.topic):
+        raise NoPermission(remarks.group_forbidden_for_topic(header.consumer_group, header.topic))
     if not 0 <= header.queue_id < topic.read_queue_nums:
         raise ServerError(
             remarks.pull_queue_illegal(

@@ -8,19 +8,24 @@ consumeFromMinEnable is stored but, as in RocketMQ, never used.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from cometmq.broker.names import group_fault
-from cometmq.broker.tables.versioned_table import ConfigChanges, VersionedTable
-from cometmq.remoting.bodies.dialect import decode_file, encode_json
+from cometmq.broker.tables.versioned_table import VersionedTable
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.kept import decode_keeping, set_members
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.names import BOOT_GROUPS, is_system_group
 from cometmq.store.json_config import JsonTable
 
 GroupTable: TypeAlias = SubscriptionGroupTable
+
+FORBIDDEN_TABLE: Final = "forbiddenTable"
+FORBIDDEN_READ: Final = 1 << 2
+"""RocketMQ's PermName.INDEX_PERM_READ; it never sets the bits of other rights."""
 
 
 class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
@@ -36,7 +41,7 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         super().__init__(
             file,
             lambda loaded: loaded.subscription_group_table,
-            ConfigChanges[SubscriptionGroupConfig],
+            SubscriptionGroupConfig,
             clock_ms=clock_ms,
             changed=changed,
             log=log,
@@ -64,7 +69,10 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         return config
 
     def put(self, config: SubscriptionGroupConfig) -> None:
+        """Add or replace a group; keep what only RocketMQ 5 knows, unless `config` sets it."""
         old = self.table.get(config.group_name)
+        if old is not None:
+            config = msgspec.structs.replace(old, **set_members(config))
         self.table[config.group_name] = config
         self._note(config.group_name)
         self._log.info("group.updated" if old else "group.created", group=config.group_name)
@@ -89,6 +97,13 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         self.put(msgspec.structs.replace(config, consume_enable=False))
         return True
 
+    def is_forbidden(self, group: str, topic: str) -> bool:
+        """Return whether RocketMQ 5's forbiddenTable keeps a group from reading a topic."""
+        table = self.kept.get(FORBIDDEN_TABLE)
+        topics = table.get(group) if isinstance(table, dict) else None
+        bits = topics.get(topic) if isinstance(topics, dict) else None
+        return isinstance(bits, int) and bool(bits & FORBIDDEN_READ)
+
     def without_entries(self) -> GroupTable:
         return SubscriptionGroupTable(data_version=self.version)
 
@@ -98,4 +113,4 @@ def group_file(path: str | Path) -> JsonTable[GroupTable]:
 
 
 def _decode(data: bytes) -> GroupTable:
-    return decode_file(SubscriptionGroupTable, data)
+    return decode_keeping(SubscriptionGroupTable, SubscriptionGroupConfig, data)

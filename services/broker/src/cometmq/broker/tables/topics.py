@@ -16,8 +16,9 @@ import msgspec
 
 from cometmq.broker.names import topic_fault
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.tables.versioned_table import ConfigChanges, VersionedTable
-from cometmq.remoting.bodies.dialect import decode_file, encode_json
+from cometmq.broker.tables.versioned_table import VersionedTable
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.kept import decode_keeping
 from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig, TopicConfigTable
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.message.flags import Perm
@@ -61,7 +62,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         super().__init__(
             file,
             lambda loaded: loaded.topic_config_table,
-            ConfigChanges[TopicConfig],
+            TopicConfig,
             clock_ms=clock_ms,
             changed=changed,
             log=log,
@@ -337,7 +338,7 @@ def topic_file(path: str | Path) -> JsonTable[TopicConfigTable]:
 
 
 def _decode(data: bytes) -> TopicConfigTable:
-    return decode_file(TopicConfigTable, data)
+    return decode_keeping(TopicConfigTable, TopicConfig, data)
 
 
 def _config(

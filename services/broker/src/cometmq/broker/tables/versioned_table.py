@@ -7,12 +7,14 @@ journal.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from cometmq.broker.tables.persistence import clean_after
 from cometmq.remoting.bodies.dialect import decode_file, encode_json
+from cometmq.remoting.bodies.kept import kept_members
 from cometmq.remoting.bodies.large import encode_with_table
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
@@ -27,7 +29,7 @@ class Versioned(Protocol):
 
 
 FileT = TypeVar("FileT", bound=Versioned)
-ConfigT = TypeVar("ConfigT")
+ConfigT = TypeVar("ConfigT", bound=msgspec.Struct)
 
 PIECE_COUNT_MAX: Final = 4096
 
@@ -38,6 +40,8 @@ class ConfigChanges(msgspec.Struct, Generic[ConfigT], rename="camel"):
     data_version: DataVersion
     changed: dict[str, ConfigT] = {}
     removed: list[str] = []
+    kept: dict[str, Any] | UnsetType = UNSET
+    """The members of the table's file that no struct knows; unset if there are none."""
 
 
 class VersionedTable(ABC, Generic[FileT, ConfigT]):
@@ -45,22 +49,24 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         self,
         file: JsonTable[FileT] | None,
         entries: Callable[[FileT], Mapping[str, ConfigT]],
-        changes: type[ConfigChanges[ConfigT]],
+        config: type[ConfigT],
         *,
         clock_ms: Callable[[], int],
         changed: Callable[[], None],
         log: Log,
     ) -> None:
-        """Load the file; `entries` extracts the configurations from its content."""
+        """Load the file; `entries` extracts the configurations, of the type `config`, from it."""
         loaded = file.load() if file is not None else None
         self.file = file
         self.table: dict[str, ConfigT] = {} if loaded is None else dict(entries(loaded))
         self.version = DataVersion(timestamp=clock_ms()) if loaded is None else loaded.data_version
+        self.kept: dict[str, Any] = {} if loaded is None else kept_members(loaded)
+        config = next(map(type, self.table.values()), config)  # perhaps with unknown members
         self.is_dirty = False
         self.noted: Callable[[], None] | None = None
         self._noted: set[str] = set()
         self._is_noted = False
-        self._changes_type = changes
+        self._changes_type = ConfigChanges[config]  # type: ignore[valid-type]  # found at run time
         self._clock_ms = clock_ms
         self._changed = changed
         self._log = log
@@ -74,7 +80,10 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
 
     def encode(self) -> Steps[bytes]:
         """Return the content of the file, which is also the body of the answer to slaves."""
-        return encode_with_table(self.without_entries(), self.table)
+        whole = yield from encode_with_table(self.without_entries(), self.table)
+        if not self.kept:
+            return whole
+        return b"%b,%b" % (encode_json(self.kept)[:-1], whole[1:])  # slaves expect the table last
 
     def encode_for_file(self) -> Steps[bytes]:
         """Clear `is_dirty` and return the content of the file."""
@@ -95,7 +104,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
     def _piece(self, names: Sequence[str]) -> bytes:
         changed = {name: self.table[name] for name in names if name in self.table}
         removed = [name for name in names if name not in self.table]
-        return encode_json(ConfigChanges(self.version, changed, removed))
+        return encode_json(ConfigChanges(self.version, changed, removed, self.kept or UNSET))
 
     def forget_noted(self) -> None:
         self._noted.clear()
@@ -108,7 +117,12 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         for name in changes.removed:
             self.table.pop(name, None)
         self.version = changes.data_version
+        self._keep(changes.kept)
         self.is_dirty = True
+
+    def _keep(self, kept: dict[str, Any] | UnsetType) -> None:
+        if kept is not UNSET:
+            self.kept = kept
 
     def become(self, pieces: Sequence[msgspec.Raw]) -> None:
         """Replace the table with the pieces yielded by another broker's `whole`."""
@@ -116,13 +130,18 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         if not found:
             raise ValueError("a table without its version")
         table = {name: config for piece in found for name, config in piece.changed.items()}
-        self._become(table, found[-1].data_version)
+        self._keep(found[-1].kept)
+        finish(self.becoming([table], found[-1].data_version))
 
-    def _become(self, table: Mapping[str, ConfigT], version: DataVersion) -> None:
-        finish(self.becoming([table], version))
-
-    def becoming(self, parts: Iterable[Mapping[str, ConfigT]], version: DataVersion) -> Steps[None]:
-        """Replace the configurations with another broker's in steps, and last the version."""
+    def becoming(
+        self,
+        parts: Iterable[Mapping[str, ConfigT]],
+        version: DataVersion,
+        others: dict[str, Any] | UnsetType = UNSET,
+    ) -> Steps[None]:
+        """Replace the configurations with another broker's in steps, and last the version and the
+        unknown members of the table.
+        """
         kept: set[str] = set()
         for part in parts:
             changed = [name for name, config in part.items() if self.table.get(name) != config]
@@ -137,6 +156,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
                 self.table.pop(name, None)
             self._note(*removed)
             yield
+        self._keep(others)
         self._adopt(version)
 
     def _adopt(self, version: DataVersion) -> None:

@@ -30,6 +30,7 @@ from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.tables.subscription_groups import Groups
 from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.kept import kept_members
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.large import decode_around, table_parts
 from cometmq.remoting.bodies.topic_config import (
@@ -234,7 +235,7 @@ class MasterCopies:
         topics = self._tables.topics
         if table.data_version != topics.version:
             parts = await self._take_turns(table_parts(text, dict[str, TopicConfig]))
-            await self._take_turns(topics.becoming(parts, table.data_version))
+            await self._take_turns(topics.becoming(parts, table.data_version, kept_members(table)))
             self._registration.register_again()
 
     async def _copy_groups(self) -> None:
@@ -243,7 +244,7 @@ class MasterCopies:
         groups = self._tables.groups
         if table.data_version != groups.version:
             parts = await self._take_turns(table_parts(text, dict[str, SubscriptionGroupConfig]))
-            await self._take_turns(groups.becoming(parts, table.data_version))
+            await self._take_turns(groups.becoming(parts, table.data_version, kept_members(table)))
 
     async def _copy_offsets(self) -> None:
         body = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
