@@ -2,6 +2,8 @@
 """A connection without its socket: calls and answers over a fake link."""
 
 import functools
+import struct
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from cometmq.remoting import Peer, Reply, Request, RequestCode, Response, Serial
 from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumerOffsetReply
 from cometmq.remoting.connection import Connection
 from cometmq.remoting.errors import ConnectionLost, RemoteProtocolError, RequestTimeout
+from cometmq.remoting.frame import frame_prefix
 from cometmq.remoting.header import encode_frame
 from cometmq.remoting.raw import FLAG_REPLY, RawCommand
 from cometmq.remoting.testing.link import End, Link
@@ -191,3 +194,52 @@ async def test_a_fake_peer_is_a_peer() -> None:
     peer.close()
     assert not peer.send(QUERY, HEADER)
     assert [request.code for request in (*peer.asked, *peer.sent)] == [14, 30, 14]
+
+
+UNREADABLE = [
+    (0, b'{"code":%d,"opaque":%d,"flag":%d,"extFields":[]}'),
+    (0, b'{"extFields":{"a":"\\"opaque\\":9}, "code" : %d, "opaque" : %d, "flag":%d'),
+    (0, b'{"code":%d,"opaque":%d,"flag":%d,"version":9999999999}'),
+    (1, None),
+]
+
+
+def unreadable(code: int, opaque: int, flag: int) -> Iterator[bytes]:
+    for serialization, form in UNREADABLE:
+        if form is None:
+            head = struct.pack(">hBhiiii", code, 0, 0, opaque, flag, -1, 0)
+        else:
+            head = form % (code, opaque, flag)
+        yield frame_prefix(serialization, len(head), 4) + head + b"body"
+
+
+def test_an_unreadable_request_is_refused_and_the_next_one_served() -> None:
+    link = Link()
+    for number, data in enumerate(unreadable(QUERY, 5, 0)):
+        connection = link.server.connection
+        calls = connection.receive(data + encode_frame(RawCommand(code=9999, opaque=6)), 0)
+
+        assert [call.opaque for call in calls] == [6], number
+        (fault,) = connection.faults
+        assert (fault.call.code, fault.call.opaque, fault.error.code) == (QUERY, 5, 1)
+        assert (fault.call.body, fault.call.serialization) == (b"body", UNREADABLE[number][0])
+        connection.faults.clear()
+
+
+def test_an_unreadable_answer_fails_only_its_request() -> None:
+    for data in unreadable(0, 0, FLAG_REPLY):
+        connection, results = Link().client.connection, list[Any]()
+        for _ in range(2):
+            connection.invoke(Request(QUERY, HEADER), deadline_ms=10, done=results.append)
+        assert connection.receive(data, 0) == []
+
+        assert [type(result) for result in results] == [RemoteProtocolError]
+        assert connection.pending_count == 1
+
+
+@pytest.mark.parametrize(
+    "head", [b"{}", b'{"opaque":99999999999}', b'{"opaque":1,"extFields":[{"opaque":2}]}', b"x"]
+)
+def test_a_header_without_a_clear_opaque_ends_the_connection(head: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        Link().server.connection.receive(frame_prefix(0, len(head), 0) + head, 0)

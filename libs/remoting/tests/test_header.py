@@ -107,7 +107,6 @@ def test_json_is_written_as_java_writes_it() -> None:
         b'{"code":99999999999}',
         b'{"code":11,"opaque":9999999999999999999999}',
         b'{"code":11,"extFields":[]}',
-        b'{"code":11,"remark":"\xff"}',
         b'{"code":11,"extFields":{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}}",
         b'{"code":11,"x":' + b"[" * 100_000,
     ],
@@ -165,6 +164,35 @@ def test_broken_utf8_in_binary_fields_is_replaced() -> None:
     command = decode_header(Serialization.ROCKETMQ, binary_head(b"\0\1a\0\0\0\1\xff"))
 
     assert command.ext == {"a": "�"}
+
+
+@given(
+    st.dictionaries(st.binary(min_size=1, max_size=9), st.binary(min_size=1, max_size=30)),
+    st.binary(min_size=1, max_size=30),
+)
+def test_both_encodings_read_any_bytes_as_the_same_text(
+    fields: dict[bytes, bytes], remark: bytes
+) -> None:
+    quote = {ord('"'): '\\"', ord("\\"): "\\\\"}
+    quoted = {data: data.decode("latin-1").translate(quote).encode("latin-1") for data in
+              (*fields, *fields.values(), remark)}  # fmt: skip
+    members = b",".join(b'"%b":"%b"' % (quoted[k], quoted[v]) for k, v in fields.items())
+    json_head = b'{"code":310,"extFields":{%b},"opaque":7,"remark":"%b","version":401}'
+    ext = b"".join(
+        struct.pack(">H", len(k)) + k + struct.pack(">i", len(v)) + v for k, v in fields.items()
+    )
+
+    one = decode_header(Serialization.JSON, json_head % (members, quoted[remark]))
+    two = decode_header(Serialization.ROCKETMQ, binary_head(ext, remark=remark))
+
+    assert (one.ext, one.remark) == (two.ext, two.remark)
+    assert encode_frame(one)
+
+
+def test_half_a_surrogate_pair_becomes_what_java_writes() -> None:
+    head = b'{"code":310,"extFields":{"a":"x\\ud83dy","b":"\\ud83d\\ude00"}}'
+
+    assert decode_header(Serialization.JSON, head).ext == {"a": "x?y", "b": "\U0001f600"}
 
 
 def test_a_code_too_long_for_the_binary_form_travels_as_json() -> None:

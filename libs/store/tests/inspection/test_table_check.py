@@ -58,7 +58,7 @@ def test_a_table_without_a_readable_copy_is_damage(disk, name):
     ]
     (text,) = {it.text for it in found.findings}
     assert text == (
-        "a JSON body is nested too deeply; no copy can be read, so a broker does not start: restore"
+        "a JSON text is nested too deeply; no copy can be read, so a broker does not start: restore"
         " the file, or remove it and its .bak"
     )
 

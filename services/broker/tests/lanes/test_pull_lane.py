@@ -15,14 +15,15 @@ from cometmq.broker.handlers import VIP_EXCLUDED
 from cometmq.broker.lanes import pull_lane
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
-from cometmq.broker.testing.scripts import frame
+from cometmq.broker.testing.scripts import Step, frame
 from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.transport.lane_peer import LanePeer
 
+from .odd_texts import MARK, TEXTS
 from .pull_runs import CASES, answers_of, compare, count_shared, play
-from .pull_script import Script, SharedScript
+from .pull_script import GROUPS, Script, SharedScript
 
 pytestmark = [
     pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo"),
@@ -48,6 +49,27 @@ def test_plain_pulls_give_the_same_broker_through_the_lane(name, seed):
 def test_odd_pulls_and_disturbances_give_the_same_broker(name, seed, oddity):
     script = Script(seed, oddity=oddity)
     compare(CASES[name], script.write(turns=25))
+
+
+@examples(30, long=300)
+@given(
+    texts=st.lists(TEXTS, min_size=1, max_size=8),
+    field=st.sampled_from(["consumerGroup", "topic", "subscription", "expressionType"]),
+    is_binary=st.booleans(),
+)
+def test_texts_of_any_bytes_give_the_same_broker(texts, field, is_binary):
+    script = Script(1, oddity=0)
+    script.send(8)
+    ext = {
+        "consumerGroup": GROUPS[0], "topic": "Orders", "queueId": "0", "queueOffset": "0",
+        "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "3000",
+        "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+    }  # fmt: skip
+    for number, text in enumerate([MARK, *texts]):
+        data = frame(11, ext | {field: MARK.decode()}, opaque=number, is_binary=is_binary)
+        script.steps += [Step("receive", 0, data.replace(MARK, text)), Step("settle")]
+    script.steps += [Step("receive", 0, frame(11, ext, opaque=99)), Step("settle")]
+    compare({}, script.steps)
 
 
 @examples(5, long=20)

@@ -17,8 +17,9 @@ from cometmq.remoting.header import decode_header
 from cometmq.remoting.transport import dispatch, protocol
 from cometmq.remoting.transport.flow import room, starts, turns
 
+from .odd_texts import MARK, TEXTS
 from .send_runs import CASES, compare, run
-from .send_script import Script
+from .send_script import TOPIC, Script
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
 
@@ -39,6 +40,20 @@ def test_plain_sends_give_the_same_broker_through_the_lane(name, seed):
 def test_odd_sends_and_disturbances_give_the_same_broker(name, seed, oddity):
     script = Script(seed, oddity=oddity)
     compare(CASES[name], script.write(turns=25))
+
+
+@examples(30, long=300)
+@given(texts=st.lists(TEXTS, min_size=1, max_size=8), is_binary=st.booleans())
+def test_texts_of_any_bytes_give_the_same_broker(texts, is_binary):
+    script, steps = Script(1, oddity=0), []
+    script.takes_delays = False
+    for number, text in enumerate([MARK, *texts, MARK]):
+        field, value = ("a", "{}") if number % 3 == 1 else ("i", "TAGS\x01{}\x02b\x01c")
+        ext = script.header(is_batch=False)
+        ext |= {"b": TOPIC, "f": "0", field: value.format(MARK.decode())}
+        data = frame(310, ext, b"x", opaque=number, is_binary=is_binary)
+        steps += [Step("receive", 0, data.replace(MARK, text)), Step("settle")]
+    assert compare(CASES["asynchronous"], steps) > 0
 
 
 def test_a_slow_machine_changes_nothing_that_is_compared(monkeypatch):

@@ -6,7 +6,8 @@ what accumulates in `out`. Requests to the peer are kept in a table, keyed by op
 answer, their deadline (`expire`) or the end of the connection (`lost`).
 
 Invariants: a request's `done` is called exactly once, with a `Response` or an error. Nothing
-more is read after a RemoteProtocolError.
+more is read after a RemoteProtocolError. A header that cannot be read fails only its own request,
+if its opaque can be read.
 """
 
 import sys
@@ -18,8 +19,15 @@ import msgspec
 from cometmq.remoting.codes import ResponseCode, request_name
 from cometmq.remoting.command import Call, Peer, Request, Response
 from cometmq.remoting.commands.table import Command
-from cometmq.remoting.errors import CometError, CommandError, RemoteProtocolError, RequestTimeout
+from cometmq.remoting.errors import (
+    CometError,
+    CommandError,
+    RemoteProtocolError,
+    RequestTimeout,
+    ServerError,
+)
 from cometmq.remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX, FrameReader
+from cometmq.remoting.header import envelope_of
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.typed_decode import HeaderFault, RequestDecoder, convert_ext
 from cometmq.remoting.typed_encode import FrameEncoder
@@ -146,13 +154,19 @@ class Connection:
         for serialization, head, body in frames:
             try:
                 call = decode(serialization, head)
+            except HeaderFault as fault:
+                call = fault.call
+                self.faults.append(fault)
+            except RemoteProtocolError as error:
+                refused = self._refuse(serialization, head, error)
+                if refused is None:
+                    continue
+                call = refused
+            else:
                 if isinstance(call, RawCommand):
                     self._settle(call, body)
                     continue
                 append(call)
-            except HeaderFault as fault:
-                call = fault.call
-                self.faults.append(fault)
             # Overwrite every field, because a JSON header may have set any of them.
             call.body, call.head, call.peer = body, head, peer
             call.serialization, call.received_ms, call.is_answered = serialization, now_ms, False
@@ -216,15 +230,32 @@ class Connection:
             self.out, codec.serialization, opaque, request
         )
 
-    def _settle(self, raw: RawCommand, body: bytes) -> None:
-        """Pass an answer to its request; drop it if no request is waiting.
+    def _refuse(
+        self, serialization: int, head: bytes, error: RemoteProtocolError
+    ) -> Call[Any] | None:
+        """Return the call of an unreadable request, now in `faults`; fail the request of an
+        unreadable answer, and return None. Raise the error if the header has no readable opaque.
+        """
+        raw = envelope_of(serialization, head)
+        if raw is None:
+            raise error
+        if raw.is_reply:
+            self._settle(raw, b"", error)
+            return None
+        call: Call[Any] = Call(raw.code, None, raw.opaque, raw.flag, 0, 0, None)
+        self.faults.append(HeaderFault(call, ServerError(str(error))))
+        return call
+
+    def _settle(self, raw: RawCommand, body: bytes, error: CometError | None = None) -> None:
+        """Pass an answer, or why it is unreadable, to its request; drop it if none is waiting.
 
         Raise RemoteProtocolError if the peer sends more answers than there were requests: decoding
         them would keep the loop from its other connections.
         """
         pending = self._pending.pop(raw.opaque, None)
         if pending is not None:
-            pending.done(self._response(raw, body, self._codec.reply_types.get(pending.code)))
+            reply_type = self._codec.reply_types.get(pending.code)
+            pending.done(error or self._response(raw, body, reply_type))
             return
         self._unasked_left -= 1
         if self._unasked_left < 0:

@@ -7,19 +7,23 @@ falls back to it.
 Compatibility: the decoder accepts the same headers as Java. Language and version may be missing,
 and names may be unknown. Ext values may be JSON numbers or booleans; nulls are dropped. In a binary
 header an empty string means null, and the last value of a repeated field (as in signed requests)
-wins. The encoder follows Java: JSON fields are sorted by name, nulls are omitted, and there are no
-spaces. A code that does not fit into the binary header's 16-bit field is sent as JSON.
+wins. Broken UTF-8 and halves of surrogate pairs are replaced, and JSON may be of Java's dialect
+(`bodies/dialect.py`). The encoder follows Java: JSON fields are sorted by name, nulls are omitted,
+and there are no spaces. A code that does not fit into the binary header's 16-bit field is sent as
+JSON.
 
 Hot path: `parse_ext` runs for every binary request; budget 0.2 us per field
 (bench/micro/bench_header.py).
 """
 
+import re
 import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
+from cometmq.remoting.bodies.dialect import decode_bounded
 from cometmq.remoting.errors import UNREADABLE_JSON, LocalProtocolError, RemoteProtocolError
 from cometmq.remoting.frame import frame_prefix
 from cometmq.remoting.raw import RawCommand
@@ -85,8 +89,11 @@ def _decode_json_header(head: bytes, body: bytes) -> RawCommand:
             )
     try:
         header = _decode_json(head)
-    except UNREADABLE_JSON as error:
-        raise RemoteProtocolError(f"unreadable JSON header: {error}") from error
+    except UNREADABLE_JSON:
+        try:
+            header = decode_bounded(_JsonHeader, head)
+        except RemoteProtocolError as error:
+            raise RemoteProtocolError(f"unreadable JSON header: {error}") from error
     ext = header.ext_fields or {}
     return RawCommand(
         code=_int32(header.code),
@@ -103,6 +110,25 @@ def _decode_json_header(head: bytes, body: bytes) -> RawCommand:
         body=body,
         serialization=Serialization.JSON,
     )
+
+
+_NUMBERS: Final = re.compile(rb'(?<!\\)"(code|flag|opaque)"\s*+:\s*+"?(-?[0-9]{1,10})(?![0-9.eE])')
+
+
+def envelope_of(serialization: int, head: bytes) -> RawCommand | None:
+    """Return the code, opaque and flag of a header that is otherwise unreadable, so that it can be
+    answered; None if it has no opaque, or several.
+    """
+    if serialization == Serialization.ROCKETMQ and len(head) >= BINARY_FIXED_BYTES:
+        code, _, _, opaque, flag, _, _ = _unpack_fixed(head)
+        return RawCommand(code=code, opaque=opaque, flag=flag)
+    if serialization != Serialization.JSON:
+        return None
+    found = [(match[1], int(match[2])) for match in _NUMBERS.finditer(head)]
+    numbers = {"code": 0, "flag": 0} | {name.decode(): number for name, number in found}
+    is_clear = len({name for name, _ in found}) == len(found) and "opaque" in numbers
+    is_clear &= all(-0x8000_0000 <= number <= 0x7FFF_FFFF for number in numbers.values())
+    return RawCommand(**numbers) if is_clear else None
 
 
 def _int32(value: int) -> int:

@@ -112,9 +112,9 @@ def _decode(type_: type[T], data: Buffer, bounds: Bounds) -> T:
         tree = _Keys(bounds.key_tokens_max).expand(tree)
         return msgspec.convert(tree, type_, strict=False, str_keys=True)
     except RecursionError as exc:
-        raise RemoteProtocolError("a JSON body is nested too deeply") from exc
+        raise RemoteProtocolError("a JSON text is nested too deeply") from exc
     except (msgspec.ValidationError, ValueError) as exc:
-        raise RemoteProtocolError(f"a JSON body has an unexpected shape: {exc}") from exc
+        raise RemoteProtocolError(f"a JSON text has an unexpected shape: {exc}") from exc
 
 
 def _check_parts(text: bytes, count_max: int) -> None:
@@ -125,7 +125,7 @@ def _check_parts(text: bytes, count_max: int) -> None:
 
 def _too_many(text: bytes, count: int, what: str, count_max: int) -> RemoteProtocolError:
     return RemoteProtocolError(
-        f"a JSON body of {len(text)} bytes has {count} {what}; at most {count_max} are accepted"
+        f"a JSON text of {len(text)} bytes has {count} {what}; at most {count_max} are accepted"
     )
 
 
@@ -291,7 +291,7 @@ def _parse_text(text: str, tokens_max: int) -> Any:
     while position < len(text):
         tokens_max -= 1
         if tokens_max < 0:
-            raise RemoteProtocolError("a JSON body is broken, or in no form that Java writes")
+            raise RemoteProtocolError("a JSON text is broken, or in no form that Java writes")
         character = text[position]
         if character in "{[":
             _open(stack, character)
@@ -306,14 +306,14 @@ def _parse_text(text: str, tokens_max: int) -> Any:
             position = _take_scalar(stack[-1], text, position)
         position = _SPACE.match(text, position).end()  # type: ignore[union-attr]
     if len(stack) != 1 or len(root) != 1:
-        raise RemoteProtocolError("a JSON body ends early")
+        raise RemoteProtocolError("a JSON text ends early")
     return root[0]
 
 
 def _open(stack: list[_Frame], character: str) -> None:
     frame = stack[-1]
     if len(stack) > DEPTH_MAX:
-        raise RemoteProtocolError(f"a JSON body is nested more than {DEPTH_MAX} deep")
+        raise RemoteProtocolError(f"a JSON text is nested more than {DEPTH_MAX} deep")
     if frame.expects in _TAKES_KEY and character == "{":
         stack.append(_Frame(_KeyObject(), _KEY_FIRST))
     elif frame.expects not in _TAKES_VALUE:
@@ -355,7 +355,7 @@ def _take(frame: _Frame, value: Any) -> None:
     elif frame.expects in _TAKES_VALUE:
         frame.container.append(value)
     else:
-        raise RemoteProtocolError("a JSON body has two values without a separator")
+        raise RemoteProtocolError("a JSON text has two values without a separator")
     frame.expects = _AFTER[frame.expects]
 
 
@@ -364,7 +364,7 @@ def _take_scalar(frame: _Frame, text: str, position: int) -> int:
         try:
             value, end = _STRINGS.raw_decode(text, position)
         except ValueError as exc:
-            raise RemoteProtocolError(f"a JSON body has a broken string: {exc}") from exc
+            raise RemoteProtocolError(f"a JSON text has a broken string: {exc}") from exc
         _take(frame, value if value.isascii() else _without_surrogates(value))
         return int(end)
     match = _SCALAR.match(text, position)
@@ -388,4 +388,4 @@ def _without_surrogates(text: str) -> str:
 
 
 def _unexpected(token: str) -> RemoteProtocolError:
-    return RemoteProtocolError(f"a JSON body has an unexpected {token[:20]!r}")
+    return RemoteProtocolError(f"a JSON text has an unexpected {token[:20]!r}")

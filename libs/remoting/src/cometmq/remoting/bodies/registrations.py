@@ -235,7 +235,7 @@ def _dialect(type_: type[T], data: Buffer) -> T:
     try:
         return msgspec.convert(tree, type_, strict=False, str_keys=True)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise RemoteProtocolError(f"a JSON body has an unexpected shape: {error}") from error
+        raise RemoteProtocolError(f"a JSON text has an unexpected shape: {error}") from error
 
 
 # ---- the compressed form ---------------------------------------------------------------------
