@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.cli.lazy import TAKE_BYTES
 from cometmq.client import sync
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.long_forms import IS_LONG, seeds
@@ -40,6 +41,8 @@ WITHOUT_BODY = {"updateOrderConf", "updateKvConfig", "deleteKvConfig", "getNames
 """Verbs that do not read a JSON body of the name server."""
 LATE = {"restore", "group seek"}
 """Verbs that ask the cluster, or need a folder, before they read their file."""
+AMBIGUOUS = {"message trace", "message show"}
+"""Verbs that refuse the combination of their words first."""
 ASKING = [it for it in verbs() if it.asks_a_cluster and it.name not in ENDLESS]
 LIES = (b"[]", b"null", b"\xff\xfe", b'{"brokerAddrTable":5,"brokerDatas":7,"topicList":{"a":1}}',
         b"[" * 5_000, b"{}")  # fmt: skip
@@ -219,12 +222,22 @@ def test_what_should_be_a_number_is_named(refused, call, tmp_path, verb):
             assert any(it.strip("-") in done.err for it in (param.name, *param.opts)), done.err
 
 
+@pytest.mark.parametrize("verb", verbs(), ids=by_name)
+def test_a_text_that_is_not_utf8_is_named(call, tmp_path, verb):
+    for param in verb.command.params:
+        if kind_of(param) == "text" and param.name not in {*TAKE_BYTES, "config"}:
+            done = call(*with_option(verb, param, os.fsdecode(b"\xbc\xfc"), tmp_path))
+            assert (done.status, done.out) == (verb.exit_usage, ""), (param.name, done)
+            assert done.err.count("\n") == 1, done.err
+            assert "UTF-8" in done.err or verb.name in AMBIGUOUS
+
+
 @pytest.mark.parametrize("verb", [it for it in verbs() if it.name not in ENDLESS], ids=by_name)
 def test_files_that_cannot_be_read_or_written_are_named(refused, call, tmp_path, plain, verb):
     """Nobody, not even root, reads, writes or creates anything below a file."""
     file = tmp_path / "file"
     file.write_text("")
-    impossible = str(file / "below")
+    impossible = os.fsdecode(bytes(file / "below") + b"\xbc\xfc")
     for param in verb.command.params:
         is_late = verb.name in LATE and not param.required
         if kind_of(param) == "path" and not is_late:
@@ -233,7 +246,7 @@ def test_files_that_cannot_be_read_or_written_are_named(refused, call, tmp_path,
             done = call(*words, *place)
             assert done.status in {1, 2, 3}, (param.name, done)
             assert done.err.count("\n") == 1, done.err
-            assert impossible in done.err, (param.name, done)
+            assert str(file / "below") in done.err, (param.name, done)
 
 
 STEP = 1 if IS_LONG else 30

@@ -54,7 +54,6 @@ def test_without_the_option_braces_are_sent_as_they_are(ask, topic):
         ),
         ("{{Cou nt}}", "is no template"),
         ("{{=Count}}", "is no template"),
-        ("{{\udcff}}", "is no template"),
         ("{{}}", "is no template"),
         ("{{Random 5 20", "has no }} at its end"),
         *(

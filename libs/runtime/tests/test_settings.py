@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings come from four sources, are validated, and record their source."""
 
+import os
 from enum import StrEnum
 from typing import Annotated
 
@@ -484,3 +485,9 @@ def test_fields_know_their_facts():
     assert fields["traceOn"].description == "Traces."
     assert fields["brokerIP1"].snake_name == "broker_ip1"
     assert fields["namesrvAddr"].base is str
+
+
+def test_a_variable_that_is_not_utf8_is_named(tmp_path):
+    env = {"NAMESRV_ADDR": os.fsdecode(b"\xbc\xfc")}
+    with pytest.raises(SettingsError, match=r"in UTF-8.*NAMESRV_ADDR"):
+        load_text(tmp_path, env=env)

@@ -24,6 +24,8 @@ from cometmq.runtime.process.garbage import no_collections
 
 EXIT_USAGE: Final = 2
 AREAS_HELP: Final = "What they do: cometmq help AREA (such as messages); cometmq help all"
+TAKE_BYTES: Final = frozenset({"body", "format_"})
+"""Parameters whose values may be any bytes; paths may be, too."""
 _EMPTY_OPTION: Final = re.compile(r"--[a-z-]+=")
 
 
@@ -71,7 +73,7 @@ def load_command(name: str, info: CommandInfo) -> Any:
     command: Any = typer.main.get_command(app)
     command.name = name
     command.rich_markup_mode = None  # boxes need rich, which is slow to import
-    require_numbers(command)
+    check_values(command)
     name_in_errors(command)
     list_untruncated(command)
     shorten_help(command, takes_global=info.takes_global_options)
@@ -122,30 +124,56 @@ def name_in_errors(command: Any) -> None:
         name_in_errors(child)
 
 
-def require_numbers(command: Any) -> None:
-    """Make the numeric options of a command and its subcommands name their bounds if the value is
-    not a number. Also refuse nan and inf, which range checks accept.
+def check_values(command: Any) -> None:
+    """Make a command and its subcommands refuse texts that are not UTF-8, and name the bounds of
+    numbers if a value is not a number. Also refuse nan and inf, which range checks accept.
     """
     for param in command.params:
-        is_number = param.type.name.partition(" ")[0] in {"int", "integer", "float"}
-        if isinstance(getattr(param, "nargs", None), int) and is_number:
+        kind = param.type.name.partition(" ")[0]
+        if isinstance(param.type, _Checked):
+            continue  # of a group that was called before
+        if kind in {"int", "integer", "float"} and isinstance(getattr(param, "nargs", None), int):
             param.type = _Number(param.type)
+        elif kind in {"str", "text"} and param.name not in TAKE_BYTES:
+            param.type = _Text(param.type)
     for child in getattr(command, "commands", {}).values():
-        require_numbers(child)
+        check_values(child)
 
 
-class _Number:
-    """A click type for finite numbers within the bounds of the wrapped type."""
+class _Checked:
+    """A click type that wraps another one and checks more."""
 
     def __init__(self, bounded: Any) -> None:
         self._bounded = bounded
-        self._is_float = "float" in bounded.name
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._bounded, name)
 
     def __call__(self, value: Any, param: Any = None, ctx: Any = None) -> Any:
         return None if value is None else self.convert(value, param, ctx)
+
+
+class _Text(_Checked):
+    """A click type for texts that UTF-8 can encode.
+
+    Python keeps other bytes of an argument or a variable as lone surrogates.
+    """
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        found = self._bounded.convert(value, param, ctx)
+        try:
+            found.encode()
+        except UnicodeEncodeError:
+            self._bounded.fail("it is not UTF-8: convert it with iconv", param, ctx)
+        return found
+
+
+class _Number(_Checked):
+    """A click type for finite numbers within the bounds of the wrapped type."""
+
+    def __init__(self, bounded: Any) -> None:
+        super().__init__(bounded)
+        self._is_float = "float" in bounded.name
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         try:
@@ -227,7 +255,8 @@ class LazyGroup(TyperGroup):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Parse, unless an option is given twice."""
+        """Parse, unless an option is given twice or is not UTF-8."""
+        check_values(self)
         refuse_repeated(self, ctx, args)
         return super().parse_args(ctx, args)
 

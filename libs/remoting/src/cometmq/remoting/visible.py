@@ -10,9 +10,11 @@ _CONTROLS: Final = (range(0x09), range(0x0B, 0x20), range(0x7F, 0xA0))
 _TURNS: Final = (
     range(0x061C, 0x061D), range(0x200E, 0x2010), range(0x2028, 0x202F), range(0x2066, 0x206A)
 )  # fmt: skip
+_SURROGATES: Final = (range(0xD800, 0xE000),)
+"""Bytes of arguments and paths that are not UTF-8; no stream can encode them."""
 _ESCAPES: Final = {
     **{code: f"\\x{code:02x}" for codes in _CONTROLS for code in codes},
-    **{code: f"\\u{code:04x}" for codes in _TURNS for code in codes},
+    **{code: f"\\u{code:04x}" for codes in _TURNS + _SURROGATES for code in codes},
 }
 _IN_JSON: Final = {code: f"\\u{code:04x}" for code in _ESCAPES if code >= 0x7F}
 

@@ -76,8 +76,7 @@ def expanded_message(message: Message, number: int) -> Message:
     """Return a message with the templates in its body, tag, keys and properties replaced."""
 
     def text(value: str) -> str:
-        data = value.encode(errors="surrogateescape")  # arguments that are not UTF-8
-        return expanded(data, number).decode(errors="surrogateescape")
+        return expanded(value.encode(), number).decode()
 
     return msgspec.structs.replace(
         message,

@@ -430,6 +430,8 @@ def _assemble(
 
 def _convert(field: SettingsField, raw: object, origin: Origin) -> object:
     value = raw.strip() if isinstance(raw, str) else raw
+    if isinstance(value, str) and not _is_utf8(value):
+        raise _invalid(field, value, origin, " in UTF-8")
     if field.base is str and not isinstance(value, str):
         value = str(value)  # TOML gives a number where text is expected, as in deleteWhen = 4
     if field.base is bool and str(value) in _NUMBERS:
@@ -443,6 +445,15 @@ def _convert(field: SettingsField, raw: object, origin: Origin) -> object:
     if field.is_path and isinstance(converted, str):
         return _at_home(field, converted, origin)
     return converted
+
+
+def _is_utf8(text: str) -> bool:
+    """Return whether a text has no lone surrogate, as from a variable that is not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _at_home(field: SettingsField, path: str, origin: Origin) -> str:
