@@ -12,6 +12,7 @@ import msgspec
 
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.shown import shown
+from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.addresses import parse_address
@@ -88,6 +89,15 @@ def check_seconds(value: object, name: str) -> None:
         raise InvalidArgument(f"{name} must be a number of seconds above 0, not {shown(value)}")
 
 
+def encoded(value: object, name: str) -> bytes:
+    """Return the JSON of a request's body; raise InvalidArgument if UTF-8 cannot encode it."""
+    try:
+        return encode_json(value)
+    except UnicodeEncodeError as error:
+        check_encodable(error.object, name)
+        raise
+
+
 def check_encodable(text: str, name: str) -> None:
     """Raise InvalidArgument if a string contains a lone surrogate, which UTF-8 cannot encode."""
     try:
@@ -120,13 +130,15 @@ def whole_or(default: int, value: Any, name: str, *, low: int = 1) -> int:
 def checked_header(header: HeaderT) -> HeaderT:
     """Return the header; raise InvalidArgument if a field does not have its declared type.
 
-    Such a header either cannot be encoded, or makes the peer reject it as malformed and close the
-    connection, which all other calls share.
+    Such a header either cannot be encoded, as one with a lone surrogate, or makes the peer reject
+    it as malformed.
     """
     kind = type(header)
     found = {}
     for name, declared in _types_of(kind):
         value = getattr(header, name)
+        if isinstance(value, str):
+            check_encodable(value, name)
         try:
             found[name] = msgspec.convert(value, declared)
         except msgspec.ValidationError as error:
@@ -154,6 +166,8 @@ def check_kind(value: object, kind: type, name: str) -> None:
     if not isinstance(value, kind):
         wanted = "a string" if kind is str else f"{kind.__name__}(...)"
         raise InvalidArgument(f"{name} must be {wanted}, not {shown(value)}")
+    if isinstance(value, str):
+        check_encodable(value, name)
 
 
 def check_text(value: object, name: str) -> None:
@@ -174,6 +188,8 @@ def check_names(values: object, name: str) -> list[str]:
     if not isinstance(values, str | bytes) and isinstance(values, Iterable):
         found = list(values)
         if all(isinstance(one, str) for one in found):
+            for one in found:
+                check_encodable(one, name)
             return found
         values = found
     raise InvalidArgument(f"{name} must be a list of strings, not {shown(values)}")
@@ -198,6 +214,7 @@ def check_queue(queue: object) -> None:
             "a MessageQueue has a topic and a broker name, both strings, and a whole number as "
             f"queue_id, unlike {shown(queue)}"
         )
+    check_encodable(f"{queue.topic}@{queue.broker_name}", "the MessageQueue")
     if place.queue_id < 0:
         # Sends to a negative queue are stored in any queue, as with RocketMQ.
         raise InvalidArgument(

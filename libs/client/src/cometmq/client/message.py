@@ -4,6 +4,7 @@
 import asyncio
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -418,6 +419,21 @@ def _check_numbers(message: Message) -> None:
         raise InvalidArgument(f"wait_store_ok must be True or False, not {shown(is_waiting)}")
 
 
+def checked_message(message: Any, body_bytes_max: int) -> Message:
+    """Return a copy that shares no buffer with the caller, who may reuse it while a send waits;
+    raise for messages that the broker would refuse.
+    """
+    check_message(message, body_bytes_max)
+    found: Message = copy(message)
+    if type(found.body) is not bytes:
+        found.body = bytes(found.body)
+    if not isinstance(found.keys, str) and isinstance(found.keys, Iterable):
+        found.keys = tuple(found.keys)
+    if found.properties and isinstance(found.properties, Mapping):
+        found.properties = dict(found.properties)
+    return found
+
+
 def check_message(message: Any, body_bytes_max: int) -> None:
     """Raise for messages that the broker would refuse, before they are sent."""
     if isinstance(message, MessageExt):
@@ -444,10 +460,11 @@ def check_message(message: Any, body_bytes_max: int) -> None:
     if not isinstance(body, bytes | bytearray | memoryview):
         advice = ": encode it, body=text.encode()" if isinstance(body, str) else ""
         raise IllegalMessage(f"the message body must be bytes, not {type(body).__name__}{advice}")
-    if not message.body:
+    size = body.nbytes if isinstance(body, memoryview) else len(body)
+    if not size:
         raise IllegalMessage("the message body is empty: brokers do not store messages without one")
-    if len(message.body) > body_bytes_max:
+    if size > body_bytes_max:
         raise IllegalMessage(
-            f"the message body has {len(message.body)} bytes, more than body_bytes_max "
+            f"the message body has {size} bytes, more than body_bytes_max "
             f"({body_bytes_max}); the broker's maxMessageSize limits it too"
         )

@@ -11,7 +11,7 @@ from typing import Final, get_args, get_type_hints
 import msgspec
 
 from cometmq.client.addresses import parse_addresses
-from cometmq.client.arguments import in_seconds, in_words, timestamp
+from cometmq.client.arguments import check_encodable, in_seconds, in_words, timestamp
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import check_topic
 from cometmq.client.settings import ClientOptions, OptionsT
@@ -58,6 +58,9 @@ def checked(
             f"{shown(namesrv)}"
         )
     values = msgspec.structs.asdict(options)
+    for name, value in values.items():
+        if isinstance(value, str):
+            check_encodable(value, f"the option {name}")
     try:
         found = msgspec.convert(values, type(options))
     except msgspec.ValidationError as error:
@@ -86,8 +89,12 @@ def _check_fields(name: str, value: msgspec.Struct | None) -> None:
     """
     if value is None:
         return
+    fields = msgspec.structs.asdict(value)
+    for field, text in fields.items():
+        if isinstance(text, str):
+            check_encodable(text, f"the option {name}.{field}")
     try:
-        msgspec.convert(msgspec.structs.asdict(value), type(value))
+        msgspec.convert(fields, type(value))
     except msgspec.ValidationError as error:
         text, _, field = str(error).rpartition(" - at `$.")
         raise InvalidArgument(

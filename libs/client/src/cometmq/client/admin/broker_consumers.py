@@ -4,12 +4,11 @@
 from typing import Final
 
 from cometmq.client.admin.calls import BrokerCalls
-from cometmq.client.arguments import timestamp, whole
+from cometmq.client.arguments import encoded, timestamp, whole
 from cometmq.client.decoding import decode_answer
 from cometmq.client.message import check_group
 from cometmq.client.transfer.pulled import check_offset
 from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerConnections
-from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.offsets import (
     ConsumerOffsetTable,
     ConsumerStatus,
@@ -44,7 +43,7 @@ class BrokerConsumers(BrokerCalls):
 
     async def create_group(self, config: SubscriptionGroupConfig) -> None:
         """Create or change a consumer group."""
-        body = encode_json(config)
+        body = encoded(config, "the group's configuration")
         await self.invoke(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
 
     async def delete_group(self, group: str, *, remove_offsets: bool = False) -> None:

@@ -6,6 +6,7 @@ from typing import Final
 
 from cometmq.client.admin.broker_consumers import PROXIED_TIMEOUT_MS
 from cometmq.client.admin.calls import BrokerCalls
+from cometmq.client.arguments import check_text
 from cometmq.client.decoding import decode_answer
 from cometmq.client.message import (
     ON_LOOP_BYTES_MAX,
@@ -157,6 +158,8 @@ class BrokerMessages(BrokerCalls):
         RocketMQ 4.x raise RequestCodeNotSupported. RocketMQ 5 recalls only messages with a delivery
         time.
         """
+        for name, text in (("topic", topic), ("message_id", message_id)):
+            check_text(text, name)
         handle = RecallHandle(topic, self.name, 0, message_id).encode()
         header = send.RecallMessage(topic, handle, TOOLS_GROUP)
         await self.invoke(Code.RECALL_MESSAGE, header)

@@ -178,8 +178,9 @@ class Producer(Client):
         """
         sender = self._sending()
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
+        prepared = sender.outgoing.prepare(message)
         async with self._room:
-            prepared = await sender.outgoing.prepare(message)
+            await sender.outgoing.compress(prepared)
             chosen = None if queue is None else self._queue_for(queue, prepared)
             return await sender.send(prepared, TimeLimit.from_now(timeout_ms), queue=chosen)
 
@@ -208,11 +209,12 @@ class Producer(Client):
         """
         sender = self._sending()
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
+        prepared = sender.outgoing.prepare(message)
         async with self._room:
-            prepared = await sender.outgoing.prepare(message)
+            await sender.outgoing.compress(prepared)
             limit = TimeLimit.from_now(timeout_ms)
             route = await sender.route_once(prepared.topic, limit)
-            queue = sender.queues.choose_by(selector, route, message, argument)
+            queue = sender.queues.choose_by(selector, route, prepared.messages[0], argument)
             return await sender.send(prepared, limit, queue=queue)
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
@@ -223,8 +225,9 @@ class Producer(Client):
         broker's answer as `send` does, and raise NoRoute if the topic does not exist.
         """
         sender, routes = self._sending(), self._running().routes
+        prepared = sender.outgoing.prepare(message)
         async with self._room:
-            prepared = await sender.outgoing.prepare(message)
+            await sender.outgoing.compress(prepared)
             limit = TimeLimit.from_now(self.options.send_timeout_ms)
             route = await sender.route_once(prepared.topic, limit)
             chosen = None if queue is None else self._queue_for(queue, prepared)
@@ -251,8 +254,8 @@ class Producer(Client):
         """
         sender = self._sending()
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
+        prepared = sender.outgoing.prepare_batch(messages)
         async with self._room:
-            prepared = sender.outgoing.prepare_batch(messages)
             chosen = None if queue is None else self._queue_for(queue, prepared)
             return await sender.send(prepared, TimeLimit.from_now(timeout_ms), queue=chosen)
 
@@ -313,13 +316,15 @@ class Producer(Client):
         pending = instance.members.replies.expect(count_max=self.options.pending_requests_max)
         async with pending as (correlation_id, reply):
             extra = request_properties(correlation_id, self.client_id, timeout_ms)
+            prepared = sender.outgoing.prepare(message, extra=extra)
             try:
                 async with self._room:
-                    prepared = await sender.outgoing.prepare(message, extra=extra)
+                    await sender.outgoing.compress(prepared)
                     route = await sender.route_once(prepared.topic, limit)
                     await _be_known(instance, limit)
                     if argument is not NO_ARGUMENT:
-                        queue = sender.queues.choose_by(selector, route, message, argument)
+                        chooser = sender.queues.choose_by
+                        queue = chooser(selector, route, prepared.messages[0], argument)
                     elif queue is not None:
                         queue = self._queue_for(queue, prepared)
                     await sender.send(prepared, limit, queue=queue)
@@ -331,8 +336,9 @@ class Producer(Client):
             with suppress(TimeoutError):
                 async with asyncio.timeout(limit.left_ms() / 1000):
                     return await reply
+        topic = prepared.messages[0].topic
         raise NoReply(
-            f"no reply to the request to the topic {message.topic} in {timeout_ms} ms: it is "
+            f"no reply to the request to the topic {topic} in {timeout_ms} ms: it is "
             f"stored, but no consumer of the topic has replied in time{too_short(timeout_ms)}"
         )
 

@@ -280,10 +280,11 @@ class TransactionProducer(Producer, TransactionMember):
         """
         sender = self._sending()
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
+        prepared = sender.outgoing.prepare(message, extra=self._properties)
+        _check_half(message)
+        prepared.sys_flag |= TRANSACTION_PREPARED
         async with self._room:
-            prepared = await sender.outgoing.prepare(message, extra=self._properties)
-            _check_half(message)
-            prepared.sys_flag |= TRANSACTION_PREPARED
+            await sender.outgoing.compress(prepared)
             result = await sender.send(prepared, TimeLimit.from_now(timeout_ms))
         try:  # before the local transaction runs: its end must be told with this id
             parse_offset_message_id(result.offset_message_id)
@@ -292,7 +293,7 @@ class TransactionProducer(Producer, TransactionMember):
                 f"broker {result.queue.broker_name} answers a half message without its id"
                 f" ({error}): check this broker"
             ) from error
-        message = msgspec.structs.replace(message, message_id=result.message_id)
+        message = msgspec.structs.replace(prepared.messages[0], message_id=result.message_id)
         return Transaction(message, result, self._end)
 
     async def _end(self, transaction: Transaction, state: TransactionState) -> None:

@@ -56,7 +56,8 @@ def _dispatcher(
 
     async def send(topic: str, text: str, keys: Sequence[str]) -> None:
         message = Message(topic, text.encode(), keys=keys)
-        prepared = await sender.outgoing.prepare(message)
+        prepared = sender.outgoing.prepare(message)
+        await sender.outgoing.compress(prepared)
         await sender.send(prepared, TimeLimit.from_now(SEND_TIMEOUT_MS))
 
     background = TaskSet(instance.log)

@@ -15,7 +15,13 @@ import msgspec
 from cometmq.client import trace_context
 from cometmq.client.arguments import check_encodable
 from cometmq.client.errors import IllegalMessage, InvalidArgument
-from cometmq.client.message import Message, check_message, check_topic, wire_properties
+from cometmq.client.message import (
+    Message,
+    check_message,
+    check_topic,
+    checked_message,
+    wire_properties,
+)
 from cometmq.client.namespace import NO_NAMESPACE, Namespace
 from cometmq.client.request_reply import ReplyMessage
 from cometmq.client.settings import ProducerOptions
@@ -90,16 +96,14 @@ class Outgoing:
         """Return a unique key for a message."""
         return self._ids.next_id()
 
-    async def prepare(
-        self, message: Message, *, extra: Mapping[str, str] | None = None
-    ) -> Prepared:
-        """Check a message, assign its id and compress it; raise InvalidArgument if it cannot be
-        sent.
+    def prepare(self, message: Message, *, extra: Mapping[str, str] | None = None) -> Prepared:
+        """Check a message, copy it and assign its id; raise InvalidArgument if it cannot be sent.
 
-        `extra` holds properties that applications cannot set.
+        Producers call this before their first await: afterwards, the caller may reuse the message's
+        buffers. `extra` holds properties that applications cannot set.
         """
         options = self._options
-        check_message(message, options.body_bytes_max)
+        message = checked_message(message, options.body_bytes_max)
         topic, message_id, properties = self._named(message)
         if message.delay_level > options.delay_level_max:
             raise InvalidArgument(
@@ -118,25 +122,29 @@ class Outgoing:
                 )
             topic, code = message.topic, self._reply_code
             properties.update(message.reply_properties)
-        body, sys_flag = message.body, 0
-        if len(body) >= options.compress_over_bytes:
-            body, sys_flag = await self._compressed(body)
-        return Prepared(
-            topic,
-            body,
-            properties_text(properties),
-            message_id,
-            sys_flag,
-            message.flag,
-            code,
-            (message,),
-        )
+        text = properties_text(properties)
+        return Prepared(topic, message.body, text, message_id, 0, message.flag, code, (message,))
+
+    async def compress(self, prepared: Prepared) -> None:
+        """Compress the body of a message in place if it is long and becomes shorter."""
+        body = prepared.body
+        if len(body) < self._options.compress_over_bytes:
+            return
+        kind, level = self._options.compress_type, self._options.compress_level
+        if len(body) >= _COMPRESS_AWAY_BYTES:
+            packed = await asyncio.to_thread(compress, body, kind, level=level)
+        else:
+            packed = compress(body, kind, level=level)
+        if len(packed) < len(body):  # random bytes: a body at the limit would exceed it
+            prepared.body = packed
+            prepared.sys_flag |= compression_bits(kind)
 
     def prepare_batch(self, messages: Sequence[Message]) -> Prepared:
-        """Join messages of one topic into one request; raise InvalidArgument if they do not fit."""
+        """Join copies of messages of one topic into one request; raise InvalidArgument if they do
+        not fit.
+        """
         check_list(messages)
-        for message in messages:
-            check_message(message, self._options.body_bytes_max)
+        messages = [checked_message(it, self._options.body_bytes_max) for it in messages]
         check_batch(messages)
         ids: list[str] = []
         items: list[BatchItem] = []
@@ -178,16 +186,6 @@ class Outgoing:
             topic = self._namespace.wrap(topic)
             check_topic(topic)
         return topic, message_id, properties
-
-    async def _compressed(self, body: bytes) -> tuple[bytes, int]:
-        kind, level = self._options.compress_type, self._options.compress_level
-        if len(body) >= _COMPRESS_AWAY_BYTES:
-            packed = await asyncio.to_thread(compress, body, kind, level=level)
-        else:
-            packed = compress(body, kind, level=level)
-        if len(packed) >= len(body):  # random bytes: a body at the limit would exceed it
-            return body, 0
-        return packed, compression_bits(kind)
 
 
 def properties_text(properties: dict[str, str]) -> str:
