@@ -4,7 +4,7 @@
 import asyncio
 import json
 import socket
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -34,6 +34,8 @@ from cometmq.remoting.commands.namesrv import (
     RegisterBroker,
 )
 from cometmq.remoting.errors import CommandError, SettingsError
+from cometmq.remoting.header import encode_frame
+from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.signature import SessionCredentials, signing
 from cometmq.remoting.transport import ClientSettings, RemotingClient, TlsMode, TlsSettings
 from cometmq.runtime import service
@@ -315,3 +317,28 @@ def test_changes_go_to_the_file_of_the_command_line_as_the_origin_says(tmp_path)
     given = load_namesrv(file, {"configStorePath": other})
     assert given.value.config_store_path == other
     assert str(given.origins["configStorePath"]) == "command line --config-store-path"
+
+
+async def test_unread_answers_do_not_delay_a_stop(settings, client):
+    admin = AdminHttp()
+    app = NamesrvApp(settings, log=structlog.get_logger(), clock=SystemClock(), admin=admin)
+    await app.start()
+    (address,) = app.addresses
+    host, _, port = address.rpartition(":")
+    topics = {name: TopicConfig(topic_name=name) for name in (f"{n:0100}" for n in range(5_000))}
+    body = RegisterBrokerBody([], TopicConfigTable(topic_config_table=topics))
+    body = encode_register_body(body, compressed=False)
+    await client.invoke(address, 103, BROKER, body, timeout_ms=TIMEOUT_MS)
+    list_all = encode_frame(RawCommand(code=RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+    with ExitStack() as stack:
+        for _ in range(8):
+            deaf = stack.enter_context(socket.create_connection((host, int(port)), 60))
+            deaf.sendall(20 * list_all)
+        async with asyncio.timeout(60):
+            unsent = b'cometmq_connection_unsent_bytes{server="namesrv"} 0.0'
+            while unsent in (await admin.answer("GET", "/metrics")).body:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        start_s = asyncio.get_running_loop().time()
+        await app.stop()
+    assert asyncio.get_running_loop().time() - start_s < 1
+    await admin.stop()

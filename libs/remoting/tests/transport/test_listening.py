@@ -10,7 +10,7 @@ import pytest
 
 from cometmq.remoting import Call, RequestCode
 from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumerOffsetReply
-from cometmq.remoting.errors import RequestCodeNotSupported
+from cometmq.remoting.errors import ConnectionLost, RequestCodeNotSupported
 from cometmq.remoting.transport.server import ALL_ADDRESSES
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
@@ -91,3 +91,32 @@ async def test_a_connection_that_arrives_while_a_server_closes_is_closed(
 
         await eventually(is_closed)
     await eventually(lambda: not server.peers)
+
+
+async def test_a_server_that_closes_serves_no_new_requests(
+    start_server: Any, new_client: Any, background: Any, eventually: Any
+) -> None:
+    served = list[int]()
+    gate = asyncio.Event()
+
+    async def query(_: None, call: Call[QueryConsumerOffset]) -> QueryConsumerOffsetReply:
+        served.append(call.header.queue_id)
+        await gate.wait()
+        return QueryConsumerOffsetReply(offset=1)
+
+    server, port = await start_server({QUERY: query})
+    address, client = f"127.0.0.1:{port}", new_client()
+    first = background(client.invoke(address, QUERY, HEADER, timeout_ms=60_000))
+    await eventually(lambda: server.stats().in_flight)
+    closing = background(server.close(60_000))
+    await asyncio.sleep(0)
+    late = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=4)
+    second = background(client.invoke(address, QUERY, late, timeout_ms=60_000))
+    for _ in range(100):  # turns of the loop, in which a server that reads would serve it
+        await asyncio.sleep(0)
+    gate.set()
+    await asyncio.wait([first, second])
+    await closing
+    assert served == [HEADER.queue_id]
+    assert first.result().header.offset == 1
+    assert isinstance(second.exception(), ConnectionLost)

@@ -38,7 +38,7 @@ from cometmq.runtime.tls_keys import Label, server_tls
 from cometmq.runtime.worker import Worker
 
 FIRST_SCAN_MS: Final = 5_000
-DRAIN_MS: Final = 3_000
+DRAIN_MS: Final = 300
 KEYS_POLL_MS: Final = 1_000
 EXPIRED_AT_ONCE: Final = 100
 QUIET_BYTES_MAX: Final = 8 << 20  # of unread answers

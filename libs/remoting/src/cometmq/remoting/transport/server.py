@@ -257,11 +257,11 @@ class Server(Generic[ContextT]):
             peer.reading.pause(LEAVING)
 
     async def close(self, drain_ms: int = 3_000) -> None:
-        """Stop accepting, wait for handlers and their answers for up to `drain_ms` together, then
-        close every connection.
+        """Stop accepting and reading, wait for handlers and their answers for up to `drain_ms`
+        together, then close every connection.
         """
         end_s = self._hub.loop.time() + drain_ms / 1000
-        self.stop_listening()
+        self.stop_reading()
         if self._check_timer is not None:
             self._check_timer.cancel()
             self._check_timer = None
