@@ -109,7 +109,7 @@ async def test_captured_topic_statistics(exchange: Exchange) -> None:
     )
     if expected.body:
         assert decode_json(TopicStats, answer.body) == stats
-        json.loads(answer.body)
+        assert len(answer.body) == len(expected.body)  # Java's form, in which queues are keys
 
 
 def change(**values: object) -> Call[UpdateAndCreateTopic]:

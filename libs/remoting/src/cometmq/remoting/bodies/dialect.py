@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON bodies: read Java's dialect, write strict JSON.
+"""JSON bodies in Java's dialect.
 
 Compatibility: Java writes integer keys without quotes (`{0:"a"}`) and objects as keys
-(`{{"queueId":0}:1}`), neither of which is JSON. Java also reads strict JSON in which the key is a
-string with the JSON of the object, so this module writes only strict JSON. Null members are treated
-as missing, because Java omits nulls.
+(`{{"queueId":0}:1}`), neither of which is JSON. Every version of RocketMQ reads quoted integers,
+so this module writes them. Object keys are written as Java does: RocketMQ 5.5 (fastjson 2) does not
+read the strict form, a string with the JSON of the object, which 4.9.4 and 5.3.3 accept. Both forms
+are read. Null members are treated as missing, because Java omits nulls.
 
 A body is read by the first of these readers that accepts it:
 
@@ -20,6 +21,7 @@ Bounds
 """
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -130,17 +132,26 @@ def _too_many(text: bytes, count: int, what: str, count_max: int) -> RemoteProto
 
 
 def encode_json(value: object) -> bytes:
-    """Return strict JSON that Java can read; members that are None are omitted."""
-    data = _ENCODER.encode(value)
+    """Return the body that Java would write, but with quoted integer keys; members that are None
+    are omitted.
+    """
+    keys: list[bytes] = []
+
+    def hold(key: object) -> str:
+        keys.append(_KEYS.encode(key))
+        return _KEY_MARK
+
+    data = msgspec.json.Encoder(enc_hook=hold).encode(value)
+    if keys:
+        pieces = [b""] * (2 * len(keys) + 1)
+        pieces[::2], pieces[1::2] = data.split(b'"%b"' % _KEY_MARK.encode()), keys
+        data = b"".join(pieces)
     return _NULL_MEMBER.sub(_without_null, data) if b":null" in data else data
 
 
-def _encode_key(key: object) -> str:
-    """Return a key object in the string form that Java accepts."""
-    return _ENCODER.encode(key).decode()
-
-
-_ENCODER: Final = msgspec.json.Encoder(enc_hook=_encode_key)
+_KEYS: Final = msgspec.json.Encoder(order="sorted")  # by name, as fastjson
+_KEY_MARK: Final = os.urandom(8).hex()
+"""Stands for a key object until the rest is encoded; unknown to peers, so no name can equal it."""
 
 # Quotes inside strings are escaped, so a bare quote before a name begins a member.
 _NULL_MEMBER: Final = re.compile(rb'([{,])(?:"[A-Za-z][A-Za-z0-9]*":null(,|(?=})))+')
@@ -183,9 +194,10 @@ def _pruned(tree: Any) -> Any:
 
 
 def _with_quoted_keys(text: str) -> Iterator[str]:
-    """Yield the text with all keys quoted: first for the form that servers send, then for the form
-    of their files, which has spaces before keys.
+    """Yield the text with quoted keys: only objects, whatever the names are; then also numbers, in
+    the form that servers send; then in the form of their files, which has spaces before keys.
     """
+    yield _OBJECT_KEY.sub(_quoted_object, text)
     # Splitting at the numbers is four times as fast as substituting them.
     yield _OBJECT_KEY.sub(_quoted_object, '"'.join(_NUMBER_KEY.split(text)))
     yield _OBJECT_KEY.sub(_quoted_object, _SPACED_KEY.sub(r'\1"\2"', text))
@@ -205,7 +217,8 @@ _STRICT: Final = json.JSONDecoder(strict=False, parse_constant=_no_number)
 # such a text is no longer JSON, and `parse_dialect` reads the original.
 _NUMBER_KEY: Final = re.compile(r"(?<=[{,])(-?[0-9]{1,20}+)(?=:)")
 _SPACED_KEY: Final = re.compile(r"([{,][ \t\r\n]*+)(-?[0-9]{1,20}+)(?=[ \t\r\n]*+:)")
-_OBJECT_KEY: Final = re.compile(r"(?<=[{,])\{[^{}\\]*+\}(?=:)")
+# Inside a string, a quote is escaped, and no letter follows the quote that ends it.
+_OBJECT_KEY: Final = re.compile(r'(?<=[{,])\{[ \t\r\n]*+"[A-Za-z][^{}\\]*+\}(?=:)')
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 

@@ -14,10 +14,16 @@ from typing import Final, Self
 from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.errors import PeerError
 from cometmq.peers.java import home_options, java_home
-from cometmq.peers.java.maven import JVM_OPTIONS, ROCKETMQ_VERSION, program, project_class_path
+from cometmq.peers.java.maven import (
+    JVM_OPTIONS,
+    ROCKETMQ_5_VERSION,
+    ROCKETMQ_VERSION,
+    program,
+    project_class_path,
+)
 from cometmq.peers.paths import CACHE, ROOT
 
-VERSION_5: Final = "5.3.3"
+VERSION_5: Final = ROCKETMQ_5_VERSION
 VERSIONS: Final = (ROCKETMQ_VERSION, VERSION_5)
 PROJECT: Final = ROOT / "tests" / "peers" / "javaclient"
 MAIN_CLASS: Final = "io.cometmq.peers.Main"
