@@ -279,6 +279,15 @@ async def test_broker_ids_are_quoted_for_clients_that_expect_json(link, version,
     assert (b'"brokerAddrs":{0:"127.0.0.1:1"}' in body) is not is_standard
 
 
+@pytest.mark.parametrize(("version", "has_it"), [(401, False), (409, False), (413, True)])
+async def test_routes_of_clients_of_5_say_that_no_slave_acts_as_master(link, version, has_it):
+    """rocketmq-client-rust 1.0.0, which says version 474, refuses a route without this member."""
+    await register(link, "T")
+    _, body = await ask(link, 105, {"topic": "T"}, version=version)
+    (group,) = json.loads(body)["brokerDatas"]
+    assert group.get("enableActingMaster") == (False if has_it else None)
+
+
 async def test_ordered_topics_are_in_the_route_only_if_enabled(link, namesrv):
     await register(link, "T")
     ext = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "broker-a:4"}

@@ -38,6 +38,9 @@ SQL_FILTER_MIN: Final = 232
 STANDARD_JSON_ROUTE_MIN: Final = V4_9_4
 """The first client that asks for routes (105) in standard JSON, which CometMQ always sends."""
 
+ACTING_MASTER_ROUTE_MIN: Final = V5_0_0
+"""The first client that finds `enableActingMaster` in its routes (105)."""
+
 
 _FIRST_NAMES: Final = (
     "SNAPSHOT", "ALPHA1", "BETA1", "BETA2", "BETA3", "BETA4", "BETA5", "BETA6_SNAPSHOT", "BETA6",

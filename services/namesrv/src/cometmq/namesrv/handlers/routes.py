@@ -5,11 +5,12 @@ Compatibility: Java writes broker ids unquoted (`{0:"ip:port"}`) in the cluster 
 for clients before 4.9.4. That is not JSON, but some clients (the Go client up to 2.1.2) parse the
 text themselves and mistake every address for the master's if the ids are quoted. Old clients
 therefore get unquoted ids. Clients from 4.9.4 onwards get standard JSON, as do all clients that
-request it.
+request it. Clients from 5.0.0 onwards also get `enableActingMaster`, as from a name server of 5.x:
+rocketmq-client-rust 1.0.0 refuses a route without it.
 """
 
-from collections.abc import Awaitable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -26,8 +27,10 @@ from cometmq.remoting.commands.namesrv import GetRouteinfoByTopic
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.names import ORDER_NAMESPACE
-from cometmq.remoting.versions import STANDARD_JSON_ROUTE_MIN
+from cometmq.remoting.versions import ACTING_MASTER_ROUTE_MIN, STANDARD_JSON_ROUTE_MIN
 from cometmq.runtime.incremental import Steps, finish
+
+T = TypeVar("T")
 
 
 class _JavaBrokerData(msgspec.Struct, rename="camel"):
@@ -55,7 +58,9 @@ def _route(namesrv: Namesrv, call: Call[GetRouteinfoByTopic]) -> Steps[Reply]:
     is_standard = call.version >= STANDARD_JSON_ROUTE_MIN or call.header.accept_standard_json_only
     groups: Sequence[Any] = route.broker_datas
     if not is_standard:
-        groups = yield from _java_groups(route.broker_datas)
+        groups = yield from _each(_java_group, route.broker_datas)
+    elif call.version >= ACTING_MASTER_ROUTE_MIN:
+        groups = yield from _each(_group_of_5, route.broker_datas)
     around = msgspec.structs.replace(route, broker_datas=[], queue_datas=[])
     lists = {"brokerDatas": groups, "queueDatas": route.queue_datas}
     return Reply(body=(yield from encode_with_lists(around, lists)))
@@ -69,7 +74,7 @@ def _cluster_info(namesrv: Namesrv) -> Steps[bytes]:
     info = namesrv.routes.groups.cluster_info()
     yield
     names = list(info.broker_addr_table)
-    groups = yield from _java_groups(list(info.broker_addr_table.values()))
+    groups = yield from _each(_java_group, list(info.broker_addr_table.values()))
     pieces: list[bytes] = []
     for start in range(0, len(names), STEP_GROUPS):
         end = start + STEP_GROUPS
@@ -83,12 +88,16 @@ def _cluster_info(namesrv: Namesrv) -> Steps[bytes]:
     )
 
 
-def _java_groups(groups: Sequence[BrokerData]) -> Steps[list[_JavaBrokerData]]:
-    found: list[_JavaBrokerData] = []
+def _each(form: Callable[[BrokerData], T], groups: Sequence[BrokerData]) -> Steps[list[T]]:
+    found: list[T] = []
     for start in range(0, len(groups), STEP_GROUPS):
-        found += map(_java_group, groups[start : start + STEP_GROUPS])
+        found += map(form, groups[start : start + STEP_GROUPS])
         yield
     return found
+
+
+def _group_of_5(group: BrokerData) -> BrokerData:
+    return msgspec.structs.replace(group, enable_acting_master=False)
 
 
 def _java_group(group: BrokerData) -> _JavaBrokerData:
