@@ -7,6 +7,7 @@ import pytest
 
 from cometmq.client import AdminClient, InvalidArgument, NoRoute
 from cometmq.remoting.bodies import topic_config
+from cometmq.remoting.bodies.topic_config import TopicConfig
 
 
 def listed(ask, topic):
@@ -214,6 +215,22 @@ def test_a_topic_is_described_by_queue(ask, topic):
     text = ask("topic", "describe", topic).out.splitlines()
     assert text[0].strip() == f"{topic}: 2 queues, 5 messages"
     assert text[1].split() == ["Broker", "Queue", "Min", "Max", "Messages", "Last", "message"]
+
+
+def test_attributes_are_shown_and_survive_a_change_and_a_clone(ask, suite):
+    async def create():
+        async with AdminClient(suite.namesrv) as admin:
+            (master,) = (await admin.masters()).values()
+            fifo = TopicConfig(topic_name="InOrder", attributes={"message.type": "FIFO"})
+            await master.create_topic(fifo, is_new=True)
+
+    asyncio.run(create())
+    assert ask("topic", "alter", "InOrder", "--queues", 32).status == 0
+    assert ask("topic", "clone", "InOrder", "AlsoInOrder").status == 0
+    for topic in ("InOrder", "AlsoInOrder"):
+        described = ask("topic", "describe", topic)
+        assert len(described.out.splitlines()) == 34
+        assert "message.type=FIFO" in described.err
 
 
 def test_a_route_names_the_broker(ask, suite, topic):

@@ -75,6 +75,10 @@ def test_texts_become_numbers() -> None:
     assert figures.copies.missing == (1,)
 
 
+def test_the_rate_of_pulls_has_another_name_in_rocketmq_5() -> None:
+    assert read_figures({"getTransferredTps": "7.0 1.0 0.5"}).outgoing.tps == 7.0
+
+
 def test_missing_figures_stay_missing() -> None:
     assert read_figures({}) == BrokerFigures()
     odd = read_figures(

@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import AsyncExitStack, closing
 
 import pytest
+from msgspec import UNSET
 
 from cometmq.client import (
     ConsumeFrom,
@@ -20,6 +21,7 @@ from cometmq.client import (
 from cometmq.client.clock import wall_ms
 from cometmq.client.settings import ProducerOptions
 from cometmq.console.pages import ACTIONS, PAGES
+from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.testing.half_answers import half_answers
 
 from .desks import JSON, hidden
@@ -108,6 +110,21 @@ async def test_a_topic_from_its_creation_to_its_end(desk, suite):
         ("topic.delete", "done"), ("topic.alter", "done"), ("topic.create", "done"),
     ]  # fmt: skip
     assert audit[1]["begun"]["user"] == "admin"
+
+
+async def test_the_page_of_a_topic_shows_its_attributes(desk):
+    await log_in(desk)
+    (master,) = (await desk.admin.masters()).values()
+    for name, attributes in (("fifo", {"message.type": "FIFO"}), ("plain", UNSET)):
+        config = TopicConfig(topic_name=name, attributes=attributes)
+        await master.create_topic(config, is_new=True)
+
+    async def page_of(name):
+        page = await desk.web.get(f"/topic?name={name}")
+        return page.text if page.status_code == 200 else ""
+
+    assert "message.type=FIFO" in await eventually(lambda: page_of("fifo"))
+    assert "Attributes" not in await eventually(lambda: page_of("plain"))
 
 
 async def test_a_topic_that_takes_no_messages_says_so(desk):

@@ -26,10 +26,11 @@ class Brokers(FakeAdmin):
     async def masters_to_change(self):
         return await self.masters()
 
-    async def ask_each(self, masters, _question):
+    async def ask_all(self, masters, _question):
         return [(Named(name), {"orders": SOURCE}) for name in masters]
 
-    ask_all = ask_each
+    async def topic_configs(self, topic):
+        return dict.fromkeys(self.names if topic == "orders" else (), SOURCE)
 
     async def order_config(self, _topic):
         return None

@@ -142,6 +142,23 @@ async def test_values_out_of_bounds_are_refused(values: dict[str, object], remar
     assert broker.tables.topics.version == version
 
 
+async def test_attributes_are_kept_until_a_change_names_them() -> None:
+    broker = memory_broker()
+
+    await topics.update_and_create_topic(broker, change(attributes="+message.type=FIFO"))
+    await topics.update_and_create_topic(broker, change(read_queue_nums=8))
+
+    def shown() -> object:
+        reply = topics.get_topic_config(broker, Call(351, GetTopicConfig("T")))
+        return json.loads(bytes(reply.body)).get("attributes")  # type: ignore[arg-type]
+
+    assert shown() == {"message.type": "FIFO"}
+    with pytest.raises(ServerError):
+        await topics.update_and_create_topic(broker, change(attributes="+unknown=1"))
+    await topics.update_and_create_topic(broker, change(attributes="-message.type"))
+    assert shown() is None
+
+
 async def test_write_permission_can_be_removed() -> None:
     broker = memory_broker()
 

@@ -93,6 +93,15 @@ async def configs_at(
     return {broker.name: table[name] for broker, table in tables if name in table}
 
 
+def attribute_notes(configs: Mapping[str, TopicConfig]) -> list[str]:
+    """Return a line with the attributes of a topic for each broker on which it has some."""
+    return [
+        f"attributes at {name}: {config.attributes_text}"
+        for name, config in configs.items()
+        if config.attributes
+    ]
+
+
 async def hidden_queues(
     masters: Mapping[str, BrokerAdmin],
     before: Mapping[str, TopicConfig],

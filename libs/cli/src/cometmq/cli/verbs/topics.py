@@ -22,6 +22,7 @@ from cometmq.cli.verbs.topic_analysis import analyse_topic
 from cometmq.cli.verbs.topic_changes import (
     Change,
     at_brokers,
+    attribute_notes,
     check_exists,
     clone_topic,
     closed_notes,
@@ -411,8 +412,8 @@ def delete(
 def describe(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
     """Show the first and last offset and the last message of each queue.
 
-    Notes list queues that producers write to but consumers do not, or may not, read, and brokers to
-    which producers may not send.
+    Notes list the topic's attributes (such as message.type of RocketMQ 5), queues that producers
+    write to but consumers do not, or may not, read, and brokers to which producers may not send.
 
     \b
     EXAMPLE
@@ -431,7 +432,8 @@ def describe(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
             ]
             for queue, offsets in (await admin.topic_stats(topic)).items()
         ]
-        notes = await unread_notes(admin, [topic])
+        notes = attribute_notes(await admin.topic_configs(topic))
+        notes += await unread_notes(admin, [topic])
         return rows, notes + closed_notes(topic, await admin.route(topic))
 
     rows, notes = ask(namesrv, question)

@@ -40,8 +40,9 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
         """Return all topics of the broker."""
         return (await self._json(TopicConfigTable, Code.GET_ALL_TOPIC_CONFIG)).topic_config_table
 
-    async def create_topic(self, config: TopicConfig) -> None:
-        """Create or change a topic."""
+    async def create_topic(self, config: TopicConfig, *, is_new: bool = False) -> None:
+        """Create or change a topic; its attributes are sent only with `is_new`, and else kept."""
+        attributes = config.attributes if is_new else None
         header = topics.UpdateAndCreateTopic(
             topic=config.topic_name,
             read_queue_nums=config.read_queue_nums,
@@ -51,6 +52,9 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
             topic_filter_type=config.topic_filter_type,
             topic_sys_flag=config.topic_sys_flag,
             order=config.order,
+            attributes=",".join(f"+{key}={value}" for key, value in attributes.items())
+            if attributes
+            else None,
         )
         await self.invoke(Code.UPDATE_AND_CREATE_TOPIC, header)
 

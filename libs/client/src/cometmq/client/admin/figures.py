@@ -130,12 +130,15 @@ def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
     """Parse the answer to `runtime_info`."""
     earliest_ms = int(_number(facts, "earliestMessageTimeStamp", -1))
     ratio = _number(facts, "commitLogDiskRatio", -1)
+    pull_rate = "getTransferedTps"
+    if pull_rate not in facts:
+        pull_rate = "getTransferredTps"  # of RocketMQ 5
     put = _totals(facts, "msgPutTotal")
     got = _totals(facts, "msgGetTotal")
     return BrokerFigures(
         version=facts.get("brokerVersionDesc", ""),
         incoming=_load(facts, "putTps", "send"),
-        outgoing=_load(facts, "getTransferedTps", "pull"),
+        outgoing=_load(facts, pull_rate, "pull"),
         page_cache_lock_ms=int(_number(facts, "pageCacheLockTimeMills")),
         put_yesterday=put[1] - put[0],
         put_today=put[2] - put[1],

@@ -95,6 +95,12 @@ class TopicAdmin(AdminBase):
         count += _queue_count(it for it in others if it.broker_name not in after)
         return queue_excess(topic, count)
 
+    async def topic_configs(self, topic: str) -> dict[str, TopicConfig]:
+        """Return the settings of a topic by broker name, at each master that has it and answers."""
+        masters = (await self.masters()).values()
+        tables = await self.ask_each(masters, lambda it: it.topics())
+        return {broker.name: table[topic] for broker, table in tables if topic in table}
+
     async def put_topic(self, config: TopicConfig, masters: Iterable[BrokerAdmin]) -> None:
         """Create or change a topic on these masters."""
         check_kind(config, TopicConfig, "config")

@@ -60,7 +60,7 @@ async def clone(admin: AdminClient, wanted: Clone) -> None:
     """
     await admin.change_each(
         [admin.broker(wanted.masters[it].address, name=it) for it in wanted.configs],
-        lambda it: it.create_topic(wanted.configs[it.name]),
+        lambda it: it.create_topic(wanted.configs[it.name], is_new=True),
         f"create the topic {wanted.name}",
     )
     if wanted.order_config is not None:

@@ -59,6 +59,11 @@ class TopicConfig(msgspec.Struct, gc=False, rename="camel", metaclass=SpelledFie
     write_queue_nums: Int32 = 16
     attributes: dict[str, str] | UnsetType = UNSET
 
+    @property
+    def attributes_text(self) -> str:
+        """The attributes as in `message.type=FIFO,reserve.time=3`; usually empty."""
+        return ",".join(f"{key}={value}" for key, value in (self.attributes or {}).items())
+
 
 class TopicConfigTable(msgspec.Struct, gc=False, rename="camel"):
     """All topics of a broker: the body of GET_ALL_TOPIC_CONFIG, and the content of topics.json."""

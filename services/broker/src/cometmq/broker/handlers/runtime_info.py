@@ -100,15 +100,21 @@ MEMORY: Final = "memory"
 and other objects. `peak` is the largest `resident` so far, `limit` the largest that is allowed.
 """
 
+KEYS_OF_5: Final = ("brokerActive", "getTransferredTps")
+"""Keys that RocketMQ 5 has, and its tools read: whether the broker is no slave, and the rate that
+4.9.4 calls `getTransferedTps`.
+"""
+
 OWN_KEYS: Final = frozenset(
     {
         *(WRITES_REFUSED, REPLICATION_REFUSED, SLAVE_MISSING, ROUTES_MISSING, ELECTOR_MISSING),
         *(COMETMQ_VERSION, SEND_PATH, NATIVE_REQUESTS, SLOW_REQUESTS, MEMORY, CERTIFICATES),
         *(ACCOUNTS_BROKEN, ACCOUNTS_MISSPELT, MESSAGES_DAMAGED),
         *(GROUP_MEMBERS, GROUP_IN_SYNC, GROUP_MIN_IN_SYNC, GROUP_BROKER_ID, GROUP_EPOCH),
+        *KEYS_OF_5,
     }
 )
-"""All keys that RocketMQ does not have."""
+"""All keys that RocketMQ 4.9.4 does not have."""
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -138,6 +144,7 @@ def _identity(broker: Broker) -> dict[str, str]:
         SEND_PATH: broker.process.send_path,
         "bootTimestamp": str(broker.process.started_ms),
         "runtime": duration_text(elapsed_ms),
+        "brokerActive": str(broker.role.is_master).lower(),
         "startAcceptSendRequestTimeStamp": str(
             broker.settings.start_accept_send_request_time_stamp
         ),
@@ -196,6 +203,7 @@ def _rates(broker: Broker) -> dict[str, str]:
         )
     }
     pairs = zip(rates["getFoundTps"], rates["getMissTps"], strict=True)
+    rates["getTransferredTps"] = rates["getTransferedTps"]
     rates["getTotalTps"] = [found + missed for found, missed in pairs]
     return {name: " ".join(map(str, values)) for name, values in rates.items()}
 

@@ -3,12 +3,15 @@
 
 from typing import Final
 
+from msgspec import UNSET
+
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import refuse_on_slave, save_table, stored_ms
 from cometmq.broker.handlers.deferred_answers import ROW_BYTES, look_up, paused, stepwise
 from cometmq.broker.limits import QUEUES, TOPICS, Room, check_total
 from cometmq.broker.names import check_topic
 from cometmq.broker.tables.topics import QUEUE_NUMS_MAX, Topics, queues_of
+from cometmq.broker.topic_attributes import changed
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.large import encode_with_table
@@ -33,8 +36,8 @@ STEP_QUEUES: Final = 128  # queues without messages, which need no read: 0.5 ms
 
 
 async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopic]) -> Reply:
-    """Create or replace a topic; answer once it is saved and registered with all reachable name
-    servers.
+    """Create or replace a topic, and change its attributes; answer once it is saved and registered
+    with all reachable name servers.
 
     Compatibility: RocketMQ accepts any number of queues. Here the number is bounded, because each
     queue takes memory, has to be scanned, and adds an entry to every route. The success remark is
@@ -44,6 +47,8 @@ async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopi
     refuse_on_slave(broker)
     _check_changeable(broker, header.topic)
     _check_values(header)
+    old = broker.tables.topics.get(header.topic)
+    attributes = changed(None if old is None else old.attributes or {}, header.attributes or "")
     config = TopicConfig(
         topic_name=header.topic,
         read_queue_nums=header.read_queue_nums,
@@ -51,6 +56,7 @@ async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopi
         perm=header.perm,
         topic_filter_type=header.topic_filter_type,
         topic_sys_flag=header.topic_sys_flag or 0,
+        attributes=attributes or UNSET,
     )
     _check_room(broker.admission.room(call), broker.tables.topics, config)
     broker.tables.topics.put(config)

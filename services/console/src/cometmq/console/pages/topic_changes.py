@@ -10,7 +10,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import check_topic
 from cometmq.console.login.roles import Role
-from cometmq.console.pages.topics import PATH, configs_of, permission
+from cometmq.console.pages.topics import PATH, permission
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import bad, missing
@@ -54,7 +54,7 @@ async def prepare_create(view: View) -> Form:
         check_topic(name)
     except InvalidArgument as error:
         refusal = str(error)
-    existing = {} if refusal else await configs_of(view, name)
+    existing = {} if refusal else await view.admin().topic_configs(name)
     masters = await view.admin().masters()
     if existing:
         refusal = f"the topic {name} exists already: alter it"
@@ -110,7 +110,7 @@ def _orphans(snapshot: Snapshot, name: str) -> list[str]:
 async def prepare_alter(view: View) -> Form:
     """Plan other queues or rights of a topic, on all its brokers."""
     name = view.needed("name")
-    before = dict(await configs_of(view, name))
+    before = await view.admin().topic_configs(name)
     if not before:
         raise missing(f"no broker has the topic {name}")
     one = next(iter(before.values()))

@@ -8,7 +8,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.trims import Before, Trim, carry_out, plan_trim
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.console.login.roles import Role
-from cometmq.console.pages.topics import PATH, configs_of
+from cometmq.console.pages.topics import PATH
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import bad, missing
@@ -28,7 +28,7 @@ async def prepare_trim(view: View) -> Form:
               " one queue."),
         Field("queue", "Only the queue", value=place, help="BROKER:NUMBER; empty: all queues."),
     ]  # fmt: skip
-    if not await configs_of(view, name):
+    if not await view.admin().topic_configs(name):
         raise missing(f"no broker has the topic {name}")
     if not where:
         return Form(

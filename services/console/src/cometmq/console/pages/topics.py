@@ -182,7 +182,7 @@ async def topic(view: View) -> Shown:
         )
         for queue, it in (await view.admin().topic_stats(name)).items()
     ]
-    configs, note = await configs_of(view, name), view.desk.notes.get("topic", name)
+    configs, note = await view.admin().topic_configs(name), view.desk.notes.get("topic", name)
     readers = [it for it in known(snapshot.groups) if it.name in found.groups]
     return Shown(
         {"topic": found, "queues": queues, "settings": configs, "groups": readers, "note": note},
@@ -194,6 +194,7 @@ async def topic(view: View) -> Shown:
             "last_ms": max((it.last_ms for it in queues), default=0) or None,
             "note": note,
             "configs": configs,
+            "attributed": any(it.attributes for it in configs.values()),
             "closed": closed(name, configs),
             "permission": permission,
             "queues": view.table(
@@ -211,12 +212,6 @@ async def topic(view: View) -> Shown:
         },
         title=f"Topic {name}",
     )  # fmt: skip
-
-
-async def configs_of(view: View, name: str) -> Mapping[str, TopicConfig]:
-    masters = (await view.admin().masters()).values()
-    tables = await view.admin().ask_each(masters, lambda it: it.topics())
-    return {broker.name: table[name] for broker, table in tables if name in table}
 
 
 PAGES: Final = (
