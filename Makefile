@@ -345,6 +345,10 @@ e2e: setup $(VENV)/.deploy ## Charts, operator and failover on a Kubernetes clus
 kubernetes: $(VENV)/.ready ## Build Kubernetes, kind and helm for `make e2e`, which otherwise does it first
 	$(WITH_GO) tests/e2e/cluster/cluster.sh build
 
+.PHONY: findings
+findings: ## Surprises of public packages, each run again without CometMQ: do they still behave so? (needs Java 17, Maven, Go)
+	for file in findings/*-*.sh; do echo "== $$file" && bash $$file || exit 1; done
+
 .PHONY: version
 version: setup ## Set the version of every member to that of pyproject.toml (TO=0.2.0 changes both)
 	$(BIN)/python deploy/wheels.py version $(TO)
