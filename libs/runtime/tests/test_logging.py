@@ -7,6 +7,7 @@ import json
 import logging
 
 import pytest
+import structlog
 
 from cometmq.runtime import logging as runtime_logging
 from cometmq.runtime.logging import (
@@ -110,27 +111,35 @@ def test_equal_events_are_limited_and_the_rest_counted(method):
     clock = FakeClock()
     limit = RateLimit(clock)
     for _ in range(REPEAT_COUNT_MAX):
-        assert limit.admits(method, {"event": "a"})
+        limit(None, method, {"event": "a"})
     for _ in range(3):
-        assert not limit.admits(method, {"event": "a"})
-    assert limit.admits(method, {"event": "b"})
+        with pytest.raises(structlog.DropEvent):
+            limit(None, method, {"event": "a"})
+    limit(None, method, {"event": "b"})
     for _ in range(INFO_COUNT_MAX):
-        assert limit.admits("info", {"event": "a"})
-    assert not limit.admits("info", {"event": "a"})
-    assert limit.admits("debug", {"event": "a"})
-    assert limit.admits(method, {"event": "a", "task": "b"})
+        limit(None, "info", {"event": "a"})
+    with pytest.raises(structlog.DropEvent):
+        limit(None, "info", {"event": "a"})
+    limit(None, "debug", {"event": "a"})
+    limit(None, method, {"event": "a", "task": "b"})
     clock.advance(REPEAT_WINDOW_MS)
     for counted in ({"suppressed_count": 3}, {}):
-        event = {"event": "a"}
-        assert limit.admits(method, event)
-        assert event == {"event": "a"} | counted
+        assert limit(None, method, {"event": "a"}) == {"event": "a"} | counted
 
 
 def test_all_damaged_places_are_logged():
     limit = RateLimit(FakeClock())
     for event in ("log.damaged", "records.damaged"):
         for _ in range(3 * REPEAT_COUNT_MAX):
-            assert limit.admits("error", {"event": event})
+            assert limit(None, "error", {"event": event})
+
+
+def test_facts_of_the_context_are_in_every_line(stream):
+    runtime_logging.configure(json=True, stream=stream)
+    with structlog.contextvars.bound_contextvars(request="17"):
+        runtime_logging.get("x").info("a.done")
+    runtime_logging.get("x").info("b.done")
+    assert [line.get("request") for line in lines(stream)] == ["17", None]
 
 
 @pytest.mark.parametrize("is_json", [True, False])
