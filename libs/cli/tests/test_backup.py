@@ -95,6 +95,17 @@ def test_several_topics_of_different_queues(ask, topic, filled, tmp_path):
     assert sorted(row["body"] for row in messages(ask, narrow)) == list("abcdef")
 
 
+def test_a_folder_with_what_file_systems_keep_counts_as_empty(ask, topic, filled, tmp_path):
+    folder = tmp_path / "disk"
+    (folder / "lost+found").mkdir(parents=True)
+    (folder / ".DS_Store").write_text("")
+    assert ask("backup", folder, topic).status == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "notes.txt").write_text("")
+    assert "is no backup" in ask("backup", other, topic).err
+
+
 def test_a_part_of_a_topic(ask, topic, filled, tmp_path):
     broker = filled[0]["broker"]
     counts = [sum(row["queue_id"] == number for row in filled) for number in (0, 1)]

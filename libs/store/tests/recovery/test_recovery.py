@@ -178,12 +178,13 @@ def test_one_file_of_another_size_is_named(disk):
     assert len(disk.contents[LOG + "0" * 20]) == 4096
 
 
-def test_a_foreign_file_is_named(disk):
+def test_a_file_of_the_log_that_was_renamed_is_missed(disk):
     rig = StoreRig(disk)
-    fill(rig, 3)
+    fill(rig, 30)
     rig.store.close()
-    disk.create(LOG + "lost+found", 10, temporary="/tmp")
-    with pytest.raises(CorruptStore, match=r"lost\+found"):
+    last = LOG + disk.names("/store/commitlog")[-1]
+    disk.contents[f"{last}.bak"] = disk.contents.pop(last)
+    with pytest.raises(CorruptStore, match="put the missing files back"):
         StoreRig(disk)
 
 

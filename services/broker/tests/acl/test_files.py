@@ -172,6 +172,11 @@ def test_the_folder_is_loaded_and_the_first_duplicate_account_wins(tmp_path: Pat
     (folder / "two.yaml").write_text(OTHER.replace("otherSecret1", "secret-of-two"))
     (folder / "tools.yml").write_text("accessKey: nobody\n")
     (folder / "note.txt").write_text("[")
+    (folder / ".#one.yml").symlink_to("somebody@somewhere.1234")  # while Emacs edits it
+    (folder / "._one.yml").write_bytes(b"\0\5\x16\7")  # of macOS
+    for hidden in ("..2026_12_01", "lost+found"):
+        (folder / hidden).mkdir()
+        (folder / hidden / "one.yml").write_text("[")
     log = Warnings()
 
     accounts = acl_files(tmp_path, log=log).load()

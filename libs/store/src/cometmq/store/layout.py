@@ -18,6 +18,17 @@ def file_name(offset: int) -> str:
     return f"{offset:020d}"
 
 
+INDEX_DIGITS: Final = 17
+"""Length of an index file's name, yyyyMMddHHmmssSSS."""
+FOREIGN: Final = (".", "lost+found")
+"""How names begin that file systems, snapshots, editors and desktops leave at any place."""
+
+
+def is_file_name(name: str, digits: int = 20) -> bool:
+    """Return whether a name in a folder of numbered files is a store's; all others are ignored."""
+    return len(name) == digits and name.isascii() and name.isdigit()
+
+
 def is_topic(topic: str) -> bool:
     """Return whether the topic is a valid folder name, as the topic of a stored message must be."""
     return bool(topic) and "\0" not in topic and "/" not in topic and topic not in {".", ".."}

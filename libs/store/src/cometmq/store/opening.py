@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from cometmq.store.folder import StoreFolder
 from cometmq.store.index.index import Index
@@ -24,6 +25,8 @@ from cometmq.store.upkeep.scrubber import Scrubber
 from cometmq.store.upkeep.sealer import Sealer
 from cometmq.store.writing.indexing import Indexing
 from cometmq.store.writing.pending_puts import Condition, PendingPuts
+
+IGNORED_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,13 @@ def start(
     checkpoints = CheckpointFiles(parts.disk, parts.layout)
     checkpoint, progress = checkpoints.load()
     files = parts.commit_log.files
-    files.load()
+    ignored = files.load()
     last_run, own = LastRun(checkpoint, progress, was_clean), checkpoints.last_progress()
     marks_begin = load_floors(parts, last_run, own)
-    parts.queues.load()
-    parts.index.load()
+    ignored += parts.queues.load()
+    ignored += parts.index.load()
+    if ignored:
+        parts.log.info("files.ignored", count=len(ignored), paths=ignored[:IGNORED_SHOWN])
     parts.deletions.load(last_run.own_offset)
     log_end = LogEnd(parts, last_run, has_copies=has_copies)
     log_end.check_files()  # before anything is changed

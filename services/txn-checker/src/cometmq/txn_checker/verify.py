@@ -19,6 +19,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_transactions import HalfMessage, Span
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.message.flags import java_hash
+from cometmq.store.layout import FOREIGN
 from cometmq.store.os_disk import OsDisk
 from cometmq.txn_checker.entry import Entry, State
 from cometmq.txn_checker.ledger import FOLDERS, REDO_LOG, Ledger
@@ -68,7 +69,8 @@ def is_checker_folder(folder: Path) -> bool:
 
 
 def _folders(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir() if path.is_dir()}
+    folders = (path for path in folder.iterdir() if not path.name.startswith(FOREIGN))
+    return {path.name for path in folders if path.is_dir()}
 
 
 async def _verify_unfollowed(master: BrokerAdmin, found: Verification) -> None:

@@ -23,6 +23,7 @@ from cometmq.cli.archives.lines import Lines, claimed, opened
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.remoting.errors import UNREADABLE_JSON
 from cometmq.runtime.files import sync_folder
+from cometmq.store.layout import FOREIGN
 
 FORMAT: Final = "cometmq-backup"
 VERSION: Final = 1
@@ -198,7 +199,9 @@ def created(path: Path, plan: Plan) -> Iterator[Folder]:
     """Begin a backup in a folder that is new or empty; only its owner can read it."""
     new = path / f"{PLAN}.new"
     try:
-        if path.exists() and (not path.is_dir() or any(it != new for it in path.iterdir())):
+        if path.exists() and (
+            not path.is_dir() or any(_is_taken(it, new) for it in path.iterdir())
+        ):
             raise ClientError(f"{path} exists and is no backup: name a new or an empty folder")
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -214,6 +217,10 @@ def created(path: Path, plan: Plan) -> Iterator[Folder]:
         except OSError as error:
             raise unwritable(path, error) from error
         yield Folder(path, plan)
+
+
+def _is_taken(file: Path, new: Path) -> bool:
+    return file != new and not file.name.startswith(FOREIGN)
 
 
 @contextmanager

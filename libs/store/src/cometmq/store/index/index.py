@@ -18,7 +18,7 @@ from cometmq.store.errors import CorruptStore
 from cometmq.store.index.index_file import Check, IndexFile, IndexFlush, IndexSnapshot
 from cometmq.store.index.index_format import IndexHeader, IndexShape
 from cometmq.store.index.keys import MERGED_COUNT, KeyedRows, Keys
-from cometmq.store.layout import Layout
+from cometmq.store.layout import INDEX_DIGITS, Layout, is_file_name
 from cometmq.store.reads import Lookup
 from cometmq.store.settings import StoreSettings
 
@@ -64,16 +64,16 @@ class Index:
         self._cut_count = 0
         self.files: list[IndexFile] = []
 
-    def load(self, on_corrupt: Callable[[CorruptStore], None] | None = None) -> None:
-        """Read the headers of the files in the store's folder.
+    def load(self, on_corrupt: Callable[[CorruptStore], None] | None = None) -> list[str]:
+        """Read the headers of the files in the store's folder; return the paths that were ignored.
 
         Raise CorruptStore for an invalid file, or pass the error to `on_corrupt` and continue.
         """
+        ignored = []
         for name in self._disk.names(self._layout.index):
-            if not name.isdigit():
-                raise CorruptStore(
-                    f"{self._layout.index}/{name} is not an index file; move it away"
-                )
+            if not is_file_name(name, INDEX_DIGITS):
+                ignored.append(f"{self._layout.index}/{name}")
+                continue
             file = self._disk.open(f"{self._layout.index}/{name}")
             try:
                 self.files.append(IndexFile.load(name, file, self._shape))
@@ -81,6 +81,7 @@ class Index:
                 if on_corrupt is None:
                     raise
                 on_corrupt(error)
+        return ignored
 
     @property
     def end_timestamp(self) -> int:

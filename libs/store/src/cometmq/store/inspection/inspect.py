@@ -23,12 +23,13 @@ from cometmq.store.index.index_format import HEADER, IndexHeader, IndexShape
 from cometmq.store.index.keys import ENTRY
 from cometmq.store.journal import JournalContent, read_journal
 from cometmq.store.json_config import content_digest
-from cometmq.store.layout import Layout, file_name
+from cometmq.store.layout import INDEX_DIGITS, Layout, file_name, is_file_name
 from cometmq.store.log.log_scanner import LogScanner, find_record, first_record
 from cometmq.store.lookups import Lookups
 from cometmq.store.os_disk import OsDisk
 from cometmq.store.parts import Parts, build_parts
 from cometmq.store.queues.deletions import ends_of, read_notes
+from cometmq.store.queues.queue_table import queue_folders
 from cometmq.store.reads import finish
 from cometmq.store.recovery.checkpoint import CHECKPOINT_BYTES, Checkpoint, Progress
 from cometmq.store.recovery.known_floors import find_floors
@@ -206,7 +207,7 @@ class StoreView:
         """Return the new start of the log if a broker has deleted the file being read; else raise
         `error`.
         """
-        names = [name for name in self.disk.names(self.files.folder) if name.isdigit()]
+        names = [name for name in self.disk.names(self.files.folder) if is_file_name(name)]
         begin = min(map(int, names), default=0)
         if not self.is_deletion(error) or begin <= offset:
             raise error
@@ -294,6 +295,8 @@ def _index_summaries(view: StoreView) -> list[IndexSummary]:
     shape = IndexShape(settings.max_hash_slot_num, settings.max_index_num)
     summaries = []
     for name in view.disk.names(folder):
+        if not is_file_name(name, INDEX_DIGITS):
+            continue
         file = view.disk.open(f"{folder}/{name}")
         header = IndexHeader(*HEADER.unpack(file.read(0, HEADER.size).ljust(HEADER.size, b"\0")))
         progress = view.progress
@@ -344,7 +347,7 @@ def _with_found_sizes(disk: Disk, settings: StoreSettings) -> StoreSettings:
     root = os.path.expanduser(settings.store_path_root_dir)  # noqa: PTH111  # see os_disk.py
     log_folder = settings.store_path_commit_log or f"{root}/commitlog"
     changes: dict[str, object] = {"store_path_root_dir": root}
-    starts = [int(name) for name in disk.names(log_folder) if name.isdigit()]
+    starts = [int(name) for name in disk.names(log_folder) if is_file_name(name)]
     if starts:
         changes["mapped_file_size_commit_log"] = _log_file_size(disk, log_folder, starts)
     sizes = [
@@ -365,10 +368,8 @@ def _log_file_size(disk: Disk, folder: str, starts: list[int]) -> int:
 
 
 def _queue_files(disk: Disk, folder: str) -> Iterator[str]:
-    for topic in disk.names(folder):
-        for queue_id in disk.names(f"{folder}/{topic}"):
-            for name in disk.names(f"{folder}/{topic}/{queue_id}"):
-                yield f"{folder}/{topic}/{queue_id}/{name}"
+    for _, _, queue in queue_folders(disk, folder, []):
+        yield from (f"{queue}/{name}" for name in disk.names(queue) if is_file_name(name))
 
 
 def _read_checkpoint(disk: Disk, layout: Layout) -> tuple[Checkpoint, Progress | None]:

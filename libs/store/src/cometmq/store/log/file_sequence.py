@@ -10,7 +10,7 @@ from typing import Final
 
 from cometmq.store.disk import Disk, DiskFile
 from cometmq.store.errors import CorruptStore
-from cometmq.store.layout import file_name
+from cometmq.store.layout import file_name, is_file_name
 
 _PIECE_BYTES_MIN: Final = 4 << 10
 _PIECE_BYTES_MAX: Final = 1 << 20
@@ -36,14 +36,17 @@ class FileSequence:
         """The offset just past the last file."""
         return self.first + len(self.files) * self.file_size
 
-    def load(self) -> None:
-        """Find the files in the folder; raise CorruptStore for a gap or an unexpected file name.
+    def load(self) -> list[str]:
+        """Find the files in the folder; raise CorruptStore for a gap or a wrong size. Return the
+        paths that were ignored.
 
         A crash or a copy may leave a short last file; `pad_last` repairs it.
         """
-        starts = sorted(self._start_of(name) for name in self._disk.names(self.folder))
+        names = self._disk.names(self.folder)
+        starts = [int(name) for name in names if is_file_name(name)]
+        ignored = [f"{self.folder}/{name}" for name in names if not is_file_name(name)]
         if not starts:
-            return
+            return ignored
         self.first = starts[0]
         for expected, start in enumerate(starts):
             if start != self.first + expected * self.file_size:
@@ -53,6 +56,7 @@ class FileSequence:
         for position, file in enumerate(files):
             self._check_size(file, is_last=position == len(starts) - 1)
         self._adopt(files)
+        return ignored
 
     def _found_gap(self, start: int) -> None:
         """Raise CorruptStore, because the file that begins at `start` does not follow another."""
@@ -63,11 +67,6 @@ class FileSequence:
 
     def _adopt(self, files: list[DiskFile]) -> None:
         self.files = files
-
-    def _start_of(self, name: str) -> int:
-        if not name.isdigit():
-            raise CorruptStore(f"{self.folder}/{name} is not a file of this store; move it away")
-        return int(name)
 
     def _check_size(self, file: DiskFile, *, is_last: bool) -> None:
         size = file.size()

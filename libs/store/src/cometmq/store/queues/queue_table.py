@@ -11,11 +11,28 @@ from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.store.delay_levels import UNKNOWN_LEVEL_DELAY_MS, DelayLevels
 from cometmq.store.disk import Disk
 from cometmq.store.errors import CorruptStore
-from cometmq.store.layout import Layout, is_topic
+from cometmq.store.layout import FOREIGN, Layout, is_file_name, is_topic
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.floors import Floor, Floors
 from cometmq.store.queues.queue_files import QueueFiles
 from cometmq.store.settings import CQ_ENTRY_BYTES, StoreSettings
+
+
+def queue_folders(disk: Disk, root: str, ignored: list[str]) -> Iterator[tuple[str, int, str]]:
+    """Yield topic, queue id and path of each queue's folder below `root`; append the paths of what
+    is no queue to `ignored`.
+    """
+    for topic in disk.names(root):
+        folder = f"{root}/{topic}"
+        if topic.startswith(FOREIGN) or not disk.is_folder(folder):
+            ignored.append(folder)
+            continue
+        for name in disk.names(folder):
+            path = f"{folder}/{name}"
+            if is_file_name(name, len(name)) and disk.is_folder(path):
+                yield topic, int(name), path
+            else:
+                ignored.append(path)
 
 
 class QueueTable:
@@ -48,24 +65,22 @@ class QueueTable:
     def _files(self, folder: str) -> QueueFiles:
         return QueueFiles(self._disk, folder, self._file_size, self._layout.temporary)
 
-    def load(self, on_corrupt: Callable[[CorruptStore], None] | None = None) -> None:
-        """Find the queues in the store's folder; recovery determines their ends.
+    def load(self, on_corrupt: Callable[[CorruptStore], None] | None = None) -> list[str]:
+        """Find the queues in the store's folder; recovery determines their ends. Return the paths
+        that were ignored.
 
         Raise CorruptStore for invalid files, or pass the error to `on_corrupt` and continue.
         """
+        ignored: list[str] = []
         root = self._layout.consume_queue
-        for topic in self._disk.names(root):
-            if not self._disk.is_folder(f"{root}/{topic}"):
-                continue
-            for name in self._disk.names(f"{root}/{topic}"):
-                if not name.isdigit():
-                    continue
-                try:
-                    self.create(topic, int(name)).files.load()
-                except CorruptStore as error:
-                    if on_corrupt is None:
-                        raise
-                    on_corrupt(error)
+        for topic, queue_id, _ in queue_folders(self._disk, root, ignored):
+            try:
+                ignored += self.create(topic, queue_id).files.load()
+            except CorruptStore as error:
+                if on_corrupt is None:
+                    raise
+                on_corrupt(error)
+        return ignored
 
     @property
     def delayed(self) -> tuple[str, tuple[int, ...], int]:

@@ -21,6 +21,7 @@ from cometmq.runtime.acl.documents import Document
 from cometmq.runtime.acl.errors import AclError, AclFileError
 from cometmq.runtime.files import link_target
 from cometmq.store.json_config import TEMPORARY_SUFFIX, ConfigFiles, OsFiles
+from cometmq.store.layout import FOREIGN
 
 TOOLS_FILE: Final = "tools.yml"
 """The admin tools' own key file; it may be in the folder, but is not an account file."""
@@ -173,7 +174,15 @@ class AclFiles:
 
     def _folder_files(self) -> list[Path]:
         names = {*self.folder.rglob("*.yml"), *self.folder.rglob("*.yaml")}
-        return sorted(path for path in names if path.name != TOOLS_FILE and path != self.path)
+        return sorted(
+            path
+            for path in names
+            if path.name != TOOLS_FILE and path != self.path and not self._is_hidden(path)
+        )
+
+    def _is_hidden(self, path: Path) -> bool:
+        """Return whether an editor, a desktop or Kubernetes has made a file beside the others."""
+        return any(part.startswith(FOREIGN) for part in path.relative_to(self.folder).parts)
 
     def _read_file(self, path: Path) -> bytes | None:
         try:

@@ -16,6 +16,7 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.ha.role import Role
 from cometmq.ha.state import STATE_FILE
 from cometmq.remoting.log import Log
+from cometmq.store.layout import FOREIGN
 
 ASIDE: Final = "discarded-"
 KEPT: Final = frozenset({"config", "lock"})
@@ -80,7 +81,7 @@ def move_aside(settings: BrokerSettings, now_ms: int) -> Path:
     _sync(aside)
     _sync(root)
     for path in root.iterdir():
-        if path.name not in KEPT and not path.name.startswith(ASIDE):
+        if path.name not in KEPT and not path.name.startswith((ASIDE, *FOREIGN)):
             path.rename(aside / path.name)
     for pattern in ("*.json*", "journal*"):
         for path in (root / TABLES).glob(pattern):
