@@ -126,8 +126,8 @@ def test_lag_names_a_broker_that_is_left_out_half_way(run, cluster, monkeypatch,
     fails_at_b("min_offset", RequestTimeout("no answer"))
     for command in commands:
         run(*command).assert_named(f"{place} hangs: no answer; ")
-    (row,) = json.loads(run("lag", "--json").assert_named(f"{place} hangs"))
-    assert (row["group"], row["queues"] > 0) == ("payers", True)
+    rows = json.loads(run("lag", "--json").assert_named(f"{place} hangs"))
+    assert [it["queues"] > 0 for it in rows if it["group"] == "payers"] == [True]
     fails_at_b("consume_stats", ServerError("out of order"))
     for command in commands:
         run(*command).assert_named(

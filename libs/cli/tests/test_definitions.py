@@ -46,8 +46,16 @@ def test_a_group_with_a_control_character_is_written_out_and_deleted(ask, suite,
     exported = ask("definitions", "export").out
     assert "\x9b" not in exported
     assert group in [it["groupName"] for it in json.loads(exported)["groups"]]
-    deleted = ask("group", "delete", group, "--yes")
-    assert deleted.status == 0, "a stranger's group can be removed"
+    deleted = ask("group", "delete", group, "--yes", "--json").json
+    assert deleted["topics_kept"] == [f"%RETRY%{group}"], "they may hold messages"
+    assert ask("topic", "delete", f"%RETRY%{group}", "--yes").status == 0
+    asyncio.run(register())
+    deleted = ask("group", "delete", group, "--topics", "--yes", "--json").json
+    assert deleted["topics_deleted"] == [f"%RETRY%{group}"], "a stranger's group can be removed"
+    asyncio.run(register())
+    where = ("-c", "DefaultCluster", "-g", group)
+    assert "delete topic [%RETRY%" in ask("deleteSubGroup", *where).out
+    assert f"%RETRY%{group}" not in ask("topicList", "--json").json
 
 
 def test_nothing_is_changed_if_anything_is_refused(ask, topic, tmp_path):

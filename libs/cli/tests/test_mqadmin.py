@@ -105,11 +105,13 @@ def test_settings_of_brokers_are_shown_and_changed(ask, suite):
         assert config["waitTimeMillsInSendQueue"] == "321"
     heading = ask("getBrokerConfig", "-c", CLUSTER).out.splitlines()[0]
     assert heading == f"============Master: {suite.broker}============"
+    before = ("-k", "waitTimeMillsInSendQueue", "-v", "200")
+    assert ask("updateBrokerConfig", "-b", suite.broker, *before).status == 0
 
 
 def test_an_unknown_setting_needs_force(ask, suite):
-    def change(command, key, *args):
-        return ask(command, "-k", key, "-v", "72", *args)
+    def change(command, key, *args, value="72"):
+        return ask(command, "-k", key, "-v", value, *args)
 
     at = ("-b", suite.broker)
     wrong = change("updateBrokerConfig", "fileReservdTime", *at)
@@ -120,12 +122,16 @@ def test_an_unknown_setting_needs_force(ask, suite):
     wrong.assert_refused(2, f"{line} fileReservedTime?")
     assert change("updateBrokerConfig", "fileReservdTime", *at, "--force").status == 0
     assert change("updateBrokerConfig", "fileReservedTime", *at).status == 0
-    assert change("updateBrokerConfig", "serverSelectorThreads", *at).status == 0
+    for value in ("72", "3"):
+        changed = change("updateBrokerConfig", "serverSelectorThreads", *at, value=value)
+        assert changed.status == 0
     wrong = change("updateNamesrvConfig", "clusterTes")
     wrong.assert_refused(
         2, f"{suite.namesrv} has no setting clusterTes; to send it anyway, give --force"
     )
-    assert change("updateNamesrvConfig", "serverWorkerThreads").status == 0
+    for value in ("72", "8"):
+        changed = change("updateNamesrvConfig", "serverWorkerThreads", value=value)
+        assert changed.status == 0
 
 
 @pytest.mark.parametrize("kind", [BROKER, NAMESRV])
@@ -230,6 +236,7 @@ def test_name_servers_keep_values_and_settings(ask, suite, name):
     ask("updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "true")
     config = ask("getNamesrvConfig", "--json").json
     assert config[suite.namesrv]["orderMessageEnable"] == "true"
+    ask("updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "false")
     (wiped,) = ask("wipeWritePerm", "-b", name, "--json").json
     (added,) = ask("addWritePerm", "-b", name, "--json").json
     assert wiped == added

@@ -21,6 +21,7 @@ from cometmq.client import (
 from cometmq.client.clock import wall_ms
 from cometmq.client.settings import ProducerOptions
 from cometmq.console.pages import ACTIONS, PAGES
+from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.testing.half_answers import half_answers
 
@@ -290,6 +291,8 @@ async def test_settings_of_a_broker(desk):
     assert "71" in page.text
     assert "changed while running" in page.text
     assert ">72<" in page.text, "its default"
+    default = {"name": name, "id": "0", "key": "fileReservedTime", "value": "72"}
+    assert (await change(desk, "/broker/setting", **default))[1].status_code == 303
     page = await desk.web.get(
         "/broker/setting", params={"name": name, "key": "noSuchSetting", "value": "1"}
     )
@@ -429,6 +432,13 @@ async def test_rights_of_an_account_change(desk):
     desk.web.cookies.clear()
     answer = await log_in(desk, access_key="reader-key", secret_key="reader-secret")
     assert answer.status_code == 303
+    master = next(iter((await desk.admin.masters()).values()))
+    await master.put_account(
+        AclAccount(
+            access_key="reader-key", secret_key="reader-secret", default_topic_perm="SUB",
+            default_group_perm="SUB", topic_perms=["orders=DENY"],
+        )
+    )  # fmt: skip
 
 
 async def test_a_name_server_that_stops_in_an_answer_is_soon_asked_anew(suite, start_console):

@@ -112,6 +112,18 @@ async def test_captured_topic_statistics(exchange: Exchange) -> None:
         assert len(answer.body) == len(expected.body)  # Java's form, in which queues are keys
 
 
+async def test_a_topic_that_exists_is_deleted_whatever_its_name_is() -> None:
+    """A retry topic has the name of its group, which a peer has chosen."""
+    store = MemoryStore()
+    broker = memory_broker(store)
+    broker.tables.topics.create("%RETRY%\x9b[31m", queue_nums=1)
+    call = Call(215, DeleteTopicInBroker("%RETRY%\x9b[31m"))
+    await topics.delete_topic_in_broker(broker, call)
+    assert store.deleted == ["%RETRY%\x9b[31m"]
+    with pytest.raises(ServerError, match="illegal characters"):
+        await topics.delete_topic_in_broker(broker, call)
+
+
 def change(**values: object) -> Call[UpdateAndCreateTopic]:
     fields = {"topic": "T", "read_queue_nums": 4, "write_queue_nums": 4, "perm": 6}
     header = UpdateAndCreateTopic(**{**fields, **values})  # type: ignore[arg-type]

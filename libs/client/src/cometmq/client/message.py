@@ -12,6 +12,7 @@ from zlib import crc32
 
 import msgspec
 
+from cometmq.client.arguments import check_encodable
 from cometmq.client.errors import IllegalMessage, InvalidArgument
 from cometmq.client.namespace import NO_NAMESPACE, Namespace
 from cometmq.client.shown import shown
@@ -377,19 +378,34 @@ def check_received(message: object) -> None:
 
 
 def check_topic(topic: str) -> None:
-    """Raise InvalidArgument for topic names that brokers refuse."""
+    """Raise InvalidArgument for topic names that clients may not choose."""
     _check_name("topic", topic, TOPIC_CHARS_MAX)
 
 
 def check_group(group: str) -> None:
-    """Raise InvalidArgument for producer and consumer group names that brokers refuse."""
+    """Raise InvalidArgument for producer and consumer group names that clients may not choose."""
     _check_name("group", group, GROUP_CHARS_MAX)
 
 
-def _check_name(kind: str, name: object, chars_max: int) -> None:
+def check_named(name: object, kind: str) -> None:
+    """Raise InvalidArgument unless servers can be asked about a topic or group of this name.
+
+    Servers have names that clients may not choose, because any peer can register them. Reports on
+    all topics or groups ask about each of them, and they can be deleted.
+    """
+    check_encodable(_given(name, kind), f"the name of a {kind}")
+
+
+def _given(name: object, kind: str) -> str:
     if not isinstance(name, str):
         raise InvalidArgument(f"the name of a {kind} must be a string, not {type(name).__name__}")
-    if not name.strip():
+    if not name:
+        raise InvalidArgument(f"the name of the {kind} is empty: give it one")
+    return name
+
+
+def _check_name(kind: str, name: str, chars_max: int) -> None:
+    if not _given(name, kind).strip():
         raise InvalidArgument(f"the name of the {kind} is empty: give it one")
     if len(name) > chars_max:
         raise InvalidArgument(f"the name of a {kind} is longer than {chars_max} characters")

@@ -5,6 +5,7 @@ This module only defines the names and checks which are reserved. The broker's `
 client's `namespace.py` decide which names a client may use.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 # Prefixes and suffixes
@@ -106,6 +107,15 @@ def retry_topic(group: str) -> str:
 def dead_letter_topic(group: str) -> str:
     """Return the topic that keeps a group's messages once their retries are exhausted."""
     return DLQ_PREFIX + group
+
+
+def groups_with(prefix: str, topics: Iterable[str]) -> list[str]:
+    """Return the groups whose retry topics, or dead-letter topics, are among these.
+
+    A peer can create a topic with the prefix alone, which belongs to no group.
+    """
+    found = (it.removeprefix(prefix) for it in topics if it.startswith(prefix))
+    return [group for group in found if group]
 
 
 def reply_topic(cluster: str) -> str:

@@ -425,6 +425,8 @@ def delete(  # noqa: PLR0913  # one parameter per option
     A broker that is down keeps the group and brings it back when it starts; cluster --expect shows
     whether all brokers are there.
 
+    Its retry and dead-letter topics stay unless --topics is given, because they may hold messages.
+
     Fails if members are connected, because they would continue without offsets or create the group
     again.
 
@@ -448,14 +450,13 @@ def delete(  # noqa: PLR0913  # one parameter per option
         await check_deletable(admin, group, *place, with_offsets=offsets)
         await confirm(f"Delete the consumer group {group}{members}?", is_confirmed=yes)
         await admin.delete_group(group, remove_offsets=offsets, cluster=cluster, is_forced=force)
-        own = {retry_topic(group), dead_letter_topic(group)} if topics else set()
+        own = {retry_topic(group), dead_letter_topic(group)}
         found = sorted(own.intersection(await admin.topics()))
-        for name in found:
+        for name in found if topics else ():
             await admin.delete_topic(name, cluster=cluster)
         return found
 
-    gone = ask(namesrv, question)
+    found = ask(namesrv, question)
     facts: dict[str, Cell] = {"deleted": group, "offsets_deleted": offsets}
-    if topics:
-        facts["topics_deleted"] = gone
+    facts["topics_deleted" if topics else "topics_kept"] = found
     print_facts(facts, as_json=as_json)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """mqadmin's commands for connected clients."""
 
+import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final
+from urllib.parse import quote
 
 import typer
 
@@ -15,10 +17,15 @@ from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
+from cometmq.insight.members import ASKED_MAX
 from cometmq.remoting.bodies.connections import Connection, ConsumerConnections
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
+from cometmq.remoting.errors import CometError
 from cometmq.remoting.versions import version_name
+
+FILE_CHARS_MAX: Final = 200
+"""The longest name of a file about a member; file systems allow 255 bytes."""
 
 app = Family()
 
@@ -164,7 +171,7 @@ def _show_members(
         return
     say(f"{'#Index':<10} {'#ClientId':<40} {'#Version':<20} #ConsumerRunningInfoFile")
     for number, (client_id, (version, info)) in enumerate(said.items(), 1):
-        path = _write(info, str(now_ms), client_id)
+        path = _write(info, str(now_ms), number, client_id)
         say(f"{number:<10} {client_id:<40} {version_name(version):<20} {path}")
     if is_same:
         say("\n\nSame subscription in the same group of consumer\n\n\nRebalance OK")
@@ -174,22 +181,43 @@ def _show_members(
 
 
 async def members_say(admin: AdminClient, group: str, broker: str | None, *, jstack: bool) -> Said:
-    """Query the running state of each connected member of a group."""
-    members = sorted(
-        (await _members(admin, group, broker)).connection_set, key=lambda m: m.client_id
-    )
-    return {
-        member.client_id: (
-            member.version,
-            await admin.running_info(group, member.client_id, with_stacks=jstack),
-        )
-        for member in members
-    }
+    """Query the running state of each connected member of a group.
+
+    Name the members that do not tell it; if none does, raise the last error.
+    """
+    room = asyncio.Semaphore(ASKED_MAX)
+
+    async def asked(client_id: str) -> ConsumerRunningInfo | CometError:
+        try:
+            async with room:
+                return await admin.running_info(group, client_id, with_stacks=jstack)
+        except CometError as error:
+            return error
+
+    members = {it.client_id: it for it in (await _members(admin, group, broker)).connection_set}
+    async with asyncio.TaskGroup() as tasks:
+        answers = {name: tasks.create_task(asked(name)) for name in sorted(members)}
+    said: Said = {}
+    failures: dict[str, CometError] = {}
+    for name, answer in answers.items():
+        info = answer.result()
+        if isinstance(info, CometError):
+            failures[name] = info
+        else:
+            said[name] = members[name].version, info
+    if failures and not said:
+        raise failures.popitem()[1]
+    for name, failure in failures.items():
+        say(f"cometmq: {name}: {failure}", err=True)
+    return said
 
 
-def _write(info: ConsumerRunningInfo, folder: str, client_id: str) -> Path:
-    """Write a member's state to a file; slashes in the id, which the client chose, are replaced."""
-    path = Path(folder) / client_id.replace("/", "_")
+def _write(info: ConsumerRunningInfo, folder: str, number: int, client_id: str) -> Path:
+    """Write a member's state to a file, which has the id as its name if a file can have it."""
+    name = quote(client_id, safe="@#:")
+    if name != client_id or name.startswith(".") or len(name) > FILE_CHARS_MAX:
+        name = f"{number}_{name[:FILE_CHARS_MAX]}"
+    path = Path(folder) / name
     try:
         path.parent.mkdir(exist_ok=True)
         path.write_text(running_text.described(info), encoding="utf-8")

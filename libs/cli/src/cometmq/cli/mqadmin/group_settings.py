@@ -143,7 +143,8 @@ def delete_sub_group(
             masters, lambda one: one.delete_group(group, remove_offsets=is_removing)
         )
         if target.cluster is not None and not found[1]:
-            for topic in (retry_topic(group), dead_letter_topic(group)):
+            own = {retry_topic(group), dead_letter_topic(group)}
+            for topic in sorted(own.intersection(await admin.topics())):
                 await admin.delete_topic(topic, cluster=target.cluster, is_missing_ok=True)
         return found
 

@@ -23,7 +23,13 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
 from cometmq.remoting.errors import CometError, CommandError
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.names import MONITOR_GROUP, OFFSET_MOVED_TOPIC, RETRY_PREFIX
+from cometmq.remoting.names import (
+    MONITOR_GROUP,
+    OFFSET_MOVED_TOPIC,
+    RETRY_PREFIX,
+    groups_with,
+    retry_topic,
+)
 from cometmq.runtime.service import new_event_loop
 
 ROUND_S: Final = 60.0
@@ -102,12 +108,11 @@ class Monitor:
         self._report("beginRound", {}, "=" * 41)
         if not (await admin.cluster()).broker_addr_table:
             say(f"cometmq: {no_broker_text(admin.namesrv.addresses)}", err=True)
-        for topic in await admin.topics():
-            if topic.startswith(RETRY_PREFIX):
-                try:
-                    await self._look_at(admin, topic.removeprefix(RETRY_PREFIX))
-                except CometError as error:
-                    say(f"cometmq: {topic}: {error}", err=True)
+        for group in groups_with(RETRY_PREFIX, await admin.topics()):
+            try:
+                await self._look_at(admin, group)
+            except CometError as error:
+                say(f"cometmq: {retry_topic(group)}: {error}", err=True)
         self._report("endRound", {}, "=" * 41)
 
     async def _look_at(self, admin: AdminClient, group: str) -> None:

@@ -16,8 +16,8 @@ from cometmq.client.errors import ClientError
 from cometmq.insight.times import shown
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import ConsumeStats
-from cometmq.remoting.errors import CommandError
-from cometmq.remoting.names import RETRY_PREFIX
+from cometmq.remoting.errors import CometError, CommandError
+from cometmq.remoting.names import RETRY_PREFIX, groups_with
 from cometmq.remoting.progress import difference
 from cometmq.remoting.versions import version_name
 
@@ -106,8 +106,8 @@ async def _owners(admin: AdminClient, group: str) -> dict[MessageQueue, str]:
     owners: dict[MessageQueue, str] = {}
     try:
         said = await members_say(admin, group, None, jstack=False)
-    except CommandError:
-        return owners  # no member is connected, or its version does not report it
+    except CometError:
+        return owners  # no member is connected, or none reports it
     for client_id, (_, info) in said.items():
         owners.update(dict.fromkeys(info.mq_table, client_id.partition("@")[0]))
     return owners
@@ -116,12 +116,10 @@ async def _owners(admin: AdminClient, group: str) -> dict[MessageQueue, str]:
 async def _all_progress(admin: AdminClient) -> list[list[object]]:
     """Return a row for each group with a retry topic: mqadmin finds groups by that topic."""
     rows: list[list[object]] = []
-    for topic in await admin.topics():
-        if topic.startswith(RETRY_PREFIX):
-            group = topic.removeprefix(RETRY_PREFIX)
-            stats = await admin.consume_stats(group, is_missing_ok=True)
-            facts = await _group_facts(admin, group)
-            rows.append([group, *facts, int(stats.consume_tps), _behind(stats)])
+    for group in groups_with(RETRY_PREFIX, await admin.topics()):
+        stats = await admin.consume_stats(group, is_missing_ok=True)
+        facts = await _group_facts(admin, group)
+        rows.append([group, *facts, int(stats.consume_tps), _behind(stats)])
     return rows
 
 

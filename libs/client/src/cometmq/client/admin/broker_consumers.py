@@ -37,8 +37,9 @@ class BrokerConsumers(BrokerCalls):
     """Manages the consumer groups of one broker; each method sends one request code."""
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
-        """Return all consumer groups of the broker."""
+        """Return all consumer groups of the broker that have a name."""
         table = await self._json(SubscriptionGroupTable, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        table.subscription_group_table.pop("", None)  # nobody can ask about it
         return table.subscription_group_table
 
     async def create_group(self, config: SubscriptionGroupConfig) -> None:
@@ -75,7 +76,8 @@ class BrokerConsumers(BrokerCalls):
     async def groups_of(self, topic: str) -> list[str]:
         """Return the groups that consume a topic or have an offset in it."""
         header = admin.QueryTopicConsumeByWho(topic)
-        return (await self._json(GroupList, Code.QUERY_TOPIC_CONSUME_BY_WHO, header)).group_list
+        found = (await self._json(GroupList, Code.QUERY_TOPIC_CONSUME_BY_WHO, header)).group_list
+        return [it for it in found if it]
 
     async def time_spans(self, topic: str, group: str) -> list[QueueTimeSpan]:
         """Return when the first, last and last-consumed messages of each queue were stored."""

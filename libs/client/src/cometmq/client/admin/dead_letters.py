@@ -18,6 +18,7 @@ from cometmq.client.message import (
     SendResult,
     UnreadableMessage,
     check_group,
+    check_named,
     check_received,
     check_topic,
 )
@@ -28,7 +29,13 @@ from cometmq.client.transfer.time_limit import TimeLimit
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import NO_ANSWER
 from cometmq.remoting.message.properties import PropertyKey
-from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
+from cometmq.remoting.names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    dead_letter_topic,
+    groups_with,
+    retry_topic,
+)
 
 if TYPE_CHECKING:
     from cometmq.client.transfer.sender import MessageSender
@@ -89,7 +96,7 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
     async def dead_letter_groups(self) -> list[str]:
         """Return the groups that have a dead-letter topic."""
         topics = await self.topics()
-        return sorted(t.removeprefix(DLQ_PREFIX) for t in topics if t.startswith(DLQ_PREFIX))
+        return sorted(groups_with(DLQ_PREFIX, topics))
 
     async def dead_letters(
         self, group: str, *, begin_ms: int | None = None, end_ms: int | None = None
@@ -99,7 +106,7 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
         Messages that become dead letters during the read are not included. Raise InvalidArgument
         if no broker knows the group.
         """
-        check_group(group)
+        check_named(group, "group")
         for name, moment_ms in (("begin_ms", begin_ms), ("end_ms", end_ms)):
             if moment_ms is not None:
                 timestamp(moment_ms, name=name)

@@ -48,6 +48,8 @@ class GroupAdmin(AdminBase):
     ) -> None:
         """Delete a consumer group on every master, optionally with its offsets.
 
+        Its retry and dead-letter topics stay until `delete_topic` deletes them.
+
         Before any change, raise BrokerMissing if a broker has no master. Unless `is_missing_ok` is
         set, also raise InvalidArgument if no master has the group's settings; with
         `remove_offsets`, a committed offset suffices. Unless `is_forced` is set, raise ClientError

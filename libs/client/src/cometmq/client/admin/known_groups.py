@@ -11,7 +11,7 @@ from typing import Final
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.errors import InvalidArgument
-from cometmq.client.message import check_group
+from cometmq.client.message import check_group, check_named
 from cometmq.remoting.bodies.offsets import ConsumerOffsetTable
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX
@@ -57,7 +57,7 @@ def with_offsets_only(
 
 async def check_known(admin: AdminBase, group: str, advice: str = "") -> None:
     """Raise InvalidArgument unless a master stores settings or an offset for the group."""
-    check_group(group)
+    check_named(group, "group")
     known = set(await settings_of_groups(admin))
     if group in known:
         return
@@ -96,7 +96,7 @@ async def check_deletable(
             " deleted"
         )
     if group not in known:
-        check_group(group)
+        check_named(group, "group")
         inside = "" if cluster is None else f" of the cluster {cluster}"
         raise InvalidArgument(
             f"no broker{inside} knows the consumer group {group}: nothing was deleted"

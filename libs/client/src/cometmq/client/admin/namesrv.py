@@ -143,4 +143,5 @@ class NamesrvAdmin:
 
     async def _topics(self, code: Code) -> list[str]:
         response = await self._namesrv.invoke(code)
-        return (await self._namesrv.decode(TopicList, response.body)).topic_list
+        names = (await self._namesrv.decode(TopicList, response.body)).topic_list
+        return [it for it in names if it]  # nobody can ask about a topic without a name

@@ -13,7 +13,7 @@ from cometmq.client.admin.known_groups import NEW_GROUP, check_known
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import timestamp, whole
 from cometmq.client.errors import InvalidArgument, no_queue
-from cometmq.client.message import check_group
+from cometmq.client.message import check_group, check_named
 from cometmq.client.settings import MessageModel
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -121,7 +121,7 @@ class OffsetAdmin(AdminBase):
         Unless `is_missing_ok` is set, raise InvalidArgument if no broker knows the group, and
         NoRoute if no broker has the topic; brokers would report nothing, or 0, for an unknown name.
         """
-        check_group(group)
+        check_named(group, "group")
         found = ConsumeStats()
         for _, stats in await self.ask_each(
             (await self.masters()).values(),
@@ -190,7 +190,7 @@ class OffsetAdmin(AdminBase):
 
     async def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
         """Return the committed offset of a group, or None if there is none."""
-        check_group(group)
+        check_named(group, "group")
         master = await self._master_of(queue)
         offset = await master.committed_offset(group, queue.topic, queue.queue_id)
         if offset:

@@ -13,7 +13,6 @@ from cometmq.client.arguments import (
     check_name_or_none,
     check_names,
     check_queue,
-    check_text,
     whole_or,
 )
 from cometmq.client.cluster.instance import ClientInstance
@@ -22,7 +21,7 @@ from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.constructors import explaining
 from cometmq.client.errors import BrokerMissing, InvalidArgument, no_brokers, no_route
 from cometmq.client.log import AnyLog
-from cometmq.client.message import check_topic
+from cometmq.client.message import check_named
 from cometmq.client.option_checks import checked
 from cometmq.client.settings import ClientOptions
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -278,7 +277,7 @@ class AdminBase(Client):
 
         Wait up to 0.3 s for a topic that no name server knows: a send may just have created it.
         """
-        check_text(topic, "topic")
+        check_named(topic, "topic")
         route = await self._running().routes.fetch(topic)
         if route is None:
             namesrv = self._running().namesrv
@@ -299,7 +298,7 @@ class AdminBase(Client):
     async def _master_of(self, queue: MessageQueue, *, may_be_missing: bool = False) -> BrokerAdmin:
         """Return the master of a queue; raise InvalidArgument if there is no such queue."""
         check_queue(queue)
-        check_topic(queue.topic)
+        check_named(queue.topic, "topic")
         instance = self._running()
         if may_be_missing:
             await instance.routes.find(queue.topic)

@@ -13,7 +13,7 @@ from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import check_kind, whole
 from cometmq.client.cluster.routes import order_counts
 from cometmq.client.errors import InvalidArgument, NoRoute
-from cometmq.client.message import check_topic
+from cometmq.client.message import check_named, check_topic
 from cometmq.client.shown import shown
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import QueueData
@@ -152,7 +152,7 @@ class TopicAdmin(AdminBase):
         self, topic: str, masters: Mapping[str, BrokerAdmin], cluster: str | None
     ) -> None:
         """Raise NoRoute unless one of these masters has the topic or is in its route."""
-        check_topic(topic)
+        check_named(topic, "topic")
         route = await self.namesrv.route(topic)
         places = [] if route is None else [data.broker_name for data in route.broker_datas]
         if any(name in masters for name in places):

@@ -45,7 +45,8 @@ async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopi
     """
     header = call.header
     refuse_on_slave(broker)
-    _check_changeable(broker, header.topic)
+    check_topic(header.topic)
+    _check_unreserved(broker, header.topic)
     _check_values(header)
     old = broker.tables.topics.get(header.topic)
     attributes = changed(None if old is None else old.attributes or {}, header.attributes or "")
@@ -68,12 +69,15 @@ async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopi
 async def delete_topic_in_broker(broker: Broker, call: Call[DeleteTopicInBroker]) -> Reply:
     """Delete a topic and its queues; answer once all in-sync copies have the deletion.
 
-    Compatibility: committed offsets are kept, and name servers keep the topic until they receive
+    Compatibility: committed offsets are kept, and a name that clients may not choose is accepted
+    for a topic that exists, unlike in RocketMQ. Name servers keep the topic until they receive
     their own request (216).
     """
     topic = call.header.topic
     refuse_on_slave(broker)
-    _check_changeable(broker, topic)
+    if topic not in broker.tables.topics.table:  # retry topics have the names of their groups
+        check_topic(topic)
+    _check_unreserved(broker, topic)
     broker.tables.topics.remove(topic)
     stored = broker.driver.delete_topic(topic)
     if broker.settings.auto_delete_unused_stats:
@@ -141,8 +145,7 @@ def _check_room(room: Room, topics: Topics, config: TopicConfig) -> None:
         check_total(room, QUEUES, topics.queue_count, more)
 
 
-def _check_changeable(broker: Broker, topic: str) -> None:
-    check_topic(topic)
+def _check_unreserved(broker: Broker, topic: str) -> None:
     if broker.tables.topics.is_reserved(topic):
         raise ServerError(remarks.system_topic_conflict(topic))
 

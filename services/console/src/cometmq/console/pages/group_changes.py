@@ -306,6 +306,7 @@ async def prepare_delete(view: View) -> Form:
             after=None,
             consequences=[
                 Consequence(f"It has not read {lag}.", "bad" if group.lag else ""),
+                Consequence("Its retry topic and its dead letters stay until they are deleted."),
                 Consequence("If it comes back, it begins anew." if with_offsets else
                             "If it comes back, it continues where it was.",
                             "warn" if with_offsets else ""),

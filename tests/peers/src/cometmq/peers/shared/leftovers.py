@@ -15,7 +15,7 @@ from cometmq.remoting.names import CHECK_GROUP, ORDER_NAMESPACE, is_system_topic
 
 DEADLINE_S: Final = 60.0
 """Time for the broker to remove the files of deleted topics, and for members to leave."""
-OWN_FILES: Final = {"commitlog", "index", "journal", "config", "kvConfig"}
+OWN_FILES: Final = {"commitlog", "index", "journal", "config", "floors", "kvConfig", "namesrv"}
 """What servers make in their folders as they need it."""
 State: TypeAlias = dict[str, set[str]]
 
@@ -48,14 +48,17 @@ async def _state(admin: AdminClient, address: str, data: Path) -> State:
     broker = admin.broker(address)
     topics = {*await broker.topics(), *await admin.namesrv.topics()}
     orders = await admin.namesrv.kv_list(ORDER_NAMESPACE)
+    settings = {**await broker.config(), **await admin.namesrv.config()}
+    has_accounts = settings["aclEnable"] == "true"
+    accounts = (await broker.acl_config()).plain_access_configs if has_accounts else []
     places = {place.partition("@")[::2] for place in (await broker.consumer_offsets()).offset_table}
     return {
         "topics": {it for it in topics if not is_system_topic(it)},
         "groups": {*await broker.groups()},
         "offsets": {f"{topic}@{it}" for topic, it in places if it != CHECK_GROUP},
         "orders": {f"{topic}={order}" for topic, order in orders.items()},
-        "settings": {f"{name}={value}" for name, value in (await broker.config()).items()},
-        "accounts": {it.read_text() for it in data.glob("plain_acl.yml")},  # noqa: ASYNC240
+        "settings": {f"{name}={value}" for name, value in settings.items()},
+        "accounts": {repr(it) for it in accounts},
         "files": {str(it) for it in _files(data) if it.name not in topics},
     }
 
@@ -68,8 +71,11 @@ async def _tidy(admin: AdminClient, address: str, before: State, now: State) -> 
         await broker.delete_topic(topic)
         await admin.namesrv.delete_topic(topic)
     offsets = {it.partition("@")[2] for it in now["offsets"] - before["offsets"]}
+    configs = await broker.groups()
     for group in (now["groups"] - before["groups"]) | offsets:
         await broker.delete_group(group, remove_offsets=True)
+        if group in before["groups"]:
+            await broker.create_group(configs[group])
 
 
 def _files(data: Path) -> Iterator[Path]:
