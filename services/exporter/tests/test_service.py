@@ -19,6 +19,7 @@ from cometmq.exporter.metrics import CLIENT_FAMILIES
 from cometmq.exporter.settings import ExporterSettings
 from cometmq.namesrv.app import NamesrvApp
 from cometmq.namesrv.settings import NamesrvSettings
+from cometmq.peers.shared.strangers import ODD_NAMES, Stranger
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.testing.half_answers import half_answers
@@ -50,8 +51,8 @@ class Suite:
         self._stack = stack
         self._broker: BrokerApp | None = None
         self._port = str(reserve_port(BROKER_NEIGHBOURS))
-        self.namesrv = ""
-        self.http = AdminHttp(log=NO_LOG)
+        self.namesrv, self.broker = "", f"{LOCAL}:{self._port}"
+        self.http, self.broker_http = AdminHttp(log=NO_LOG), AdminHttp(log=NO_LOG)
 
     async def start(self, **settings: str) -> None:
         namesrv = NamesrvApp(
@@ -86,6 +87,7 @@ class Suite:
             ),
             log=NO_LOG,
             clock=SystemClock(),
+            admin=self.broker_http,
         )
         await self._broker.start()
 
@@ -119,9 +121,12 @@ class Suite:
             for number in range(count):
                 await producer.send(Message("Books", b"%d" % number))
 
-    async def samples(self) -> dict[str, list[tuple[dict[str, str], float]]]:
+    async def samples(
+        self, *, of_broker: bool = False
+    ) -> dict[str, list[tuple[dict[str, str], float]]]:
         """Scrape; return (labels, value) pairs by name."""
-        answer = await self.http.answer("GET", "/metrics")
+        http = self.broker_http if of_broker else self.http
+        answer = await http.answer("GET", "/metrics")
         found: dict[str, list[tuple[dict[str, str], float]]] = {}
         for family in text_string_to_metric_families(answer.body.decode()):
             for sample in family.samples:
@@ -187,6 +192,41 @@ async def test_figures_of_a_consumer_are_shown_under_the_exporters_names(suite: 
     assert found["cometmq_exporter_clients_asked_total"][0][1] > 0
     assert found["cometmq_exporter_clients_failed_total"][0][1] == 0
     assert await suite.readiness() == ""
+
+
+async def test_names_of_strangers_hide_no_figures(suite: Suite) -> None:
+    """Neither the exporter's figures of consumers nor the broker's of topics and groups."""
+    await suite.start(metricsExporterNames="true")
+    await suite.send(1)
+    consumer = await suite.consumer(lambda _: ConsumeResult.SUCCESS)
+    exporter = await suite.exporter()
+
+    async def good() -> set[tuple[bool, str]]:
+        """Return the families with figures of the topic, the group or the consumer."""
+        return {
+            (of_broker, name)
+            for of_broker in (False, True)
+            for name, samples in (await suite.samples(of_broker=of_broker)).items()
+            for labels, _ in samples
+            if {"Books", "billing", consumer.client_id}.intersection(labels.values())
+        }
+
+    async def are_shown() -> bool:
+        return {is_broker for is_broker, _ in await good()} == {False, True}
+
+    await until(are_shown)
+    before = await good()
+    stranger = Stranger(suite.namesrv, suite.broker)
+    await stranger.register(ODD_NAMES, topic="Books", group="billing")
+    count = sum(exporter.stats.rounds.values())
+
+    async def is_round_over() -> bool:
+        return sum(exporter.stats.rounds.values()) >= count + 2
+
+    await until(is_round_over)
+    assert before - await good() == set()
+    assert await suite.readiness() == ""
+    await stranger.close()
 
 
 async def test_readiness_names_a_broker_that_is_down(suite: Suite) -> None:

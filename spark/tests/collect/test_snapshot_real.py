@@ -15,6 +15,7 @@ from cometmq.peers.cluster import Cluster
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
 from cometmq.peers.java import PatientJavaCluster
+from cometmq.peers.shared.strangers import ODD_NAMES, Stranger
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError
 from cometmq.spark.collect.settings import CollectSettings
@@ -49,6 +50,42 @@ async def filled(cluster: Cluster) -> Cluster:
             queue = MessageQueue("Orders", cluster.broker_names[0], queue_id)
             await admin.commit_offset("Readers", queue, offset)
     return cluster
+
+
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with CometCluster(tmp_path) as running:
+        create_topic(running.namesrv_addr, running.broker_addrs, "Orders", queue_count=1)
+        yield running
+
+
+async def test_names_of_strangers_hide_no_rows(own_cluster: Cluster) -> None:
+    settings = CollectSettings(namesrv=own_cluster.namesrv_addr)
+    async with AdminClient(own_cluster.namesrv_addr) as admin:
+        await admin.broker(own_cluster.broker_addrs[0]).commit_offset("Readers", "Orders", 0, 0)
+
+    async def good() -> dict[str, list[dict[str, object]]]:
+        """Return the topic's and the group's rows in each table."""
+        snapshot = await take(settings)
+        assert snapshot.failures == {}
+        return {
+            name: [
+                {"topic": row.get("topic"), "group": row.get("group")}
+                for row in table.to_pylist()
+                if "Orders" in row.values() or "Readers" in row.values()
+            ]
+            for name, table in snapshot.tables().items()
+        }
+
+    before = await good()
+    assert before["progress"]
+    stranger = Stranger(own_cluster.namesrv_addr, own_cluster.broker_addrs[0])
+    await stranger.register(ODD_NAMES, topic="Orders", group="Others")
+    after = await good()
+    await stranger.close()
+    assert {
+        name: [row for row in rows if row not in after[name]] for name, rows in before.items()
+    } == {name: [] for name in before}
 
 
 async def test_snapshot_has_offsets_ends_and_ages(filled: Cluster) -> None:
