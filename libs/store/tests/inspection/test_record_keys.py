@@ -22,7 +22,8 @@ def filled_disk(seed):
     for number in range(80):
         keys = chance.choice(["", f"k{number}", f"a{number} b{number}"])
         body = chance.choice([b"x", LARGE])
-        offsets.append(rig.put(make_message(body=body, keys=keys)).physical_offset)
+        message = make_message(body=body, keys=keys, tags=chance.choice([None, "a"]))
+        offsets.append(rig.put(message).physical_offset)
     rig.store.close()
     return disk, offsets
 

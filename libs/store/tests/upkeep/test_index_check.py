@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from cometmq.store.index.index_format import HEADER, IndexShape
+from cometmq.store.inspection.verify import StoreState, verify_store
 from cometmq.store.reads import finish
 from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
 from cometmq.store.upkeep import index_check, index_repair
@@ -391,3 +392,50 @@ def test_a_step_writes_nothing_after_a_truncation(disk, events):
     walk(rig)
     assert bytes(data) != damaged
     assert not lacking(rig)
+
+
+def put_as_rocketmq_5(rig, number):
+    """Put a message whose tag is indexed after its keys; every seventh has only a tag."""
+    tag = ("a", "b", None)[number % 3] if number % 7 else "c"
+    keys = {"keys": f"k{number}", "unique_key": f"U{number}"} if number % 7 else {}
+    message = make_message(body=b"%300d" % number, tags=tag, **keys)
+    rig.clock.advance(700)
+    indexed = (*message.keys, *([f"T#{tag}"] if tag else ()))
+    rig.put(msgspec.structs.replace(message, keys=indexed))
+
+
+def filled_as_rocketmq_5(disk, events):
+    rig = StoreRig(disk, SETTINGS, log=events)
+    for begin in range(0, 400, 100):  # both brokers have written in turn
+        for number in range(begin, begin + 60):
+            put_as_rocketmq_5(rig, number)
+        fill(rig, range(begin + 60, begin + 100))
+    rig.work(3)
+    return reopened(disk, events, rig)
+
+
+WITH_KEYS = [number for number in range(400) if number % 100 >= 60 or number % 7]
+
+
+def test_tags_that_rocketmq_5_has_indexed_are_intact(disk, events):
+    rig = filled_as_rocketmq_5(disk, events)
+    before = [bytes(disk.contents[path]) for path in paths(disk)]
+    walk(rig)
+    walk(rig)
+    assert [bytes(disk.contents[path]) for path in paths(disk)] == before
+    assert alarms(events) == []
+    rig.store.close()
+    report = verify_store("/store", disk=disk, settings=SETTINGS)
+    assert report.state is StoreState.HEALTHY
+    assert list(report.findings) == []
+
+
+@pytest.mark.parametrize("kind", ["hash", "offset", "first entry", "entries", "slots", "all"])
+def test_damage_among_indexed_tags_is_repaired(disk, events, kind):
+    rig = filled_as_rocketmq_5(disk, events)
+    damage(contents(disk, 0), kind, "flipped")
+    walk(rig)
+    assert lacking(rig, WITH_KEYS) == []
+    events.lines.clear()
+    walk(rig)
+    assert alarms(events) == []

@@ -9,7 +9,7 @@ from cometmq.remoting.message.record import Scan
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.inspection.inspect import StoreView
 from cometmq.store.log.log_scanner import LogScanner
-from cometmq.store.upkeep.log_keys import keys_of
+from cometmq.store.upkeep.log_keys import keys_of, tag_row
 
 NEAR_BYTES: Final = 16 << 10
 """Skipping records over this distance takes less time than looking up one record."""
@@ -26,8 +26,8 @@ class RecordKeys:
         self._hashes: set[int] = set()
 
     def hashes(self, offset: int) -> set[int]:
-        """Return the index hashes of the keys of the record at this offset; an empty set without a
-        record.
+        """Return the index hashes of the keys and the tag of the record at this offset; an empty
+        set without a record.
 
         Records near the last one are scanned in large reads, the others looked up one by one.
         """
@@ -57,10 +57,12 @@ class RecordKeys:
 
     def _found(self, offset: int) -> set[int]:
         record = self._view.read(offset)
-        keys = set() if record is None else {record.unique_key, *record.keys}
-        topic = "" if record is None else record.topic
-        return {index_hash(topic, key) for key in keys if key}
+        if record is None:
+            return set()
+        keys = {record.unique_key, *record.keys, record.tags and f"T#{record.tags}"}
+        return {index_hash(record.topic, key) for key in keys if key}
 
 
 def _hashes(scan: Scan) -> set[int]:
-    return {key.hash_ for key in keys_of(scan)}
+    tag = tag_row(scan)
+    return {key.hash_ for key in (*keys_of(scan), *((tag,) if tag else ()))}

@@ -6,6 +6,7 @@ Entries and the keys of the log's records are the same sequence, except that
 - entries whose records have expired have no key,
 - a key may have several entries, if a program crashed and indexed a record again,
 - keys have no entry if indexing was turned off. The next intact entry shows where it goes on.
+- tags have an entry behind the keys of their record if RocketMQ 5 has indexed it.
 
 An entry that belongs to no record stands in the place of the next key.
 """
@@ -42,13 +43,16 @@ class Matching:
         self._begin()
         for at, entry in enumerate(entries):
             key = keys.peek()
-            if key is None:
-                break
-            if entry[:2] == key[:2]:
+            if key is not None and entry[:2] == key[:2]:
                 keys.drop_next(is_match=True)
                 self._odd, self._taken = [], []
                 self._take(key)
                 continue
+            if (tag := keys.take_tag(entry)) is not None:
+                self._take(tag)
+                continue
+            if key is None:
+                break
             row = keys.find(entry[0], entry[1])
             newer = None if row is None or keys.has_passed(row) else row
             if newer is not None and (at if self._shift is None else self._shift.begin):

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keys of the log's records, in the order in which the index has them."""
+"""The keys of the log's records, in the order in which the index has them.
+
+RocketMQ 5 also indexes the tag of each message, after its keys. Its entries are intact; a store
+that both have written has them for some of the messages.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from cometmq.remoting.message.flags import index_hash
+from cometmq.remoting.message.properties import parse_properties
 from cometmq.remoting.message.record import Scan
 from cometmq.store.errors import CorruptStore
 from cometmq.store.index.index_format import Entry
@@ -17,6 +22,9 @@ from cometmq.store.writing.dispatcher import tag_and_keys
 
 NEAR_BYTES: Final = 1 << 20
 """Up to this distance, keys that are skipped are read."""
+TAGS_MAX: Final = 64
+"""Number of records, read last, whose tags may have an entry next: those without keys between two
+records with keys."""
 
 
 class KeyRow(NamedTuple):
@@ -37,6 +45,15 @@ def keys_of(scan: Scan) -> list[KeyRow]:
     return [KeyRow(index_hash(scan.topic, key), *place) for key in keys]
 
 
+def tag_row(scan: Scan) -> KeyRow | None:
+    """Return the tag of a record as an index of RocketMQ 5 has it; None if it has none."""
+    tag = parse_properties(str(scan.properties, "utf-8", "replace")).get("TAGS")
+    if not tag or scan.sys_flag & ROLLBACK == ROLLBACK:
+        return None
+    hash_ = index_hash(scan.topic, f"T#{tag}")
+    return KeyRow(hash_, scan.physical_offset, scan.store_timestamp, scan.size)
+
+
 class LogKeys:
     """Reads the keys of the records of a log, up to an offset; blocks."""
 
@@ -49,6 +66,7 @@ class LogKeys:
         """
         self._end = end
         self._rows: deque[KeyRow] = deque()
+        self._tagged: deque[Scan] = deque(maxlen=TAGS_MAX)
         self._read_count = 0
         self._seek(files.first)
 
@@ -91,12 +109,24 @@ class LogKeys:
             if self._read_count % RECORDS_PER_PAUSE == 0:
                 self._pause()
             self._rows.extend(keys_of(scan))
+            self._tagged.append(scan)
             return True
         if self._scanner.offset >= self._end:
             return False
         found = find_record(self.files, self._scanner.offset + 1)
         self._seek(self._end if found is None else min(found.physical_offset, self._end))
         return self._scanner.offset < self._end
+
+    def take_tag(self, entry: Entry) -> KeyRow | None:
+        """Return the tag that an entry of RocketMQ 5 stands for, once; None if it is none."""
+        for scan in self._tagged:
+            if scan.physical_offset == entry[1]:
+                row = tag_row(scan)
+                if row is None or row.hash_ != entry[0]:
+                    return None
+                self._tagged.remove(scan)
+                return row
+        return None
 
     def drop_next(self, *, is_match: bool = False) -> None:
         """Go on to the key that follows the next one; `is_match` says that the index has it."""
