@@ -97,7 +97,7 @@ demo: $(VENV)/.runtime ## Send the Python standard library through a broker and 
 
 .PHONY: ha-demo
 ha-demo: setup ## Kill, freeze and switch over the masters of a broker group under load; a minute after setup
-	@$(BIN)/python -m cometmq.cli.ha_demo
+	@$(BIN)/python -m cometmq.peers.ha_demo
 
 # Each worker collects all tests, which takes 20 s of processor time without bytecode and 5 s with it;
 # in a fresh clone, two processes write it before the workers start.

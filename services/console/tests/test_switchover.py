@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from cometmq.cli.ha_demo.processes import Group as RealGroup
 from cometmq.client import Message, Producer
 from cometmq.client.admin.figures import read_figures
 from cometmq.client.settings import ClientOptions
@@ -24,6 +23,7 @@ from cometmq.ha.record import Record
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.insight.model import Broker, BrokerState, Disk
+from cometmq.peers.ha_demo.processes import Group as RealGroup
 from cometmq.remoting.errors import AccessDenied, CometError, SettingsError
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.signature import SessionCredentials

@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Final
 
-from cometmq.cli.ha_demo.load import Ledger, Load
-from cometmq.cli.ha_demo.processes import BROKER_COUNT, GROUP, Group
 from cometmq.cli.say import say
+from cometmq.peers.ha_demo.load import Ledger, Load
+from cometmq.peers.ha_demo.processes import BROKER_COUNT, GROUP, Group
 from cometmq.remoting.errors import CometError
 from cometmq.runtime.hangup import cancelled_by_signals
 from cometmq.runtime.service import new_event_loop, one_line
