@@ -137,6 +137,8 @@ def checked_header(header: HeaderT) -> HeaderT:
     found = {}
     for name, declared in _types_of(kind):
         value = getattr(header, name)
+        if value is msgspec.UNSET:
+            continue  # the default of fields that only newer peers know
         if isinstance(value, str):
             check_encodable(value, name)
         try:
