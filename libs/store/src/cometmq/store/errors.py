@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Store errors, grouped by the phase in which they occur.
 
-Opening a store raises LockHeld, CorruptStore or DiskError. A running store handles DiskErrors
-itself: callers get a status, and the store refuses writes.
+Opening a store raises LockHeld, ForeignStore, CorruptStore or DiskError. A running store handles
+DiskErrors itself: callers get a status, and the store refuses writes.
 """
 
 import errno as numbers
 
 from cometmq.remoting.errors import CorruptRecord, LockHeld, StoreError
 
-__all__ = ["CorruptRecord", "CorruptStore", "DiskError", "LockHeld", "StoreError"]
+__all__ = ["CorruptRecord", "CorruptStore", "DiskError", "ForeignStore", "LockHeld", "StoreError"]
 
 
 class DiskError(StoreError):
@@ -34,6 +34,10 @@ class DiskError(StoreError):
         Nothing was written or synced, and nothing is lost: the operation may be repeated.
         """
         return self.errno in {numbers.EMFILE, numbers.ENFILE, numbers.ENOMEM}
+
+
+class ForeignStore(StoreError):
+    """The folder has content of RocketMQ 5 that is not read here."""
 
 
 class CorruptStore(StoreError):

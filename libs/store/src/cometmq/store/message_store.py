@@ -15,6 +15,7 @@ from cometmq.remoting.log import NO_LOG, Log
 from cometmq.store.disk import Disk
 from cometmq.store.errors import DiskError
 from cometmq.store.folder import StoreFolder
+from cometmq.store.foreign import refuse_foreign
 from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
 from cometmq.store.opening import Upkeep, start
 from cometmq.store.parts import Parts, build_parts, no_pause
@@ -75,7 +76,7 @@ class MessageStore:
         has_copies: bool = False,
         pause: Callable[[], None] = no_pause,
     ) -> Self:
-        """Lock, load and recover a store; blocks. Raise LockHeld, CorruptStore or DiskError.
+        """Lock, load and recover a store; blocks. Raise StoreError.
 
         - `boot_id` changes with every boot of the host. Without it, every kill is treated as a
           crash of the host, after which the last files are compared with their checksums.
@@ -99,6 +100,7 @@ class MessageStore:
             settings, parts.commit_log, parts.queues,
             counters=counters, memory_bytes=memory_bytes, log=log,
         )  # fmt: skip
+        refuse_foreign(disk, parts.layout)
         folder = StoreFolder(disk, parts.layout)
         folder.claim()
         try:

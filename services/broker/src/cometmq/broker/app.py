@@ -77,6 +77,7 @@ from cometmq.runtime.process.memory import release_free_memory
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import every
 from cometmq.runtime.tls_keys import client_tls
+from cometmq.store.foreign import refuse_foreign
 from cometmq.store.layout import Layout
 from cometmq.store.message_store import MessageStore
 from cometmq.store.os_disk import OsDisk
@@ -161,6 +162,7 @@ class BrokerApp:
             path = acl_path(loaded.value, self._config_path)
             AclFiles(path, clock_ms=self._clock.now_ms, log=NO_LOG).load()
         check_places(loaded, derived_ports(loaded), others=self._other_ports())
+        refuse_foreign(OsDisk(read_only=True), Layout(loaded.value))
 
     def _other_ports(self) -> list[tuple[int, str]]:
         settings, label = self._loaded.value, self._loaded.label

@@ -19,6 +19,7 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.record import MessageRecord, Scan
 from cometmq.store.disk import Disk, DiskFile
 from cometmq.store.errors import CorruptStore, DiskError
+from cometmq.store.foreign import refuse_foreign
 from cometmq.store.index.index_format import HEADER, IndexHeader, IndexShape
 from cometmq.store.index.keys import ENTRY
 from cometmq.store.journal import JournalContent, read_journal
@@ -107,6 +108,7 @@ class StoreView:
         """Load the files; file sizes come from the folder, not from the settings."""
         self.disk = disk
         settings = msgspec.structs.replace(settings, store_path_root_dir=root)
+        refuse_foreign(disk, Layout(settings))
         settings = _with_found_sizes(disk, settings)
         self.parts: Parts = build_parts(settings, disk=disk, clock_ms=lambda: 0, log=NO_LOG)
         layout = self.parts.layout
