@@ -153,11 +153,11 @@ def before():
 
 @pytest.mark.long
 @settings(
-    max_examples=case_count(1, long=25),
+    max_examples=case_count(1, long=6),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(st.lists(st.text(max_size=130), max_size=20))
+@given(st.lists(st.text(max_size=130), max_size=8))
 @example(ODD_NAMES)
 def test_names_of_strangers_hide_no_others(run, place, before, names):
     before = before or before.update(run()) or before

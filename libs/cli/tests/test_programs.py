@@ -37,7 +37,7 @@ def test_a_name_server_says_where_it_serves_and_stops_on_a_signal(start, tmp_pat
     assert events["settings.unknown"]["did_you_mean"] == {"clusterTes": "clusterTest"}
     address = events["namesrv.ready"]["addresses"][0]
     host, port = address.split(":")
-    socket.create_connection((host, int(port)), timeout=5).close()
+    socket.create_connection((host, int(port)), timeout=60).close()
     assert child.stop(STOP_TIMEOUT_S) == 0
 
 

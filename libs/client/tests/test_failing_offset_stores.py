@@ -123,7 +123,7 @@ async def test_a_message_with_a_failed_completion_is_redelivered_first() -> None
     delivery.resize(1)
     held = ProcessQueue(QUEUE, 0)
     delivery.submit(held, held.put([message_ext(0), message_ext(1)], 2))
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         await all_done.wait()
     await background.close()
     assert refuses.offsets == [0, 0, 1]

@@ -256,7 +256,7 @@ async def test_a_hanging_revocation_callback_is_bounded(
     leaving.callbacks.revoked = hang
     owner = leaving.owner(orderly=orderly)
     await owner.leave([held_to(leaving.store, A, 7)])
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         await owner.close([held_to(leaving.store, B, 9)], is_drained=True)
     assert sorted(leaving.store.stored) == [(A, 7), (B, 9)]
     unlocked = [event for event in leaving.events if event.startswith("unlocked")]

@@ -374,7 +374,7 @@ async def test_closing_waits_for_the_call_and_commits_before_it_unlocks(
     consumer = orderly(cluster, listener)
     await consumer.start()
     await send(cluster, *texts(3))
-    async with asyncio.timeout(15), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         await begun.wait()
         work: Any = consumer._work
         closing = group.create_task(consumer.close())

@@ -274,7 +274,7 @@ async def test_closing_waits_for_the_listener_and_commits(cluster: MemoryCluster
     consumer = consumer_of(cluster, listener)
     await consumer.start()
     await send(cluster, Message("T", b"x"))
-    async with asyncio.timeout(15), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         await begun.wait()
         closing = group.create_task(consumer.close())
         await eventually(lambda: consumer.state == "SHUTDOWN_ALREADY")

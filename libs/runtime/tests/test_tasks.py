@@ -103,7 +103,7 @@ async def test_a_fatal_loop_ends_with_its_error():
 async def test_an_alarm_ends_a_pause_unless_it_ends_earlier():
     alarm = Alarm(lambda: 1_000, least_ms=0)
     alarm.ring_at(1_000)  # before the first pause, which is the loop's own
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(alarm.sleep(3_600))
         await asyncio.sleep(0)
         for time_ms in (10**9, 1_001, 10**7):
@@ -114,7 +114,7 @@ async def test_an_alarm_between_two_pauses_ends_the_second():
     alarm = Alarm(lambda: 1_000, least_ms=0)
     await alarm.sleep(0.001)
     alarm.ring_at(900)
-    await asyncio.wait_for(alarm.sleep(3_600), 10)
+    await asyncio.wait_for(alarm.sleep(3_600), 60)
 
 
 async def test_an_alarm_leaves_a_pause_its_least_length():
@@ -122,7 +122,7 @@ async def test_an_alarm_leaves_a_pause_its_least_length():
     await alarm.sleep(0.001)
     began_s = loop.time()
     alarm.ring_at(0)
-    await asyncio.wait_for(alarm.sleep(3_600), 10)
+    await asyncio.wait_for(alarm.sleep(3_600), 60)
     assert loop.time() - began_s >= 0.03
 
 
@@ -132,4 +132,4 @@ async def test_a_cancelled_pause_leaves_no_timer():
         async with asyncio.timeout(0.001):
             await alarm.sleep(3_600)
     alarm.ring_at(1_001)
-    await asyncio.wait_for(alarm.sleep(3_600), 10)
+    await asyncio.wait_for(alarm.sleep(3_600), 60)

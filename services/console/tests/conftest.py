@@ -9,6 +9,7 @@ from cometmq.client import AdminClient, Message, Producer
 from cometmq.insight.snapshot import look
 from cometmq.peers.forks import forked_programs
 from cometmq.peers.shared.leftovers import left_as_found
+from cometmq.peers.shared.patience import patience
 from cometmq.peers.suite import running_suite
 
 from .desks import Sites
@@ -71,7 +72,8 @@ async def live(sites, plain_admin):
 @pytest.fixture(scope="session")
 def shared_suite(tmp_path_factory):
     child, suite = started(tmp_path_factory.mktemp("suite"))
-    yield suite
+    with patience(suite.namesrv, suite.broker):
+        yield suite
     child.stop(60)
 
 

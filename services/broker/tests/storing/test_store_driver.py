@@ -267,7 +267,7 @@ async def test_a_truncation_waits_for_a_large_put_and_its_keys(turns: int) -> No
         keys = " ".join(f"{number}" for number in range(2 * ROWS_MAX))
         puts = LargePuts(node.driver)
         puts.put([make_message(keys=keys)] * 10, lambda _: None)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while node.end == border:  # noqa: ASYNC110  # no event
                 await asyncio.sleep(0)
         for _ in range(turns):

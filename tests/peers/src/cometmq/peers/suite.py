@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child
+from cometmq.peers.shared.patience import patience
 
 START_TIMEOUT_S: Final = 180
 
@@ -34,8 +35,10 @@ def running_suite(folder: Path) -> Iterator[Suite]:
     child = Child(
         "suite", [str(PROGRAM), "standalone", *options], log_path=folder / "log", cwd=folder
     )
+    suite = Suite(f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}", folder / "data")
     try:
         child.wait_for_log("is running", START_TIMEOUT_S)
-        yield Suite(f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}", folder / "data")
+        with patience(suite.namesrv, suite.broker):
+            yield suite
     finally:
         child.stop(60)
