@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Help pages fit on a screen and have an example; shells complete names."""
 
+import asyncio
 import os
 import re
 import shlex
@@ -15,6 +16,9 @@ from cometmq.cli.main import AREAS, COMMANDS, app
 from cometmq.cli.mqadmin import AREAS as WORDS
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN
 from cometmq.peers.comet import PROGRAM
+from cometmq.peers.processes import wait_until
+
+from .heartbeats import heartbeat
 
 LINES_MAX = 24
 OWN_AND_MQADMIN = [name for name in COMMANDS if name not in MQADMIN]
@@ -172,9 +176,16 @@ def test_shells_complete_contexts_topics_and_groups(call, ask, suite, topic):
     assert ask("group", "create", f"{topic}_group").status == 0
     config = {"XDG_CONFIG_HOME": str(os.getenv("XDG_CONFIG_HOME"))}
     assert "here" in complete("context", "use", "he", env=config)
-    assert f"{topic}" in complete("consume", topic[:4], env=config)
-    found = complete("group", "describe", topic, env={"NAMESRV_ADDR": suite.namesrv})
-    assert f"{topic}_group" in found
+    soon = 60  # a shell waits for a second, in which a machine under load has no answer
+    wait_until(lambda: topic in complete("consume", topic[:4], env=config), soon, "a topic")
+
+    async def register():
+        await (await heartbeat(suite.broker, "c", f"{topic};$(id)")).close()
+
+    asyncio.run(register())
+    env = {"NAMESRV_ADDR": suite.namesrv}
+    group = f"{topic}_group"
+    wait_until(lambda: complete("group", "describe", topic, env=env) == [group], soon, "plain ones")
 
 
 def test_a_dead_cluster_completes_nothing():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Completes the names of topics and groups in shells; a silent cluster completes nothing."""
 
+import re
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final
@@ -10,6 +11,8 @@ from cometmq.cli.access import NAMESRV_VARIABLE, resolved_access
 TIMEOUT_S: Final = 1.0
 NAMES_MAX: Final = 200
 TOPICS: Final = frozenset({"topic", "target"})
+PLAIN: Final = re.compile(r"[%a-zA-Z0-9_][%a-zA-Z0-9_-]*")
+"""Names that a shell and this program read as one argument; peers choose others, too."""
 GROUPS: Final = frozenset({"group", "source", "destination"})
 
 
@@ -25,7 +28,8 @@ def complete_names(command: Any) -> None:
 def _names(ctx: Any, param: Any, incomplete: str) -> list[Any]:
     completion = import_module("typer._click.shell_completion")
     is_topic = param.name in TOPICS
-    found = [it for it in _asked(ctx, is_topic=is_topic) if it.startswith(incomplete)]
+    names = _asked(ctx, is_topic=is_topic)
+    found = [it for it in names if it.startswith(incomplete) and PLAIN.fullmatch(it)]
     return [completion.CompletionItem(it) for it in found[:NAMES_MAX]]
 
 
