@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from cometmq.cli.access import add_global_options, use_namespace
 from cometmq.cli.say import say
+from cometmq.remoting.visible import is_utf8
 from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
 from cometmq.runtime.process.garbage import no_collections
 
@@ -161,9 +162,7 @@ class _Text(_Checked):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         found = self._bounded.convert(value, param, ctx)
-        try:
-            found.encode()
-        except UnicodeEncodeError:
+        if not is_utf8(found):
             self._bounded.fail("it is not UTF-8: convert it with iconv", param, ctx)
         return found
 

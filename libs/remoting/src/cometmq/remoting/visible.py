@@ -19,6 +19,15 @@ _ESCAPES: Final = {
 _IN_JSON: Final = {code: f"\\u{code:04x}" for code in _ESCAPES if code >= 0x7F}
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether a text has no lone surrogate, which Python makes of other bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def visible(text: str) -> str:
     """Replace the control characters by escapes such as `\\x1b`, except tabs and newlines.
 

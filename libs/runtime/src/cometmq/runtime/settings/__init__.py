@@ -21,6 +21,7 @@ import msgspec
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.spelling import closest, did_you_mean
+from cometmq.remoting.visible import is_utf8
 from cometmq.runtime import properties
 from cometmq.runtime.home import at_home
 from cometmq.runtime.redaction import HIDDEN, looks_secret, without_logins
@@ -430,10 +431,10 @@ def _assemble(
 
 def _convert(field: SettingsField, raw: object, origin: Origin) -> object:
     value = raw.strip() if isinstance(raw, str) else raw
-    if isinstance(value, str) and not _is_utf8(value):
-        raise _invalid(field, value, origin, " in UTF-8")
     if field.base is str and not isinstance(value, str):
         value = str(value)  # TOML gives a number where text is expected, as in deleteWhen = 4
+    if not is_utf8(str(value)):
+        raise _invalid(field, value, origin, " in UTF-8")
     if field.base is bool and str(value) in _NUMBERS:
         raise _invalid(field, value, origin)  # msgspec reads 1 as true, RocketMQ as false
     try:
@@ -445,15 +446,6 @@ def _convert(field: SettingsField, raw: object, origin: Origin) -> object:
     if field.is_path and isinstance(converted, str):
         return _at_home(field, converted, origin)
     return converted
-
-
-def _is_utf8(text: str) -> bool:
-    """Return whether a text has no lone surrogate, as from a variable that is not UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _at_home(field: SettingsField, path: str, origin: Origin) -> str:
@@ -478,6 +470,4 @@ def _text(value: object) -> str | None:
     """Format a value as RocketMQ does; None means that the value is unset."""
     if value is None:
         return None
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
