@@ -215,7 +215,8 @@ fn evaluate(
         Condition::Double(name, test, constant) => match values[*name] {
             Some(value) => {
                 *steps += value.len();
-                Some(test.holds(compare_doubles(double(value)?, *constant)))
+                let number = double(value)? + 0.0; // -0.0 equals 0.0
+                Some(test.holds(compare_doubles(number, *constant)))
             }
             None => None,
         },

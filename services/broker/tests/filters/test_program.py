@@ -16,9 +16,10 @@ from cometmq.remoting.message.record_layout import MAGIC_V1
 names = st.sampled_from(["a", "b", "ab", "level"])
 constants = st.sampled_from([
     "1", "0", "-3", "2147483647", "2147483648", "9223372036854775807", "5L", "1.5", "-0.5", "1e3",
+    "0.0", "-0.0",
     "'eu'", "''", "'e''u'", "'\u00fc'", "TRUE", "FALSE",
 ])  # fmt: skip
-numbers = st.sampled_from(["1", "-3", "7", "2147483648", "1.5", "-0.5", "2e1"])
+numbers = st.sampled_from(["1", "-3", "7", "2147483648", "1.5", "-0.5", "2e1", "0.0", "-.0"])
 comparisons = st.one_of(
     st.builds("{} {} {}".format, names, st.sampled_from(["=", "<>"]), constants),
     st.builds("{} {} {}".format, names, st.sampled_from(["<", "<=", ">", ">="]), numbers),
@@ -44,7 +45,8 @@ values = st.one_of(
     st.sampled_from([
         "", "1", "+1", "-3", "01", "7", "2147483647", "2147483648", "-2147483649", "99999999999999",
         "9223372036854775808", "1.5", " 1.5 ", "1.5f", ".5", "5.", "1e400", "NaN", "-Infinity", "+",
-        "0x1p3", "0X.8P1d", "eu", "e'u", "\u00fc", "\u0663", "TRUE", "TrUe", "-0.0", "\udcff",
+        "0x1p3", "0X.8P1d", "eu", "e'u", "\u00fc", "\u0663", "TRUE", "TrUe", "-0.0", "-0",
+        "0.0", "\udcff",
     ]),
     st.text(st.characters(exclude_characters="\x02", codec="utf-8"), max_size=6),
 )  # fmt: skip

@@ -44,7 +44,9 @@ def test_a_truth_value_may_be_on_either_side(literal, symbol):
     assert len(set(matched)) == 2
 
 
-@pytest.mark.parametrize("literal", ["0", "7", "12L", "-5", "5000000000", "1.5", ".5", "1E3"])
+@pytest.mark.parametrize(
+    "literal", ["0", "7", "12L", "-5", "5000000000", "1.5", ".5", "1E3", "0.0"]
+)
 @pytest.mark.parametrize(
     ("symbol", "mirrored"), [("=", "="), ("<>", "<>"), ("<", ">"), ("<=", ">="), (">", "<")]
 )
@@ -54,8 +56,25 @@ def test_a_number_may_be_on_either_side(literal, symbol, mirrored):
 
 
 @pytest.mark.parametrize(
-    "expression", ["a > 0.0", "0.0 < a", "a = 1e400", "a = 9223372036854775808"]
+    "expression", ["a > 1e-400", "0.01e-330 < a", "a = 1e400", "a = 9223372036854775808"]
 )
 def test_a_literal_out_of_range_is_refused(expression):
     with pytest.raises(SqlError, match=r"java\.lang"):
         compile_sql(expression)
+
+
+@pytest.mark.parametrize("literal", ["0.0", "0.", ".0", "00.00e9", "- 0.0", "0e0"])
+def test_a_comparison_with_zero_works(literal):
+    """RocketMQ refuses these literals."""
+    values = ["-1", "-1e-300", "-0.0", "0", "0.0", "1e-300", "1", "x"]
+    matched = {
+        symbol: [compile_sql(f"a {symbol} {literal}").matches({"a": it}) for it in values]
+        for symbol in ("=", "<", ">", "<=", "<>")
+    }
+    assert matched == {
+        "=": [False, False, True, True, True, False, False, False],
+        "<": [True, True, False, False, False, False, False, False],
+        ">": [False, False, False, False, False, True, True, False],
+        "<=": [True, True, True, True, True, False, False, False],
+        "<>": [True, True, False, False, False, True, True, False],
+    }

@@ -37,6 +37,9 @@ SETS: Final[tuple[dict[str, str], ...]] = (
 _CLASS_CAST: Final = "java.lang.ClassCastException"  # its text depends on the release of Java
 
 
+REFUSED_ZERO: Final = "java.lang.RuntimeException: 0.0 is less than 4.9E-324"
+
+
 class Answer(NamedTuple):
     """RocketMQ's answer to one expression: a letter for each of SETS (see
     `SqlAnswers.java`), or the error.
@@ -119,8 +122,11 @@ def parse_answers(output: str) -> list[Answer]:
 def sql_difference(expression: str, answer: Answer) -> str:
     """Return how CometMQ's answer differs from Java's; an empty string if it does not.
 
-    Where Java fails to compare a truth value with a text, CometMQ compares them.
+    Where Java fails to compare a truth value with a text, or refuses the literal 0.0, CometMQ
+    compares them.
     """
+    if answer.error == REFUSED_ZERO:
+        return ""
     try:
         node = parse(expression)
     except SqlError as error:

@@ -80,7 +80,7 @@ def _minus(node: Minus, names: dict[str, int]) -> Evaluate:
         value = operand(values)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
-        return Long(-value) if isinstance(value, Long) else -value
+        return Long(-value) if isinstance(value, Long) else 0 - value  # 0.0, not -0.0
 
     return evaluate
 
@@ -192,7 +192,9 @@ def _with_integer(test: Callable[[Any, Any], bool], place: int, constant: int) -
 def _with_double(test: Callable[[int, int], bool], place: int, constant: float) -> Evaluate:
     def evaluate(values: Values) -> Value:
         value = values[place]
-        return None if value is None else test(compare_doubles(parse_double(value), constant), 0)
+        if value is None:
+            return None
+        return test(compare_doubles(read_as(value, constant), constant), 0)
 
     return evaluate
 

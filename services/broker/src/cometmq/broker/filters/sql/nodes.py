@@ -5,6 +5,7 @@ The functions create nodes and raise SqlError for invalid operands; `str` render
 RocketMQ's error messages do.
 """
 
+import re
 from typing import Final, TypeAlias
 
 import msgspec
@@ -151,14 +152,18 @@ def whole(image: str) -> Constant:
     return Constant(number if number <= INT_MAX else Long(number))
 
 
+_ZERO: Final = re.compile(r"[0.]*+(?:[eE]|$)")
+
+
 def floating(image: str) -> Constant:
-    """Return a double constant; zero raises SqlError, because RocketMQ treats it as an
-    underflow.
+    """Return a double constant; raise SqlError if no double is near it.
+
+    RocketMQ refuses zero as well, because it compares with the smallest positive double.
     """
     number = float(image)
     if number == float("inf"):
         raise meaning_error(f"{image} is greater than {DOUBLE_MAX}")
-    if number == 0:
+    if number == 0 and not _ZERO.match(image):
         raise meaning_error(f"{image} is less than {DOUBLE_MIN}")
     return Constant(number)
 

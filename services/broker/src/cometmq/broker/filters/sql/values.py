@@ -203,9 +203,9 @@ def is_true(text: str) -> bool:
 
 
 def read_as(text: str, sample: Value) -> int | float:
-    """Parse a string as a number of the sample's type."""
+    """Parse a string as a number of the sample's type; -0.0 equals a literal 0.0."""
     if isinstance(sample, float):
-        return parse_double(text)
+        return parse_double(text) + 0.0
     return parse_int(text, LONG_MAX if isinstance(sample, Long) else INT_MAX)
 
 
