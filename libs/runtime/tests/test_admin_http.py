@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import uvloop
 from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families as plain
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.flow.fair_queue import Requester
@@ -64,6 +66,22 @@ async def test_metrics_are_served(admin):
     assert head.startswith("HTTP/1.1 200 OK")
     assert f"Content-Length: {len(body)}" in head
     assert b"cometmq_loop_lag_seconds_bucket" in body
+
+
+async def test_a_scraper_gets_the_format_that_it_asks_for(admin, tmp_path):
+    (tmp_path / "a.prom").write_text("# HELP c_total C.\n# TYPE c_total counter\nc_total 1\n")
+    admin.add_metrics_file(tmp_path / "a.prom")
+    parsers = {"text/plain": plain, "application/openmetrics-text": openmetrics}
+    names = []
+    for kind, parse in parsers.items():
+        request = (
+            f"GET /metrics HTTP/1.1\r\naccept: image/png\r\nAccept:{kind};version=1.0.0\r\n\r\n"
+        )
+        head, body = await exchange(admin, request.encode())
+        assert f"\r\nContent-Type: {kind}; version=1.0.0; charset=utf-8\r\n" in head
+        names.append([(it.name, it.type) for it in parse(body.decode())])
+    assert names[0] == names[1]
+    assert ("c", "counter") in names[0]
 
 
 class Kept:
@@ -248,7 +266,7 @@ async def test_requests_that_wait_share_a_page_that_is_built_after_they_asked(mo
     monkeypatch.setattr(admin_http, "REST_FACTOR", 0)
     count = 0
 
-    async def build():
+    async def build(_is_second):
         nonlocal count
         count += 1
         page = Answer(HTTPStatus.OK, b"%d" % count)
@@ -267,7 +285,7 @@ async def test_requests_that_wait_share_a_page_that_is_built_after_they_asked(mo
     assert first.result().body == b"2"
     assert {task.result().body for task in waiting[1:]} == {b"3"}
     assert (await page.get()).body == b"4"
-    assert page._page is None
+    assert page._forms[0].page is None
 
 
 async def test_a_page_is_built_during_a_part_of_the_time(admin):

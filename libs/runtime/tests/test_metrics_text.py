@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text format equals the output of prometheus_client."""
+"""The text format equals the output of prometheus_client, and is the one asked for."""
 
 import math
 
@@ -11,11 +11,13 @@ from prometheus_client.metrics_core import (
     HistogramMetricFamily,
     InfoMetricFamily,
 )
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.registry import CollectorRegistry
 
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry
-from cometmq.runtime.metrics.text import render
+from cometmq.runtime.metrics.formats import format_of
+from cometmq.runtime.metrics.text import render, render_and_drop
 
 VALUES = (
     0, -0.0, 1, 2.5, -1, 0.1, 1e-7, 999_999, 999_999.5, 1e6, 1_000_000, 123_456_789, 1e15, 1e16,
@@ -74,3 +76,59 @@ def test_metrics_of_the_process_are_those_of_the_library():
 def test_another_kind_is_refused():
     with pytest.raises(AssertionError, match="info"):
         render([InfoMetricFamily("cometmq_x", "X.")])
+
+
+PROMETHEUS_2 = (
+    "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;"
+    "q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+PROMETHEUS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
+    "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;"
+    "escaping=allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
+)
+OPEN, PLAIN = "application/openmetrics-text; version=", "text/plain; version="
+
+
+@pytest.mark.parametrize(
+    ("accept", "answered"),
+    [
+        ("", PLAIN + "0.0.4"),
+        ("*/*", PLAIN + "0.0.4"),
+        ("text/html, image/png;q=0.9", PLAIN + "0.0.4"),
+        (PROMETHEUS_2, OPEN + "1.0.0"),
+        (PROMETHEUS_3, OPEN + "1.0.0; escaping=allow-utf-8"),
+        ("application/openmetrics-text", OPEN + "0.0.1"),
+        ("application/openmetrics-text;version=2.0.0,text/plain;q=0.1", PLAIN + "0.0.4"),
+        ("text/plain; version=0.0.4; q=0.3, text/plain; version=1.0.0; q=0.4", PLAIN + "1.0.0"),
+        ("application/openmetrics-text;version=1.0.0;q=0.1,text/plain;q=0.9", PLAIN + "0.0.4"),
+        ("application/openmetrics-text;version=1.0.0;q=0, */*;q=0.1", PLAIN + "0.0.4"),
+        ('APPLICATION/OpenMetrics-Text; Version="1.0.0"; q=x, text/*', PLAIN + "0.0.4"),
+        ("text/plain;version=1.0.0,text/plain;version=0.0.4", PLAIN + "1.0.0"),
+        (";,;q=;=,/;version", PLAIN + "0.0.4"),
+    ],
+)
+def test_the_format_is_the_one_that_the_scraper_wants_most(accept, answered):
+    found = format_of(accept)
+    assert found.content_type.replace("; charset=utf-8", "") == answered
+    assert "; charset=utf-8" in found.content_type
+    assert found.is_openmetrics == answered.startswith(OPEN)
+
+
+def test_openmetrics_has_the_same_families():
+    counter = CounterMetricFamily("cometmq_x", 'Of "x" and\n\\.', labels=("topic",))
+    for text in TEXTS:
+        counter.add_metric((text,), 2)
+    histogram = HistogramMetricFamily("cometmq_y", "Y.")
+    histogram.add_metric((), [("0.5", 1), ("+Inf", 2)], 1.5)
+    gauge = GaugeMetricFamily("cometmq_z_total", "A gauge of this name.", value=1)
+    families = [counter, histogram, gauge]
+    found = render_and_drop([*families], is_openmetrics=True)
+    for family in families:
+        assert family.samples == []  # dropped
+    parsed = {it.name: it for it in openmetrics(found.decode() + "# EOF\n")}
+    assert {name: it.type for name, it in parsed.items()} == {
+        "cometmq_x": "counter", "cometmq_y": "histogram", "cometmq_z_total": "gauge",
+    }  # fmt: skip
+    assert parsed["cometmq_x"].documentation == 'Of "x" and\n\\.'
+    assert [it.labels["topic"] for it in parsed["cometmq_x"].samples] == list(TEXTS)

@@ -4,6 +4,7 @@
 from pathlib import Path
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from cometmq.broker.clients.producers import Client
@@ -18,6 +19,7 @@ from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry
+from cometmq.runtime.metrics.formats import as_openmetrics
 from cometmq.runtime.metrics.text import render
 from cometmq.runtime.testing.clock import FakeClock
 
@@ -45,7 +47,10 @@ async def samples_of(broker):
         registry.add(source)
     text = render(finish(registry.collect())).decode()
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for family in text_string_to_metric_families(text):
+    families = list(text_string_to_metric_families(text))
+    opened = openmetrics(as_openmetrics(text.encode()).decode() + "# EOF\n")
+    assert [(it.name, it.type) for it in opened] == [(it.name, it.type) for it in families]
+    for family in families:
         for sample in family.samples:
             found.setdefault(sample.name, []).append((sample.labels, sample.value))
     return found

@@ -14,6 +14,7 @@ is built during a limited part of the time.
 """
 
 import asyncio
+import re
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -32,6 +33,7 @@ from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.runtime.incremental import IncrementalRunner
 from cometmq.runtime.metrics import Registry, StatsCollector, build_families, loop_families
+from cometmq.runtime.metrics.formats import as_openmetrics, format_of
 from cometmq.runtime.places import listening
 from cometmq.runtime.process.loop_lag import LoopLag
 from cometmq.runtime.turn_lock import TurnLock
@@ -61,6 +63,7 @@ PAGES = {
     "/settings": "every setting with its source",
 }
 
+_ACCEPT = re.compile(rb"(?i)\r\naccept:([^\r\n]*)")
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
 
@@ -103,11 +106,11 @@ class AdminHttp:
         self._server: asyncio.Server | None = None
         self._is_stopped = False
         self._served: dict[asyncio.Task[None], _Connection] = {}  # oldest first
+        self._metrics_page = _SharedPage(self._metrics)
         self._pages: dict[str, Callable[[], Awaitable[Answer]]] = {
-            "/metrics": _SharedPage(self._metrics).get,
             "/healthz": self._healthz,
             "/readyz": self._readyz,
-            "/settings": _SharedPage(self._settings_page).get,
+            "/settings": _SharedPage(lambda _: self._settings_page()).get,
             "/": self._index,
         }
 
@@ -175,11 +178,18 @@ class AdminHttp:
                 connection.writer.transport.abort()  # ends its request, see `_check_open`
         self._worker.close()
 
-    async def answer(self, method: str, path: str) -> Answer:
-        """Answer one request; a query string in `path` is ignored."""
+    async def answer(self, method: str, path: str, accept: str = "") -> Answer:
+        """Answer one request; a query string in `path` is ignored. `accept` is the header of this
+        name.
+        """
         if method not in {"GET", "HEAD"}:
             return Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"GET and HEAD only\n")
-        page = self._pages.get(path.partition("?")[0])
+        path = path.partition("?")[0]
+        if path == "/metrics":
+            wanted = format_of(accept)
+            found = await self._metrics_page.get(wanted.is_openmetrics)
+            return found._replace(content_type=wanted.content_type)
+        page = self._pages.get(path)
         if page is None:
             return Answer(HTTPStatus.NOT_FOUND, f"try {' '.join(PAGES)}\n".encode())
         return await page()
@@ -188,13 +198,15 @@ class AdminHttp:
         lines = [f"{page:<9} {text}\n" for page, text in PAGES.items()]
         return Answer(HTTPStatus.OK, "".join(lines).encode())
 
-    async def _metrics(self) -> Answer:
+    async def _metrics(self, is_openmetrics: bool) -> Answer:
         text = await self._worker.submit(_import_text)
         families = await self._incremental.run(self.registry.collect())
-        body = await self._worker.submit(lambda: text.render_and_drop(families))
+        render = partial(text.render_and_drop, families, is_openmetrics=is_openmetrics)
+        body: bytes = await self._worker.submit(render)
         for path in self._metrics_files:
-            body += await self._worker.submit(partial(self._content, path))
-        return Answer(HTTPStatus.OK, body, text.CONTENT_TYPE_LATEST)
+            more = await self._worker.submit(partial(self._content, path))
+            body += as_openmetrics(more) if is_openmetrics else more
+        return Answer(HTTPStatus.OK, body + b"# EOF\n" if is_openmetrics else body)
 
     def _content(self, path: Path) -> bytes:
         try:
@@ -285,42 +297,57 @@ class AdminHttp:
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             return "GET", Answer(HTTPStatus.BAD_REQUEST, b"not HTTP/1\n")
-        return words[0], await self.answer(words[0], words[1])
+        return words[0], await self.answer(words[0], words[1], _accepted(head))
+
+
+def _accepted(head: bytes) -> str:
+    """Return the header `Accept` of a request."""
+    found = _ACCEPT.findall(head)
+    return b",".join(found).decode("latin-1")
+
+
+@dataclass(slots=True)
+class _Form:
+    """One form of a page."""
+
+    waiting_count: int = 0
+    begun_count: int = 0
+    page: Answer | None = None
 
 
 class _SharedPage:
-    """A page that takes long: all requests that wait for it get the same one, built after they
-    asked.
+    """A page that takes long, in two forms: all requests that wait for a form get the same one,
+    built after they asked.
     """
 
-    def __init__(self, build: Callable[[], Awaitable[Answer]]) -> None:
+    def __init__(self, build: Callable[[bool], Awaitable[Answer]]) -> None:
+        """`build` returns the form that its argument selects."""
         self._build = build
         self._lock = asyncio.Lock()
-        self._waiting_count = 0
-        self._begun_count = 0
-        self._page: Answer | None = None
+        self._forms = _Form(), _Form()
         self._rest_end_s = 0.0
 
-    async def get(self) -> Answer:
+    async def get(self, is_second: bool = False) -> Answer:
         """Return a page that was begun after this call."""
-        begun_count = self._begun_count
-        self._waiting_count += 1
+        form = self._forms[is_second]
+        begun_count = form.begun_count
+        form.waiting_count += 1
         try:
             async with self._lock:
-                page = self._page if self._begun_count > begun_count else None
-                return page or await self._build_next()
+                page = form.page if form.begun_count > begun_count else None
+                return page or await self._build_next(form)
         finally:
-            self._waiting_count -= 1
-            if not self._waiting_count:
-                self._page = None
+            form.waiting_count -= 1
+            if not form.waiting_count:
+                form.page = None
 
-    async def _build_next(self) -> Answer:
+    async def _build_next(self, form: _Form) -> Answer:
         await asyncio.sleep(self._rest_end_s - monotonic())
         start_s = monotonic()
-        self._begun_count += 1
-        self._page = None
+        form.begun_count += 1
+        form.page = None
         try:
-            self._page = page = await self._build()
+            form.page = page = await self._build(form is self._forms[1])
         finally:
             end_s = monotonic()
             self._rest_end_s = end_s + min((end_s - start_s) * REST_FACTOR, REST_S_MAX)

@@ -9,13 +9,11 @@ holds the interpreter lock even on a thread, so the event loop has to wait. This
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
 from prometheus_client.utils import floatToGoString
 
 from cometmq.runtime.metrics import PART_ROWS
-
-__all__ = ["CONTENT_TYPE_LATEST", "render", "render_and_drop"]
+from cometmq.runtime.metrics.formats import as_openmetrics
 
 _LABEL_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
@@ -35,7 +33,7 @@ def render(families: Iterable[Metric]) -> bytes:
     return "".join(lines).encode()
 
 
-def render_and_drop(families: list[Metric]) -> bytes:
+def render_and_drop(families: list[Metric], *, is_openmetrics: bool = False) -> bytes:
     """Render families on a worker thread, and empty the list, a few samples at a time.
 
     Freeing all samples of a large broker at once would hold the interpreter lock for 10 ms.
@@ -44,7 +42,8 @@ def render_and_drop(families: list[Metric]) -> bytes:
     families.reverse()
     while families:
         family = families.pop()
-        texts.append(render([family]))
+        text = render([family])
+        texts.append(as_openmetrics(text) if is_openmetrics else text)
         samples = family.samples
         while samples:
             del samples[-PART_ROWS:]
