@@ -20,8 +20,8 @@ from cometmq.client import (
 )
 from cometmq.client.errors import (
     ClientStateError,
-    IllegalMessage,
     InvalidArgument,
+    InvalidMessage,
     NoRoute,
     SendFailed,
 )
@@ -165,7 +165,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
 """Every form of send, with an asynchronous or a blocking producer."""
 REFUSALS = [
     InvalidArgument("no"),
-    IllegalMessage("no"),
+    InvalidMessage("no"),
     ClientStateError("no"),
     NoRoute("no"),
     ClientError("no"),

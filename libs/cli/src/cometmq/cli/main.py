@@ -189,7 +189,7 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
 }
 
 
-USAGE: Final = frozenset({"InvalidArgument", "IllegalMessage"})
+USAGE: Final = frozenset({"InvalidArgument", "InvalidMessage"})
 """Class names of client errors caused by the user's input; the exit status is 2."""
 
 

@@ -37,7 +37,7 @@ class InvalidArgument(ClientError):
     code = WITHOUT_CODE
 
 
-class IllegalMessage(InvalidArgument):
+class InvalidMessage(InvalidArgument):
     """A message whose body RocketMQ does not accept."""
 
     code = ILLEGAL_MESSAGE

@@ -13,7 +13,7 @@ from zlib import crc32
 import msgspec
 
 from cometmq.client.arguments import check_encodable
-from cometmq.client.errors import IllegalMessage, InvalidArgument
+from cometmq.client.errors import InvalidArgument, InvalidMessage
 from cometmq.client.namespace import NO_NAMESPACE, Namespace
 from cometmq.client.shown import shown
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -475,12 +475,12 @@ def check_message(message: Any, body_bytes_max: int) -> None:
     body: Any = message.body
     if not isinstance(body, bytes | bytearray | memoryview):
         advice = ": encode it, body=text.encode()" if isinstance(body, str) else ""
-        raise IllegalMessage(f"the message body must be bytes, not {type(body).__name__}{advice}")
+        raise InvalidMessage(f"the message body must be bytes, not {type(body).__name__}{advice}")
     size = body.nbytes if isinstance(body, memoryview) else len(body)
     if not size:
-        raise IllegalMessage("the message body is empty: brokers do not store messages without one")
+        raise InvalidMessage("the message body is empty: brokers do not store messages without one")
     if size > body_bytes_max:
-        raise IllegalMessage(
+        raise InvalidMessage(
             f"the message body has {size} bytes, more than body_bytes_max "
             f"({body_bytes_max}); the broker's maxMessageSize limits it too"
         )

@@ -232,7 +232,7 @@ class GroupConsumer(Client, Generic[OptionsT, WorkT]):
             self._changed(topic)
 
     def _topic(self, topic: str) -> str:
-        """Return the full name of a topic; raise IllegalMessage for an invalid name."""
+        """Return the full name of a topic; raise InvalidMessage for an invalid name."""
         topic = self._namespace.wrap(topic)
         check_topic(topic)
         return topic

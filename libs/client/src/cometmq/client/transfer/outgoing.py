@@ -14,7 +14,7 @@ import msgspec
 
 from cometmq.client import trace_context
 from cometmq.client.arguments import check_encodable
-from cometmq.client.errors import IllegalMessage, InvalidArgument
+from cometmq.client.errors import InvalidArgument, InvalidMessage
 from cometmq.client.message import (
     Message,
     check_message,
@@ -155,7 +155,7 @@ class Outgoing:
             items.append(BatchItem(message.flag, message.body, properties_text(properties)))
         body = join_batch(items)
         if len(body) > self._options.body_bytes_max:
-            raise IllegalMessage(
+            raise InvalidMessage(
                 f"the batch has {len(body)} bytes, more than body_bytes_max "
                 f"({self._options.body_bytes_max}): split it with `split_batch`"
             )
