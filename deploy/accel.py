@@ -190,6 +190,7 @@ def cargo(crate: Path, *steps: str) -> None:
         print("accel: cargo cannot build here, so the native message path is not checked")
         return
     for step in steps:
+        print(f"accel: cargo {step.split()[0]}; its first build takes a minute or two", flush=True)
         environment = build_environment(crate)
         subprocess.run(["cargo", *step.split()], cwd=crate, env=environment, check=True)
 

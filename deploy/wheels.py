@@ -213,6 +213,7 @@ def build_native(folder: Path, out: Path, *, address: str | None, commit: str) -
     for member in filter(is_native, buildable()):
         target = folder / member.name
         stage(member, target, address=address, commit=commit)
+        print("wheels: building the native message path (about a minute)", file=sys.stderr)
         if build_package("--wheel", "--out-dir", out, target, check=is_required()):
             return [platform.machine()]
         print("wheels: cargo cannot build cometmq-accel, so no wheel of it", file=sys.stderr)

@@ -81,5 +81,5 @@ def build(source: Path, out: Path, targets: Collection[Target], *, epoch: int) -
         command: list[str | Path] = [programs / "maturin", "build", "--quiet", "--release"]
         command += ["--locked", "--zig", "--target", target.triple, "--out", out]
         command += ["--compatibility", target.compatibility]
-        print(f"release: cometmq-accel for {target.triple}", flush=True)
+        print(f"release: cometmq-accel for {target.triple}, about two minutes", flush=True)
         subprocess.run(command, cwd=source, env=environment, check=True)

@@ -75,6 +75,7 @@ def packages(out: Path, targets: Collection[native_wheels.Target], *, epoch: int
     commit = git("rev-parse", "HEAD") or "HEAD"
     machines = {target.machine for target in targets}
     os.environ["SOURCE_DATE_EPOCH"] = str(epoch)  # noqa: TID251  # for uv and maturin
+    print("release: building wheels and source packages, about a minute", flush=True)
     with staging() as folder:
         for member in members():
             target = folder / member.name
@@ -89,31 +90,58 @@ def packages(out: Path, targets: Collection[native_wheels.Target], *, epoch: int
     (out / ".gitignore").unlink(missing_ok=True)  # written by uv
 
 
-def native_targets(names: Collection[str]) -> list[native_wheels.Target]:
-    """Return the targets among `names` that can be built here; print why the others cannot."""
+def native_targets(
+    names: Collection[str],
+) -> tuple[list[native_wheels.Target], list[str]]:
+    """Return the targets among `names` that can be built here, and why the others cannot."""
     if not names:
-        return []
+        return [], []
     if not any(is_native(member) for member in buildable()):
-        print("release: no cargo here, so no wheel of cometmq-accel", file=sys.stderr)
-        return []
+        return [], ["no wheel of cometmq-accel: there is no cargo that can build it (Rust 1.87)"]
     found = native_wheels.available(names)
-    for name in names:
-        if native_wheels.TARGETS[name] not in found:
-            triple = native_wheels.TARGETS[name].triple
-            print(
-                f"release: no wheel for {name}: Rust's standard library is missing: rustup target"
-                f" add {triple}",
-                file=sys.stderr,
-            )
-    return found
+    triples = {name: native_wheels.TARGETS[name].triple for name in names}
+    return found, [
+        f"no wheel of cometmq-accel for {name}: Rust's standard library is missing: rustup target"
+        f" add {triple}"
+        for name, triple in triples.items()
+        if triple not in {target.triple for target in found}
+    ]
 
 
 def run_time_lock() -> str:
     """Return the third-party packages that a release needs, with their digests."""
-    text = (ROOT / "requirements-runtime.lock").read_text(encoding="utf-8")
-    blocks = re.split(r"\n(?=\S)", text.strip())
-    kept = [one for one in blocks if not one.startswith(f"{OF_CHECKOUTS}==")]
+    kept = [one for one in _blocks("requirements-runtime.lock") if _name(one) != OF_CHECKOUTS]
     return "\n".join(kept) + "\n"
+
+
+def extra_lock(member: str) -> str:
+    """Return the same for a release with an extra: also the packages that `member` needs.
+
+    They are those of the developers' lock, whose comments name the packages that need each one.
+    """
+    known = {_name(one): one for one in _blocks("requirements-runtime.lock")}
+    others = {
+        name: one for one in _blocks("requirements.lock") if (name := _name(one)) not in known
+    }
+    chosen = {member}
+    while found := {
+        name for name, one in others.items() if name not in chosen and chosen & _needed_by(one)
+    }:
+        chosen |= found
+    lines = [one for name, one in sorted(others.items()) if name in chosen]
+    return run_time_lock() + "\n".join(lines) + "\n"
+
+
+def _blocks(lock: str) -> list[str]:
+    return re.split(r"\n(?=\S)", (ROOT / lock).read_text(encoding="utf-8").strip())
+
+
+def _name(block: str) -> str:
+    return block.partition("==")[0]
+
+
+def _needed_by(block: str) -> set[str]:
+    return set(re.findall(r"^ +#(?: via)? +([\w.-]+)$", block, flags=re.MULTILINE))
 
 
 def host_files(out: Path, version: str, *, epoch: int) -> None:
@@ -128,14 +156,17 @@ def host_files(out: Path, version: str, *, epoch: int) -> None:
 
 def debian_packages(
     out: Path, version: str, targets: Collection[native_wheels.Target], *, epoch: int
-) -> None:
-    """Write a Debian package for each architecture that has a wheel, or for this one."""
+) -> list[str]:
+    """Write a Debian package for each architecture that has a wheel, or for this one.
+
+    Return why there is none.
+    """
     if reason := debian.fault():
-        print(f"release: no Debian package: {reason}", file=sys.stderr)
-        return
+        return [f"no Debian package: {reason}"]
     with_glibc = {it.machine for it in targets if it.triple.endswith("-gnu")}
     for machine in sorted(with_glibc or {platform.machine()} & debian.ARCHITECTURES.keys()):
         debian.package(out, version, machine, epoch=epoch)
+    return []
 
 
 def images(out: Path, words: Sequence[str], *, epoch: int) -> None:
@@ -177,25 +208,28 @@ def make(
     *,
     epoch: int,
     image_words: Sequence[str] | None = None,
-) -> None:
-    """Write all files of a release into `out`, which is emptied first.
+) -> list[str]:
+    """Write all files of a release into `out`, which is emptied first; return what is missing.
 
     `image_words` are options of `build_images.py`; without them, there are no images.
     """
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    targets = native_targets(names)
+    targets, missing = native_targets(names)
+    tell(missing)
     packages(out, targets, epoch=epoch)
     for folder in sorted((ROOT / "deploy/helm").glob("*/Chart.yaml")):
         chart(folder.parent, out, semantic(version), epoch=epoch)
     host_files(out, version, epoch=epoch)
     lock = run_time_lock()
     (out / "requirements.txt").write_text(lock, encoding="utf-8")
-    debian_packages(out, version, targets, epoch=epoch)
+    with_ha = extra_lock("cometmq-control")
+    (out / "requirements-ha.txt").write_text(with_ha, encoding="utf-8")
+    missing += debian_packages(out, version, targets, epoch=epoch)
     if image_words is not None:
         images(out, image_words, epoch=epoch)
     listed = contents.own_packages(sorted(out.glob("*.whl")))
-    listed += contents.locked_packages(lock)
+    listed += contents.locked_packages(with_ha)
     if any("accel" in one.name for one in out.glob("*.whl")):
         crates = (ROOT / "libs/accel/Cargo.lock").read_text(encoding="utf-8")
         listed += contents.locked_crates(crates)
@@ -206,6 +240,13 @@ def make(
     if not is_dated:
         print("release: the notes are those of Unreleased, because CHANGELOG.md has no date yet")
     (out / SUMS).write_text(sums(out), encoding="utf-8")
+    return missing
+
+
+def tell(missing: Sequence[str]) -> None:
+    """Print what is missing in a release: before the long builds, and at their end."""
+    for reason in missing:
+        print(f"release: {reason}", file=sys.stderr, flush=True)
 
 
 def ready(version: str, day: str) -> None:
@@ -250,9 +291,12 @@ def main() -> None:
         check(options.version, is_final=options.final)
     given = os.getenv("SOURCE_DATE_EPOCH")
     epoch = int(given or git("log", "-1", "--format=%ct") or 0)
-    make(options.out, options.version, options.native, epoch=epoch, image_words=options.images)
+    missing = make(
+        options.out, options.version, options.native, epoch=epoch, image_words=options.images
+    )
     for path in sorted(options.out.iterdir()):
         print(f"{path.stat().st_size:>12,}  {path.name}")
+    tell(missing)
 
 
 if __name__ == "__main__":

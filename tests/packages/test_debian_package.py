@@ -84,7 +84,7 @@ def test_the_package_installs_runs_and_goes(package, tmp_path):
     )
     assert int(installed.split()[1]) < 72_000
     assert owner == "settings cometmq:cometmq 750"
-    is_native = bool(releasing.native_targets([PLATFORM]))
+    is_native = bool(releasing.native_targets([PLATFORM])[0])
     assert path.startswith('"sends":"native"' if is_native else '"sends":"python')
     assert setting == "#changed"
     assert consumed == "consumed from a package"

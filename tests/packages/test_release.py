@@ -64,7 +64,7 @@ def test_the_release_is_complete(files):
     assert {
         f"cometmq-{VERSION}.tgz", f"cometmq-operator-{VERSION}.tgz", "RELEASE_NOTES.md",
         f"cometmq-systemd-{VERSION}.tar.gz", f"cometmq-{VERSION}.cdx.json", "SHA256SUMS",
-        "requirements.txt",
+        "requirements.txt", "requirements-ha.txt",
     } <= names  # fmt: skip
     if debian.fault() == "":
         assert f"cometmq_{VERSION}_amd64.deb" in names
@@ -73,6 +73,22 @@ def test_the_release_is_complete(files):
         assert "-abi3-manylinux" in native.name
         assert "2_17_x86_64" in native.name
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=files, check=True)
+
+
+def test_a_release_ends_with_the_wheels_that_are_missing(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(releasing, "is_native", lambda _: True)
+    monkeypatch.setattr(releasing.native_wheels, "available", lambda _: [])
+    targets, missing = releasing.native_targets([PLATFORM, "musllinux-aarch64"])
+    assert targets == []
+    assert ["x86_64-unknown-linux-gnu" in missing[0], "aarch64" in missing[1]] == [True, True]
+    monkeypatch.setattr(releasing, "make", lambda *_, **__: missing)
+    command = ["release.py", "make", VERSION, "--changed", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", command)
+    (tmp_path / "a.whl").touch()
+    releasing.main()
+    printed = capsys.readouterr()
+    assert [line for line in printed.err.splitlines() if line.endswith(tuple(missing))]
+    assert printed.err.splitlines()[-1].endswith(missing[-1])
 
 
 def metadata(files):
@@ -246,8 +262,11 @@ def check_starts(cometmq, folder, env):
     assert best < FIRST_ANSWER_S_MAX, (times, slow)
 
 
-def test_the_files_alone_install_a_suite_that_stores_and_delivers(files, tmp_path):
-    """There is no checkout, no compiler in PATH, and HOME is empty."""
+def bare_machine(tmp_path):
+    """Return the environment and a function to run commands in it.
+
+    There is no checkout, no compiler in PATH, and HOME is empty.
+    """
     programs, home = tmp_path / "bin", tmp_path / "home"
     programs.mkdir()
     home.mkdir()
@@ -266,13 +285,37 @@ def test_the_files_alone_install_a_suite_that_stores_and_delivers(files, tmp_pat
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    lines = documented()
+    return bare, run
+
+
+def install(lines, files, tmp_path, run):
+    """Run the README's commands that install from the files of a release."""
     assert len(lines) == 3
     (tmp_path / "release").symlink_to(files)
-    slowness, began_s = pace.slowness(), pace.children_s()
     for line in lines:
         words = line.split()
-        run(programs / "python3" if words[0] == "python3" else tmp_path / words[0], *words[1:])
+        python = tmp_path / "bin/python3"
+        run(python if words[0] == "python3" else tmp_path / words[0], *words[1:])
+
+
+def test_the_files_alone_install_brokers_with_failover(files, tmp_path):
+    _, run = bare_machine(tmp_path)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "`requirements-ha.txt` and `'cometmq[ha]'`" in readme
+    ha = {"requirements.txt": "requirements-ha.txt", " cometmq$": " cometmq[ha]"}
+    lines = documented()
+    for old, new in ha.items():
+        lines = [re.sub(old, new, line) for line in lines]
+    install(lines, files, tmp_path, run)
+    run(tmp_path / "cometmq/bin/python", "-c", "import cometmq.control.server, grpc_health.v1")
+    cometmq = tmp_path / "cometmq/bin/cometmq"
+    assert "controlMembers" in run(cometmq, "elector", "--describe-settings")
+
+
+def test_the_files_alone_install_a_suite_that_stores_and_delivers(files, tmp_path):
+    bare, run = bare_machine(tmp_path)
+    slowness, began_s = pace.slowness(), pace.children_s()
+    install(documented(), files, tmp_path, run)
     slowness = max(slowness, pace.slowness())
     assert pace.children_s() - began_s < INSTALL_S_MAX * slowness
     cometmq = tmp_path / "cometmq/bin/cometmq"
