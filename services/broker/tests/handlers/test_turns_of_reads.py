@@ -6,6 +6,7 @@ wait too long are refused, and those of closed connections are dropped.
 import asyncio
 import errno
 import gc
+import time
 from collections.abc import AsyncIterator, Iterator
 from inspect import GEN_CLOSED, getgeneratorstate
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.deferred_answers import stepwise
 from cometmq.broker.storing import read_deadlines, store_reads
-from cometmq.broker.storing.read_deadlines import TURN_EXPIRED_MAX
+from cometmq.broker.storing.read_deadlines import REFUSED_S, TURN_EXPIRED_MAX
 from cometmq.broker.storing.store_reads import TURN_BYTES_MAX, TURN_READS_MAX, StoreReads
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import call_with, last_answer, stored_broker
@@ -24,6 +25,7 @@ from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands.queries import QueryMessage
 from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.flow.turns import SLOW_S
 from cometmq.runtime.incremental import Steps
 from cometmq.runtime.worker import Worker
 from cometmq.store.errors import DiskError
@@ -73,6 +75,29 @@ async def test_a_long_search_yields_to_other_work(broker: Broker) -> None:
             seen = len(reads)
             await asyncio.sleep(0)
     assert len(reads) == 10 * TURN_READS_MAX
+
+
+async def test_searches_and_refusals_are_charged_to_the_connection(
+    broker: Broker, file: SlowFile
+) -> None:
+    """Otherwise, connections whose requests only begin long searches would count as fast."""
+
+    def busy() -> Lookup[None]:
+        for _ in range(3):
+            yield PAUSE
+            end_s = time.thread_time() + 2 * SLOW_S
+            while time.thread_time() < end_s:
+                pass
+
+    peer, ended, reads = FakePeer(), list[object](), broker.driver.reads
+    reads.look_up(busy(), ended.append, unexpected, call=query(peer))
+    await until(lambda: ended)
+    assert peer.charged_s >= 2 * SLOW_S
+    reads.deadlines.wait_ms_max, peer.charged_s = 0, 0.0
+    for _ in range(2):
+        reads.look_up(cold(file, 2), unexpected_result, ended.append, call=query(peer))
+    await until(lambda: len(ended) == 3)
+    assert peer.charged_s >= 2 * REFUSED_S
 
 
 async def test_large_reads_use_up_the_bound_of_a_turn(broker: Broker) -> None:

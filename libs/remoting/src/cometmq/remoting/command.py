@@ -106,6 +106,11 @@ class Peer(Protocol):
         now.
         """
 
+    def charge(self, spent_s: float) -> None:
+        """Charge this connection for processor time spent on its requests after they were
+        served.
+        """
+
     def when_room(self, work: Callable[[], None]) -> None:
         """Call `work` in a later turn of the loop, when a large answer may be built; never, if the
         connection ends first.

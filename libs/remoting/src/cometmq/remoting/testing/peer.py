@@ -29,6 +29,7 @@ class FakePeer:
         self.is_writable = True
         self.is_encrypted = False
         self.has_room = True
+        self.charged_s = 0.0
         self.waiting: list[Callable[[], None]] = []
         self.state: dict[str, object] = {}
         self.answers: dict[int, Response | CometError] = {}
@@ -45,6 +46,10 @@ class FakePeer:
     def is_crowded(self) -> bool:
         """Whether a large answer would have to wait."""
         return not self.has_room
+
+    def charge(self, spent_s: float) -> None:
+        """Add to `charged_s`."""
+        self.charged_s += spent_s
 
     def when_room(self, work: Callable[[], None]) -> None:
         """Record the work in `waiting`."""

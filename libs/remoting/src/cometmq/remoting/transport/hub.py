@@ -89,6 +89,7 @@ class Hub(Generic[PeerT]):
         Each connection is charged in proportion to the size of its requests served since the last
         such work.
         """
+        spent_s = self.turns.worked(spent_s)
         intakes = [peer.intake for peer in self.peers if peer.intake.uncharged_bytes]
         total = sum(intake.uncharged_bytes for intake in intakes)
         for intake in intakes:

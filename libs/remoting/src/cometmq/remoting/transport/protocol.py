@@ -17,7 +17,6 @@ Invariants
 
 import asyncio
 from collections.abc import Callable, Mapping
-from time import monotonic
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -107,7 +106,8 @@ class PeerProtocol(asyncio.Protocol):
         hub, stats, intake = self._hub, self._hub.stats, self.intake
         stats.bytes_received += len(data)
         self.has_received = True
-        before, begun = stats.requests, monotonic()
+        before, clock = stats.requests, hub.turns.clock
+        begun_s = clock()
         plain = data
         try:
             if self.tls is not None:
@@ -118,7 +118,7 @@ class PeerProtocol(asyncio.Protocol):
                 intake.receive(plain)
         except RemoteProtocolError as error:
             self.refuse(error)
-        spent_s = monotonic() - begun
+        spent_s = clock() - begun_s
         if spent_s > BRIEF_S:
             hub.turns.spend(spent_s)
         if spent_s > SLOW_S or not intake.pace.is_steady:
@@ -198,6 +198,12 @@ class PeerProtocol(asyncio.Protocol):
         now.
         """
         return not self.is_writable
+
+    def charge(self, spent_s: float) -> None:
+        """Charge this connection for processor time spent on its requests after they were
+        served.
+        """
+        self.intake.charge(spent_s)
 
     def when_room(self, work: Callable[[], None]) -> None:
         """Call `work` now, because only a server's connections wait for room."""

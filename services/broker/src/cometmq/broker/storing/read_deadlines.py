@@ -18,6 +18,11 @@ EXPIRE_S: Final = 0.25
 TURN_EXPIRED_MAX: Final = 100
 """Requests refused per turn of the loop: about 2 ms. A flood of 2,000 expires at once."""
 
+REFUSED_S: Final = 0.005
+"""What a refused request is charged as: a connection that asks for more than it has turns for is
+served after the others.
+"""
+
 LONG_S: Final = 0.005
 LONG_COUNT: Final = 100
 """A search is long once it has taken this processor time, or this number of reads on the thread."""
@@ -49,8 +54,8 @@ class Request:
 
 class Search(Request):
     __slots__ = (
-        "cold_count", "done", "held_bytes", "is_part_of_put", "lookup", "may_end_early", "place",
-        "spent_s",
+        "charged_s", "cold_count", "done", "held_bytes", "is_part_of_put", "lookup",
+        "may_end_early", "place", "spent_s",
     )  # fmt: skip
 
     def __init__(
@@ -68,7 +73,7 @@ class Search(Request):
         self.done = done
         self.is_part_of_put = is_part_of_put
         self.may_end_early = may_end_early
-        self.spent_s = 0.0
+        self.spent_s = self.charged_s = 0.0
         self.cold_count = 0
         """Number of its reads on the thread."""
         self.place: Requester | None = None
@@ -141,6 +146,8 @@ class Deadlines:
             if request not in self._open or self._ends_early(request):
                 continue
             del self._open[request]
+            if request.peer is not None:
+                request.peer.charge(REFUSED_S)
             request.end()
             request.failed(self.expired(self._count(), waited_ms))
         if self._open:

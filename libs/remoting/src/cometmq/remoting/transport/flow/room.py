@@ -11,7 +11,7 @@ received bytes, which take less memory (`Intake`).
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from time import monotonic
+from time import thread_time
 from typing import Final
 
 from cometmq.remoting.transport.flow.budget import UnsentBudget
@@ -123,12 +123,12 @@ class Room:
         """Serve requests; return how many were served, and append connections that have no room to
         `passed`.
         """
-        budget, end_s = self._budget, monotonic() + _TURN_S
+        budget, end_s = self._budget, thread_time() + _TURN_S
         count, last = 0, budget.turn_left - _TURN_BYTES
         for _ in range(min(len(self._turns), VISITS_PER_TURN)):
             if budget.left <= 0 or budget.turn_left <= max(0, last) or count >= _TURN_COUNT:
                 break
-            if count and monotonic() > end_s:
+            if count and thread_time() > end_s:
                 break
             peer = self._turns.pop()
             if peer.may_build:

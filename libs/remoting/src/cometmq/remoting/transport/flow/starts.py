@@ -11,7 +11,7 @@ delayed another's answers by 8 s.
 """
 
 import asyncio
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Final
 
 from cometmq.remoting.transport.flow.connected import Connected
@@ -50,13 +50,13 @@ class Starts:
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._scheduled_s = monotonic()
+            self._scheduled_s = thread_time()
             asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
         self._is_scheduled = False
         now = monotonic()
-        turn_s = now - self._scheduled_s
+        turn_s = thread_time() - self._scheduled_s
         if turn_s > _LONG_S:
             self._rate //= 2
         elif turn_s < _SHORT_S:

@@ -6,7 +6,7 @@ of milliseconds each between other connections' requests, would not be charged t
 """
 
 from collections.abc import Awaitable, Callable, Generator
-from time import monotonic
+from time import thread_time
 from typing import Any, Generic, TypeVar
 
 from cometmq.remoting.transport.flow.turns import SLOW_S
@@ -28,7 +28,7 @@ class Timed(Generic[T]):
         steps = self._work.__await__()
         error: BaseException | None = None
         while True:
-            began_s = monotonic()
+            began_s = thread_time()
             try:
                 waits_for = next(steps) if error is None else steps.throw(error)
             except StopIteration as end:
@@ -36,7 +36,7 @@ class Timed(Generic[T]):
                 return result
             finally:
                 error = None
-                self._note(monotonic() - began_s)
+                self._note(thread_time() - began_s)
             try:
                 yield waits_for
             except BaseException as thrown:  # noqa: BLE001  # the work handles it

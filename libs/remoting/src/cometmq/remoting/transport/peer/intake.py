@@ -8,7 +8,7 @@ wait as bytes (`backlog.py`).
 """
 
 import functools
-from time import monotonic
+from time import thread_time
 from typing import Any, Final
 
 from cometmq.remoting.command import Call
@@ -179,11 +179,11 @@ class Intake:
         reading = self._reading
         reading.pauses &= ~BACKLOG
         self._hub.turns.fell_behind(-1)
-        waiting_bytes, begun = self.buffered_bytes, monotonic()
+        waiting_bytes, began_s = self.buffered_bytes, thread_time()
         if not reading.pauses & UNSENT_OUTPUT:
             self.serve_backlog()
         # Unlike the number of requests, this also shows frames that contain none.
-        self.note_time(monotonic() - begun, waiting_bytes - self.buffered_bytes)
+        self.note_time(thread_time() - began_s, waiting_bytes - self.buffered_bytes)
         reading.resume()
 
     @property
