@@ -55,6 +55,13 @@ def rules(objects, name):
     return found
 
 
+@pytest.mark.parametrize("chart", ["cometmq", "cometmq-operator"])
+def test_a_chart_renders_without_a_version_of_kubernetes(helm, chart):
+    """A helm built by `go install` alone assumes Kubernetes 1.20, which the charts refuse."""
+    done = helm("template", "mq", str(CHART.parent / chart))
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: one.stem)
 def test_lint_accepts_the_examples(helm, example):
     done = helm(

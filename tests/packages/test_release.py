@@ -16,6 +16,7 @@ from shutil import which
 
 import archives
 import debian
+import native_wheels
 import notes
 import pytest
 import release as releasing
@@ -77,7 +78,7 @@ def test_the_release_is_complete(files):
 
 def test_a_release_ends_with_the_wheels_that_are_missing(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(releasing, "is_native", lambda _: True)
-    monkeypatch.setattr(releasing.native_wheels, "available", lambda _: [])
+    monkeypatch.setattr(native_wheels, "available", lambda _: [])
     targets, missing = releasing.native_targets([PLATFORM, "musllinux-aarch64"])
     assert targets == []
     assert ["x86_64-unknown-linux-gnu" in missing[0], "aarch64" in missing[1]] == [True, True]

@@ -7,7 +7,10 @@
 import asyncio
 import contextlib
 import io
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +64,35 @@ async def consume_some(namesrv: str) -> None:
 
 def normalised(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+_READ = """
+rows = spark.read.format("rocketmq").options(nameServer=sys.argv[1], subscribe="Orders").load()
+print(rows.count())
+spark.stop()
+"""
+
+
+def test_first_program_finds_the_source_in_an_environment_that_is_not_activated(
+    prepared: CometCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first `python3` of PATH lacks the package, as on a machine with a system's Python."""
+    (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "python3").chmod(0o755)
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    first = BLOCK.search(GUIDE.read_text(encoding="utf-8"))
+    assert first is not None
+    assert "register" not in first["code"]
+    job = tmp_path / "job.py"
+    job.write_text(f"{first['code']}import sys\n{_READ}", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, job, prepared.namesrv_addr],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == [str(4 * ORDERS_A_QUEUE)], done.stderr[-2000:]
 
 
 @pytest.mark.timeout(900)
