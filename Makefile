@@ -64,7 +64,7 @@ $(VENV)/.runtime: requirements-runtime.lock $(RUNTIME:%=%/pyproject.toml) $(UNFI
 	$(call finish_venv,$(VENV),$@)
 
 $(VENV)/.ready: requirements.lock $(MEMBERS:%=%/pyproject.toml) $(UNFINISHED)
-	@echo "Installing the developers' tools into $(VENV): about 350 MB"
+	@echo "Installing the developers' tools into $(VENV): 490 MB in all, some minutes"
 	$(call create_venv,$(VENV))
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet 'uv>=0.9'
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --requirement requirements.lock
