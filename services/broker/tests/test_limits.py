@@ -218,7 +218,7 @@ FILLS: Mapping[str, Only] = {
         )
     ),
     "connection_registrations": Only(
-        lambda broker, number: beat(broker, producers=(f"P{number}",))
+        lambda broker, number: beat(broker, producers=(f"P{number}",), client_id=f"c{number}")
     ),
     "client_id_chars": Only(
         lambda broker, number: beat(broker, producers=("P",), client_id="c" * 50 * number)
@@ -240,7 +240,8 @@ FILLS: Mapping[str, Only] = {
     ),
     "connection_subscription_bytes": Only(
         lambda broker, number: beat(
-            broker, consumer("GHIJ"[number], SubscriptionData(topic="T", sub_string="x" * 3000))
+            broker, consumer("GHIJ"[number], SubscriptionData(topic="T", sub_string="x" * 3000)),
+            client_id=f"c{number}",
         )
     ),
     "filters": Only(

@@ -166,6 +166,12 @@ class Consumers:
         """Return the groups in which a connection is registered."""
         return list(self._joined.get(peer, ()))
 
+    def left_by(self, client: Client, named: Collection[str]) -> list[str]:
+        """Return the groups of a client on its connection, without the named ones."""
+        left = self._joined.get(client.peer, set()).difference(named)
+        clients = {name: self._groups[name].clients[client.peer] for name in left}
+        return [name for name, it in clients.items() if it.client_id == client.client_id]
+
     def hint(self) -> Steps[None]:
         """Tell every consumer to rebalance. A rebalance calls the master, and a consumer whose call
         is not answered closes the connection.

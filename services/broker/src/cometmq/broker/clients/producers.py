@@ -5,7 +5,7 @@ A client is identified by its connection. It registers with each heartbeat, and 
 by closing the connection, or by missing its heartbeats. Times are monotonic.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -101,6 +101,11 @@ class Producers:
     def groups_of(self, peer: Peer) -> list[str]:
         """Return the groups in which a connection is registered."""
         return list(self._joined.get(peer, ()))
+
+    def left_by(self, client: Client, named: Collection[str]) -> list[str]:
+        """Return the groups of a client on its connection, without the named ones."""
+        left = self._joined.get(client.peer, set()).difference(named)
+        return [it for it in left if self._groups[it][client.peer].client_id == client.client_id]
 
     def silent(self, now_ms: int) -> Steps[dict[Peer, list[str]]]:
         return silent_among(list(self._groups.items()), now_ms)

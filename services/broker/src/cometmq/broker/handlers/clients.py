@@ -68,6 +68,10 @@ def heart_beat(broker: Broker, call: Call[NoHeader]) -> Reply | InOrder:
     Many groups are registered in steps; the connection's next requests wait. If the heartbeat as a
     whole is refused, no group is registered. If only a limit leaves no room for some groups, all
     others are registered before the request is refused, so that the client keeps them.
+
+    Compatibility: a client leaves the groups that its heartbeat no longer names; in RocketMQ, it
+    stays for 120 s or longer, and nobody reads its queues. Heartbeats of 5.x without subscriptions
+    end nothing.
     """
     beat = body_of(call, Heartbeat)
     room = broker.admission.room(call)
@@ -111,6 +115,17 @@ def _registering(
     If the accounts change meanwhile, close the connection, so that the client connects again:
     `Registered.check_rights` does not see groups that are registered after it began.
     """
+    if not beat.without_sub:
+        yield from _leaving_groups(
+            broker,
+            client.peer,
+            broker.clients.producers.left_by(
+                client, {it.group_name for it in beat.producer_data_set}
+            ),
+            broker.clients.consumers.left_by(
+                client, {it.group_name for it in beat.consumer_data_set}
+            ),
+        )
     refusal: LimitReached | None = None
     for step in _steps([*beat.consumer_data_set, *beat.producer_data_set]):
         registrations: list[Callable[[], None]] = []
@@ -300,8 +315,8 @@ def accounts_changed(broker: Broker, acl: AclKeeper, before: Accounts) -> None:
 def expire_clients(broker: Broker) -> None:
     """Close clients that missed their heartbeats and drop expired locks; called every 10 s.
 
-    A client that still sends heartbeats for other groups only leaves the groups that it no longer
-    names. As a member, it would keep queues that nobody reads.
+    A client of which other groups are not silent only leaves the silent ones. As a member, it would
+    keep queues that nobody reads.
     """
     now_ms = broker.clock.monotonic_ms()
     broker.pending.later.start(_expiring(broker, now_ms))
