@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from cometmq.broker.testing.process import BrokerProcess, RecordingNamesrv
-from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
 from cometmq.remoting.bodies.locks import LockBatch
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.stats import TopicStats
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Call, Response
@@ -150,7 +151,7 @@ async def test_a_created_topic_is_registered_before_the_answer(
         assert (await client.topics())["orders"]["readQueueNums"] == 3
 
         response = await client.ask(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfo("orders"))
-        assert len(json.loads(response.body)["offsetTable"]) == 3
+        assert len(decode_json(TopicStats, response.body).offset_table) == 3
 
         await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicInBroker("orders"))
         with pytest.raises(CommandError, match="not exist"):
