@@ -56,6 +56,8 @@ impl Context {
         let mut config = builder.with_cert_resolver(Arc::new(identity));
         // New keys for each context: nobody resumes a session that older rules have admitted.
         config.ticketer = Ticketer::new().map_err(|error| error.to_string())?;
+        // gRPC clients need it to see why they are refused.
+        config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Self { config: Arc::new(config) })
     }
 }
@@ -169,6 +171,6 @@ impl Session {
 fn fault_of(error: &Error) -> Fault {
     Fault {
         reason: error.to_string(),
-        is_incompatible: matches!(error, Error::PeerIncompatible(_)),
+        is_incompatible: matches!(error, Error::PeerIncompatible(_) | Error::NoApplicationProtocol),
     }
 }

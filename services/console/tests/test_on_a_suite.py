@@ -325,6 +325,21 @@ async def test_a_broker_shows_where_memory_and_time_go(desk):
     assert "Memory" in (await desk.web.get("/brokers")).text
 
 
+async def test_push_back_names_an_http_client_at_the_port_of_a_broker(desk, suite):
+    await log_in(desk)
+    reader, writer = await asyncio.open_connection(*suite.broker.split(":"))
+    writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert b"remoting" in await reader.read()
+    writer.close()
+
+    async def shown():
+        page = await desk.web.get("/push-back", headers=JSON)
+        return [it for it in page.json()["data"]["refusals"] if "HTTP client" in it["remark"]]
+
+    (refusal,) = await eventually(shown)
+    assert refusal["count"] == 1
+
+
 async def test_a_message_is_sent(desk):
     await log_in(desk)
     await change(desk, "/topic/create", name="sent-by-hand", queues="1", perm="rw")

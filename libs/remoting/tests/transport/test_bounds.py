@@ -49,7 +49,7 @@ async def test_an_idle_connection_ends_although_its_peer_reads_nothing(
 @pytest.mark.parametrize(
     "garbage",
     [
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"SSH-2.0-x\r\n",
         struct.pack(">II", 0xFFFFFFFF, 0),
         struct.pack(">II", 17 * 1024 * 1024, 0),
         struct.pack(">II", 6, 2) + b"{}",

@@ -24,6 +24,7 @@ import struct
 from typing import Final
 
 from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.http_clients import LENGTHS, HttpSpoken
 from cometmq.remoting.types import Buffer
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -156,7 +157,8 @@ class FrameReader:
             # limit.
             if length > limit or length - 4 < header_length:
                 size = f"{length} bytes with a header of {header_length}"
-                raise _refusal(length, f"frame of {size}, limit {limit}")
+                text = f"frame of {size}, limit {limit}"
+                raise _refusal(length, text, data[position:])
             end = position + 4 + length
             if end > last + PREFIX_BYTES:
                 break
@@ -174,7 +176,8 @@ class FrameReader:
             return
         length = int.from_bytes(self._tail[:4], "big")
         if not 4 <= length <= self._frame_bytes_max:
-            raise _refusal(length, f"frame of {length} bytes, limit {self._frame_bytes_max}")
+            text = f"frame of {length} bytes, limit {self._frame_bytes_max}"
+            raise _refusal(length, text, self.take_tail())
         if available < PREFIX_BYTES:
             self._need = PREFIX_BYTES
             return
@@ -186,7 +189,9 @@ class FrameReader:
         self._need = 4 + length
 
 
-def _refusal(length: int, text: str) -> RemoteProtocolError:
+def _refusal(length: int, text: str, data: bytes) -> RemoteProtocolError:
+    if length in LENGTHS:
+        return HttpSpoken(data)
     if length == _HTTP:
         text = "it answers in HTTP, so it is neither a name server nor a broker"
     return RemoteProtocolError(text)

@@ -262,6 +262,11 @@ class Dispatcher(Generic[ContextT]):
         self._log.error("handler.failed", code=call.code, peer=call.peer.address, error=remark)
         return Reply(code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
+    def note_refused(self, call: Call[Any], code: int, remark: str) -> None:
+        """Call the hook for refused requests, for one that no handler gets."""
+        if self._refused is not None:
+            self._refused(self._context, call, code, remark)
+
     def too_large(self, call: Call[Any], size: int) -> Reply:
         """Log an answer that is too large for a frame, for which the peer would close the
         connection; return an error answer in its place.
@@ -273,15 +278,14 @@ class Dispatcher(Generic[ContextT]):
     def _refusal(self, peer: Connected, call: Call[Any]) -> Reply:
         self._stats.requests_refused += 1
         remark = remarks.rejected(in_flight=peer.in_flight, waited_ms=0)
-        if self._refused is not None:
-            self._refused(self._context, call, ResponseCode.SYSTEM_BUSY, remark)
+        self.note_refused(call, ResponseCode.SYSTEM_BUSY, remark)
         return Reply(code=ResponseCode.SYSTEM_BUSY, remark=remark)
 
     def _error(self, call: Call[Any], error: Exception) -> Reply:
         if not isinstance(error, CommandError):
             return self.failure(call, error)
-        if self._refused is not None and not isinstance(error, _NotSupported):
-            self._refused(self._context, call, error.code, error.remark)
+        if not isinstance(error, _NotSupported):
+            self.note_refused(call, error.code, error.remark)
         return Reply(code=error.code, remark=error.remark)
 
 

@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.transport.dispatch import Dispatcher
 from cometmq.remoting.transport.flow.ended import ENDED
 from cometmq.remoting.transport.flow.reading import Reading
@@ -101,6 +102,11 @@ class LanePeer(ServerPeer):
         """Close the connection immediately; unsent output is lost."""
         super().abort()
         self.leave_direct()
+
+    def refuse(self, error: RemoteProtocolError) -> None:
+        """End the connection of a peer that breaks the protocol."""
+        self.leave_direct()
+        super().refuse(error)
 
     # Direct input and output
 

@@ -26,6 +26,7 @@ _CLIENT_AUTH: Final = {
 }
 _SERVER: Final = "tls.server"
 _CLIENT: Final = "tls.client"
+HTTP_2: Final = "h2"
 _ENCRYPTED: Final = b"ENCRYPTED"
 _TEST_NAME: Final = "cometmq-test"
 
@@ -234,6 +235,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols([HTTP_2])  # gRPC clients need it to see why they are refused
     if settings.need_client_auth not in _CLIENT_AUTH:
         raise SettingsError(
             f"{as_given(settings, f'{_SERVER}.need.client.auth', settings.need_client_auth)}: "

@@ -81,9 +81,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "connections.paused": "The unsent output of all connections exceeded writeBufferTotalBytes. "
     "The connections with the most output are paused until their peers have read, and closed if "
     "they do not.",
-    "connection.refused": "A connection was closed: it sent an invalid frame, did not use TLS as "
-    "configured, did not complete its TLS handshake within the limits, or had to make room "
-    "because the maximum number of connections was exceeded.",
+    "connection.refused": "A connection was closed: it sent an invalid frame, spoke HTTP (as gRPC "
+    "clients of RocketMQ 5 do), did not use TLS as configured, did not complete its TLS handshake "
+    "within the limits, or had to make room because there were too many connections.",
     "connection.slowed": "A server sends its client so many requests that its connection is read "
     "slowly; the client's other connections are not affected.",
     "connection.stalled": "A connection was closed: the peer did not read its pending answers in "

@@ -4,7 +4,6 @@
 from typing import Any, Final
 
 from cometmq.remoting.transport.dispatch import Dispatcher
-from cometmq.remoting.transport.flow.budget import LARGE_BYTES
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import LaneConnected
 from cometmq.remoting.transport.loans import ON_LOAN
@@ -27,18 +26,6 @@ class DirectOutlet(Outlet):
     def written_bytes(self) -> int:
         """All output so far, sent or not."""
         return self._peer.direct_bytes + super().written_bytes
-
-    def append(self, data: bytes) -> None:
-        """Send whole frames after the pending output."""
-        if not self._peer.is_open:
-            return
-        connection = self._connection
-        connection.out.append(data)
-        connection.out_bytes += len(data)
-        if connection.out_bytes > LARGE_BYTES:
-            self.note_large()
-        if connection.out:
-            self.mark_dirty()
 
     def write_rest(self, data: bytes, *, is_sealed: bool) -> None:
         """Write the output that the kernel has not accepted."""

@@ -74,6 +74,18 @@ class Outlet:
         if out_bytes > self._flush_bytes or (out_bytes > TIGHT_WRITE_BYTES and budget.is_tight):
             self.flush()
 
+    def append(self, data: bytes) -> None:
+        """Send whole frames after the pending output."""
+        if not self._peer.is_open:
+            return
+        connection = self._connection
+        connection.out.append(data)
+        connection.out_bytes += len(data)
+        if connection.out_bytes > LARGE_BYTES:
+            self.note_large()
+        if connection.out:
+            self.mark_dirty()
+
     def mark_dirty(self) -> None:
         """Write the pending output at the end of this turn of the loop."""
         if not self._peer.is_dirty:
