@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two servers of one program cannot have the same port, and the error names both settings."""
 
+import pytest
+
+from cometmq.broker.instances import PORT_STEP
 from cometmq.peers.ports import free_broker_port
 
 
@@ -10,8 +13,11 @@ def test_the_ports_of_a_suite_must_differ(call, tmp_path):
         ("--namesrv-port", port, "--broker-port and --namesrv-port"),
         ("--http-port", port + 1, "the port for slaves (--broker-port, or haListenPort in"),
         ("--http-port", port - 2, "the second port of the broker (--broker-port) and --http-port"),
+        ("--console-port", port, "--broker-port and --console-port"),
+        ("--console-port", port + PORT_STEP + 1, "--console-port and broker 2 of --brokers"),
     ]:
-        refused = call("standalone", "--data", data, "--broker-port", port, option, number)
+        words = ("--data", data, "--broker-port", port, "--brokers", 2)
+        refused = call("standalone", *words, option, number)
         refused.assert_refused(2, name)
         assert f" have the same port, {number}: change one" in refused.err
         assert not data.exists()
@@ -24,3 +30,10 @@ def test_the_ports_of_a_broker_must_differ(call, tmp_path):
     refused.assert_refused(2, f"listenPort in {file}:1 and the port for slaves (haListenPort in ")
     assert refused.err.endswith(f" have the same port, {port}: change one\n")
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("words", [["namesrv"], ["console", "-n", "127.0.0.1:1"]])
+def test_the_ports_of_a_program_must_differ(call, tmp_path, words):
+    port = free_broker_port()
+    refused = call(*words, "--listen-port", port, "--admin-http-port", port)
+    refused.assert_refused(2, "--listen-port and --admin-http-port have the same port")

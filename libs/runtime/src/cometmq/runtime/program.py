@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from cometmq.remoting.log import Log
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock, SystemClock
-from cometmq.runtime.places import check_port
+from cometmq.runtime.places import check_different, check_port
 from cometmq.runtime.service import Stop
 from cometmq.runtime.settings import Loaded
 
@@ -77,7 +77,12 @@ def configured_program(
     `bindAddress` if the program has that setting.
 
     Probable mistakes in the settings are logged at the end of startup, where users notice them.
+    Raise SettingsError if the program's two ports are the same.
     """
+    http_port, http_setting = settings.value.admin_http_port, settings.label("adminHttpPort")
+    if main_port := getattr(settings.value, "listen_port", 0):
+        main_setting = settings.label("listenPort")
+        check_different([(main_port, main_setting, ""), (http_port, http_setting, "")])
 
     def warn_of_mistakes() -> None:
         mistakes = settings.mistakes
@@ -91,8 +96,8 @@ def configured_program(
     return program(
         build,
         log=log,
-        http_port=settings.value.admin_http_port,
+        http_port=http_port,
         http_host=getattr(settings.value, "bind_address", ""),
-        http_setting=settings.label("adminHttpPort"),
+        http_setting=http_setting,
         on_ready=warn_of_mistakes,
     )

@@ -24,6 +24,7 @@ from cometmq.broker.registration.addresses import (
     explicit_ha_port,
     is_own_address,
 )
+from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.start_checks import check_environment, check_settings
 from cometmq.cli.access import is_said
 from cometmq.cli.lazy import imports_of
@@ -64,6 +65,7 @@ from cometmq.runtime.places import check_port, prepare_folder
 from cometmq.runtime.process.garbage import no_collections
 from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.service import Stop, run
+from cometmq.runtime.settings import Loaded
 from cometmq.runtime.settings.wrong_file import refuse_wrong_file
 from cometmq.store.layout import Layout
 from cometmq.store.os_disk import OsDisk
@@ -212,7 +214,10 @@ async def _serve(suite: Suite, orders: list[Order], page: Page, stop: Stop, log:
     """Start the programs in the order of their dependencies, print the banner, and stop them in
     reverse order.
     """
-    _check_environment(suite, log)
+    others = [(page.port, PORT_OPTION)]
+    for order in orders:
+        others += _ports_of(instance_of(suite, order.number), order.number)
+    _check_environment(suite, others, log)
     check_port(suite.namesrv.value.bind_address, page.port, setting=PORT_OPTION)
     prepare_folder(suite.data, setting="--data")
     clock = SystemClock()
@@ -327,8 +332,16 @@ def _say(text: str) -> None:
         say(text)
 
 
-def _check_environment(suite: Suite, log: Log) -> None:
-    """Reject unusable ports or an unusable address before any folder is created."""
+def _ports_of(broker: Loaded[BrokerSettings], number: int) -> list[tuple[int, str]]:
+    ports = choose_ports(broker.value.listen_port, "", ha_port=explicit_ha_port(broker))
+    found = (ports.main, ports.vip or 0, ports.ha, broker.value.admin_http_port)
+    return [(port, f"broker {number} of --brokers") for port in found]
+
+
+def _check_environment(suite: Suite, others: list[tuple[int, str]], log: Log) -> None:
+    """Reject unusable ports or an unusable address before any folder is created; `others` are ports
+    of other servers of the suite.
+    """
     namesrv, broker = suite.namesrv.value, suite.broker.value
     check_settings(suite.broker)
     OsDisk().check_unlocked(Layout(broker).lock)
@@ -344,6 +357,7 @@ def _check_environment(suite: Suite, log: Log) -> None:
         others=[
             (namesrv.listen_port, suite.namesrv.label("listenPort")),
             (suite.http_port, suite.http_setting),
+            *others,
         ],
     )
     check_port(namesrv.bind_address, suite.http_port, setting=suite.http_setting)
