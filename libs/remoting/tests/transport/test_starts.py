@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Owners take turns to start slow handlers."""
+"""Owners take turns to start slow handlers, which are refused if they wait too long."""
 
 import asyncio
 from typing import Any
 
+import pytest
+
+from cometmq.remoting.errors import SystemBusy
+from cometmq.remoting.transport.flow import starts as module
 from cometmq.remoting.transport.flow.starts import Starts
 
 FLOOD = 300
@@ -47,3 +51,26 @@ async def test_a_handler_that_is_cancelled_while_it_waits_takes_no_place() -> No
         await asyncio.sleep(0)
         made[17].cancel()
     assert order == [number for number in range(20) if number != 17]
+
+
+async def test_a_handler_that_waits_too_long_to_start_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "WAIT_S_MAX", 0.01)
+    monkeypatch.setattr(module, "_SHORT_S", -1.0)  # all turns count as long
+    monkeypatch.setattr(module, "_LONG_S", -1.0)
+    starts, outcomes = Starts(), list[bool]()
+    peer: Any = Peer(1)
+
+    async def handler() -> None:
+        try:
+            await starts.admitted(peer)
+        except SystemBusy:
+            outcomes.append(False)
+        else:
+            outcomes.append(True)
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        for _ in range(40):
+            tasks.create_task(handler())
+    assert 16 <= sum(outcomes) < 40

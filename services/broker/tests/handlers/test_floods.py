@@ -18,6 +18,7 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.admin import GetBrokerConsumeStats
 from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.errors import SystemBusy
 
 FLOOD = 40
 REPORTS: dict[str, tuple[Callable[..., Awaitable[Any]], Any]] = {
@@ -48,6 +49,21 @@ async def test_a_flood_of_reports_delays_another_connection_by_one(tmp_path, nam
             tasks.create_task(ask(honest))
     assert len(served) == FLOOD + 1
     assert served.index(honest) <= 3
+
+
+async def test_a_report_that_takes_too_long_is_refused(tmp_path, monkeypatch):
+    """A busy broker needed more than 15 s for the report on 5,000 groups."""
+    monkeypatch.setattr(progress, "REPORT_MS_MIN", 1)
+    monkeypatch.setattr(progress, "found", lambda *_: asyncio.Event().wait())
+    async with asyncio.timeout(60), stored_broker(tmp_path, readWaitMills="50") as broker:
+        broker.tables.topics.create("T", queue_nums=2)
+        broker.group("G")
+        broker.tables.offsets.commit("G", "T", 0, 1)
+        with pytest.raises(SystemBusy):
+            await progress.get_broker_consume_stats(
+                broker, Call(317, GetBrokerConsumeStats(is_order=False), peer=FakePeer())
+            )
+        assert not broker.pending.reports.is_held
 
 
 def heartbeat(peer: FakePeer, group: str, expressions: list[str], version: int) -> Any:

@@ -37,8 +37,8 @@ class TurnLock:
     ) -> AsyncIterator[None]:
         """Wait for the lock, and hold it; the waiters of one requester keep their order.
 
-        Raise TurnExpired if the turn of this one does not come within `wait_s_max`, which is the
-        same for all waiters of a requester.
+        Raise TurnExpired if the turn of this one does not come within `wait_s_max`; the waiters of
+        one requester expire in their order.
         """
         if self.is_held:
             await self._wait(requester, wait_s_max)

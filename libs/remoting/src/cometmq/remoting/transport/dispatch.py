@@ -244,8 +244,8 @@ class Dispatcher(Generic[ContextT]):
     ) -> None:
         """Answer with the result of the work, then call `done`."""
         try:
-            await self._starts.admitted(peer)
             try:
+                await self._starts.admitted(peer)
                 answer = await Timed(work, peer.intake.charge)
             except Exception as error:  # noqa: BLE001  # see the module's head
                 answer = self._error(call, error)

@@ -100,10 +100,16 @@ async def stepwise(broker: Broker, call: Call[Any], work: Steps[T]) -> T:
     Raise SystemBusy, with nothing done, if its turn does not come in time.
     """
     jobs, deadlines = broker.pending.incremental, broker.driver.reads.deadlines
+    left_s = deadlines.left_s(waited_ms(broker, call))
     try:
-        return await jobs.run(work, broker.admission.requester(call), deadlines.wait_s_max)
+        return await jobs.run(work, broker.admission.requester(call), left_s)
     except TurnExpired:
         raise deadlines.expired(jobs.waiting_count) from None
+
+
+def waited_ms(broker: Broker, call: Call[Any]) -> int:
+    """Return how long ago a request was received."""
+    return broker.clock.monotonic_ms() - call.received_ms if call.received_ms else 0
 
 
 def paused(work: Steps[T], held_bytes: int) -> Lookup[T]:

@@ -18,7 +18,14 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import stored_ms
-from cometmq.broker.handlers.deferred_answers import ROW_BYTES, found, look_up, paused, stepwise
+from cometmq.broker.handlers.deferred_answers import (
+    ROW_BYTES,
+    found,
+    look_up,
+    paused,
+    stepwise,
+    waited_ms,
+)
 from cometmq.broker.progress import (
     QueueProgress,
     present_topics,
@@ -52,6 +59,10 @@ from cometmq.runtime.incremental import Steps
 from cometmq.runtime.turn_lock import TurnExpired
 from cometmq.store.reads import Lookup, Pause
 
+REPORT_MS_MIN: Final = 1_000
+"""How long a report on all groups may take if it has waited as long as requests may: clients wait
+for 5 s in all, and the largest report takes 1 s on an idle machine.
+"""
 QUEUES_MAX: Final = 60_000  # of all groups together: their answer must fit into a frame
 TOTAL_DIFF_MIN: Final = -(1 << 63)  # Java reads a long; an offset may be far beyond its queue
 STEP_TOPICS: Final = 5_000  # when they are only counted: about 1 ms
@@ -99,14 +110,19 @@ async def get_broker_consume_stats(broker: Broker, call: Call[GetBrokerConsumeSt
     """Answer with the progress of all groups, optionally only in ordered topics.
 
     Compatibility: RocketMQ's answer is unbounded. Here the request is refused if the answer would
-    not fit in a frame. The requests are served one at a time, and the requesters take turns.
+    not fit in a frame, or takes too long. The requests are served one at a time, and the requesters
+    take turns.
     """
     reports, deadlines = broker.pending.reports, broker.driver.reads.deadlines
+    left_s = deadlines.left_s(waited_ms(broker, call))
     try:
-        async with reports.hold(broker.admission.requester(call), deadlines.wait_s_max):
+        async with (
+            asyncio.timeout(left_s + REPORT_MS_MIN / 1000),
+            reports.hold(broker.admission.requester(call), left_s),
+        ):
             encode = await _broker_consume_stats(broker, call)
-    except TurnExpired:
-        raise deadlines.expired(reports.waiting_count) from None
+    except (TurnExpired, TimeoutError):
+        raise deadlines.expired(reports.waiting_count, waited_ms(broker, call)) from None
     broker.driver.reads.read(call, encode, lambda body: call.answer(Reply(body=body)))
 
 

@@ -113,6 +113,10 @@ class Deadlines:
         """`wait_ms_max` in seconds."""
         return self.wait_ms_max / 1000
 
+    def left_s(self, waited_ms: int) -> float:
+        """Return how much longer a request may wait that has waited for `waited_ms`."""
+        return max(0, self.wait_ms_max - waited_ms) / 1000
+
     def expired(self, in_queue: int, waited_ms: int | None = None) -> SystemBusy:
         """Count a request that has waited too long, and return its refusal."""
         self.expired_count += 1

@@ -4,7 +4,7 @@
 Creating a task takes little time, but its first step may take milliseconds. Without a limit, a
 thousand tasks would take their steps in the same turn. So the number of handlers that may start in
 a turn doubles while turns are short, and halves when they are long. However long the turns take, at
-least one handler starts after each pause of 50 ms.
+least one handler starts after each pause of 50 ms; one that has waited for WAIT_S_MAX is refused.
 
 Owners take turns: with one queue for all, an account that had 1,800 handlers of 2 ms waiting
 delayed another's answers by 8 s.
@@ -14,10 +14,13 @@ import asyncio
 from time import monotonic, thread_time
 from typing import Final
 
+from cometmq.remoting import remarks
+from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.flow.fair_queue import FairQueue
 from cometmq.remoting.transport.flow.owners import requester_of
 
+WAIT_S_MAX: Final = 3.0
 _RATE_MAX: Final = 256
 _SHORT_S: Final = 0.005
 _LONG_S: Final = 0.010
@@ -38,14 +41,19 @@ class Starts:
         self._started_s = 0.0
 
     async def admitted(self, peer: Connected) -> None:
-        """Wait until a handler of the peer may start."""
+        """Wait until a handler of the peer may start; raise SystemBusy if that takes too long."""
         self._schedule()
         if self._free > 0 and not self._waiting:
             self._free -= 1
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.put(requester_of(peer), future)
-        await future
+        try:
+            async with asyncio.timeout(WAIT_S_MAX):
+                await future
+        except TimeoutError:
+            waited_ms, count = int(WAIT_S_MAX * 1000), len(self._waiting)
+            raise SystemBusy(remarks.queue_timeout(in_queue=count, waited_ms=waited_ms)) from None
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
