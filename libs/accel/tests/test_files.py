@@ -3,6 +3,7 @@
 
 import errno
 import os
+import struct
 from pathlib import Path
 from tempfile import TemporaryFile
 from zlib import crc32
@@ -15,20 +16,25 @@ accel = pytest.importorskip("cometmq.accel", reason="cometmq-accel is built only
 
 
 @given(st.binary(max_size=200_000), st.data())
-def test_checksums_of_a_file_are_those_of_zlib(data, draw):
-    ends = st.integers(0, len(data))
+def test_checksums_of_blocks_are_those_of_zlib(data, draw):
+    block_bytes = 64 << 10
     numbers = st.integers(0, 2**32 - 1)
-    parts = [
-        (*sorted((draw.draw(ends), draw.draw(ends))), draw.draw(numbers))
-        for _ in range(draw.draw(st.integers(0, 5)))
-    ]
-    expected = [crc32(data[begin:end], before) for begin, end, before in parts]
+    start = draw.draw(st.integers(0, 2**40)) * block_bytes
+    parts, expected = [], []
+    for block in range(0, len(data), block_bytes):
+        most = min(block_bytes, len(data) - block)
+        begin, end = sorted(draw.draw(st.integers(0, most)) for _ in range(2))
+        before = draw.draw(numbers)
+        parts.append((block + begin, block + end, before, None))
+        fields = start + block, end, crc32(data[block + begin : block + end], before)
+        packed = struct.pack(">qII", *fields)
+        expected.append(packed[8:] + struct.pack(">I", crc32(packed, block_bytes)) + bytes(64))
     with TemporaryFile() as file:
         file.write(data)
         file.flush()
-        assert accel.file_crcs(file.fileno(), parts) == expected
-        outside = (len(data), len(data) + 1, 0)
-        assert accel.file_crcs(file.fileno(), [*parts, outside]) is None
+        assert accel.block_sums(file.fileno(), start, parts) == b"".join(expected)
+        outside = (len(data), len(data) + 1, 0, None)
+        assert accel.block_sums(file.fileno(), start, [*parts, outside]) is None
 
 
 def test_a_file_that_cannot_be_used_is_reported():
@@ -42,4 +48,4 @@ def test_a_file_that_cannot_be_used_is_reported():
         assert file.read() == b"\0\0abc"
         assert accel.write_files([]) is accel.sync_files([number]) is None
     assert accel.write_files([(-1, 0, b"x")]) == accel.sync_files([-1]) == (0, errno.EBADF)
-    assert accel.file_crcs(-1, [(0, 1, 0)]) is None
+    assert accel.block_sums(-1, 0, [(0, 1, 0, None)]) is None

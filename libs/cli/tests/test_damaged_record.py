@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands on a queue with a record that was damaged while its broker was stopped.
 
-The log has no checksums, like one that a Java broker wrote: with them, brokers leave out the whole
-block, and the damage reaches no command.
+The log has no checksums, like one that a Java broker wrote: with them, brokers leave out the
+messages of the damaged page, and the damage reaches no command.
 """
 
 import shutil

@@ -12,7 +12,8 @@ from cometmq.store import os_disk as disk_module
 from cometmq.store.disk import DiskUsage
 from cometmq.store.errors import DiskError, LockHeld
 from cometmq.store.layout import Layout
-from cometmq.store.log.checksums import BLOCK_BYTES, Checksums
+from cometmq.store.log.block_sums import BLOCK_BYTES, SUMS_BYTES
+from cometmq.store.log.checksums import Checksums
 from cometmq.store.os_disk import OsDisk
 from cometmq.store.redo_log import RedoLog
 from cometmq.store.settings import StoreSettings
@@ -141,7 +142,7 @@ def test_no_deleted_file_of_a_store_stays_open(tmp_path):
     layout = Layout(StoreSettings(store_path_root_dir=str(tmp_path)))
     checksums = Checksums(disk, layout, BLOCK_BYTES)
     for start in range(0, 4 * BLOCK_BYTES, BLOCK_BYTES):
-        checksums.learn(start, {0: (BLOCK_BYTES, 7)}, checksums.generation)
+        checksums.learn(start, {0: bytes(SUMS_BYTES)}, checksums.generation)
     for path in checksums.take_paths([0, BLOCK_BYTES]):
         disk.remove(path)
     log = RedoLog(disk, f"{tmp_path}/redo", file_bytes=4096)

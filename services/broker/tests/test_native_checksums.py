@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Final
 
 import pytest
@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from cometmq.broker.native import IS_BUILT, accel
-from cometmq.store.log.checksums import BLOCK_BYTES, Check, Checksums, FileCrcs, Part, spans
+from cometmq.store.log.block_sums import BLOCK_BYTES, BlockSums, Part, encoded
+from cometmq.store.log.checksums import Check, Checksums, spans
 from cometmq.store.native_code import NativeCode
 from cometmq.store.os_disk import OsDisk
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
@@ -24,19 +25,19 @@ FILE_BYTES: Final = 3 * BLOCK_BYTES + 1000
 SETTINGS: Final = small_settings(mapped_file_size_commit_log=FILE_BYTES)
 
 
-def checksum_files(file_crcs: FileCrcs | None, sizes: list[int]) -> dict[str, bytes]:
+def checksum_files(block_sums: BlockSums | None, sizes: list[int]) -> dict[str, bytes]:
     """Store bodies with a checkpoint after each; check the log with the same code; return the
     checksum files.
     """
     random = Random(1)
     with TemporaryDirectory() as folder:
         disk, settings = OsDisk(), replace(SETTINGS, store_path_root_dir=folder)
-        rig = StoreRig(disk, settings, native=NativeCode(file_crcs=file_crcs))
+        rig = StoreRig(disk, settings, native=NativeCode(block_sums=block_sums))
         for size in sizes:
             rig.put(make_message(body=random.randbytes(size)))
             rig.work(2)
         log = rig.store.commit_log
-        checksums = Checksums(disk, rig.store.layout, FILE_BYTES, file_crcs=file_crcs)
+        checksums = Checksums(disk, rig.store.layout, FILE_BYTES, block_sums=block_sums)
         checksums.load()
         for span in spans(log.files, log.min_offset, log.end):
             assert checksums.check(span) == Check([], {})
@@ -49,12 +50,29 @@ def checksum_files(file_crcs: FileCrcs | None, sizes: list[int]) -> dict[str, by
 def test_checkpoints_of_any_size_write_the_same_files(sizes: list[int]) -> None:
     calls = 0
 
-    def counted(fd: int, parts: Sequence[Part]) -> Sequence[int] | None:
+    def counted(fd: int, start: int, parts: Sequence[Part]) -> bytes | None:
         nonlocal calls
         calls += 1
-        return accel.file_crcs(fd, parts)
+        return accel.block_sums(fd, start, parts)
 
     native = checksum_files(counted, sizes)
     assert native
     assert calls >= len(sizes)
     assert native == checksum_files(None, sizes)
+
+
+@given(st.lists(st.tuples(*[st.integers(0, BLOCK_BYTES)] * 2), min_size=1), st.data())
+def test_parts_of_blocks_have_the_same_checksums(
+    ends: list[tuple[int, int]], draw: st.DataObject
+) -> None:
+    content = Random(1).randbytes(len(ends) * BLOCK_BYTES)
+    start = draw.draw(st.integers(0, 2**20)) * BLOCK_BYTES
+    known = st.none() | st.binary(min_size=60, max_size=60)
+    with TemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        for number, pair in enumerate(ends):
+            begin, end = (number * BLOCK_BYTES + it for it in sorted(pair))
+            part = begin, end, draw.draw(st.integers(0, 2**32 - 1)), draw.draw(known)
+            expected = encoded(content[begin:end], start, [part])
+            assert accel.block_sums(file.fileno(), start, [part]) == expected

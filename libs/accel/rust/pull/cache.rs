@@ -114,7 +114,7 @@ impl Cache {
 }
 
 /// Size of the parts of the log that have checksums.
-const PART_BYTES: usize = 64 << 10;
+pub const PART_BYTES: usize = 64 << 10;
 /// Size of a checksum's entry: the length of the part that it covers, the CRC-32 of these bytes, and
 /// the entry's own.
 pub const CHECKSUM_BYTES: usize = 12;

@@ -59,7 +59,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<TlsContext>()?;
     module.add_class::<TlsSession>()?;
     module.add("TlsFault", module.py().get_type::<TlsFault>())?;
-    module.add_function(wrap_pyfunction!(checksums::file_crcs, module)?)?;
+    module.add_function(wrap_pyfunction!(checksums::block_sums, module)?)?;
     module.add_function(wrap_pyfunction!(conditions::matches, module)?)?;
     module.add_function(wrap_pyfunction!(due::select_due, module)?)?;
     module.add_function(wrap_pyfunction!(range::read_range, module)?)?;

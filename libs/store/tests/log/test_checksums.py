@@ -5,11 +5,14 @@ import errno
 from random import Random
 from typing import Any, Final
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.store.errors import DiskError
-from cometmq.store.log.checksums import BLOCK_BYTES, Check, Checksums, spans
+from cometmq.store.log.block_sums import BLOCK_BYTES, PAGE_BYTES, SUMS_BYTES
+from cometmq.store.log.checksums import Check, Checksums, spans
+from cometmq.store.log.damage import DamagedRange
 from cometmq.store.settings import StoreSettings
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
@@ -58,7 +61,7 @@ def test_a_block_that_grows_is_covered_after_each_checkpoint(disk):
 
 
 @given(place=st.integers(0, 7 * BLOCK_BYTES), bit=st.integers(0, 7))
-def test_every_flipped_bit_is_found_in_its_block(place, bit):
+def test_every_flipped_bit_is_found_in_its_page(place, bit):
     disk = MemoryDisk()
     rig = filled(disk)
     file_start = place - place % FILE_BYTES
@@ -66,7 +69,7 @@ def test_every_flipped_bit_is_found_in_its_block(place, bit):
     data[place - file_start] ^= 1 << bit
     (found,) = checked(rig, disk).damaged
     assert found.start <= place < found.end
-    assert found.end - found.start <= BLOCK_BYTES
+    assert found.end - found.start <= PAGE_BYTES
 
 
 @given(st.data())
@@ -110,7 +113,7 @@ def test_nothing_is_learned_about_bytes_that_were_cut_meanwhile(disk):
     checksums = Checksums(disk, rig.store.layout, FILE_BYTES)
     generation = checksums.generation
     checksums.truncate(log.files, FILE_BYTES)
-    checksums.learn(0, {0: (BLOCK_BYTES, 1)}, generation)
+    checksums.learn(0, {0: bytes(range(SUMS_BYTES))}, generation)
     assert checked(rig, disk).damaged == []
 
 
@@ -169,7 +172,7 @@ def test_bytes_that_cannot_be_read_are_damaged_and_the_rest_is_checked(disk):
     checksums.load()
     broken: Any = Broken()
     found = checksums.check(span._replace(file=broken))
-    assert found.damaged == [(2 * BLOCK_BYTES, 3 * BLOCK_BYTES)]
+    assert found.damaged == [(2 * BLOCK_BYTES, 2 * BLOCK_BYTES + PAGE_BYTES)]
     assert found.unknown == {}
 
 
@@ -196,3 +199,48 @@ def test_checksums_without_a_log_file_go_at_the_start(disk):
     StoreRig(disk, SETTINGS)
     assert stray not in disk.contents
     assert SUMS in disk.contents
+
+
+def of_old_release(disk: MemoryDisk) -> None:
+    """Cut the checksums of pages off, which releases before 1.1 do not write."""
+    for path, content in disk.contents.items():
+        if path.startswith("/store/checksums/") and path[-1].isdigit():
+            del content[len(content) // SUMS_BYTES * 12 :]
+
+
+def flip(disk: MemoryDisk, place: int) -> None:
+    disk.contents[LOG][place] ^= 1
+
+
+def test_without_checksums_of_pages_the_whole_block_is_damaged(disk):
+    rig = filled(disk)
+    of_old_release(disk)
+    flip(disk, BLOCK_BYTES + 5)
+    assert checked(rig, disk) == Check([DamagedRange(BLOCK_BYTES, 2 * BLOCK_BYTES)], {})
+
+
+@pytest.mark.parametrize("at", range(0, SUMS_BYTES - 12, 7))
+def test_damaged_checksums_of_pages_are_not_used(disk, at):
+    rig = filled(disk)
+    content = disk.contents[SUMS]
+    content[len(content) // SUMS_BYTES * 12 + at] ^= 1
+    assert checked(rig, disk) == Check([], {})
+    flip(disk, 5)
+    assert checked(rig, disk).damaged == [(0, BLOCK_BYTES)]
+
+
+def test_the_checksums_of_pages_of_an_old_release_are_added(disk):
+    rig = filled(disk)
+    whole = {path: bytes(it) for path, it in disk.contents.items() if "/checksums/" in path}
+    of_old_release(disk)
+    flip(disk, BLOCK_BYTES + 5)  # nothing is learned about a damaged block
+    log = rig.store.commit_log
+    checksums = Checksums(disk, rig.store.layout, FILE_BYTES)
+    checksums.load()
+    for span in spans(log.files, 0, log.end):
+        checksums.refine(span, checksums.generation)
+    assert checked(rig, disk).damaged == [(BLOCK_BYTES, 2 * BLOCK_BYTES)]
+    flip(disk, BLOCK_BYTES + 5)
+    for span in spans(log.files, 0, log.end):
+        checksums.refine(span, checksums.generation)
+    assert whole == {path: disk.contents[path] for path in whole}

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from cometmq.store.log import record_search
-from cometmq.store.log.checksums import BLOCK_BYTES
+from cometmq.store.log.block_sums import BLOCK_BYTES, PAGE_BYTES
 from cometmq.store.log.record_search import find_heads
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 
@@ -47,9 +47,9 @@ def test_every_intact_record_is_found(disk, monkeypatch, seed, has_checksums):
 
     def is_hit(offset: int, size: int) -> bool:
         first, last = offset, offset + size - 1
-        if has_checksums:  # damage hides its block
-            first -= first % FILE_BYTES % BLOCK_BYTES
-            last += BLOCK_BYTES - last % FILE_BYTES % BLOCK_BYTES
+        if has_checksums:  # damage hides its page
+            first -= first % FILE_BYTES % PAGE_BYTES
+            last += PAGE_BYTES - last % FILE_BYTES % PAGE_BYTES
         return any(first <= place <= last for place in damaged)
 
     intact = {it for it, queue_id in whole.items() if queue_id == 0 and not is_hit(*it[:2])}

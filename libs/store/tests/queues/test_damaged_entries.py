@@ -394,7 +394,7 @@ def test_intact_entries_of_damaged_records_stay_as_they_are(rig, disk, events):
     file = disk.contents["/store/consumequeue/T/0/" + "0" * 20]
     whole = bytes(file)
     disk.contents["/store/commitlog/" + "0" * 20][300] ^= 1
-    assert len(read(rig, pull)) == 0  # all are in one block
+    assert 0 < len(read(rig, pull)) < 20
     rig.work(3)
     assert bytes(file) == whole
     assert events.of("queue.repaired") == []
@@ -463,7 +463,7 @@ def test_the_walk_goes_on_behind_damaged_records(disk, events):
     rig.work(3)
     assert bytes(file) == whole
     assert of_tag(rig, 0) == [
-        at for at in wanted if rig.entry("T", 0, at).physical_offset > 1 << 16
+        at for at in wanted if rig.entry("T", 0, at).physical_offset > 1 << 12
     ]
 
 

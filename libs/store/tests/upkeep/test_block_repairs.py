@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from cometmq.remoting.message.record import decode_record
-from cometmq.store.log.checksums import BLOCK_BYTES
+from cometmq.store.log.block_sums import BLOCK_BYTES, PAGE_BYTES
 from cometmq.store.log.damage import DamagedRange, without
 from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
 from cometmq.store.upkeep.block_repairs import Offer
@@ -127,7 +127,7 @@ def test_a_repair_between_two_damaged_blocks_leaves_both(disk, opened):
     give(rig, block, log[block.start : block.end])
     rig.scrub(1)
     stats = rig.store.stats()
-    assert stats.damaged_bytes == BLOCK_BYTES + 20_000
+    assert stats.damaged_bytes == 2 * PAGE_BYTES
     assert COUNT - len(read(rig)) == stats.damaged_message_count > 0
     hurt(disk, rig, FILE_BYTES + 7)  # finding more damage does not bring the block back
     assert block not in blocks(rig)
@@ -225,7 +225,7 @@ def test_a_reader_that_is_late_does_not_report_a_repaired_block(disk, opened):
     give(rig, block, log[block.start : block.end])
     rig.scrub(1)
     verified = rig.store.commit_log.verified
-    verified._suspect(block.start, BLOCK_BYTES)  # it had read the bytes before the repair
+    verified.suspects = (block,)  # it had read the bytes before the repair
     rig.scrub(1)
     assert verified.suspects == ()
     assert rig.store.stats().damaged_bytes == 0

@@ -10,7 +10,8 @@ import pytest
 from cometmq.remoting.message.record import decode_record
 from cometmq.remoting.testing.hostile_json import hostile
 from cometmq.store.layout import Layout
-from cometmq.store.log.checksums import BLOCK_BYTES
+from cometmq.store.log.block_sums import BLOCK_BYTES, PAGE_BYTES
+from cometmq.store.log.damage import DamagedRange
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
 from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
@@ -90,16 +91,19 @@ def test_a_round_finds_damage_and_readers_do_not_get_it(disk, at, data):
     (found,) = events.of("log.damaged")
     gone = missing(rig)
     assert (0, 10) in gone
-    assert found["message_count"] == len(gone) <= 16
-    assert found["physical_offset"] <= place + BLOCK_BYTES
+    assert found["message_count"] == len(gone) <= 3
+    assert "k20" in found["keys"].split(", ") or len(data) > 1
+    assert found["spared_count"] == 16 - len(gone)  # 16 share a byte with the block
+    assert place - PAGE_BYTES < found["physical_offset"] < place + BODY_BYTES + PAGE_BYTES
     assert found["messages"] == ", ".join(
-        f"T/{queue_id}: {min(offsets)}-{max(offsets)}"
+        str(DamagedMessages("T", queue_id, min(offsets), max(offsets)))
         for queue_id in (0, 1)
         if (offsets := [offset for key, offset in gone if key == queue_id])
     )
     stats = rig.store.stats()
     assert stats.damaged_message_count == len(gone)
-    assert stats.damaged_bytes == BLOCK_BYTES
+    assert stats.damaged_bytes <= 2 * PAGE_BYTES
+    assert stats.damaged_messages.startswith(found["messages"])
     assert finish(rig.store.reader.read_record(place)) is None
     rig.scrub()
     assert len(events.of("log.damaged")) == 1
@@ -113,7 +117,8 @@ def test_damage_that_a_slow_read_finds_again_is_reported_once(disk):
     rig.scrub()
     upkeep, verified = rig.store.upkeep, rig.store.commit_log.verified
     before = rig.store.stats()
-    verified._suspect(place - place % BLOCK_BYTES, BLOCK_BYTES)  # on a thread, as its last step
+    page = place - place % PAGE_BYTES + PAGE_BYTES
+    verified.suspects = (DamagedRange(page, page + PAGE_BYTES),)  # on a thread, as its last step
     rig.scrub(1)
     assert verified.suspects == ()
     assert len(events.of("log.damaged")) == upkeep.scrubber.repairs.found_count == 1
@@ -143,10 +148,10 @@ def test_searches_skip_damage_too(disk):
 def test_cached_reads_end_when_damage_is_found(disk):
     rig, _ = filled(disk)
     for _ in range(3):
-        rig.store.reader.get_messages("T", 0, 8, 4, joined=True)
+        rig.store.reader.get_messages("T", 0, 10, 4, joined=True)
     damage(disk, rig)
     rig.scrub()
-    result = rig.store.reader.get_messages("T", 0, 8, 4, joined=True)
+    result = rig.store.reader.get_messages("T", 0, 10, 4, joined=True)
     assert result.awaits_repair
 
 

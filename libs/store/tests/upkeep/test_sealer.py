@@ -4,7 +4,8 @@
 import errno
 from random import Random
 
-from cometmq.store.log.checksums import BLOCK_BYTES, Checksums, spans
+from cometmq.store.log.block_sums import BLOCK_BYTES
+from cometmq.store.log.checksums import Checksums, spans
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 
 FILE_BYTES = 64 * BLOCK_BYTES

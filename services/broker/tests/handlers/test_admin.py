@@ -352,7 +352,14 @@ async def test_the_figures_name_the_reasons_why_messages_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("damaged", "told"), [((0, 0), None), ((9, 3), "3, in 9 bytes of the log")]
+    ("damaged", "told"),
+    [
+        ((0, 0), None),
+        (
+            (9, 3),
+            "3, in 9 bytes of the log: T/0: 5-7; others in the same blocks that it delivers: 4",
+        ),
+    ],
 )
 async def test_the_figures_name_damaged_messages(
     damaged: tuple[int, int],
@@ -362,7 +369,12 @@ async def test_the_figures_name_damaged_messages(
 ) -> None:
     store = MemoryStore()
     size, count = damaged
-    stats = store.stats()._replace(damaged_bytes=size, damaged_message_count=count)
+    stats = store.stats()._replace(
+        damaged_bytes=size,
+        damaged_message_count=count,
+        damaged_messages="T/0: 5-7",
+        spared_message_count=4,
+    )
     monkeypatch.setattr(store, "stats", lambda: stats)
     broker = memory_broker(store, storePathRootDir=store_folder)
 

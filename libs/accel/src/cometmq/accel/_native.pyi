@@ -330,11 +330,13 @@ _StagedRows: TypeAlias = tuple[
     list[tuple[_PeerT, bytes]], int, int, list[int], BaseException | None
 ]
 
-def file_crcs(fd: int, parts: Sequence[tuple[int, int, int]]) -> list[int] | None:
-    """Return the CRC-32 of each part of an open file, computed without the interpreter lock.
+def block_sums(
+    fd: int, start: int, parts: Sequence[tuple[int, int, int, bytes | None]]
+) -> bytes | None:
+    """Return the encoded checksums of blocks of an open log file that begins at the offset `start`
+    of the log, computed without the interpreter lock; None if some bytes cannot be read.
 
-    A part is its begin, its end, and the CRC of the bytes before it. Return None if some bytes
-    cannot be read.
+    A part lies in one block; see `Part` in `cometmq.store.log.checksums`.
     """
 
 def write_files(pieces: Sequence[tuple[int, int, bytes]]) -> tuple[int, int] | None:

@@ -26,6 +26,7 @@ from cometmq.store.settings import BrokerRole, StoreSettings
 from cometmq.store.stats import Counters, StoreStats
 from cometmq.store.upkeep.entry_repair import EntryRepair
 from cometmq.store.upkeep.jobs import Job
+from cometmq.store.upkeep.withheld import message_count
 from cometmq.store.writer import Writer
 from cometmq.store.writing.append import Batch
 from cometmq.store.writing.deletion_mark import deletion_mark
@@ -210,11 +211,13 @@ class MessageStore:
             len(self.commit_log.files.files),
             self.upkeep.scrubber.scrubbed_bytes,
             self.upkeep.scrubber.damaged_bytes,
-            self.upkeep.scrubber.damaged_message_count,
+            message_count(self.upkeep.scrubber.losses.messages),
             counters.damaged_count,
             self.pulls.suspects.repaired_count,
             self.upkeep.scrubber.repairs.repaired_count,
             self.upkeep.scrubber.walks.index.repaired_count,
+            str(self.upkeep.scrubber.losses),
+            self.upkeep.scrubber.losses.spared_count,
         )
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 
 from typing import NamedTuple
 
-from cometmq.store.log.checksums import FileCrcs
+from cometmq.store.log.block_sums import BlockSums
 from cometmq.store.writing.ranges import ReadRange
 
 
@@ -12,7 +12,7 @@ class NativeCode(NamedTuple):
 
     read_range: ReadRange | None = None
     """Reads records of the log, for their dispatch."""
-    file_crcs: FileCrcs | None = None
+    block_sums: BlockSums | None = None
     """Computes the checksums of the log without the interpreter lock."""
 
 

@@ -67,7 +67,7 @@ def build_parts(
     index = Index(disk, layout, settings, clock_ms)
     appender = Appender(settings, commit_log, queues, clock_ms)
     checksums = Checksums(
-        disk, layout, settings.mapped_file_size_commit_log, file_crcs=native.file_crcs
+        disk, layout, settings.mapped_file_size_commit_log, block_sums=native.block_sums
     )
     commit_log.verified = VerifiedReads(checksums)
     return Parts(

@@ -43,7 +43,12 @@ class StoreStats(NamedTuple):
     scrubbed_bytes: int
     damaged_bytes: int
     damaged_message_count: int
+    """Number of messages that readers do not get because they share bytes with damage."""
     left_out_count: int = 0
     repaired_entry_count: int = 0
     repaired_block_count: int = 0
     repaired_index_count: int = 0
+    damaged_messages: str = ""
+    """These messages, with their keys as far as they can be read."""
+    spared_message_count: int = 0
+    """Number of messages in damaged blocks that readers get."""

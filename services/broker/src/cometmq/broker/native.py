@@ -38,7 +38,7 @@ __all__ = [
     "reason_without",
 ]
 
-INTERFACE: Final = 0x4329F1C5
+INTERFACE: Final = 0x7F46388F
 """The CRC-32 of the signatures that this broker calls (`libs/accel/src/cometmq/accel/_native.pyi`).
 
 It detects a module that was not rebuilt after a `git pull`; the version changes only with releases.
@@ -190,7 +190,7 @@ def open_native_code(settings: BrokerSettings, log: Log) -> NativeCode:
     """
     if reason_without(settings) is not None:
         return NO_NATIVE_CODE
-    return NativeCode(read_range=RangeReader(log), file_crcs=accel.file_crcs)
+    return NativeCode(read_range=RangeReader(log), block_sums=accel.block_sums)
 
 
 def open_tls(settings: BrokerSettings) -> TlsEngine | None:

@@ -40,7 +40,7 @@ def messages_damaged(snapshot: Snapshot, _history: History) -> Iterator[Conditio
                 severity=Severity.CRITICAL,
                 subject=f"{broker.name}:{broker.broker_id}",
                 text=f"{place(broker)} does not deliver damaged messages: {damaged}",
-                remedy="look at log.damaged in its log, and restore the bytes from another copy",
+                remedy="restore the bytes from another copy, or send these messages again",
                 runbook="store-damaged.md",
             )
 

@@ -320,7 +320,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "read.failed": "A read from disk failed; the request that needed it was answered with code 1.",
     "log.damaged": "Bytes of the log differ from their checksum or cannot be read. The messages "
     "listed in `messages` are lost unless the file is restored, or another member of the broker "
-    "group has the bytes (`log.repaired`); pulls skip them.",
+    "group has the bytes (`log.repaired`); pulls skip them. `keys` are as far as they can be read; "
+    "`spared_count` messages of the same 64 KiB are intact.",
     "log.repaired": "A damaged block of the log was replaced by the bytes of another member of the "
     "broker group, which fit its checksum; consumers that have not passed its messages get them.",
     "log.unrepaired": "A damaged block of the log could not be replaced: the bytes that another "

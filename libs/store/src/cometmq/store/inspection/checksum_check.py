@@ -9,7 +9,7 @@ from cometmq.store.log.checksums import Checksums, spans
 from cometmq.store.log.damage import DamagedRange, clipped, merged
 from cometmq.store.recovery.checksum_trust import trusted_end
 from cometmq.store.upkeep.scrub_state import load_state
-from cometmq.store.upkeep.withheld import described, messages_in
+from cometmq.store.upkeep.withheld import Examiner, Found, named
 
 
 class DamagedPart(NamedTuple):
@@ -37,8 +37,9 @@ def damaged_parts(view: StoreView, end: int) -> list[DamagedPart]:
             if not view.is_deletion(error):
                 raise
     known = clipped(load_state(view.disk, layout).damage, files.first, end)
-    found += [it for it in known if not checksums.prove(spans(files, *it))]
-    return [_part(view, damage) for damage in merged(found)]
+    found += [left for it in known for left in checksums.still_damaged(files, it)]
+    examiner = Examiner(files, list(view.parts.queues.queues.values()))
+    return [_part(view, it) for it in examiner.findings(merged(found))]
 
 
 def lost_head(view: StoreView) -> DamagedPart | None:
@@ -59,11 +60,12 @@ def lost_head(view: StoreView) -> DamagedPart | None:
     )
 
 
-def _part(view: StoreView, damage: DamagedRange) -> DamagedPart:
+def _part(view: StoreView, found: Found) -> DamagedPart:
+    damage = found.damage
     position = (damage.start - view.files.first) % view.files.file_size
-    messages = described(messages_in(view.parts.queues.queues.values(), damage))
     return DamagedPart(
         view.files.file_at(damage.start).path,
         f"{damage.end - damage.start} bytes from byte {position} (physical offset {damage.start})"
-        f" differ from their checksum; messages: {messages or 'none'}",
+        f" differ from their checksum; messages: {named(found.messages, found.keys)};"
+        f" intact messages beside them: {found.spared_count}",
     )

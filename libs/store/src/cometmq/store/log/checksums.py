@@ -6,6 +6,8 @@ change on the disk after a sync. After a checkpoint the CRC-32 of every block ad
 computed (`extend`). The scrubber, and startup in some cases, compare blocks with their checksums
 (`check`).
 
+`damage_in` finds the damaged pages of a block that differs (`log/block_sums.py`).
+
 Invariants:
 
 - An entry covers the first `length` bytes of its block and has its own CRC. If an entry fails
@@ -18,43 +20,39 @@ Invariants:
 """
 
 import errno
-import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from cometmq.remoting.types import Buffer
 from cometmq.store.disk import Descriptor, Disk, DiskFile
 from cometmq.store.errors import DiskError
 from cometmq.store.layout import Layout
-from cometmq.store.log.damage import DamagedRange
+from cometmq.store.log.block_sums import (
+    BLOCK_BYTES,
+    ENTRY,
+    SUMS_BYTES,
+    UNKNOWN,
+    BlockSums,
+    Entry,
+    Part,
+    Sums,
+    crc_of,
+    damaged_pages,
+    encoded,
+    read_by_page,
+)
+from cometmq.store.log.checksum_file import ChecksumFile, sizes
+from cometmq.store.log.damage import DamagedRange, merged
 from cometmq.store.log.file_sequence import FileSequence
 
-BLOCK_BYTES: Final = 64 << 10
-"""A damaged byte makes all messages of its block unreadable, so blocks should be small; but each
-block costs an entry. The checksums of 1 MiB take 0.7 ms (bench/micro/bench_checksums.py).
-"""
-
 CHUNK_BYTES: Final = 1 << 20
-"""Bytes that are read at a time."""
+"""Bytes that are compared at a time."""
 
-PIECE_BYTES: Final = 4 << 10
-
-Part: TypeAlias = tuple[int, int, int]
-"""The begin and end of a range of a file, and the CRC-32 of the bytes before it."""
-
-FileCrcs: TypeAlias = Callable[[int, Sequence[Part]], Sequence[int] | None]
-"""Returns the CRC-32 of each part of a file, given its descriptor; None if some bytes cannot be
-read.
-"""
-
-Entry: TypeAlias = tuple[int, int]
-"""Number of covered bytes from the start of the block, and their CRC-32."""
-
-_UNKNOWN: Final[Entry] = (0, 0)
-_ENTRY: Final = struct.Struct(">III")  # length, CRC of these bytes, CRC of offset, length and CRC
-_PROVEN: Final = struct.Struct(">qII")
+EXTENDED_BYTES: Final = 4 << 20
+"""Bytes whose checksums are computed and written at a time."""
 
 
 class Span(NamedTuple):
@@ -70,8 +68,9 @@ class Check(NamedTuple):
     """The outcome of comparing a span with its checksums."""
 
     damaged: list[DamagedRange]
-    unknown: dict[int, Entry]
-    """Computed entries, by block number, that are missing from the checksum file."""
+    """Damaged pages, or whole blocks whose pages have no checksums, in log order."""
+    unknown: dict[int, Sums]
+    """Computed checksums, by block number, that are missing from the checksum file."""
 
 
 def spans(files: FileSequence, begin: int, end: int) -> list[Span]:
@@ -96,15 +95,14 @@ class Checksums:
     """Computes, stores and compares the checksums of one store's log."""
 
     def __init__(
-        self, disk: Disk, layout: Layout, file_size: int, *, file_crcs: FileCrcs | None = None
+        self, disk: Disk, layout: Layout, file_size: int, *, block_sums: BlockSums | None = None
     ) -> None:
-        """Use `file_crcs` instead of Python code for files that have a descriptor."""
-        self._file_crcs = file_crcs
+        """Use `block_sums` instead of Python code for files that have a descriptor."""
+        self._block_sums = block_sums
         self._disk = disk
         self._layout = layout
         self.file_size = file_size
-        self._size = -(-file_size // BLOCK_BYTES) * _ENTRY.size
-        self._files: dict[int, DiskFile] = {}
+        self._files: dict[int, ChecksumFile] = {}
         self._lock = threading.Lock()
         self.generation = 0
         """A counter that changes whenever entries are removed."""
@@ -115,8 +113,8 @@ class Checksums:
         for name in self._disk.names(folder):
             if name.isdigit():
                 file = self._disk.open(f"{folder}/{name}")
-                if file.size() == self._size:
-                    self._files[int(name)] = file
+                if file.size() in sizes(self.file_size):
+                    self._files[int(name)] = ChecksumFile(file, int(name), self.file_size)
 
     def without_log_file(self, first: int) -> list[int]:
         """Return the starts of log files that are missing before `first`, the log's first offset,
@@ -155,7 +153,7 @@ class Checksums:
     def extend(self, parts: Sequence[Span], generation: int) -> None:
         """Compute and sync the checksums of synced bytes, skipping unreadable blocks; may block."""
         for span in parts:
-            for chunk in _chunks(span):
+            for chunk in _chunks(span, EXTENDED_BYTES):
                 fresh = self._computed(chunk, self._read(chunk))
                 self.learn(chunk.start, fresh, generation)
             file = self._files.get(span.start)
@@ -167,18 +165,22 @@ class Checksums:
         result = Check([], {})
         for chunk in _chunks(span):
             known = self._read(chunk)
-            _compare(chunk, known, result.damaged)
-            broken = {damage.start for damage in result.damaged}
-            for number, entry in self._computed(chunk, known).items():
-                if chunk.start + number * BLOCK_BYTES not in broken:
-                    result.unknown[number] = entry
+            broken = self._compare(chunk, known, result.damaged)
+            computed = self._computed(chunk, known)
+            result.unknown.update((at, it) for at, it in computed.items() if at not in broken)
         return result
 
-    def block_size(self, number: int) -> int:
-        """Return the size of the block with this number; the last block of a file may be
-        shorter.
-        """
-        return min(BLOCK_BYTES, self.file_size - number * BLOCK_BYTES)
+    def refine(self, span: Span, generation: int) -> None:
+        """Compute the CRCs of pages that intact blocks lack, such as those of old releases."""
+        for chunk in _chunks(span):
+            lacking, file = {}, self._files.get(chunk.start)
+            for number, entry in enumerate(self._read(chunk), _blocks(chunk)[0]):
+                length, at = entry[0], number * BLOCK_BYTES
+                if length and file is not None and file.pages(number, entry) == b"":
+                    sums = self._sums(chunk, [(at, at + length, 0, b"")])
+                    if sums is not None and ENTRY.unpack_from(sums)[:2] == entry:
+                        lacking[number] = sums
+            self.learn(chunk.start, lacking, generation)
 
     def entry(self, start: int, number: int, *, may_block: bool) -> Entry | None:
         """Return the entry of one block, with length 0 if it is unknown; None if reading it would
@@ -187,44 +189,38 @@ class Checksums:
         found = self.entries(start, number, number + 1, may_block=may_block)
         return None if found is None else found[0]
 
+    def damage_in(
+        self, start: int, number: int, entry: Entry, data: Buffer, *, may_block: bool
+    ) -> list[DamagedRange] | None:
+        """Return the damaged pages of a block whose bytes differ from its entry, or all of them if
+        the CRCs of pages are unknown; None if reading these would block.
+        """
+        file = self._files.get(start)
+        pages = b"" if file is None else file.pages(number, entry, may_block=may_block)
+        if pages is None:
+            return None
+        return damaged_pages(data, start + number * BLOCK_BYTES, entry, pages)
+
     def entries(self, start: int, first: int, stop: int, *, may_block: bool) -> list[Entry] | None:
         """Return the entries of adjacent blocks, as `entry` does."""
-        count = stop - first
         file = self._files.get(start)
-        try:
-            if file is None:
-                data: Buffer | None = b""
-            elif may_block:
-                data = file.read(first * _ENTRY.size, count * _ENTRY.size)
-            else:
-                data = file.read_cached(first * _ENTRY.size, count * _ENTRY.size)
-        except DiskError:
-            data = b""  # unknown: the log itself may be intact
-        if data is None:
-            return None
-        data = bytes(data)
-        if not data.strip(b"\0"):  # usual at a checkpoint; saves 0.1 ms per MiB
-            return [_UNKNOWN] * count
-        rows = _ENTRY.iter_unpack(data.ljust(count * _ENTRY.size, b"\0"))
-        return [
-            (length, crc) if proof == _proof(start, number, length, crc) else _UNKNOWN
-            for number, (length, crc, proof) in enumerate(rows, first)
-        ]
+        if file is None:
+            return [UNKNOWN] * (stop - first)
+        return file.entries(first, stop, may_block=may_block)
 
     def descriptor(self, start: int) -> Descriptor | None:
         """Return a descriptor of the entries of the log file that begins at `start`; None if there
         are none.
         """
         file = self._files.get(start)
-        try:
-            return None if file is None else file.descriptor()
-        except DiskError:
-            return None  # unknown: the log itself may be intact
+        return None if file is None else file.descriptor()
 
-    def prove(self, parts: Sequence[Span]) -> bool:
-        """Return whether every block has a matching checksum; may block."""
-        checks = [self.check(span) for span in parts]
-        return not any(check.damaged or check.unknown for check in checks)
+    def still_damaged(self, files: FileSequence, part: DamagedRange) -> Sequence[DamagedRange]:
+        """Return what is damaged in the blocks of a range; all of it if any checksum is unknown."""
+        checks = [self.check(span) for span in spans(files, *part)]
+        if any(check.unknown for check in checks):
+            return (part,)
+        return merged(it for check in checks for it in check.damaged)
 
     def restore(self, span: Span, data: Buffer, generation: int) -> int:
         """Replace the content of a damaged block by intact bytes, if they fit its checksum; may
@@ -236,7 +232,7 @@ class Checksums:
         Return the number of bytes that the checksum covers. Return 0 and write nothing if the bytes
         do not fit, if the checksum is unknown, or if entries have been removed since `generation`.
         """
-        length, crc = self.entry(span.start, span.begin // BLOCK_BYTES, may_block=True) or _UNKNOWN
+        length, crc = self.entry(span.start, span.begin // BLOCK_BYTES, may_block=True) or UNKNOWN
         fresh = memoryview(data)[:length]
         whole = bytes(fresh)
         if len(whole) < length:
@@ -267,11 +263,11 @@ class Checksums:
                 file.write(at, [data])
         return is_current
 
-    def learn(self, start: int, entries: dict[int, Entry], generation: int) -> None:
-        """Write computed entries, unless entries have been removed since `generation`."""
+    def learn(self, start: int, sums: dict[int, Sums], generation: int) -> None:
+        """Write computed checksums, unless some have been removed since `generation`."""
         with self._lock:
-            if entries and generation == self.generation:
-                self._write(start, entries)
+            if sums and generation == self.generation:
+                self._write(start, sums)
 
     def truncate(self, files: FileSequence, offset: int) -> None:
         """Remove entries that cover bytes at or after an offset; blocks until this is durable."""
@@ -287,20 +283,24 @@ class Checksums:
         if file is None:
             return
         number, in_block = divmod(span.begin, BLOCK_BYTES)
-        first = number * _ENTRY.size
         (entry,) = self._read(span._replace(end=span.begin + 1))
-        if entry[0] <= in_block and not file.read(first + _ENTRY.size, self._size).strip(b"\0"):
+        if entry[0] <= in_block and not file.has_entries_from(number + 1):
             return
         begin = number * BLOCK_BYTES
         kept = span._replace(begin=begin, end=begin + in_block)
-        known = [entry if entry[0] <= in_block else _UNKNOWN]
-        fresh = self._computed(kept, known) if in_block else {}
-        file.write(first, [bytes(self._size - first)])
-        self._write(span.start, {number: fresh.get(number, known[0])})
+        sums = {}
+        if in_block and entry[0] == in_block:
+            sums[number] = file.sums(number)
+        elif in_block:
+            sums = self._computed(kept, [entry if entry[0] < in_block else UNKNOWN])
+        file.clear_from(number)
+        file.write(self._disk, sums)
         file.sync()
 
-    def _computed(self, chunk: Span, known: list[Entry]) -> dict[int, Entry]:
-        """Compute the entries that a chunk lacks; extend entries that cover part of their block."""
+    def _computed(self, chunk: Span, known: list[Entry]) -> dict[int, Sums]:
+        """Compute the checksums that a chunk lacks; extend entries that cover part of their
+        block.
+        """
         first, _ = _blocks(chunk)
         lacking = [
             (number, entry, min(BLOCK_BYTES, chunk.end - number * BLOCK_BYTES))
@@ -309,123 +309,90 @@ class Checksums:
         ]
         if not lacking:
             return {}
-        parts = [
-            (number * BLOCK_BYTES + length, number * BLOCK_BYTES + wanted, crc)
-            for number, (length, crc), wanted in lacking
-        ]
-        crcs = self._crcs(chunk.file, parts)
-        if crcs is None and len(lacking) > 1:  # skip the unreadable blocks only
-            found: dict[int, Entry] = {}
+        file = self._files.get(chunk.start)
+        parts: list[Part]
+        if file is None:
+            parts = [(it * BLOCK_BYTES, it * BLOCK_BYTES + end, 0, b"") for it, _, end in lacking]
+        else:
+            parts = [file.part(*it) for it in lacking]
+        sums = self._sums(chunk, parts)
+        if sums is None and len(lacking) > 1:  # skip the unreadable blocks only
+            found: dict[int, Sums] = {}
             for number, entry, wanted in lacking:
                 at = number * BLOCK_BYTES
                 block = chunk._replace(begin=at, end=at + wanted)
                 found |= self._computed(block, [entry])
             return found
+        if sums is None:
+            return {}
         return {
-            number: (wanted, crc)
-            for (number, _, wanted), crc in zip(lacking, crcs or (), strict=False)
+            number: sums[index * SUMS_BYTES : (index + 1) * SUMS_BYTES]
+            for index, (number, _, _) in enumerate(lacking)
         }
 
-    def _crcs(self, file: DiskFile, parts: Sequence[Part]) -> Sequence[int] | None:
-        """Return the CRC-32 of each part of a file; None if some bytes cannot be read."""
-        descriptor = file.descriptor() if self._file_crcs is not None else None
-        if descriptor is not None and self._file_crcs is not None:
-            found = self._file_crcs(descriptor.number, parts)
+    def _sums(self, span: Span, parts: Sequence[Part]) -> Sums | None:
+        """Return the encoded checksums of some parts; None if some bytes cannot be read."""
+        file = span.file
+        descriptor = file.descriptor() if self._block_sums is not None else None
+        if descriptor is not None and self._block_sums is not None:
+            found = self._block_sums(descriptor.number, span.start, parts)
             if found is not None:
                 return found
-        return _crcs(file, parts)  # it raises the error, unless the disk is damaged
+        begin, end = parts[0][0], parts[-1][1]
+        data = _readable(file, begin, end)  # it raises the error, unless the disk is damaged
+        if data is None or len(data) < end - begin:
+            return None
+        return encoded(data, span.start, parts)
 
     def _read(self, span: Span) -> list[Entry]:
         return self.entries(span.start, *_blocks(span), may_block=True) or []
 
-    def _write(self, start: int, entries: dict[int, Entry]) -> None:
-        """Write the entries of consecutive blocks with one write each."""
+    def _write(self, start: int, sums: dict[int, Sums]) -> None:
         file = self._files.get(start)
         if file is None:
             path = self._layout.checksum_file(start)
-            temporary = self._layout.temporary(path)
-            file = self._files[start] = self._disk.create(path, self._size, temporary=temporary)
+            _, size = sizes(self.file_size)
+            created = self._disk.create(path, size, temporary=self._layout.temporary(path))
+            file = self._files[start] = ChecksumFile(created, start, self.file_size)
             self._disk.sync_folder(self._layout.checksums)
-        for first, packed in _runs(start, entries):
-            file.write(first * _ENTRY.size, [packed])
+        file.write(self._disk, sums)
 
-
-def crc_of(data: Buffer, length: int) -> int:
-    """Return the CRC-32 of the first bytes, without releasing the interpreter lock.
-
-    See `_crcs`: above 5 KiB, zlib releases the lock, and waits for it up to 5 ms.
-    """
-    crc = 0
-    view = memoryview(data)
-    for position in range(0, length, PIECE_BYTES):
-        crc = crc32(view[position : min(position + PIECE_BYTES, length)], crc)
-    return crc
+    def _compare(self, chunk: Span, known: list[Entry], damaged: list[DamagedRange]) -> set[int]:
+        """Add the damage in a chunk to `damaged`; return the numbers of the damaged blocks."""
+        first, _ = _blocks(chunk)
+        data = _readable(chunk.file, chunk.begin, chunk.end)
+        broken = set()
+        for number, entry in enumerate(known, first):
+            begin, (length, crc) = number * BLOCK_BYTES, entry
+            part: Buffer | None
+            if data is not None and begin - chunk.begin + length <= len(data):
+                part = memoryview(data)[begin - chunk.begin : begin - chunk.begin + length]
+            else:  # an entry covers more than the span, or part of the chunk is unreadable
+                part = _readable(
+                    chunk.file, begin, max(begin + length, min(begin + BLOCK_BYTES, chunk.end))
+                )
+            if part is not None and (not length or crc32(part[:length]) == crc):
+                continue
+            broken.add(number)
+            offset = chunk.start + begin
+            if not length:
+                damaged.append(DamagedRange(offset, offset + min(BLOCK_BYTES, chunk.end - begin)))
+                continue
+            if part is None:
+                part = read_by_page(partial(_read_some, chunk.file), begin, length) or b""
+            damaged += self.damage_in(chunk.start, number, entry, part, may_block=True) or ()
+        return broken
 
 
 def _blocks(span: Span) -> tuple[int, int]:
     return span.begin // BLOCK_BYTES, -(-span.end // BLOCK_BYTES)
 
 
-def _chunks(span: Span) -> Iterator[Span]:
+def _chunks(span: Span, size: int = CHUNK_BYTES) -> Iterator[Span]:
     """Split a span into pieces that begin at block boundaries."""
     begin = span.begin - span.begin % BLOCK_BYTES
-    for position in range(begin, span.end, CHUNK_BYTES):
-        yield span._replace(begin=position, end=min(position + CHUNK_BYTES, span.end))
-
-
-def _proof(start: int, number: int, length: int, crc: int) -> int:
-    return crc32(_PROVEN.pack(start + number * BLOCK_BYTES, length, crc), BLOCK_BYTES)
-
-
-def _runs(start: int, entries: dict[int, Entry]) -> Iterator[tuple[int, bytes]]:
-    run, first = bytearray(), 0
-    for number in sorted(entries):
-        if run and number != first + len(run) // _ENTRY.size:
-            yield first, bytes(run)
-            run.clear()
-        if not run:
-            first = number
-        length, crc = entries[number]
-        run += _ENTRY.pack(length, crc, _proof(start, number, length, crc))
-    if run:
-        yield first, bytes(run)
-
-
-def _crcs(file: DiskFile, parts: Sequence[Part]) -> list[int] | None:
-    """Read the bytes and compute their CRCs without releasing the interpreter lock.
-
-    zlib releases the lock for inputs above 5 KiB. While the loop is busy, the thread then waits up
-    to 5 ms to get it back, which made checkpoints fall far behind under full load. Smaller
-    pieces avoid this: the CRCs of a chunk take 0.7 ms without interruption.
-    """
-    start, stop = parts[0][0], parts[-1][1]
-    data = _readable(file, start, stop)
-    if data is None or len(data) < stop - start:
-        return None
-    view, found = memoryview(data), []
-    for begin, end, before in parts:
-        crc = before
-        for piece in range(begin - start, end - start, PIECE_BYTES):
-            crc = crc32(view[piece : min(piece + PIECE_BYTES, end - start)], crc)
-        found.append(crc)
-    return found
-
-
-def _compare(chunk: Span, known: list[Entry], damaged: list[DamagedRange]) -> None:
-    first, _ = _blocks(chunk)
-    data = _readable(chunk.file, chunk.begin, chunk.end)
-    for number, (length, crc) in enumerate(known, first):
-        begin = number * BLOCK_BYTES
-        part: Buffer | None
-        if data is not None and begin - chunk.begin + length <= len(data):
-            part = memoryview(data)[begin - chunk.begin : begin - chunk.begin + length]
-        else:  # an entry covers more than the span, or part of the chunk is unreadable
-            end = max(begin + length, min(begin + BLOCK_BYTES, chunk.end))
-            part = _readable(chunk.file, begin, end)
-        if part is None or (length and crc32(part[:length]) != crc):
-            covered = length or min(BLOCK_BYTES, chunk.end - begin)
-            start = chunk.start + begin
-            damaged.append(DamagedRange(start, start + covered))
+    for position in range(begin, span.end, size):
+        yield span._replace(begin=position, end=min(position + size, span.end))
 
 
 def _readable(file: DiskFile, begin: int, end: int) -> bytes | None:
@@ -436,3 +403,7 @@ def _readable(file: DiskFile, begin: int, end: int) -> bytes | None:
         if error.errno != errno.EIO:
             raise
         return None
+
+
+def _read_some(file: DiskFile, begin: int, count: int) -> bytes:
+    return _readable(file, begin, begin + count) or b""

@@ -15,7 +15,7 @@ from cometmq.remoting.message.record_layout import (
     RECORD_BYTES_MIN,
 )
 from cometmq.store.errors import DiskError
-from cometmq.store.log.checksums import BLOCK_BYTES
+from cometmq.store.log.block_sums import BLOCK_BYTES, PAGE_BYTES
 from cometmq.store.log.commit_log import LogView
 
 CHUNK_BYTES: Final = 1 << 20
@@ -67,11 +67,12 @@ def find_heads(
 
 
 def _read(log: LogView, at: int, count: int) -> tuple[bytes, int]:
-    """Return up to CHUNK_BYTES, or nothing and the distance to the next block, if the block of the
+    """Return up to CHUNK_BYTES, or nothing and the distance to the next page, if the page of the
     first byte is damaged.
     """
-    border = BLOCK_BYTES - (at - log.first) % log.file_size % BLOCK_BYTES
-    for size in (CHUNK_BYTES, border + BLOCK_BYTES, border):
+    position = (at - log.first) % log.file_size
+    border = PAGE_BYTES - position % PAGE_BYTES
+    for size in (CHUNK_BYTES, BLOCK_BYTES - position % BLOCK_BYTES, border):
         data = read_or_nothing(log, at, min(size, count))
         if data:
             return data, 0

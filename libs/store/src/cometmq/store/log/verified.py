@@ -2,25 +2,29 @@
 """Compare blocks of the sealed log with their checksums when they are read from the files.
 
 The checksums (`checksums.py`) cover the log up to the last checkpoint. A block below that offset is
-read as a whole, compared once, and kept for the next readers; later reads use the kept bytes. A
-block without a checksum is served as it is. Bytes after the last checkpoint were written by this
+read as a whole, compared once, and kept for the next readers; later reads use the kept bytes. Of a
+block that differs, the intact pages are served; it is compared at each read. A block without a
+checksum is served as it is. Bytes after the last checkpoint were written by this
 process, or were read record by record by recovery.
 
 Invariants: kept bytes have passed the comparison, and no file is read for them again. A mismatch
-adds the block to `suspects` before the read returns, so the reader can tell damage from a short
-file. Any thread may read; only the thread that owns the store calls the other methods.
+adds the damaged pages to `suspects` before the read returns, so the reader can tell damage from a
+short file. Any thread may read; only the thread that owns the store calls the other methods.
 """
 
 import errno
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final, TypeAlias
 
 from cometmq.remoting.types import Buffer
 from cometmq.store.disk import Descriptor, DiskFile
 from cometmq.store.errors import DiskError
-from cometmq.store.log.checksums import BLOCK_BYTES, Checksums, crc_of
-from cometmq.store.log.damage import DamagedRange, merged, overlaps
+from cometmq.store.log.block_sums import BLOCK_BYTES, Entry, block_size, crc_of, read_by_page
+from cometmq.store.log.checksums import Checksums
+from cometmq.store.log.damage import DamagedRange, covers, merged, overlaps
 
 ChecksumPlace: TypeAlias = tuple[Descriptor, int, int, int, int]
 """Where the checksums of some blocks are: the descriptor of the open checksum file, its number, the
@@ -40,13 +44,14 @@ class VerifiedReads:
     found.
     """
 
-    __slots__ = ("_blocks", "_checksums", "_lock", "_tail", "end", "suspects")
+    __slots__ = ("_blocks", "_checksums", "_known", "_lock", "_tail", "end", "suspects")
 
     def __init__(self, checksums: Checksums) -> None:
         self._checksums = checksums
         self._blocks: OrderedDict[int, Buffer] = OrderedDict()
         self._lock = threading.Lock()
         self._tail = (-1, -1)
+        self._known: Sequence[DamagedRange] = ()
         self.end = 0
         """Reads at or after this offset are not compared: they have no checksums yet."""
         self.suspects: tuple[DamagedRange, ...] = ()
@@ -68,10 +73,15 @@ class VerifiedReads:
             self._blocks.clear()
             self._tail = (-1, -1)
 
-    def settle(self, recorded: tuple[DamagedRange, ...]) -> None:
+    def note_known(self, damage: Sequence[DamagedRange]) -> None:
+        """Take over the damage that the store has recorded; its ranges are no suspects."""
+        self._known = damage
+        self.settle(damage)
+
+    def settle(self, ranges: Sequence[DamagedRange]) -> None:
         """Forget the suspects that the store has recorded as damage, or found to be intact."""
         with self._lock:
-            rest = (it for it in self.suspects if not overlaps(recorded, *_place(it)))
+            rest = (it for it in self.suspects if not overlaps(ranges, *_place(it)))
             self.suspects = tuple(rest)
 
     def is_suspect(self, offset: int, size: int) -> bool:
@@ -99,7 +109,8 @@ class VerifiedReads:
             begin = number * BLOCK_BYTES
             block = self._blocks.get(start + begin)
             if block is None:
-                found = self._load(file, start, number, may_block=may_block)
+                part = range(position - begin, min(stop - begin, BLOCK_BYTES))
+                found = self._load(file, start, number, part, may_block=may_block)
                 if not found:
                     return found
                 block = found
@@ -115,10 +126,14 @@ class VerifiedReads:
             parts.append(rest)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _load(self, file: DiskFile, start: int, number: int, *, may_block: bool) -> Buffer | None:
-        """Return a whole block, which checksums cover completely; b"" if it is damaged."""
+    def _load(
+        self, file: DiskFile, start: int, number: int, part: range, *, may_block: bool
+    ) -> Buffer | None:
+        """Return a whole block, which checksums cover completely; b"" if the wanted part of it is
+        damaged.
+        """
         begin = number * BLOCK_BYTES
-        size = self._checksums.block_size(number)
+        size = block_size(self._checksums.file_size, number)
         entry = self._checksums.entry(start, number, may_block=may_block)
         if entry is None:
             return None
@@ -126,15 +141,16 @@ class VerifiedReads:
         data = _whole(file, begin, size, may_block=may_block)
         if data is None:
             return None
-        if len(data) < size or (length and crc_of(data, length) != crc):
-            self._suspect(start + begin, length or size)
-            return _NO_BYTES
-        with self._lock:
-            blocks = self._blocks
-            blocks[start + begin] = data
-            if len(blocks) > KEPT_COUNT_MAX:
-                blocks.popitem(last=False)
-        return data
+        if len(data) == size and (not length or crc_of(data, length) == crc):
+            with self._lock:
+                blocks = self._blocks
+                blocks[start + begin] = data
+                if len(blocks) > KEPT_COUNT_MAX:
+                    blocks.popitem(last=False)
+            return data
+        if not length:
+            entry = (size, 0)  # nothing proves a part of what cannot be read
+        return self._salvage(file, start, number, entry, data, part, may_block=may_block)
 
     def _read_tail(
         self, file: DiskFile, start: int, position: int, count: int, *, may_block: bool
@@ -153,17 +169,48 @@ class VerifiedReads:
             data = _whole(file, begin, length, may_block=may_block) if length else _NO_BYTES
             if data is None:
                 return None
-            if length and (len(data) < length or crc_of(data, length) != crc):
-                self._suspect(start + begin, length)
-                return _NO_BYTES
-            self._tail = (start + begin, end)
+            if len(data) == length and (not length or crc_of(data, length) == crc):
+                self._tail = (start + begin, end)
+            else:
+                part = range(position - begin, position - begin + count)
+                found = self._salvage(file, start, number, entry, data, part, may_block=may_block)
+                if not found:
+                    return found
         if may_block:
             return file.read(position, count)
         return file.read_cached(position, count)
 
-    def _suspect(self, offset: int, size: int) -> None:
+    def _salvage(  # the state of a comparison that failed
+        self,
+        file: DiskFile,
+        start: int,
+        number: int,
+        entry: Entry,
+        data: Buffer,
+        part: range,
+        *,
+        may_block: bool,
+    ) -> Buffer | None:
+        """Return the bytes of a damaged block, with anything in its damaged pages; b"" if these
+        overlap the wanted part.
+        """
+        length, begin = entry[0], start + number * BLOCK_BYTES
+        if len(data) < length:
+            read = partial(_whole, file, may_block=may_block)
+            pages = read_by_page(read, begin - start, length)
+            if pages is None:
+                return None
+            data = pages
+        found = self._checksums.damage_in(start, number, entry, data, may_block=may_block)
+        if found is None:
+            return None
+        self._suspect(found)
+        return _NO_BYTES if overlaps(merged(found), begin + part.start, len(part)) else data
+
+    def _suspect(self, found: Iterable[DamagedRange]) -> None:
         with self._lock:
-            self.suspects = merged([*self.suspects, DamagedRange(offset, offset + size)])
+            new = [it for it in found if not covers(self._known, it)]
+            self.suspects = merged([*self.suspects, *new])
 
     def place(self, offset: int, position: int, count: int) -> ChecksumPlace | None:
         """Return where the checksums of bytes at this offset are, for native code.

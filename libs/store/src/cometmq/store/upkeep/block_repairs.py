@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 
 from cometmq.store.errors import DiskError
-from cometmq.store.log.checksums import BLOCK_BYTES, block_start, spans
+from cometmq.store.log.block_sums import BLOCK_BYTES, block_size
+from cometmq.store.log.checksums import block_start, spans
 from cometmq.store.log.damage import DamagedRange, overlaps, without
 from cometmq.store.upkeep.scrub_state import ScrubState, save_state
-from cometmq.store.upkeep.withheld import Findings, messages_in
+from cometmq.store.upkeep.withheld import Examiner, Findings
 
 if TYPE_CHECKING:
     from cometmq.store.parts import Parts
@@ -71,7 +72,7 @@ class BlockRepairs:
             while begin < min(stop, end):
                 begin = block_start(files, begin)
                 number = (begin - files.first) % files.file_size // BLOCK_BYTES
-                size = self._parts.checksums.block_size(number)
+                size = block_size(files.file_size, number)
                 if begin >= after and not overlaps(state.records, begin, size):
                     return DamagedRange(begin, min(begin + size, end))
                 begin += size
@@ -108,7 +109,7 @@ class BlockRepairJob:
         self._state: ScrubState = scrubber.state
         self._counted = scrubber.counted_in(offer.block)
         self._spans = spans(parts.commit_log.files, *offer.block)
-        self._queues = list(parts.queues.queues.values())
+        self._examiner = Examiner(parts.commit_log.files, list(parts.queues.queues.values()))
         self._generation = parts.checksums.generation
         self._block: DamagedRange | None = None
         self._left: Findings = []
@@ -122,8 +123,9 @@ class BlockRepairJob:
         if not length:
             return
         self._block = block = DamagedRange(start, start + length)
-        self._left = [(it, messages_in(self._queues, it)) for it in without(self._counted, block)]
-        state = msgspec.structs.replace(self._state, damage=without(self._state.damage, block))
+        damage = without(self._state.damage, block)
+        self._left = self._examiner.findings(without(self._counted, block), damage)
+        state = msgspec.structs.replace(self._state, damage=damage)
         try:
             save_state(self._parts.disk, self._parts.layout, state)
         except DiskError as error:

@@ -23,7 +23,7 @@ from cometmq.store.index.index_format import HEADER, Entry, IndexHeader
 from cometmq.store.index.index_slots import PAGE_BYTES, PAGE_SLOTS, SlotTable, zero_slots
 from cometmq.store.index.keys import ENTRY, seconds_between
 from cometmq.store.index.mending import Mending
-from cometmq.store.log.checksums import Checksums, spans
+from cometmq.store.log.checksums import Checksums
 from cometmq.store.log.damage import DamagedRange, merged
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.parts import no_pause
@@ -153,7 +153,7 @@ class FileCheck:
             and (*row[:2], self._seconds(self.number + at, entry[2], row)) != entry[:3]
         }
         ranges = merged(DamagedRange(it.offset, it.offset + it.size) for it in doubtful.values())
-        if not all(checksums.prove(spans(files, *part)) for part in ranges):
+        if any(checksums.still_damaged(files, part) for part in ranges):
             for at in doubtful:
                 rows[at] = None
 

@@ -6,7 +6,7 @@ began. The rate is the size of the log divided by `logScrubHours`, within bounds
 survives a restart. Missing checksums are computed. With each round, two walks compare the entries
 of queues and index with the same part of the log (`entry_check.py`, `index_check.py`).
 
-Readers get no record that shares a byte with a damaged block. The affected messages are identified
+Readers get no record that shares a byte with a damaged page. The affected messages are identified
 from the queue entries, because the damaged bytes of the log cannot be trusted.
 """
 
@@ -18,7 +18,8 @@ from typing import Final
 import msgspec
 
 from cometmq.store.errors import DiskError
-from cometmq.store.log.checksums import BLOCK_BYTES, CHUNK_BYTES, block_start, spans
+from cometmq.store.log.block_sums import BLOCK_BYTES
+from cometmq.store.log.checksums import CHUNK_BYTES, block_start, spans
 from cometmq.store.log.damage import DamagedRange, clipped, covers, merged, overlaps, without
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
@@ -29,11 +30,12 @@ from cometmq.store.upkeep.scrub_state import ScrubState, load_state, save_state
 from cometmq.store.upkeep.sealer import Sealer
 from cometmq.store.upkeep.walks import Walks, WalkStep
 from cometmq.store.upkeep.withheld import (
-    DamagedMessages,
+    Examiner,
     Findings,
+    Found,
+    Losses,
     described,
     message_count,
-    messages_in,
 )
 
 RATE_MIN: Final = 64 << 10
@@ -62,7 +64,7 @@ class Scrubber:
         self._sealer = sealer
         self._on_damage = on_damage
         self._state = ScrubState()
-        self._counts: dict[DamagedRange, int] = {}
+        self.losses = Losses()
         self._is_running = False
         self._last_ms: int | None = None
         self._saved_ms = 0
@@ -82,11 +84,6 @@ class Scrubber:
         """The number of bytes of the log that are known to be damaged."""
         return sum(damage.end - damage.start for damage in self._state.damage)
 
-    @property
-    def damaged_message_count(self) -> int:
-        """The number of messages in the damaged ranges."""
-        return sum(self._counts.values())
-
     # Start and end
 
     def begin(
@@ -102,17 +99,14 @@ class Scrubber:
         known = clipped(merged(state.damage), files.first, min(end, trusted_end))
         records = clipped(merged([*state.records, *records]), files.first, end)
         checksums = self._parts.checksums
-        damage = [
-            part
-            for part in known
-            if overlaps(records, part.start, part.end - part.start)
-            or not checksums.prove(spans(files, *part))
-        ]
-        damage += records
-        for gone in set(known) - set(damage):
-            self._parts.log.info(
-                "log.damage_gone", physical_offset=gone.start, size=gone.end - gone.start
-            )
+        damage = list(records)
+        for part in known:
+            size = part.end - part.start
+            is_record = overlaps(records, part.start, size)
+            left = [part] if is_record else checksums.still_damaged(files, part)
+            damage += left
+            if not left:
+                self._parts.log.info("log.damage_gone", physical_offset=part.start, size=size)
         if host_crashed and files.files and end > files.first:
             begin = max(files.first, files.first + self._file_count(end) * files.file_size)
             for span in spans(files, begin, end):
@@ -120,12 +114,8 @@ class Scrubber:
             self._parts.log.info("log.verified", physical_offset=begin, size=end - begin)
         self._state = msgspec.structs.replace(state, damage=(), records=records)
         queues = list(self._parts.queues.queues.values())
-        self._take(
-            [
-                (it, messages_in(queues, it, is_starting=True))
-                for it in merged(clipped(damage, 0, end))
-            ]
-        )
+        examiner = Examiner(files, queues, is_starting=True)
+        self._take(examiner.findings(merged(clipped(damage, 0, end))))
         if state.offset < state.round_end:
             self.walks.begin(state.offset, state.round_end)
         has_lost = any(record.start >= end for record in state.records)
@@ -245,7 +235,8 @@ class Scrubber:
 
     def counted_in(self, block: DamagedRange) -> list[DamagedRange]:
         """Return the ranges whose messages are counted and that share bytes with a block."""
-        return [it for it in self._counts if it.start < block.end and block.start < it.end]
+        ranges = self.losses.ranges
+        return [it for it in ranges if it.start < block.end and block.start < it.end]
 
     def note_offered(
         self, repaired: DamagedRange | None, counted: list[DamagedRange], left: Findings
@@ -256,9 +247,9 @@ class Scrubber:
         self._is_running = False
         if repaired is None:
             return
-        for part in counted:
-            self._counts.pop(part, None)
-        self._counts.update((part, message_count(messages)) for part, messages in left)
+        self.losses.drop(counted)
+        for it in left:
+            self.losses.add(it)
         if self._parts.commit_log.verified is not None:
             self._parts.commit_log.verified.settle((repaired,))
         self._adopt(without(self._state.damage, repaired))
@@ -285,37 +276,37 @@ class Scrubber:
 
         A thread that began to read before a report may find the same damage again.
         """
-        for damage, messages in found:
-            if covers(self._state.damage, damage):
+        for it in found:
+            if covers(self._state.damage, it.damage):
                 continue
             self.found_count += 1
-            self._tell(damage, messages)
-            self._counts[damage] = message_count(messages)
-        self._adopt(merged([*self._state.damage, *self._counts]))
+            self._tell(it)
+            self.losses.add(it)
+        self._adopt(merged([*self._state.damage, *self.losses.ranges]))
 
-    def _tell(self, damage: DamagedRange, messages: list[DamagedMessages]) -> None:
-        files = self._parts.commit_log.files
+    def _tell(self, found: Found) -> None:
+        files, damage = self._parts.commit_log.files, found.damage
         self._parts.log.error(
             "log.damaged",
             path=files.file_at(damage.start).path,
             position=(damage.start - files.first) % files.file_size,
             physical_offset=damage.start,
             size=damage.end - damage.start,
-            message_count=message_count(messages),
-            messages=described(messages),
+            message_count=message_count(found.messages),
+            messages=described(found.messages),
+            keys=", ".join(found.keys),
+            spared_count=found.spared_count,
             action="cometmq store verify",
         )
 
     def _adopt(self, damage: tuple[DamagedRange, ...]) -> None:
         records = clipped(self._state.records, *_bounds(damage))
         self._state = msgspec.structs.replace(self._state, damage=damage, records=records)
-        self._counts = {
-            part: count for part, count in self._counts.items() if overlaps(damage, part.start, 1)
-        }
+        self.losses.drop([it for it in self.losses.ranges if not overlaps(damage, it.start, 1)])
         commit_log = self._parts.commit_log
         commit_log.set_damage(damage)
         if commit_log.verified is not None:
-            commit_log.verified.settle(damage)
+            commit_log.verified.note_known(damage)
         self._on_damage()
 
     def _save(self) -> None:
@@ -341,21 +332,19 @@ class _ReportJob:
         self._parts = parts
         self._state = state
         self._suspects = clipped(suspects, parts.commit_log.files.first, parts.commit_log.end)
-        self._queues = list(parts.queues.queues.values())
+        self._examiner = Examiner(parts.commit_log.files, list(parts.queues.queues.values()))
         self._generation = parts.checksums.generation
         self._found: Findings = []
         self._intact: tuple[DamagedRange, ...] = ()
 
     def run(self) -> None:
         """Read the queues; may block."""
-        for suspect in self._suspects:
-            if self._is_intact(suspect):
-                self._intact += (suspect,)
-            else:
-                self._found.append((suspect, messages_in(self._queues, suspect)))
-        if not self._found:
+        self._intact = tuple(it for it in self._suspects if self._is_intact(it))
+        damaged = [it for it in self._suspects if it not in self._intact]
+        if not damaged:
             return
-        damage = merged([*self._state.damage, *(it for it, _ in self._found)])
+        self._found = self._examiner.findings(damaged, self._state.damage)
+        damage = merged([*self._state.damage, *damaged])
         state = msgspec.structs.replace(self._state, damage=damage)
         try:
             save_state(self._parts.disk, self._parts.layout, state)
@@ -367,7 +356,8 @@ class _ReportJob:
         were repaired.
         """
         try:
-            return self._parts.checksums.prove(spans(self._parts.commit_log.files, *suspect))
+            files = self._parts.commit_log.files
+            return not self._parts.checksums.still_damaged(files, suspect)
         except DiskError:
             return False
 
@@ -420,7 +410,7 @@ class _ScrubJob:
         self._must_save = must_save
         self._walks = walks
         self._spans = spans(parts.commit_log.files, *part)
-        self._queues = list(parts.queues.queues.values())
+        self._examiner = Examiner(parts.commit_log.files, list(parts.queues.queues.values()))
         self._generation = parts.checksums.generation
         self._found: Findings = []
         self._error: DiskError | None = None
@@ -451,11 +441,13 @@ class _ScrubJob:
                 if not overlaps(known, span.start + number * BLOCK_BYTES, BLOCK_BYTES)
             }
             checksums.learn(span.start, fresh, self._generation)
+            checksums.refine(span, self._generation)
         if self._is_stale:
             return
-        self._found = [(it, messages_in(self._queues, it)) for it in merged(damaged)]
+        if damaged:
+            self._found = self._examiner.findings(merged(damaged), known)
         if self._found or self._must_save:
-            damage = merged([*known, *(it for it, _ in self._found)])
+            damage = merged([*known, *damaged])
             state = msgspec.structs.replace(self._state, offset=self._end, damage=damage)
             save_state(self._parts.disk, self._parts.layout, state)
 

@@ -1,17 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The messages that share bytes with damaged ranges of the log, and are withheld from readers.
 
-They are identified from the queue entries, because the damaged bytes cannot be trusted.
+They are identified from the queue entries, because the damaged bytes cannot be trusted. Their keys
+are read from these bytes nevertheless, if they still look like keys: they help people.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from cometmq.store.log.damage import DamagedRange
-from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.remoting.errors import CorruptRecord
+from cometmq.remoting.message.record import decode_record
+from cometmq.store.errors import DiskError
+from cometmq.store.log.block_sums import BLOCK_BYTES
+from cometmq.store.log.checksums import block_start
+from cometmq.store.log.damage import DamagedRange, clipped, merged
+from cometmq.store.log.file_sequence import FileSequence
+from cometmq.store.queues.consume_queue import ConsumeQueue, entry_at
 from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
 
 QUEUES_NAMED_MAX: Final = 20
+KEYS_NAMED_MAX: Final = 20
+KEY_LENGTH_MAX: Final = 100
+RECORD_BYTES_MAX: Final = 64 << 10
+"""Keys of larger records are not read."""
 
 
 class DamagedMessages(NamedTuple):
@@ -75,7 +86,145 @@ def _unwritten_between(queue: ConsumeQueue, start: int, end: int) -> range:
     return range(found[0], found[-1] + 1) if found else range(0)
 
 
-def message_count(messages: list[DamagedMessages]) -> int:
+def named(messages: list[DamagedMessages], keys: Sequence[str]) -> str:
+    """Return the messages and their keys as one line of bounded length."""
+    text = described(messages) or "no message"
+    return f"{text} (keys: {', '.join(keys[:KEYS_NAMED_MAX])})" if keys else text
+
+
+class Found(NamedTuple):
+    """A damaged range of the log, and what it costs."""
+
+    damage: DamagedRange
+    messages: list[DamagedMessages]
+    """The withheld messages."""
+    keys: tuple[str, ...] = ()
+    """Keys of these messages, as far as they can be read."""
+    blocks: DamagedRange = DamagedRange(0, 0)
+    """The blocks that the damage lies in."""
+    spared_count: int = 0
+    """Number of messages in these blocks that readers get."""
+
+
+Findings: TypeAlias = list[Found]
+
+
+class Losses:
+    """What is known about the damage of a log, by damaged range."""
+
+    def __init__(self) -> None:
+        self._found: dict[DamagedRange, Found] = {}
+        self.messages: list[DamagedMessages] = []
+        """The messages that readers do not get."""
+
+    @property
+    def ranges(self) -> list[DamagedRange]:
+        """The damaged ranges, in the order in which they were found."""
+        return list(self._found)
+
+    def add(self, found: Found) -> None:
+        """Note a damaged range."""
+        self._found[found.damage] = found
+        self._unite()
+
+    def drop(self, ranges: Iterable[DamagedRange]) -> None:
+        """Forget ranges that are no longer damaged as a whole."""
+        for it in ranges:
+            self._found.pop(it, None)
+        self._unite()
+
+    def _unite(self) -> None:
+        self.messages = united(it for found in self._found.values() for it in found.messages)
+
+    def __str__(self) -> str:
+        """Return the messages and their keys as one line of bounded length."""
+        return named(self.messages, [key for it in self._found.values() for key in it.keys])
+
+    @property
+    def spared_count(self) -> int:
+        """The number of messages that readers get although their blocks are damaged."""
+        return sum({it.blocks: it.spared_count for it in self._found.values()}.values())
+
+
+class Examiner:
+    """Finds out what damage costs; may block."""
+
+    def __init__(
+        self, files: FileSequence, queues: Sequence[ConsumeQueue], *, is_starting: bool = False
+    ) -> None:
+        self._files = files
+        self._queues = queues
+        self._is_starting = is_starting
+
+    def findings(
+        self, ranges: Sequence[DamagedRange], known: Sequence[DamagedRange] = ()
+    ) -> Findings:
+        """Examine damaged ranges; `known` are others."""
+        damage = merged([*ranges, *known])
+        return [self._found(it, damage) for it in ranges]
+
+    def _found(self, damage: DamagedRange, others: Sequence[DamagedRange]) -> Found:
+        files = self._files
+        begin, last = block_start(files, damage.start), block_start(files, damage.end - 1)
+        file_end = last - (last - files.first) % files.file_size + files.file_size
+        blocks = DamagedRange(begin, min(last + BLOCK_BYTES, file_end))
+        queues = [it for it in self._queues if it.max_offset]
+        around = self._messages(queues, blocks)
+        named = {(it.topic, it.queue_id) for it in around}
+        queues = [it for it in queues if (it.topic, it.queue_id) in named]
+        messages = self._messages(queues, damage)
+        withheld = united(
+            it for part in clipped(others, *blocks) for it in self._messages(queues, part)
+        )
+        return Found(
+            damage, messages, self._keys(queues, messages), blocks,
+            message_count(united(around)) - message_count(withheld),
+        )  # fmt: skip
+
+    def _messages(
+        self, queues: Sequence[ConsumeQueue], part: DamagedRange
+    ) -> list[DamagedMessages]:
+        return messages_in(queues, part, is_starting=self._is_starting)
+
+    def _keys(
+        self, queues: Sequence[ConsumeQueue], messages: list[DamagedMessages]
+    ) -> tuple[str, ...]:
+        by_name = {(it.topic, it.queue_id): it for it in queues}
+        found: dict[str, None] = {}
+        for topic, queue_id, first, last in messages:
+            queue = by_name[topic, queue_id]
+            for queue_offset in range(first, min(last + 1, first + KEYS_NAMED_MAX)):
+                found.update(dict.fromkeys(_keys_at(self._files, queue, queue_offset)))
+                if len(found) >= KEYS_NAMED_MAX:
+                    return tuple(found)[:KEYS_NAMED_MAX]
+        return tuple(found)
+
+
+def _keys_at(files: FileSequence, queue: ConsumeQueue, queue_offset: int) -> list[str]:
+    """Return the keys in the bytes of a damaged record, as far as they look like keys."""
+    try:
+        entry = entry_at(queue, queue_offset)
+        if entry is None or entry.size > RECORD_BYTES_MAX or entry.physical_offset < files.first:
+            return []
+        record = decode_record(files.read(entry.physical_offset, entry.size))
+        return [it for it in record.keys if it.isprintable() and len(it) <= KEY_LENGTH_MAX]
+    except (DiskError, CorruptRecord, ValueError):
+        return []
+
+
+def united(messages: Iterable[DamagedMessages]) -> list[DamagedMessages]:
+    """Join ranges of one queue that touch or overlap: damaged ranges may share a message."""
+    found: list[DamagedMessages] = []
+    for it in sorted(messages):
+        last = found[-1] if found else None
+        if last is not None and last[:2] == it[:2] and it.first <= last.last + 1:
+            found[-1] = last._replace(last=max(last.last, it.last))
+        else:
+            found.append(it)
+    return found
+
+
+def message_count(messages: Iterable[DamagedMessages]) -> int:
     """Return the number of messages in all ranges together."""
     return sum(it.last - it.first + 1 for it in messages)
 
@@ -85,6 +234,3 @@ def described(messages: list[DamagedMessages]) -> str:
     text = ", ".join(map(str, messages[:QUEUES_NAMED_MAX]))
     left = len(messages) - QUEUES_NAMED_MAX
     return f"{text}, and {left} more queues" if left > 0 else text
-
-
-Findings: TypeAlias = list[tuple[DamagedRange, list[DamagedMessages]]]

@@ -213,7 +213,9 @@ def _store(broker: Broker) -> dict[str, str]:
     refused = {} if stats.is_writable else {WRITES_REFUSED: ",".join(stats.refusals)}
     if stats.damaged_bytes:
         refused[MESSAGES_DAMAGED] = (
-            f"{stats.damaged_message_count}, in {stats.damaged_bytes} bytes of the log"
+            f"{stats.damaged_message_count}, in {stats.damaged_bytes} bytes of the log:"
+            f" {stats.damaged_messages}; others in the same blocks that it delivers:"
+            f" {stats.spared_message_count}"
         )
     unfit = broker.replication.following.unfit
     if broker.role.is_slave and unfit is not None:
