@@ -18,6 +18,13 @@ def link(text, address):
     return Markup('<a href="{}">{}</a>').format(address, text)
 
 
+def test_what_surrounds_a_link_keeps_its_marks():
+    html = as_html("**a** `b` [c `d`](e.md#f) *g*", link)
+    assert html.strip() == (
+        '<p><strong>a</strong> <code>b</code> <a href="e.md#f">c <code>d</code></a> <em>g</em></p>'
+    )
+
+
 def test_code_and_tables_scroll_and_headings_have_a_place():
     html = as_html("## One `two`\n\n| a | b |\n|---|:-:|\n| c | d |\n\n```\ne\n```", link)
     assert '<h2 id="one-two">One <code>two</code></h2>' in html

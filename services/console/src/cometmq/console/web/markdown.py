@@ -31,7 +31,7 @@ class _Renderer(RendererHTML):
                 continue
             inner = list(takewhile(lambda it: it.type != "link_close", rest))
             text = Markup(super().renderInline(inner, options, env))  # noqa: S704  # escaped
-            found += env["link"](text, str(token.attrs["href"]))
+            found += str(env["link"](text, str(token.attrs["href"])))
         return found
 
 
