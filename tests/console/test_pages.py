@@ -65,6 +65,7 @@ DETAILS = (
     "/accounts?who=shop-web&may=send&subject=orders", "/account/delete?name=shop-web",
     "/group/note?name=billing", "/group/member?name=billing&client=gone",
     "/connections/disconnect?client=gone", "/brokers/settings", "/broker?name={broker}",
+    "/broker/settings?name={broker}",
     "/broker/setting?name={broker}&key=fileReservedTime&value=71",
     "/message?topic=orders&id={message}",
     "/broker/switchover?name={broker}", "/delayed/level?broker={broker}&level=18",

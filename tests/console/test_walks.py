@@ -126,6 +126,7 @@ def test_a_live_page_whose_session_has_ended_leads_to_the_login(tab, place):
 def test_a_ticked_filter_does_not_stop_a_live_page(tab, place):
     tab.open(f"{place.url}/brokers")
     tab.click("tbody a")
+    tab.click(".actions a")
     tab.open(tab.run("location.href") + "&differs=1")
     assert tab.run("document.querySelector('input[name=differs]').checked") is True
     assert not tab.run("Boolean(isBusy())")
@@ -219,8 +220,10 @@ def test_a_phone_shows_the_values_beside_long_names(tab, place):
     tab.size(375, 800)
     tab.open(f"{place.url}/brokers")
     tab.click("tbody a")
+    tab.click(".actions a")
     name, value = tab.run(
-        "[...document.querySelectorAll('#settings ~ .scroll tbody tr:nth-child(2) > *')]"
+        "[...[...document.querySelectorAll('main tbody tr')]"
+        ".find((it) => it.textContent.includes('accessMessageInMemoryMaxRatio')).children]"
         ".slice(0, 2).map((it) => [it.textContent, it.getBoundingClientRect().right])"
     )
     assert name[0] == "accessMessageInMemoryMaxRatio"

@@ -71,9 +71,9 @@ async def test_brokers_of_a_cluster_are_compared(site):
 
 
 async def test_a_broker_shows_defaults_and_sources_or_that_it_does_not_tell_them(site):
-    page = (await site.web.get("/broker?name=a")).text
+    page = (await site.web.get("/broker/settings?name=a")).text
     assert SOURCE in page
     assert "b:0=72, c:0=71" in page
-    page = (await site.web.get("/broker?name=c")).text
+    page = (await site.web.get("/broker/settings?name=c")).text
     assert "tells only the values of its settings" in page
     assert "hush" not in page

@@ -18,7 +18,7 @@ async def test_a_change_shows_its_consequences_and_is_audited(sites):
     await site.log_in("operator")
     page = await site.web.get("/shelf", params={"value": "new"})
     assert "What was there falls down." in page.text
-    assert "cometmq shelf put new" in page.text
+    assert "cometmq -n n:9876 shelf put new" in page.text
     assert shelf.value == "old"
     answer = await posted(site, {"value": "new"})
     assert answer.status_code == 303

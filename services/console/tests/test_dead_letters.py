@@ -86,6 +86,13 @@ async def test_dead_letters_are_downloaded_as_the_command_line_exports_them(live
     assert len(everything.text.splitlines()) == 3
 
 
+async def test_only_what_was_asked_for_is_called_selected(live, dead):
+    text = await page(live, "/dead-letters/group", group=dead)
+    assert "3 in all" in text
+    assert "selected" not in text
+    assert "1 selected" in await page(live, "/dead-letters/group", group=dead, key="k1")
+
+
 async def test_a_dead_letter_and_its_original_link_to_each_other(live, dead):
     letter = (await data(live, "/dead-letters/group", group=dead, key="k0"))[0]
     (sent,) = await data(live, "/messages", topic="Dying", key="k0")
@@ -106,7 +113,7 @@ async def test_only_the_ticked_dead_letters_are_sent_again(live, plain_admin, de
     assert "Send 2 dead letters of paged-dead to Replayed" in shown.text
     given = " ".join(f"--id {it}" for it in ids)
     options = f"--rate 1000 --topic Replayed {given} --from-start"
-    assert f"cometmq dlq replay {dead} {options}" in shown.text
+    assert f"cometmq -n n:9876 dlq replay {dead} {options}" in shown.text
     assert not await _count(plain_admin, "Replayed")  # a dry run
     body = [
         ("csrf", hidden(shown, "csrf")),

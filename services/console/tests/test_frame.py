@@ -26,7 +26,7 @@ async def test_a_page_is_also_json_with_its_command_and_age(sites):
     answer = await site.web.get("/thing?name=a", headers=JSON)
     assert answer.json() == {
         "data": {"name": "a"},
-        "command": "cometmq topic a",
+        "command": "cometmq -n n:9876 topic a",
         "as_of_ms": 5,
         "unanswered": {},
     }
@@ -48,7 +48,7 @@ async def test_home_shows_a_cluster_of_which_nothing_is_known(sites):
     page = await site.web.get("/")
     assert page.status_code == 200
     assert "unknown" in page.text
-    assert "cometmq doctor" in page.text
+    assert "cometmq -n n:9876 doctor" in page.text
 
 
 async def test_every_answer_has_the_security_headers(sites):
@@ -305,18 +305,27 @@ async def test_addresses_with_a_slash_at_the_end_and_other_methods(sites):
 
 
 @pytest.mark.parametrize(
-    ("settings", "access"),
+    ("namesrv", "shown", "told"),
     [
-        ({"namesrvAddr": "127.0.0.1:9876"}, ""),
-        ({"namesrvAddr": "a:9876;b:9876"}, "<code>-n &#39;a:9876;b:9876&#39;</code>;"),
-        ({"namesrvAddr": "127.0.0.1:9876", "accessKey": "chief", "secretKey": "12345678"},
-         "with an account (<code>cometmq --credentials FILE</code>);"),
-        ({"accessKey": "chief", "secretKey": "12345678"}, "-n n:9876</code> and an account"),
+        ("127.0.0.1:9876", "cometmq one && cometmq two", "cometmq notes /d"),
+        ("n:9876", "cometmq -n n:9876 one && cometmq -n n:9876 two", "cometmq notes /d"),
+        ("a:1;b:2", "cometmq -n 'a:1;b:2' one && cometmq -n 'a:1;b:2' two", "cometmq notes /d"),
     ],
-)  # fmt: skip
-async def test_a_page_says_once_what_its_commands_need(sites, settings, access):
-    site = sites(**settings)
+)
+async def test_commands_reach_the_cluster_of_the_console(sites, namesrv, shown, told):
+    async def view(request):
+        return Shown({}, request.needed("command"), 0)
+
+    site = sites(pages=[PAGE._replace(path="/commands", view=view)], namesrvAddr=namesrv)
+    for command, wanted in (("cometmq one && cometmq two", shown), ("cometmq notes /d", told)):
+        answer = await site.web.get("/commands", params={"command": command}, headers=JSON)
+        assert answer.json()["command"] == wanted
+
+
+@pytest.mark.parametrize("has_accounts", [False, True])
+async def test_a_page_says_once_that_its_commands_need_an_account(sites, has_accounts):
+    account = {"accessKey": "chief", "secretKey": "12345678"} if has_accounts else {}
+    site = sites(**account)
     await site.log_in()  # with accounts, nobody else sees a page
     page = await site.web.get("/")
-    assert page.text.count("Commands reach this cluster") == bool(access)
-    assert access in page.text
+    assert page.text.count("cometmq --credentials FILE") == has_accounts

@@ -76,7 +76,7 @@ async def test_the_command_of_a_search_makes_the_same_search(live, send, asked, 
     broker = (await data(live, "/messages", topic=TOPIC, count=1))[0]["broker"]
     params = {key: str(it).format(broker=broker) for key, it in asked.items()}
     answer = await live.web.get("/messages", params={"topic": TOPIC, **params}, headers=JSON)
-    command = f"cometmq consume {TOPIC} {options.format(broker=broker)}"
+    command = f"cometmq -n n:9876 consume {TOPIC} {options.format(broker=broker)}"
     assert answer.json()["command"] == command
 
 
@@ -139,7 +139,7 @@ async def test_the_life_of_a_message_is_on_its_page(live, send):
     message_id = await send()
     text = await page(live, "/message", topic=TOPIC, id=message_id)
     assert "sent from 127.0.0.1" in text
-    assert f"cometmq message trace {message_id} -t {TOPIC}" in text
+    assert f"cometmq -n n:9876 message trace {message_id} -t {TOPIC}" in text
     found = await data(live, "/message", topic=TOPIC, id=message_id)
     assert [it["happening"] for it in found["life"]["events"]][:2] == ["sent", "stored"]
     answer = await live.web.get("/message", params={"topic": TOPIC, "id": "x", "format": "elvish"})
@@ -169,7 +169,7 @@ async def test_delayed_messages_are_shown_by_due_time(live, send):
     )
     answer = await live.web.get("/delayed/level", params={"broker": "nobody"}, headers=JSON)
     assert answer.status_code == 404
-    assert "cometmq message delayed --levels" in await page(live, "/delayed")
+    assert "cometmq -n n:9876 message delayed --levels" in await page(live, "/delayed")
 
 
 async def test_a_level_is_not_read_for_ever(live, send, monkeypatch):

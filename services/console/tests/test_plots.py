@@ -20,12 +20,6 @@ def test_a_line_is_interrupted_where_nothing_is_known():
     assert path.get("d", "").count("M") == 2
 
 
-def test_a_plot_without_data_says_so():
-    text, root = drawn(Line("a", []))
-    assert "no data in this time" in text
-    assert root.get("aria-label") == "Lag: no data yet"
-
-
 def test_names_are_escaped():
     text, root = drawn(Line("<b>&\"'\x1b", [(0, 1.0)]))
     assert root.findall("path/title")[0].text == "<b>&\"'\\x1b"

@@ -155,7 +155,7 @@ async def test_the_progress_names_the_command_of_the_plan(live, dead, gate):
     options = "--rate 1000 --topic to-{0} --since 2026-01-01T00:00:00.000Z --from-start"
     more = {"rate": "1000", "since": "2026-01-01T00:00Z", "from_start": "1"}
     await begin(live, dead, **more)
-    wanted = f"cometmq dlq replay {dead} {options.format(dead)}"
+    wanted = f"cometmq -n n:9876 dlq replay {dead} {options.format(dead)}"
     where = {"group": dead}
     answer = await live.web.get("/dead-letters/progress", params=where, headers={**JSON, **VIEWER})
     assert answer.json()["command"] == wanted

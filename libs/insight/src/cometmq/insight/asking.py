@@ -50,7 +50,7 @@ The first snapshot asks about all of them.
 """
 TURNS_S_MAX: Final = 10.0
 NEVER_MS: Final = -1
-NOT_TOLD: Final = Unknown("not asked yet: this broker tells it one by one")
+NOT_TOLD: Final = Unknown("not asked yet: this broker tells it one by one", is_new=True)
 
 
 class Queue(msgspec.Struct, frozen=True, gc=False):

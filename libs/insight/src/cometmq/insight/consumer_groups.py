@@ -20,7 +20,9 @@ from cometmq.remoting.names import DLQ_REPLAY_GROUP, dead_letter_topic, retry_to
 from cometmq.remoting.progress import lost, unread
 
 NO_AGE: Final = Unknown("the broker does not report ages; cometmq lag GROUP measures them")
-NOT_AGED: Final = Unknown("not measured yet: the broker measures ages while somebody looks")
+NOT_AGED: Final = Unknown(
+    "not measured yet: the broker measures ages while somebody looks", is_new=True
+)
 NOT_KEPT: Final = Unknown("the broker does not tell how long it keeps messages (fileReservedTime)")
 OWN_OFFSETS: Final = Unknown("the members keep their own offsets (BROADCASTING)")
 _HOUR_S: Final = 3_600

@@ -20,7 +20,7 @@ DISK_WINDOW_MS: Final = 3_600_000
 DISK_PAUSE_MS: Final = 60_000
 JUMP_MS: Final = 1_000
 """A larger difference between two clocks means that the wall clock was set."""
-RATE_UNKNOWN: Final = Unknown("a rate needs two snapshots")
+RATE_UNKNOWN: Final = Unknown("a rate needs two snapshots", is_new=True)
 
 
 class Sample(msgspec.Struct, frozen=True):

@@ -34,6 +34,8 @@ class Unknown(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="un
     reason: str
     is_silence: bool = False
     """Whether the broker has not answered; if false, it does not report the figure."""
+    is_new: bool = False
+    """Whether the next snapshots have the figure, because it takes several to measure it."""
 
 
 class Trouble(StrEnum):

@@ -11,7 +11,7 @@ from cometmq.console.login.roles import Role
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import bad, missing
-from cometmq.console.web.tables import Column
+from cometmq.console.web.tables import Column, R
 from cometmq.insight.definitions.broker_settings import (
     UNSET,
     Difference,
@@ -26,6 +26,7 @@ from cometmq.runtime.redaction import looks_secret
 
 SECTION: Final = "/brokers"
 PATH: Final = "/brokers/settings"
+OWN: Final = "/broker/settings"
 NOT_TOLD: Final = Unknown("this broker tells only the values of its settings, as RocketMQ's do")
 NOT_THERE: Final = Unknown("this broker does not have the setting")
 
@@ -41,20 +42,20 @@ class Row(Setting, frozen=True):
 
 
 SETTINGS: Final[list[Column[Row]]] = [
-    Column("key", "Setting", lambda it: it.name),
-    Column("value", "Value", lambda it: it.shown, "short"),
-    Column("default", "Default", lambda it: _told(it, it.default), "short"),
-    Column(
-        "source", "Source", lambda it: _told(it, it.source),
-        tone=lambda it: "warn" if it.is_changed else "",
-    ),
+    Column("key", "Setting", lambda it: it.name, "short"),
+    Column("changed", "Changed", lambda it: _told(it, it.is_changed), "flag",
+           tone=lambda it: "warn" if it.is_changed else "",
+           help="Whether it has another value than the default"),
+    Column("value", "Value", lambda it: it.shown, "id"),
+    Column("default", "Default", lambda it: _told(it, it.default), "id"),
+    Column("source", "Source", lambda it: _told(it, it.source)),
     Column(
         "others", "Differs at", lambda it: it.others, tone=lambda it: "warn" if it.others else ""
     ),
 ]  # fmt: skip
 
 
-def _told(setting: Setting, fact: str | None) -> str | Unknown:
+def _told(setting: Setting, fact: R | None) -> R | str | Unknown:
     return NOT_TOLD if setting.source is None else UNSET if fact is None else fact
 
 
@@ -85,6 +86,14 @@ async def settings_in(view: View, cluster: str, snapshot: Snapshot) -> tuple[Tol
     return told, failures
 
 
+def broker_in(snapshot: Snapshot, name: str, broker_id: int) -> Broker:
+    """Return a copy of a broker; raise Problem if there is none."""
+    found = snapshot.broker(name, broker_id)
+    if found is None:
+        raise missing(f"there is no broker {name} with id {broker_id}")
+    return found
+
+
 def label_of(broker: Broker) -> str:
     return f"{broker.name}:{broker.broker_id}"
 
@@ -109,6 +118,31 @@ def rows_of(broker: Broker, told: Told) -> list[Row]:
     ]
 
 
+async def settings(view: View) -> Shown:
+    """List the settings of one broker, those that are not the default first."""
+    name, broker_id = view.needed("name"), view.number("id", 0)
+    snapshot = await view.snapshot()
+    found = broker_in(snapshot, name, broker_id)
+    told, failures = await settings_in(view, found.cluster, snapshot)
+    rows = sorted(rows_of(found, told), key=lambda it: it.name)
+    shown = [it for it in rows if it.others] if view.is_set("differs") else rows
+    return Shown(
+        {"broker": found.address, "settings": rows},
+        command("config show", label_of(found)),
+        snapshot.taken_ms,
+        failures,
+        extra={
+            "broker": found,
+            "differs": view.is_set("differs"),
+            "table": view.table(
+                shown, SETTINGS, default="-changed", keep=("name", "id", "differs"),
+                search=lambda it: f"{it.name} {it.value}",
+            ),
+        },
+        title=f"Settings of {name} ({found.role} {broker_id})",
+    )  # fmt: skip
+
+
 async def compare(view: View) -> Shown:
     """List the settings that differ between the brokers of a cluster."""
     snapshot = await view.snapshot()
@@ -129,9 +163,14 @@ async def compare(view: View) -> Shown:
             return "warn" if setting is not None and setting.is_changed else ""
 
         name, _, broker_id = broker.rpartition(":")
-        return Column(broker, broker, value, "short", tone=tone,
-                      link=lambda it: view.href("/broker", name=name, id=broker_id,
-                                                set_find=it.name))  # fmt: skip
+        return Column(
+            broker,
+            broker,
+            value,
+            "short",
+            tone=tone,
+            link=lambda it: view.href(OWN, name=name, id=broker_id, find=it.name),
+        )
 
     columns = [Column[Difference]("key", "Setting", lambda it: it.name), *map(of, told)]
     table = view.table(
@@ -158,9 +197,7 @@ async def prepare_setting(view: View) -> Form:
         Field("value", "Value", value=value),
     ]
     snapshot = await view.snapshot()
-    found = snapshot.broker(name, broker_id)
-    if found is None:
-        raise missing(f"there is no broker {name} with id {broker_id}")
+    found = broker_in(snapshot, name, broker_id)
     if not key:
         return Form(fields, intro=f"Change a setting of {name} while it runs.")
     if looks_secret(key):
@@ -197,13 +234,16 @@ async def prepare_setting(view: View) -> Form:
                 "mqadmin updateBrokerConfig", options=("-b", address, "-k", key, "-v", value)
             ),
             perform=perform,
-            leads_to=view.href("/broker", name=name, id=broker_id),
+            leads_to=view.href(OWN, name=name, id=broker_id, find=key),
             refusal="" if key in config else f"{name} has no setting {key}",
         ),
     )
 
 
-PAGES: Final = (Page(PATH, "Settings that differ", "settings.html", compare, section=SECTION),)
+PAGES: Final = (
+    Page(PATH, "Settings that differ", "settings.html", compare, section=SECTION),
+    Page(OWN, "Settings", "broker_settings.html", settings, section=SECTION),
+)
 ACTIONS: Final = (
     Action(
         "broker.setting", "/broker/setting", "Change the setting", Role.ADMIN, Risk.MEDIUM,

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers and their copies: roles, rates, disks, lags, and settings with their differences."""
+"""Brokers and their copies: roles, rates, disks, lags, and where memory and time go."""
 
 from typing import Any, Final
 
 import msgspec
 
 from cometmq.console.history.source import broker_key
-from cometmq.console.pages.broker_settings import SETTINGS, rows_of, settings_in
+from cometmq.console.pages.broker_settings import broker_in
 from cometmq.console.pages.plotted import Drawing, plots
 from cometmq.console.pages.switchover import why_not
-from cometmq.console.web.cells import duration, percent, rate, size
+from cometmq.console.web.cells import percent, rate, size
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
-from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import Broker, BrokerState, Unreachable
 from cometmq.insight.words import command
@@ -88,8 +87,16 @@ def columns(view: View) -> list[Column[Row]]:
         Column("memory", "Memory", lambda it: it.of(_resident), "size",
                help="Memory of its process"),
         Column("sync", "In sync", lambda it: it.of(_in_sync)),
-        Column("version", "Version", lambda it: it.of(lambda s: s.figures.version or None)),
+        Column("release", "Release", lambda it: it.of(release), "short"),
     ]  # fmt: skip
+
+
+def release(state: BrokerState) -> str | None:
+    """Return the program of a broker and its release; RocketMQ's is that of its protocol."""
+    if own := state.runtime.get("cometmqVersion"):
+        return f"CometMQ {own}"
+    protocol = state.figures.version.removeprefix("V").replace("_", ".")
+    return f"RocketMQ {protocol}" if protocol else None
 
 
 def _disk(state: BrokerState) -> Any:
@@ -103,12 +110,12 @@ def _resident(state: BrokerState) -> Any:
 def _times(state: BrokerState) -> list[tuple[str, float | None, str]]:
     """Return how long sends and reads take, as the broker reports it."""
     names = {
-        "99 % of the sends take at most": "putLatency99",
-        "99.9 % of the sends": "putLatency999",
+        "Send, 99th percentile": "putLatency99",
+        "Send, 99.9th percentile": "putLatency999",
         "Slowest send": "putMessageEntireTimeMax",
         "Slowest read": "getMessageEntireTimeMax",
     }
-    return [(title, _seconds(state.runtime.get(key)), "duration") for title, key in names.items()]
+    return [(title, _seconds(state.runtime.get(key)), "latency") for title, key in names.items()]
 
 
 def _seconds(text: str | None) -> float | None:
@@ -156,23 +163,10 @@ async def brokers(view: View) -> Shown:
 
 
 async def broker(view: View) -> Shown:
-    """Show one copy, with its settings and the values of other brokers that differ."""
+    """Show one copy."""
     name, broker_id = view.needed("name"), view.number("id", 0)
     snapshot = await view.snapshot()
-    found = snapshot.broker(name, broker_id)
-    if found is None:
-        raise missing(f"there is no broker {name} with id {broker_id}")
-    told, _ = await settings_in(view, found.cluster, snapshot)
-    settings = rows_of(found, told)
-    shown = settings
-    if view.is_set("differs"):
-        shown = [it for it in shown if it.others]
-    if view.is_set("changed"):
-        shown = [it for it in shown if it.is_changed]
-    table = view.table(
-        shown, SETTINGS, default="key", search=lambda it: f"{it.name} {it.value}",
-        keep=("name", "id", "differs", "changed", "hours"), name="set_",
-    )  # fmt: skip
+    found = broker_in(snapshot, name, broker_id)
     drawings = [
         Drawing("Messages per second", rate, {"stored": broker_key(name, broker_id, "in"),
                                               "delivered": broker_key(name, broker_id, "out")}),
@@ -181,25 +175,18 @@ async def broker(view: View) -> Shown:
     if not found.is_master:
         key = broker_key(name, broker_id, "behind")
         drawings.append(Drawing("Bytes behind the master", size, {"behind": key}))
+    state = found.state if isinstance(found.state, BrokerState) else None
     return Shown(
-        {"broker": found, "settings": settings},
-        " && ".join(
-            [
-                command("mqadmin brokerStatus", options=("-b", found.address)),
-                command("config show", f"{name}:{broker_id}"),
-            ]
-        ),
+        {"broker": found},
+        command("mqadmin brokerStatus", options=("-b", found.address)),
         snapshot.taken_ms,
         extra={
             "row": Row(found, snapshot.taken_ms),
+            "release": None if state is None else release(state),
             "stays": why_not(view, name, snapshot),
             "copies": [it for it in snapshot.brokers if it.name == name],
-            "table": table,
-            "differs": view.is_set("differs"),
-            "changed": view.is_set("changed"),
-            "times": _times(found.state) if isinstance(found.state, BrokerState) else [],
-            "detours": _detours(found.state) if isinstance(found.state, BrokerState) else [],
-            "duration": duration,
+            "times": [] if state is None else _times(state),
+            "detours": [] if state is None else _detours(state),
             **await plots(view, drawings),
         },
         title=f"Broker {name} ({found.role} {broker_id})",

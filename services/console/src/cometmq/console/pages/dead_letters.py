@@ -401,7 +401,9 @@ def _consequences(counting: Replay, asked: _Asked) -> list[Consequence]:
             "warn" if topic else "",
         ),
         Consequence("The messages stay dead letters; a message that fails again becomes another."),
-        Consequence(f"It takes about {lasting(count / rate)} at {rate:,} messages per second."),
+        Consequence(
+            f"It takes about {lasting(max(1, count / rate))} at {rate:,} messages per second."
+        ),
     ]
     if counting.broken:
         text = (

@@ -15,7 +15,7 @@ from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.console.web.rendering import wants_json
 from cometmq.console.web.tables import Column
-from cometmq.insight.consumer_groups import loss_facts, loss_words, pause_words
+from cometmq.insight.consumer_groups import loss_facts, loss_words
 from cometmq.insight.members import Owners, owner_words, owners_of
 from cometmq.insight.model import Group, Member, Snapshot, TopicKind, Unknown, known
 from cometmq.insight.queue_states import QueueState, queue_states, time_to_loss, unread_since_ms
@@ -42,7 +42,7 @@ def columns(view: View, snapshot: Snapshot) -> list[Column[Group]]:
         Column("lag", "Lag", lambda it: it.lag, "number", help="Messages that it has not read"),
         Column("behind", "Behind", lambda it: it.behind_s, "duration",
                help="Age of its oldest unread message"),
-        Column("still", "Not reading since", pause_words,
+        Column("still", "Not reading since", lambda it: it.still_since, "pause",
                help="Since when its committed offsets have stayed, though messages are unread"),
         Column("loss", "Time to loss", lambda it: loss(it.loss_s), "loss",
                tone=lambda it: _loss_tone(it.loss_s),
@@ -209,8 +209,6 @@ async def group(view: View) -> Shown:
             "topics": [it.topic for it in found.topics],
             "behind_s": _behind(found, states),
             "since_ms": since_ms,
-            "pause": pause_words(found),
-            "duration": duration,
             "queues": view.table(
                 states, queue_columns(owners), default="-lag", keep=("name", "hours"),
                 name="queue_",

@@ -9,7 +9,7 @@ from cometmq.client.admin.broker_messages import FOREVER_MS
 from cometmq.client.clock import wall_ms
 from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
 from cometmq.console.pages.bodies import body_of, format_of, schema_of
-from cometmq.console.web.page import Download, Page, Shown, View
+from cometmq.console.web.page import Download, Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
 from cometmq.insight import message_json
@@ -17,12 +17,15 @@ from cometmq.insight.browsing import COUNT_MAX, Browsed, Wanted, browse
 from cometmq.insight.decode import Format, decode
 from cometmq.insight.key_search import find_by_key
 from cometmq.insight.life import life_of, place_of
+from cometmq.insight.model import Topic, TopicKind, known
 from cometmq.insight.words import command
 from cometmq.remoting.errors import QueryNotFound
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.runtime.acl.accounts import SHARED_TOPICS
 
 PREVIEW_CHARS: Final = 120
+NAMES_MAX: Final = 1_000
+"""The most topics that the field offers while a name is typed."""
 TAIL_S: Final = 2
 _KEPT: Final = (
     "topic", "id", "key", "since", "until", "broker", "queue", "offset", "tag", "sql", "count",
@@ -36,9 +39,11 @@ _OPTIONS: Final = {
 async def search(view: View) -> Shown:
     """Show the search form, and the messages found."""
     topic = view.text("topic")
-    extra: dict[str, Any] = {"args": {name: view.text(name) for name in _KEPT}, "formats": Format}
+    given = {name: view.text(name) for name in _KEPT}
+    narrowed = any(text for name, text in given.items() if name != "topic")
+    extra: dict[str, Any] = {"args": given, "is_narrowed": narrowed}
     if not topic:
-        return Shown([], "cometmq consume TOPIC --last 50", extra={**extra, "found": None})
+        return await _topics(view, extra)
     await view.check_readable(topic)
     found, command = await _found(view, topic)
     rows = [_row(view, message) for message in found.messages]
@@ -53,6 +58,27 @@ async def search(view: View) -> Shown:
         found.unanswered,
         {**extra, "found": found, "table": table},
         refresh_s=TAIL_S,
+    )
+
+
+async def _topics(view: View, extra: dict[str, Any]) -> Shown:
+    """Show the topics to choose from."""
+    snapshot = await view.snapshot()
+    own = [it for it in known(snapshot.topics) if it.kind is TopicKind.NORMAL]
+    columns: list[Column[Topic]] = [
+        Column("name", "Topic", lambda it: it.name,
+               link=lambda it: view.href("/messages", topic=it.name)),
+        Column("messages", "Messages", lambda it: it.messages, "number"),
+        Column("in", "In", lambda it: it.in_per_s, "rate", help="Messages stored per second"),
+    ]  # fmt: skip
+    table = view.table(own, columns, default="name", search=lambda it: it.name, name="topic_")
+    names = sorted(it.name for it in own)[:NAMES_MAX]
+    return Shown(
+        [],
+        "cometmq consume TOPIC --last 50",
+        snapshot.taken_ms,
+        silent_brokers(snapshot),
+        {**extra, "found": None, "topics": table, "names": names},
     )
 
 

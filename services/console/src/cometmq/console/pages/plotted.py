@@ -41,16 +41,19 @@ async def plots(view: View, drawings: Sequence[Drawing]) -> dict[str, Any]:
         oldest_ms = min((line[0][0] for line in found.values() if line), default=begin_ms)
         if oldest_ms >= end_ms - HOURS[0] * 3_600_000:
             hours, begin_ms = HOURS[0], end_ms - HOURS[0] * 3_600_000
-    drawn = [
-        Drawn(
-            it.title,
-            line_plot(
-                [Line(name, found[key]) for name, key in it.lines.items()],
-                begin_ms, end_ms, title=it.title, text=it.text,
-            ),
-            list(it.lines),
-        )
-        for it in drawings
-    ]  # fmt: skip
+    drawn, empty = [], []
+    for it in drawings:
+        lines = [Line(name, found[key]) for name, key in it.lines.items()]
+        if not any(value is not None for line in lines for _, value in line.points):
+            empty.append(it.title)
+            continue
+        svg = line_plot(lines, begin_ms, end_ms, title=it.title, text=it.text)
+        drawn.append(Drawn(it.title, svg, list(it.lines)))
     kept = {name: text for name, text in view.given().items() if name not in ("hours", "json")}
-    return {"plots": drawn, "hours": hours, "hour_choices": HOURS, "plot_args": kept}
+    return {
+        "plots": drawn,
+        "empty_plots": empty,
+        "hours": hours,
+        "hour_choices": HOURS,
+        "plot_args": kept,
+    }

@@ -10,7 +10,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from cometmq.console.web.templating import escaped
-from cometmq.insight.model import Unknown, Unreachable
+from cometmq.insight.model import Since, Unknown, Unreachable
 from cometmq.insight.times import is_known
 
 _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -26,6 +26,8 @@ def number(value: float) -> str:
 
 def rate(value: float) -> str:
     """Return a rate per second as text."""
+    if 0 < value < 0.1:
+        return f"{value:.1g}/s" if value >= 0.001 else "below 0.001/s"
     for unit in _DECIMAL[:-1]:
         if abs(value) < 1_000 or (not unit and abs(value) < 10_000):
             digits = 0 if value == int(value) or abs(value) >= 100 else 1
@@ -53,7 +55,7 @@ def duration(seconds: float) -> str:
     if seconds < 0:
         return f"-{duration(-seconds)}"
     if seconds < 1:
-        return f"{seconds * 1_000:.0f} ms" if seconds else "0 s"
+        return latency(seconds) if seconds else "0 s"
     parts = []
     rest = int(seconds)
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
@@ -61,6 +63,18 @@ def duration(seconds: float) -> str:
         if count:
             parts.append(f"{count} {unit}")
     return " ".join(parts[:2])
+
+
+def latency(seconds: float) -> str:
+    """Return how long something took as text; brokers measure nothing shorter than 1 ms."""
+    if seconds < 0.001:
+        return "below 1 ms"
+    return f"{seconds * 1_000:.0f} ms" if seconds < 1 else duration(seconds)
+
+
+def pause(since: Since | None) -> str:
+    """Return since when a group reads nothing; empty if it reads."""
+    return "" if since is None else moment(since.ms) + (" or earlier" if since.is_bound else "")
 
 
 def loss(value: float | str) -> str:
@@ -104,17 +118,22 @@ FORMATS: Final[Mapping[str, Callable[[Any], str]]] = {
     "size": size,
     "percent": percent,
     "duration": duration,
+    "latency": latency,
     "loss": loss,
     "moment": moment,
+    "pause": pause,
     "flag": flag,
 }
-NUMERIC: Final = frozenset({"number", "rate", "size", "percent", "duration", "loss"})
+NUMERIC: Final = frozenset({"number", "rate", "size", "percent", "duration", "latency", "loss"})
 
 
 def cell(value: Any, kind: str = "text") -> Markup:
     """Return a value as HTML; for an Unknown, the reason."""
-    if value is None:
+    if value is None and kind != "pause":
         return Markup('<span class="none" title="not reported">&ndash;</span>')
+    if isinstance(value, Unknown) and value.is_new:
+        reason = escaped(value.reason)
+        return Markup('<span class="none" title="{}">new</span>').format(reason)
     if isinstance(value, Unknown) and not value.is_silence:
         return Markup('<span class="unknown" title="{}">unknown</span>').format(
             escaped(value.reason)

@@ -168,7 +168,7 @@ class Frame:
             return json_answer(
                 {
                     "data": shown.data,
-                    "command": shown.command,
+                    "command": self._renderer.reaching(shown.command),
                     "as_of_ms": shown.as_of_ms,
                     "unanswered": unanswered,
                 }
@@ -180,7 +180,7 @@ class Frame:
             data=shown.data,
             title=shown.title or page.title,
             section=self._sections[page.path],
-            command=shown.command,
+            command=self._renderer.reaching(shown.command),
             as_of_ms=shown.as_of_ms,
             unanswered=unanswered,
             refresh_s=shown.refresh_s or 10,
@@ -220,9 +220,10 @@ class Frame:
                     "action": action.name,
                     "risk": action.risk,
                     "fields": [field._asdict() for field in form.fields],
-                    "plan": None if plan is None else _plan_data(plan, self._mark(plan, form)),
+                    "plan": None if plan is None else self._plan_data(plan, form),
                 }
             )
+        of = next((it.value for it in form.fields if it.kind == "hidden"), "")
         return self._renderer.html(
             action.template,
             user=user,
@@ -234,9 +235,9 @@ class Frame:
             mark="" if plan is None else self._mark(plan, form),
             args=_further(view, form),
             warning=sent.warning,
-            title=action.title,
+            title=f"{action.title}: {of}" if of else action.title,
             section=action.section,
-            command=plan.command if plan is not None else "",
+            command=self._renderer.reaching(plan.command) if plan is not None else "",
             here=_here(request),
         )
 
@@ -267,6 +268,15 @@ class Frame:
 
     def _mark(self, plan: Plan, form: Form) -> str:
         return form.mark(self._desk.audit.version(plan.subject))
+
+    def _plan_data(self, plan: Plan, form: Form) -> dict[str, Any]:
+        kept = ("what", "subject", "before", "after", "refusal", "remedy", "details")
+        return {
+            **{name: getattr(plan, name) for name in kept},
+            "command": self._renderer.reaching(plan.command),
+            "consequences": [it.text for it in plan.consequences],
+            "mark": self._mark(plan, form),
+        }
 
     def _forbidden(self, request: Request, user: User, role: Role) -> Response:
         needed = role.name.lower()
@@ -305,15 +315,6 @@ class Frame:
         )
         text = "the console has a fault; its log has the details"
         return self._problem(request, Problem(HTTPStatus.INTERNAL_SERVER_ERROR, text))
-
-
-def _plan_data(plan: Plan, mark: str) -> dict[str, Any]:
-    kept = ("what", "subject", "before", "after", "command", "refusal", "remedy", "details")
-    return {
-        **{name: getattr(plan, name) for name in kept},
-        "consequences": [it.text for it in plan.consequences],
-        "mark": mark,
-    }
 
 
 async def _prepared(action: Action, view: View, sent: _Sent) -> tuple[Form, _Sent]:

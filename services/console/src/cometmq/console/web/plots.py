@@ -11,9 +11,9 @@ from markupsafe import Markup
 from cometmq.console.web.cells import duration
 from cometmq.console.web.templating import escaped
 
-WIDTH: Final = 720
-HEIGHT: Final = 200
-_LEFT: Final = 70
+WIDTH: Final = 480
+HEIGHT: Final = 170
+_LEFT: Final = 64
 _RIGHT: Final = 10
 _TOP: Final = 12
 _BOTTOM: Final = 24
@@ -46,7 +46,7 @@ def line_plot(
     title: str,
     text: Callable[[float], str],
 ) -> Markup:
-    """Draw lines over time; `text` writes a value of the vertical axis."""
+    """Draw lines over time, of which one has a value; `text` writes one of the vertical axis."""
     lines = [Line(line.name, _finite(line.points)) for line in lines[:LINES_MAX]]
     values = [value for line in lines for _, value in line.points if value is not None]
     nice = _nice_duration if text is duration else _nice
@@ -60,7 +60,7 @@ def line_plot(
         return HEIGHT - _BOTTOM - value / top * (HEIGHT - _TOP - _BOTTOM)
 
     newest = "; ".join(f"{line.name}: {text(_newest(line))}" for line in lines if line.points)
-    label = f"{title}. Newest values: {newest}" if newest else f"{title}: no data yet"
+    label = f"{title}. Newest values: {newest}"
     box, label = f"0 0 {WIDTH} {HEIGHT}", escaped(label)
     parts = [f'<svg class="plot" viewBox="{box}" role="img" aria-label="{label}">']
     for share in (0.0, 0.5, 1.0):
@@ -78,11 +78,6 @@ def line_plot(
         path = _path(line.points, x, y)
         parts.append(f'<path class="line line{number}" d="{path}"><title>{escaped(line.name)}')
         parts.append("</title></path>")
-    if not values:
-        parts.append(
-            f'<text class="nothing" x="{WIDTH / 2}" y="{HEIGHT / 2}" text-anchor="middle">'
-            "no data in this time</text>"
-        )
     parts.append("</svg>")
     return Markup("".join(parts))  # noqa: S704  # every text is escaped above
 
@@ -136,7 +131,7 @@ def _nice_duration(seconds: float) -> float:
 
 def _ticks(begin_ms: int, end_ms: int) -> list[tuple[int, str]]:
     span_ms = end_ms - begin_ms
-    step_ms = next((step for step in _STEPS_MS if span_ms / step <= 7), _STEPS_MS[-1])
+    step_ms = next((step for step in _STEPS_MS if span_ms / step <= 5), _STEPS_MS[-1])
     form = "%H:%M" if span_ms <= 1440 * _MINUTE_MS else "%d %b %H:%M"
     first_ms = -(-begin_ms // step_ms) * step_ms
     return [

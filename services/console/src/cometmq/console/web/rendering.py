@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Renders answers as HTML from templates, or as JSON."""
 
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
-from markupsafe import Markup
 
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.sessions import Session
@@ -17,7 +17,7 @@ from cometmq.console.web import cells
 from cometmq.console.web.exchange import Request, Response
 from cometmq.console.web.page import Page, address
 from cometmq.console.web.tables import cells_of
-from cometmq.console.web.templating import escaped, templates
+from cometmq.console.web.templating import templates
 from cometmq.runtime.clock import Clock
 
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
@@ -31,6 +31,8 @@ DEFAULTS: Final = {
 """The default values of the template that all pages extend."""
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 """The name server that commands ask without an option."""
+_ASKS: Final = re.compile(r"(?:^|(?<= && ))cometmq(?! (?:audit|explain|ha|notes)\b)(?= )")
+"""The beginning of a command that asks name servers, and not a folder or an elector."""
 STALE_MS: Final = 60_000
 """Data older than this is marked as stale."""
 
@@ -53,6 +55,7 @@ class Renderer:
         """
         self._clock = clock
         self._prefix = prefix
+        self._option = "" if cluster == DEFAULT_NAMESRV else f" -n {quote_word(cluster)}"
         self._templates = templates(
             Path(__file__).with_name("templates"),
             {
@@ -67,7 +70,8 @@ class Renderer:
                 "menu": menu,
                 "version": version,
                 "cluster": cluster,
-                "access": _access(cluster, has_accounts=has_accounts),
+                "has_accounts": has_accounts,
+                "reaching": self.reaching,
                 "Role": Role,
             },
         )
@@ -76,6 +80,10 @@ class Renderer:
         """Return how long ago something happened, as text."""
         passed_s = (self._clock.now_ms() - at_ms) / 1_000
         return "just now" if passed_s < 1 else f"{cells.duration(int(passed_s))} ago"
+
+    def reaching(self, command: str) -> str:
+        """Return a command that asks the console's cluster wherever it is run."""
+        return _ASKS.sub(lambda found: f"{found[0]}{self._option}", command)
 
     def html(  # everything that the frame of a page shows
         self,
@@ -105,16 +113,6 @@ class Renderer:
 
     def _href(self, path: str, **args: object) -> str:
         return address(self._prefix, path, args)
-
-
-def _access(cluster: str, *, has_accounts: bool) -> Markup:
-    """Return the options that the commands of the pages need; empty if they need none."""
-    needed = []
-    if cluster != DEFAULT_NAMESRV:
-        needed.append(Markup("<code>-n {}</code>").format(escaped(quote_word(cluster))))
-    if has_accounts:
-        needed.append(Markup("an account (<code>cometmq --credentials FILE</code>)"))
-    return Markup(" and ").join(needed)
 
 
 def _by_reason(unanswered: Mapping[str, str]) -> list[tuple[str, list[str]]]:
