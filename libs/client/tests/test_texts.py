@@ -27,13 +27,13 @@ HALF = "\ud83d"  # as in text that was decoded with surrogateescape
 QUEUE = MessageQueue("T", "broker-a", 0)
 VALUES = {
     "str": "T", "int": 1, "bool": True, "MessageQueue": QUEUE, "Message": Message("T", b"x"),
-    "SubscriptionGroupConfig": SubscriptionGroupConfig("cg"), "TopicConfig": TopicConfig("T"),
+    "SubscriptionGroupConfig": SubscriptionGroupConfig(group_name="cg"), "TopicConfig": TopicConfig(topic_name="T"),
     "Iterable[str]": ["T"], "bytes": b"x",
 }  # fmt: skip
 HALVES = {
     "str": HALF, "MessageQueue": MessageQueue(HALF, "broker-a", 0),
-    "Message": Message("T", b"x", keys=[HALF]), "TopicConfig": TopicConfig(HALF),
-    "SubscriptionGroupConfig": SubscriptionGroupConfig(HALF), "Iterable[str]": [HALF],
+    "Message": Message("T", b"x", keys=[HALF]), "TopicConfig": TopicConfig(topic_name=HALF),
+    "SubscriptionGroupConfig": SubscriptionGroupConfig(group_name=HALF), "Iterable[str]": [HALF],
 }  # fmt: skip
 LOCAL = {"add_hook", "attached", "close", "start", "use_namesrv", "call"}
 

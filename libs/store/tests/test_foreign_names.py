@@ -52,7 +52,7 @@ def test_foreign_names_are_ignored_with_one_line_and_kept(tmp_path: Path, was_ki
     assert verify_store(root, disk=Disk(), settings=settings).findings == []
 
     events = Events()
-    rig = StoreRig(Disk(), settings, log=events)  # type: ignore[arg-type]
+    rig = StoreRig(Disk(), settings, log=events)
     assert rig.store.reader.max_offset("T", 0) == 100
     rig.put(make_message("T", 0, b"more", keys="k100"))
     rig.store.close()

@@ -326,8 +326,8 @@ async def test_unread_answers_do_not_delay_a_stop(settings, client):
     (address,) = app.addresses
     host, _, port = address.rpartition(":")
     topics = {name: TopicConfig(topic_name=name) for name in (f"{n:0100}" for n in range(5_000))}
-    body = RegisterBrokerBody([], TopicConfigTable(topic_config_table=topics))
-    body = encode_register_body(body, compressed=False)
+    table = RegisterBrokerBody([], TopicConfigTable(topic_config_table=topics))
+    body = encode_register_body(table, compressed=False)
     await client.invoke(address, 103, BROKER, body, timeout_ms=TIMEOUT_MS)
     list_all = encode_frame(RawCommand(code=RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
     with ExitStack() as stack:

@@ -2,6 +2,7 @@
 """Bytes of the index that change on the disk are found by comparing them with the log."""
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -397,7 +398,7 @@ def test_a_step_writes_nothing_after_a_truncation(disk, events):
 def put_as_rocketmq_5(rig, number):
     """Put a message whose tag is indexed after its keys; every seventh has only a tag."""
     tag = ("a", "b", None)[number % 3] if number % 7 else "c"
-    keys = {"keys": f"k{number}", "unique_key": f"U{number}"} if number % 7 else {}
+    keys: dict[str, Any] = {"keys": f"k{number}", "unique_key": f"U{number}"} if number % 7 else {}
     message = make_message(body=b"%300d" % number, tags=tag, **keys)
     rig.clock.advance(700)
     indexed = (*message.keys, *([f"T#{tag}"] if tag else ()))

@@ -91,7 +91,7 @@ async def test_searches_and_refusals_are_charged_to_the_connection(
 
     peer, ended, reads = FakePeer(), list[object](), broker.driver.reads
     reads.look_up(busy(), ended.append, unexpected, call=query(peer))
-    await until(lambda: ended)
+    await until(lambda: bool(ended))
     assert peer.charged_s >= 2 * SLOW_S
     reads.deadlines.wait_ms_max, peer.charged_s = 0, 0.0
     for _ in range(2):

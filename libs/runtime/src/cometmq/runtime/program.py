@@ -18,9 +18,6 @@ class App(Protocol):
     def check(self) -> None:
         """Raise CometError or OSError if a start would fail for a known reason; create nothing."""
 
-    def check_settings(self) -> None:
-        """Do the part of `check` that `config check` does, too: try no port, and lock no folder."""
-
     async def start(self) -> None:
         """Start serving; raise CometError or OSError if the environment prevents it."""
 

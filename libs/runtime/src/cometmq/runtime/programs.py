@@ -38,7 +38,11 @@ class Program(NamedTuple):
         return found
 
     def app_type(self) -> Any:
-        """Import and return its application class; see `program.Build` and `program.App`."""
+        """Import and return its application class; see `program.Build` and `program.App`.
+
+        Its `check_settings` does the part of `check` that `config check` does, too: it tries no
+        port, and locks no folder.
+        """
         return getattr(import_module(f"{self.module}.app"), f"{self.classes}App")
 
 

@@ -214,10 +214,10 @@ async def _serve(suite: Suite, orders: list[Order], page: Page, stop: Stop, log:
     """Start the programs in the order of their dependencies, print the banner, and stop them in
     reverse order.
     """
-    others = [(page.port, PORT_OPTION)]
+    other_ports = [(page.port, PORT_OPTION)]
     for order in orders:
-        others += _ports_of(instance_of(suite, order.number), order.number)
-    _check_environment(suite, others, log)
+        other_ports += _ports_of(instance_of(suite, order.number), order.number)
+    _check_environment(suite, other_ports, log)
     check_port(suite.namesrv.value.bind_address, page.port, setting=PORT_OPTION)
     prepare_folder(suite.data, setting="--data")
     clock = SystemClock()
