@@ -27,8 +27,8 @@ HALF = "\ud83d"  # as in text that was decoded with surrogateescape
 QUEUE = MessageQueue("T", "broker-a", 0)
 VALUES = {
     "str": "T", "int": 1, "bool": True, "MessageQueue": QUEUE, "Message": Message("T", b"x"),
-    "SubscriptionGroupConfig": SubscriptionGroupConfig(group_name="cg"), "TopicConfig": TopicConfig(topic_name="T"),
-    "Iterable[str]": ["T"], "bytes": b"x",
+    "SubscriptionGroupConfig": SubscriptionGroupConfig(group_name="cg"),
+    "TopicConfig": TopicConfig(topic_name="T"), "Iterable[str]": ["T"], "bytes": b"x",
 }  # fmt: skip
 HALVES = {
     "str": HALF, "MessageQueue": MessageQueue(HALF, "broker-a", 0),

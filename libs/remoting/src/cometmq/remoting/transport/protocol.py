@@ -24,7 +24,6 @@ import msgspec
 from cometmq.remoting.command import Call, Request, Response
 from cometmq.remoting.connection import Connection
 from cometmq.remoting.errors import Overloaded, RemoteProtocolError
-from cometmq.remoting.http_clients import Farewell
 from cometmq.remoting.raw import FLAG_ONEWAY, Body
 from cometmq.remoting.transport.addresses import NO_HOST, peer_address
 from cometmq.remoting.transport.bodies import weight_of
@@ -56,15 +55,12 @@ class PeerProtocol(asyncio.Protocol):
 
     is_served = False
     """Whether one of its requests was served, and not refused; see `Places`."""
-    farewell: Farewell | None = None
-    """The answer to an HTTP client."""
 
     def __init__(
         self, hub: "Hub[PeerProtocol]", dispatcher: Dispatcher[Any], parts: Parts = PARTS
     ) -> None:
         self._hub = hub
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
-        self._dispatcher = dispatcher
         self._account = dispatcher.in_flight
         self._is_reset = False
         self._has_long_frame = False
@@ -119,10 +115,7 @@ class PeerProtocol(asyncio.Protocol):
                 if self.tls.is_plain:
                     self.tls = None
             if self.is_open and plain:
-                if self.farewell is None:
-                    intake.receive(plain)
-                else:
-                    self.bid_farewell(plain)
+                intake.receive(plain)
         except RemoteProtocolError as error:
             self.refuse(error)
         spent_s = clock() - begun_s
@@ -308,13 +301,6 @@ class PeerProtocol(asyncio.Protocol):
             self._transport.close()
         else:
             self.abort()
-
-    def bid_farewell(self, data: bytes) -> None:
-        """Answer bytes of an HTTP client, which is not served."""
-        assert self.farewell is not None
-        if answer := self.farewell.feed(data):
-            self.outlet.append(answer)
-            self.outlet.flush()
 
     def check(self, now_ms: int) -> None:
         """Close the connection if it is idle, or if its peer has stopped reading, or stopped in the

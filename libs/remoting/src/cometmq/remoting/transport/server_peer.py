@@ -13,20 +13,15 @@ from typing import Final
 
 import msgspec
 
-from cometmq.remoting.command import Call
 from cometmq.remoting.errors import RemoteProtocolError
-from cometmq.remoting.http_clients import Farewell, HttpSpoken
+from cometmq.remoting.http_clients import HttpSpoken
 from cometmq.remoting.raw import Body
-from cometmq.remoting.response_codes import ResponseCode
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
 from cometmq.remoting.transport.flow.reading import UNSENT_OUTPUT
+from cometmq.remoting.transport.peer.http_intake import HttpIntake
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.resets import set_reset
 
-HTTP_LINGER_S: Final = 1.0
-"""How long the connection of an HTTP client stays open. A gRPC client first waits for the server's
-settings, then opens the stream whose answer shows the reason.
-"""
 _KERNEL_BYTES: Final = 4 << 20  # the largest send buffer, by default (tcp_wmem)
 
 
@@ -119,21 +114,12 @@ class ServerPeer(PeerProtocol):
         """End the connection of a peer that breaks the protocol: that of an HTTP client soon, after
         an answer that its user sees.
         """
-        if not (isinstance(error, HttpSpoken) and self.is_open and self.farewell is None):
+        if isinstance(error, HttpSpoken) and self.is_open:
+            old = self.intake
+            self.intake = HttpIntake(error, self, self._hub, old.dispatcher)
+            old.drop()
+        else:
             super().refuse(error)
-            return
-        hub, self.farewell = self._hub, Farewell(error)
-        hub.stats.protocol_errors += 1
-        hub.log.warning("connection.refused", peer=self.address, error=str(error))
-        call: Call[None] = Call(error.code, None, peer=self)
-        self._dispatcher.note_refused(call, ResponseCode.SYSTEM_ERROR, str(error))
-        hub.loop.call_later(HTTP_LINGER_S, self._end_farewell)
-        self.bid_farewell(error.data)
-
-    def _end_farewell(self) -> None:
-        if self.farewell is not None and self.is_open:
-            self.outlet.append(self.farewell.end())
-            self.close()
 
     def send(
         self,

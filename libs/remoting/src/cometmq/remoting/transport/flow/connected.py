@@ -61,6 +61,9 @@ class Output(Protocol):
     def is_restrained(self) -> bool:
         """Whether the budget has paused the connection."""
 
+    def append(self, data: bytes) -> None:
+        """Send bytes after the pending output."""
+
     def flush(self) -> None:
         """Write the pending output."""
 

@@ -40,7 +40,7 @@ class Intake:
     def __init__(self, peer: Connected, hub: Hub[Any], dispatcher: Dispatcher[Any]) -> None:
         self._peer = peer
         self._hub = hub
-        self._dispatcher = dispatcher
+        self.dispatcher = dispatcher
         self._connection = peer.connection
         self._outlet = peer.outlet
         self._reading = peer.reading
@@ -114,7 +114,7 @@ class Intake:
         if connection.faults:
             faults, connection.faults = connection.faults, []
             for fault in faults:
-                self._dispatcher.fail(self._peer, fault)
+                self.dispatcher.fail(self._peer, fault)
         if connection.out:
             if self._hub.writes.before.is_gathering:
                 self._outlet.mark_dirty()
@@ -129,7 +129,7 @@ class Intake:
     def _serve(self, calls: list[Call[Any]]) -> None:
         calls_max = self._calls_max
         chunk = calls if len(calls) <= calls_max else calls[:calls_max]
-        served = self._dispatcher.serve(self._peer, chunk)
+        served = self.dispatcher.serve(self._peer, chunk)
         if served < len(calls):
             self._backlog.put(calls[served:])
             self._stopped(is_turn_over=served == len(chunk))
@@ -153,7 +153,7 @@ class Intake:
         if self._backlog and self._peer.is_open and not reading.pauses & BACKLOG:
             size = self._backlog.size_bytes
             calls = self._backlog.take(self._connection, self._calls_max)
-            served = self._dispatcher.serve(self._peer, calls)
+            served = self.dispatcher.serve(self._peer, calls)
             self._backlog.put_back(len(calls) - served)
             self.uncharged_bytes += size - self._backlog.size_bytes
             if self._backlog:
@@ -202,7 +202,7 @@ class Intake:
         if self._hub.room.count_of(self._peer) >= WAITING_MAX:
             self._reading.pause(NO_ROOM)
             return False
-        work = functools.partial(self._dispatcher.serve_postponed, self._peer, call)
+        work = functools.partial(self.dispatcher.serve_postponed, self._peer, call)
         self._peer.when_room(work)
         return True
 

@@ -107,7 +107,7 @@ class LaneIntake(Intake):
         answer_count = lane.put(count, staged_bytes)
         if answer_count is None:
             return False
-        self._dispatcher.in_flight.add(self._peer, answer_count)
+        self.dispatcher.in_flight.add(self._peer, answer_count)
         self._hub.stats.requests += count
         self._peer.is_served = True
         return True
@@ -166,7 +166,7 @@ class LaneIntake(Intake):
                     return index
                 pulled_count -= part[0]
             else:
-                served = self._dispatcher.serve(self._peer, calls[index])
+                served = self.dispatcher.serve(self._peer, calls[index])
                 if served < len(calls[index]) or not self._may_serve:  # stop after this call
                     del calls[index][:served]
                     return index
@@ -205,7 +205,7 @@ class LaneIntake(Intake):
                         return start or part[3], False
             if is_odd:
                 calls = connection.receive_whole(data[start:end], hub.clock_ms())
-                served = self._dispatcher.serve(peer, calls)
+                served = self.dispatcher.serve(peer, calls)
                 first += 1
                 is_plain = False
                 if not self._may_serve:
@@ -219,7 +219,7 @@ class LaneIntake(Intake):
 
     def _has_room(self, count: int) -> bool:
         """Return whether this number of further requests may be in flight."""
-        return not self._dispatcher.in_flight.exceeds(self._peer, count)
+        return not self.dispatcher.in_flight.exceeds(self._peer, count)
 
     def _note_habit(self, habit: int) -> None:
         peer, direct = self._peer, self._direct
