@@ -15,8 +15,9 @@ from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.refusals import plain_remark
 from cometmq.runtime.limits import Limits
-from cometmq.runtime.meanings.answers import answer, remark
+from cometmq.runtime.meanings.answers import REMARKS, answer, remark
 from cometmq.runtime.meanings.runbooks import runbook_text
+from cometmq.store.writing.write_state import Refusal
 
 
 def test_every_answer_has_a_meaning():
@@ -51,6 +52,97 @@ def test_every_remark_of_the_servers_is_explained(name, text):
     assert found is not None, name
     assert found.meaning
     assert found.advice, name
+
+
+CAUSES = {
+    "from the broker to the name server": ["CRC_MISMATCH"],
+    "lines of the form": ["PROPERTIES_UNREADABLE"],
+    "went to a slave": ["SLAVE_MODIFY_REFUSED", "NOT_THE_MASTER"],
+    "another member": ["not_the_master"],
+    "confirm the log's end": ["ENDS_UNCONFIRMED"],
+    "at most 127 characters": [
+        "TOPIC_BLANK", "TOPIC_ILLEGAL", "TOPIC_TOO_LONG", "send_topic_forbidden",
+        "system_topic_conflict",
+    ],
+    "shorter name": ["retry_topic_too_long"],
+    "group create": ["GROUP_INFO_MISSING", "pull_group_not_exist", "send_back_group_not_exist"],
+    "no heartbeat has told": ["SUBSCRIPTION_MISSING"],
+    "older, subscription": [
+        "SUBSCRIPTION_NOT_LATEST", "FILTER_DATA_NOT_EXIST", "FILTER_DATA_NOT_LATEST",
+    ],
+    "Correct the filter": ["SUBSCRIPTION_PARSE_FAILED"],
+    "fileReservedTime hours": [
+        "QUERY_MESSAGE_NOT_FOUND", "HALF_MESSAGE_NOT_FOUND", "message_not_found",
+        "send_back_not_found",
+    ],
+    "not committed an offset": ["CONSUMER_OFFSET_NOT_FOUND"],
+    "txn resolve": [
+        "DECISION_WRONG", "PRODUCER_GROUP_WRONG", "TRANSACTION_OFFSET_WRONG",
+        "COMMIT_LOG_OFFSET_WRONG",
+    ],
+    "writes-refused.md": ["MAPPED_FILE_CREATE_FAILED", "service_not_available", "store_refuses"],
+    "accept the last write": ["PAGE_CACHE_BUSY"],
+    "one by one": ["BATCH_RETRY_TOPIC", "BATCH_TIMED"],
+    "lacks a field": ["NOT_SET", "REPLY_TO_CLIENT_MISSING", "missing_field"],
+    "ha status": ["STALE_EPOCH", "UNPROVEN"],
+    "enablePropertyFilter": ["filter_refused"],
+    "older than the client": ["request_not_supported"],
+    "fewer connections": ["rejected"],
+    "before its turn": ["queue_timeout"],
+    "maxMessageSize": ["message_illegal"],
+    "timerMaxDelaySec": ["timer_too_far"],
+    "whole number of milliseconds": ["timer_no_number"],
+    "topic create": ["topic_not_exist", "send_topic_not_exist", "pull_topic_not_exist", "no_route"],
+    "shows the queues": [
+        "send_queue_illegal", "pull_queue_illegal", "queue_illegal", "queue_not_exist",
+        "queue_index_not_exist",
+    ],
+    "brokerPermission": ["broker_send_forbidden", "broker_pull_forbidden", "topic_pull_forbidden"],
+    "--perm rw": ["topic_send_forbidden"],
+    "rejectTransactionMessage": ["transaction_forbidden"],
+    "--enabled": ["group_pull_forbidden"],
+    "nothing of this name": ["kv_not_found", "kv_namespace_not_found", "stats_not_exist"],
+    "a member of the group": [
+        "group_not_online", "consumers_offline", "reset_offset_offline", "no_consumer_online",
+        "consumer_not_online",
+    ],
+    "producer of the group": ["producer_group_not_exist"],
+    "no offsets in this topic": ["reset_offset_no_topic", "reset_offset_no_group"],
+    "3.1.8": ["client_too_old", "consumer_too_old"],
+    "did not answer in time": ["consumer_timeout"],
+    "the member's log": ["consumer_call_failed"],
+    "its request has timed out": ["reply_channel_missing", "reply_push_failed"],
+    "startAcceptSendRequestTimeStamp": ["before_start"],
+    "--broadcast": ["broadcast_forbidden"],
+    "too few copies": ["too_few_copies"],
+}  # fmt: skip
+"""Words of the advice, or of the cause that it is given for, by the names of the remarks."""
+OTHERS = {
+    "one half message": "[TOO_MANY_ENDS]too many requests",
+    "body_bytes_max": "the body has 9 bytes, more than body_bytes_max (8)",
+    "Start one": "no name server answers: no connection to 127.0.0.1:9876",
+    "does not know this account": "No accessKey is configured",
+    "secret key of the client differs": "Check signature failed for accessKey=x",
+    "does not have the right": "No default permission for topic:T",
+    "Free space": refusals.store_refuses("b", [Refusal.DISK_FULL], 97),
+    "names the limit": "limit reached: filters: there are 5 of at most 5",
+    "lets producers write": "the topic T accepts no messages: a has no write permission for it",
+}
+"""Remarks that other modules, clients or RocketMQ's servers write."""
+
+
+def test_the_advice_of_a_remark_is_about_its_cause():
+    texts = dict([*remarks_of(remarks), *remarks_of(refusals)])
+    wanted = {name: words for words, names in CAUSES.items() for name in names}
+    assert wanted.keys() == texts.keys()
+    said = {name: remark(plain_remark(text)) for name, text in texts.items()}
+    said |= {text: remark(plain_remark(text)) for text in OTHERS.values()}
+    wanted |= {text: words for words, text in OTHERS.items()}
+    for name, found in said.items():
+        assert found is not None, name
+        assert wanted[name] in f"{found.meaning}; {found.advice}", (name, found)
+    unused = [pattern for pattern, it in REMARKS if not any(it is found for found in said.values())]
+    assert unused == [], "no cause is known for them"
 
 
 @pytest.mark.parametrize("table", [broker_limits.LIMITS, namesrv_limits.LIMITS])

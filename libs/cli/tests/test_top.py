@@ -100,7 +100,7 @@ def test_a_small_terminal_shows_why_requests_were_refused_and_what_helps():
     assert all(word in lines[row] for word in ("SEND_MESSAGE", "127.0.0.1:48604", "SYSTEM_BUSY"))
     below = " ".join(line.strip() for line in lines[row + 1 : -1])
     assert remark in below
-    assert "send more slowly" in below
+    assert "look at the disk" in below
 
 
 def test_keys_choose_views_columns_and_the_end():

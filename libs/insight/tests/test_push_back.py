@@ -7,6 +7,7 @@ import pytest
 from cometmq.insight.findings import findings
 from cometmq.insight.model import Refusal, Since
 from cometmq.insight.rules.clients import SIGNATURE_PROBE, advice_for
+from cometmq.remoting import remarks
 from cometmq.remoting.bodies.overview import RefusedRequests
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.names import DLQ_REPLAY_GROUP, HALF_TOPIC
@@ -79,7 +80,7 @@ def test_a_topic_that_is_asked_for_but_missing_is_named_with_the_command_that_cr
     refusal = Refusal("a", 310, 17, "topic[o rders] not exist", "c:5", "o rders", 7, 1, NOW_MS)
     (found,) = findings_with(refusal)
     assert "refused 7 times SEND_MESSAGE_V2 (310) for o rders" in found.text
-    assert found.remedy == "the topic does not exist at this broker: create it"
+    assert found.remedy.startswith("cometmq topic create TOPIC")
     assert found.command == "cometmq topic create 'o rders'"
     assert found.since.ms == 1
 
@@ -134,7 +135,7 @@ def test_a_refusal_of_a_broker_that_names_no_account_asks_in_general():
 
 @pytest.mark.parametrize(
     ("refusal", "advice"),
-    [(wrong_signature("guest"), "Correct the secret key"), (no_access_key(), "Give an account: ")],
+    [(wrong_signature("guest"), "correct the secret key"), (no_access_key(), "give an account: ")],
 )
 def test_a_right_is_no_remedy_for_a_wrong_key_or_no_account(refusal, advice):
     found = advice_for(310, 1, refusal.remark)
@@ -182,7 +183,19 @@ def test_the_runbook_of_a_refusal_is_about_its_cause(response, remark, page):
     assert found.runbook == (page or "requests-refused.md")
 
 
-def test_a_full_disk_has_its_own_advice():
-    remark = "service not available now: broker b has a full disk (97 % used); it will accept"
-    assert advice_for(310, 14, remark).startswith("free space on the broker's disk")
-    assert "copies are missing" in advice_for(310, 14, "service not available now. It may be")
+@pytest.mark.parametrize(
+    ("response", "remark", "words"),
+    [
+        (14, "service not available now: broker b has a full disk (97 % used); it", "free space"),
+        (14, "service not available now. It may be", "missing copies"),
+        (13, remarks.message_illegal(7), "maxMessageSize"),
+        (13, "timer message illegal, the delay time should not be bigger", "timerMaxDelaySec"),
+        (13, "?", "read the remark"),
+        (2, "limit reached: filters: there are 5 of at most 5", "names the limit"),
+        (2, "?", "send again after a pause"),
+        (16, "subscription group no permission, G", "--enabled"),
+        (999, "?", "the remark says why"),
+    ],
+)
+def test_the_advice_about_a_refusal_is_about_its_cause(response, remark, words):
+    assert words in advice_for(310, response, remark)

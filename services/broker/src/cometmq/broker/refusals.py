@@ -17,6 +17,23 @@ BATCH_TIMED = (
 )
 
 
+def timer_no_number(name: str, value: str, digits_max: int) -> str:
+    return (
+        f"timer message illegal, {name} must be a number of at most {digits_max} digits, "
+        f"not {value[:40]!r}"
+    )
+
+
+def timer_too_far(
+    name: str, value: str, *, delay_ms: int, delay_ms_max: int, levels_max: int
+) -> str:
+    return (
+        "timer message illegal, the delay time should not be bigger than the max delay "
+        f"{delay_ms_max}ms (timerMaxDelaySec, and {levels_max} times the longest level "
+        f"of messageDelayLevel): {name} is {value}, which is {delay_ms}ms from now"
+    )
+
+
 def transaction_forbidden(host: str) -> str:
     return f"the broker[{host}] sending transaction message is forbidden"
 

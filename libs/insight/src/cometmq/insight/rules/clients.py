@@ -52,34 +52,6 @@ other requests, too.
 _ACL_IS_OFF: Final = "access control is off"
 _NO_ADMIN: Final = "Need admin permission"
 _DISK_FULL: Final = "has a full disk"
-_ADVICE: Final = {
-    ResponseCode.SYSTEM_BUSY: (
-        "the broker has more requests than it can serve, or waits for its disk: send more slowly,"
-        " add brokers, or look at what is slow (system-busy.md)"
-    ),
-    ResponseCode.SERVICE_NOT_AVAILABLE: (
-        "the broker accepts no messages: its disk is full, copies are missing, or it is not the"
-        " master (writes-refused.md); producers try another broker by themselves"
-    ),
-    ResponseCode.NO_PERMISSION: (
-        "the topic, or the account, does not permit this: see the topic's permission and the"
-        " account's rights"
-    ),
-    ResponseCode.TOPIC_NOT_EXIST: "the topic does not exist at this broker: create it",
-    ResponseCode.MESSAGE_ILLEGAL: (
-        "the message is too large, or its properties are: maxMessageSize is the limit"
-    ),
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "the consumer group does not exist: create it",
-    ResponseCode.SUBSCRIPTION_NOT_EXIST: (
-        "the broker waits for a heartbeat of the member, as in the first 30 s after its restart; if"
-        " it goes on, the member's heartbeats do not arrive, or name another topic"
-    ),
-    ResponseCode.SUBSCRIPTION_NOT_LATEST: (
-        "the members of the group subscribe differently: make them equal"
-    ),
-    ResponseCode.FLOW_CONTROL: "the client sends more than its limit: slow down",
-    ResponseCode.SYSTEM_ERROR: "the remark and the broker's log say why",
-}
 
 
 def half_messages(snapshot: Snapshot, history: History) -> Iterator[Condition]:
@@ -193,23 +165,22 @@ def question_of(code: int, remark: str) -> Question | None:
 
 
 def advice_for(code: int, response: int, remark: str) -> str:
-    """Return the remedy for a refusal."""
-    if is_access_refusal(remark):
-        if _UNPROVEN.search(remark):
-            from cometmq.runtime.meanings import answers  # noqa: PLC0415  # 0.3 MB
+    """Return the remedy for a refusal: that of the remark, because most codes have several causes,
+    or else that of the code.
+    """
+    from cometmq.runtime.meanings import answers  # noqa: PLC0415  # 0.3 MB
 
-            meaning = answers.remark(plain_remark(remark))
-            if meaning is not None:
-                return meaning.advice.replace("`", "")
+    if is_access_refusal(remark) and not _UNPROVEN.search(remark):
         return _grant(question_of(code, remark))
-    if _DISK_FULL in remark:
-        return (
-            "free space on the broker's disk, or lower its fileReservedTime: it then accepts"
-            " messages again by itself (disk-full.md); producers try another broker meanwhile"
-        )
-    known_codes = ResponseCode._value2member_map_
-    found = _ADVICE.get(ResponseCode(response)) if response in known_codes else None
-    return found or "the remark says why; cometmq explain says more about the code"
+    meaning = answers.remark(plain_remark(remark))
+    advice = answers.ADVICE.get(response, "") if meaning is None else meaning.advice
+    return plain_text(advice) or "the remark says why; cometmq explain says more about the code"
+
+
+def plain_text(advice: str) -> str:
+    """Return an advice as a part of a sentence, without marks for code."""
+    text = advice.replace("`", "").rstrip(".")
+    return text if text[:2].isupper() else f"{text[:1].lower()}{text[1:]}"
 
 
 def runbook_for(response: int, remark: str) -> str:

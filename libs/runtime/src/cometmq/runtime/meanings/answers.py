@@ -21,8 +21,8 @@ class Answer(NamedTuple):
 ADVICE: Final[Mapping[int, str]] = {
     ResponseCode.SYSTEM_ERROR: "Read the remark: `cometmq explain 'REMARK'`; without one, read the"
     " server's log at that time.",
-    ResponseCode.SYSTEM_BUSY: "Send again after a pause, as clients do by themselves; if it lasts:"
-    " runbook system-busy.md, and `cometmq cluster`.",
+    ResponseCode.SYSTEM_BUSY: "Send again after a pause, as clients do by themselves; if it lasts,"
+    " send more slowly, or add brokers: runbook system-busy.md, and `cometmq cluster`.",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The server is older than the client, or does not"
     " have the feature; `cometmq cluster` shows its version.",
     ResponseCode.FLUSH_DISK_TIMEOUT: "The message is stored: sending again would store it twice."
@@ -31,8 +31,8 @@ ADVICE: Final[Mapping[int, str]] = {
     " twice. Start the slave: `cometmq cluster`.",
     ResponseCode.FLUSH_SLAVE_TIMEOUT: "The message is stored once: sending again would store it"
     " twice. See how far the slave is behind: `cometmq cluster`.",
-    ResponseCode.MESSAGE_ILLEGAL: "Shorten the body or the properties, or raise maxMessageSize at"
-    " every broker and in the clients.",
+    ResponseCode.MESSAGE_ILLEGAL: "Read the remark: the message is too long, its delivery time is"
+    " no number or too far away, or its batch may not contain it.",
     ResponseCode.SERVICE_NOT_AVAILABLE: "A full disk, missing copies, or a broker that starts or"
     " stops: `cometmq check broker`, and runbook writes-refused.md.",
     ResponseCode.NO_PERMISSION: "`cometmq topic list` shows the permission of the topic, `cometmq"
@@ -48,8 +48,8 @@ ADVICE: Final[Mapping[int, str]] = {
     " fileReservedTime hours.",
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: "Correct the filter: the remark names the place; see"
     " the guide filters.md.",
-    ResponseCode.SUBSCRIPTION_NOT_EXIST: "Give every member of the group the same subscriptions:"
-    " `cometmq group describe GROUP`.",
+    ResponseCode.SUBSCRIPTION_NOT_EXIST: "It passes by itself with the next heartbeat (30 s); if it"
+    " lasts, give all members of the group the same subscriptions: `cometmq group describe GROUP`.",
     ResponseCode.SUBSCRIPTION_NOT_LATEST: "It passes by itself with the next heartbeat (30 s).",
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "`cometmq group create GROUP`, or correct the name.",
     ResponseCode.INVALID_PARAMETER: "Correct the parameter that the remark names.",
@@ -129,7 +129,7 @@ REMARKS: Final = (
         ),
     ),
     (
-        r"accepts no messages|has no write permission",
+        r"the topic .* accepts no messages|has no write permission",
         Answer(
             "no broker lets producers write to the topic",
             "`cometmq topic route TOPIC` shows the permission of each broker; `cometmq topic alter"
@@ -170,7 +170,7 @@ REMARKS: Final = (
     (
         r"consumer's subscription not exist",
         Answer(
-            "the members of the group subscribe to different topics",
+            "no heartbeat has told the broker this subscription of the group",
             ADVICE[ResponseCode.SUBSCRIPTION_NOT_EXIST],
         ),
     ),
@@ -197,15 +197,38 @@ REMARKS: Final = (
         ),
     ),
     (
-        r"crc32 not match|string2Properties error",
+        r"crc32 not match",
         Answer(
-            "a stored message differs from the one that was sent",
-            "Runbook store-damaged.md; `cometmq store verify DIR`.",
+            "a registration was changed on its way from the broker to the name server",
+            "Brokers register again by themselves; if it lasts, look at what is between the two.",
         ),
     ),
     (
+        r"string2Properties error",
+        Answer("the settings to change cannot be read", "Write lines of the form NAME=VALUE."),
+    ),
+    (
         r"the message is illegal",
-        Answer(MEANINGS[ResponseCode.MESSAGE_ILLEGAL], ADVICE[ResponseCode.MESSAGE_ILLEGAL]),
+        Answer(
+            "the body or the properties are too long, or a batch has a delay or a transaction",
+            "Shorten the body or the properties, or raise maxMessageSize at every broker and in"
+            " the clients; send delayed and transactional messages one by one.",
+        ),
+    ),
+    (
+        r"timer message illegal, .* must be a number",
+        Answer(
+            "the delivery time of the message is no number",
+            "Correct the property that the remark names: a whole number of milliseconds since"
+            " 1970, or of the delay.",
+        ),
+    ),
+    (
+        r"timer message illegal",
+        Answer(
+            "the message would be delivered too far in the future",
+            "Deliver it sooner, or raise timerMaxDelaySec at every broker.",
+        ),
     ),
     (
         r"does not support consumer to filter message by",
@@ -215,7 +238,7 @@ REMARKS: Final = (
         ),
     ),
     (
-        r"the topic\[.*\] sending (transaction )?message is forbidden",
+        r"the topic\[.*\] sending message is forbidden",
         Answer(
             "the topic's permission does not let producers write to it",
             "`cometmq topic alter TOPIC --perm rw` allows it; `cometmq topic list` shows the"
@@ -223,7 +246,14 @@ REMARKS: Final = (
         ),
     ),
     (
-        r"sending (transaction )?message is forbidden",
+        r"the broker\[.*\] sending transaction message is forbidden",
+        Answer(
+            "the broker accepts no transactions",
+            "Set rejectTransactionMessage=false at the broker, or use other brokers.",
+        ),
+    ),
+    (
+        r"sending message is forbidden",
         Answer(
             "the broker does not accept messages from producers (brokerPermission)",
             "`cometmq cluster` shows the brokers that are read-only, and how to undo it.",
@@ -250,6 +280,13 @@ REMARKS: Final = (
         ),
     ),
     (
+        r"this broker is not the master of the group",
+        Answer(
+            "another member of the broker's group is the master, or will be",
+            "Clients try again by themselves; if it lasts: `cometmq ha status`.",
+        ),
+    ),
+    (
         r"Can't modify topic or subscription group from slave|this broker is not the master",
         Answer("the request went to a slave", "Send it to the master: `cometmq cluster`."),
     ),
@@ -261,11 +298,18 @@ REMARKS: Final = (
         ),
     ),
     (
-        r"consumer filter data|subscription not latest|Not found, V3_0_6_SNAPSHOT",
+        r"Not found, V3_0_6_SNAPSHOT",
         Answer(
-            "the broker has no, or an older, subscription or offset of this member",
-            "It passes by itself with the next heartbeat (30 s) or the first message; if it lasts,"
-            " the members of the group subscribe differently: `cometmq group describe GROUP`.",
+            "the group has not committed an offset of this queue yet",
+            "Nothing is wrong: members begin where consumeFromWhere tells them.",
+        ),
+    ),
+    (
+        r"consumer filter data|subscription not latest",
+        Answer(
+            "the broker has no, or an older, subscription of this member",
+            "It passes by itself with the next heartbeat (30 s); if it lasts, the members of the"
+            " group subscribe differently: `cometmq group describe GROUP`.",
         ),
     ),
     (
@@ -283,7 +327,11 @@ REMARKS: Final = (
         ),
     ),
     (
-        r"specified topic |than topic max|with system topic|topic\[.*\] is forbidden|have a retry",
+        r"have a retry topic",
+        Answer("the name of the group is too long for a retry topic", "Use a shorter name."),
+    ),
+    (
+        r"specified topic |than topic max|with system topic|topic\[.*\] is forbidden",
         Answer(
             "the name of the topic or group is not allowed",
             "Use letters, digits, % | - and _, at most 127 characters for a topic, and no name of"
@@ -319,7 +367,21 @@ REMARKS: Final = (
         ),
     ),
     (
-        r"create mapped file failed|service not available now|broker unable to service, until",
+        r"than minInSync=",
+        Answer(
+            "too few copies of the broker are in sync",
+            "Start or repair its copies: `cometmq ha status`, and runbook group-degraded.md.",
+        ),
+    ),
+    (
+        r"broker unable to service, until",
+        Answer(
+            "the broker accepts no messages before startAcceptSendRequestTimeStamp",
+            "Wait for the time that the remark names, or set it to 0.",
+        ),
+    ),
+    (
+        r"create mapped file failed|service not available now",
         Answer(
             MEANINGS[ResponseCode.SERVICE_NOT_AVAILABLE], ADVICE[ResponseCode.SERVICE_NOT_AVAILABLE]
         ),
@@ -336,7 +398,14 @@ REMARKS: Final = (
         ),
     ),
     (
-        r"No config item|The stats <.*> <.*> not exist|producer group\[.*\] not exist",
+        r"producer group\[.*\] not exist",
+        Answer(
+            "no producer of the group is connected",
+            "Check the name, or start a producer of the group.",
+        ),
+    ),
+    (
+        r"No config item|The stats <.*> <.*> not exist",
         Answer("the server has nothing of this name", "Check the name."),
     ),
     (
@@ -351,7 +420,14 @@ REMARKS: Final = (
         Answer("the consumer's library is too old", "Upgrade the client to 3.1.8 or newer."),
     ),
     (
-        r"consumer <.*> <.*> (Timeout|Exception)",
+        r"invoke consumer <.*> <.*> Exception",
+        Answer(
+            "the broker could not ask the consumer, or its answer was an error",
+            "Look at the member's log: `cometmq group describe GROUP` names its address.",
+        ),
+    ),
+    (
+        r"consumer <.*> <.*> Timeout",
         Answer(
             MEANINGS[ResponseCode.CONSUME_MSG_TIMEOUT], ADVICE[ResponseCode.CONSUME_MSG_TIMEOUT]
         ),

@@ -18,6 +18,7 @@ with the first level.
 
 from typing import Final, NamedTuple
 
+from cometmq.broker import refusals
 from cometmq.remoting.errors import MessageIllegal
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import (
@@ -80,17 +81,13 @@ def requested_ms(text: str, rules: TimerRules, now_ms: int) -> int | None:
         return None
     value = found[name]
     if not (value.isascii() and value.isdecimal() and len(value) <= TIME_DIGITS_MAX):
-        raise MessageIllegal(
-            f"timer message illegal, {name} must be a number of at most {TIME_DIGITS_MAX} digits, "
-            f"not {value[:40]!r}"
-        )
+        raise MessageIllegal(refusals.timer_no_number(name, value, TIME_DIGITS_MAX))
     start_ms = 0 if name == _DELIVER else now_ms
     due_ms = start_ms + int(value) * _UNITS_MS[name]
     if due_ms - now_ms > rules.delay_ms_max:
+        limits = {"delay_ms_max": rules.delay_ms_max, "levels_max": LEVELS_MAX}
         raise MessageIllegal(
-            "timer message illegal, the delay time should not be bigger than the max delay "
-            f"{rules.delay_ms_max}ms (timerMaxDelaySec, and {LEVELS_MAX} times the longest level "
-            f"of messageDelayLevel): {name} is {value}, which is {due_ms - now_ms}ms from now"
+            refusals.timer_too_far(name, value, delay_ms=due_ms - now_ms, **limits)
         )
     return due_ms if due_ms > now_ms else None
 
