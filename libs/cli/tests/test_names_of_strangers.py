@@ -25,6 +25,7 @@ group list
 group describe {group}
 lag
 lag {group}
+lag --report page.html --yes
 message delayed
 message show -t {topic} {id}
 message find {topic} -k k
@@ -34,6 +35,7 @@ dlq show {group}
 txn list
 definitions export
 report
+debug bundle
 top
 top topics
 top groups
@@ -89,7 +91,7 @@ OTHERS = {
     "topic alter", "topic delete", "topic clone", "topic trim", "group reset", "group clone",
     "group seek", "group disconnect", "group create", "group alter", "group delete",
     "account list", "account may", "definitions import", "check certificate", "check roundtrip",
-    "debug bundle", "bench send", "bench consume", "bench latency", "mcp", "context add",
+    "bench send", "bench consume", "bench latency", "mcp", "context add",
     "config show", "config diff", "updateTopic", "updateTopicPerm", "deleteTopic",
     "updateOrderConf", "updateBrokerConfig", "cleanExpiredCQ", "cleanUnusedTopic",
     "deleteExpiredCommitLog", "updateKvConfig", "deleteKvConfig", "wipeWritePerm", "addWritePerm",

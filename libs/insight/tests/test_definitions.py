@@ -77,7 +77,7 @@ def test_a_file_is_read_as_it_was_written():
         (lambda it: it.update(version=2), "the file has the version 2"),
         (lambda it: it.update(queues=[]), "unknown field `queues`"),
         (lambda it: it["topics"][0].update(perms=6), r"unknown field `perms`.*topics\[0\]"),
-        (lambda it: it["topics"][0].update(topicName="a b"), "illegal characters"),
+        (lambda it: it["topics"][0].update(topicName=""), "the name of the topic is empty"),
         (lambda it: it["topics"][0].update(readQueueNums=20_000), "must be between 0 and 16,384"),
         (lambda it: it["topics"][0].update(readQueueNums="4"), "Expected `int`"),
         (lambda it: it["topics"][0].update(perm=9), "perm must be 0 to 7"),
@@ -105,10 +105,22 @@ def test_what_is_no_definitions_is_refused(data):
 
 def test_of_many_faults_the_first_are_named():
     topics = [
-        TopicEntry(topic_name=f"a {it}", read_queue_nums=1, write_queue_nums=1) for it in range(50)
+        TopicEntry(topic_name=f"a{it}", read_queue_nums=-1, write_queue_nums=1) for it in range(50)
     ]
     with pytest.raises(InvalidArgument, match="and 30 more"):
         decode(encode(file(topics=topics)))
+
+
+def test_names_that_only_peers_choose_are_refused_one_by_one():
+    """An export has them, and they must not make all of it useless."""
+    odd = msgspec.structs.replace(TOPIC, topic_name="a b", brokers=UNSET)
+    strange = msgspec.structs.replace(GROUP, group_name="\x9b31m", brokers=UNSET)
+    written = file(topics=[TOPIC, odd], groups=[GROUP, strange], order_config={"c d": "a:4"})
+    found = plan(state(), decode(encode(written)))
+    refused = {row.name for row in found.refused}
+    assert refused == {"a b", "\x9b31m", "c d"}
+    assert all("illegal characters" in row.reason for row in found.refused)
+    assert {row.name for row in found.changes} == {TOPIC.topic_name, GROUP.group_name}
 
 
 def test_brokers_that_differ_have_entries_of_their_own():

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from cometmq.client.admin.topics import ORDER_CONFIG, order_excess
 from cometmq.client.errors import InvalidArgument
-from cometmq.client.message import check_group, check_topic
+from cometmq.client.message import check_named
 from cometmq.remoting.bodies.topic_config import QUEUES_MAX
 from cometmq.remoting.errors import UNREADABLE_JSON
 from cometmq.remoting.integers import Int32, Int64
@@ -162,24 +162,26 @@ def _faults(found: Definitions) -> Iterator[str]:
     for entries in (found.topics, found.groups, found.accounts, found.addresses):
         yield from _repeated(entries)
     for topic in found.topics:
-        yield from _refused(check_topic, topic.topic_name)
+        yield from _unnamed(topic.topic_name, "topic")
         yield from _out_of_bounds(topic)
     for group in found.groups:
-        yield from _refused(check_group, group.group_name)
+        yield from _unnamed(group.group_name, "group")
     for account in found.accounts:
         yield from _wrong_rights(account)
     for name, config in found.order_config.items():
-        yield from _refused(check_topic, name)
+        yield from _unnamed(name, "topic")
         if not ORDER_CONFIG.fullmatch(config):
             yield f"the orderConfig of {name} must be BROKER:QUEUES;BROKER:QUEUES"
         elif excess := order_excess(name, config):
             yield f"the orderConfig of {name} is too large: {excess}"
 
 
-def _refused(check: object, name: str) -> Iterator[str]:
-    assert callable(check)
+def _unnamed(name: str, kind: str) -> Iterator[str]:
+    """Yield why no server can have this name; the plan refuses names that clients may not choose,
+    because an export has those that peers have registered.
+    """
     try:
-        check(name)
+        check_named(name, kind)
     except InvalidArgument as error:
         yield str(error)
 

@@ -2,13 +2,15 @@
 """Plans an import: the effect of each row, before anything is changed (pure)."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
 
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.message import check_group, check_topic
 from cometmq.insight.definitions.form import (
     AccountEntry,
     AddressesEntry,
@@ -203,6 +205,8 @@ def _order_rows(state: State, wanted: Definitions) -> Iterator[Row]:
         change = [Difference("orderConfig", before, config)]
         if before == config:
             yield Row(Kind.ORDER, name, NAMESRV, Fate.EQUAL, after=config)
+        elif reason := _unchosen(check_topic, name):
+            yield Row(Kind.ORDER, name, NAMESRV, Fate.REFUSED, change, reason, config)
         else:
             yield Row(Kind.ORDER, name, NAMESRV, fate, change, after=config)
 
@@ -216,7 +220,7 @@ def _refusal(state: State, broker: str, before: Entry | None, after: Entry) -> s
             own = before if isinstance(before, TopicEntry) else None
             return _topic_refusal(state, own, after)
         case GroupEntry():
-            return _group_refusal(after)
+            return _unchosen(check_group, after.group_name) or _group_refusal(after)
         case AccountEntry() | AddressesEntry():
             if broker in state.silent:
                 return f"the broker does not tell its accounts: {state.silent[broker]}"
@@ -227,6 +231,8 @@ def _refusal(state: State, broker: str, before: Entry | None, after: Entry) -> s
 
 def _topic_refusal(state: State, before: TopicEntry | None, after: TopicEntry) -> str:
     name = after.topic_name
+    if before is None and (reason := _unchosen(check_topic, name)):
+        return reason
     if state.is_reserved_topic(name):
         return "servers create this topic themselves"
     if before is not None and after.read_queue_nums < before.read_queue_nums:
@@ -239,6 +245,15 @@ def _topic_refusal(state: State, before: TopicEntry | None, after: TopicEntry) -
             f"producers would send to {after.write_queue_nums} queues, and consumers read"
             f" {after.read_queue_nums}: raise readQueueNums"
         )
+    return ""
+
+
+def _unchosen(check: Callable[[str], None], name: str) -> str:
+    """Return why clients may not choose a name; empty if they may."""
+    try:
+        check(name)
+    except InvalidArgument as error:
+        return str(error)
     return ""
 
 
