@@ -231,7 +231,9 @@ async def test_a_group_from_its_creation_to_its_end(desk, suite):
     page, answer = await change(desk, "/group/alter", name="steppers", retries="3", enabled="no")
     assert answer.status_code == 303
     assert (await desk.admin.groups())["steppers"].retry_max_times == 3
-    _, answer = await change(desk, "/group/delete", "steppers", name="steppers", offsets="remove")
+    gone = {"name": "steppers", "offsets": "remove"}
+    page, answer = await change(desk, "/group/delete", "steppers", **gone)
+    assert "retry topic" in page.text, "it stays"
     assert answer.status_code == 303
     assert "steppers" not in await desk.admin.groups()
 
