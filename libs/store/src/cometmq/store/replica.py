@@ -19,6 +19,7 @@ from cometmq.store.errors import DiskError, StoreError
 from cometmq.store.log.log_scanner import LogScanner
 from cometmq.store.parts import Parts
 from cometmq.store.publishing import Publisher
+from cometmq.store.recovery.spills import Spills
 from cometmq.store.upkeep.checkpointer import Checkpointer
 from cometmq.store.upkeep.flush import Flusher
 from cometmq.store.upkeep.housekeeping import Housekeeping
@@ -143,15 +144,15 @@ class Replica:
             on_deletion=delete,
             read_range=self._parts.read_range,
         )
+        spills = Spills(dispatcher, self._queues)
         end = checkpointer.dispatched_offset
-        scanner = LogScanner(
-            log.files, log.min_offset, check_crc=False, end=end, take=dispatcher.taker
-        )
+        scanner = LogScanner(log.files, log.min_offset, check_crc=False, end=end, take=spills.taker)
         for scan in scanner:
             dispatcher.dispatch(scan, is_from_head=True)
-        touched = list(dispatcher.touched)
-        dispatcher.publish()
-        checkpointer.note_dispatched(touched, end, 0, 0)
+            spills.advance()
+        spills.publish()
+        checkpointer.note_dispatched(spills.unwritten(), end, 0, 0)
+        checkpointer.unsaved.adopt(*spills.unsynced())
 
     def _remove(self, topic: str) -> None:
         for queue in self._queues.of_topic(topic):

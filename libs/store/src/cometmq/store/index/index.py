@@ -194,6 +194,13 @@ class Index:
             if file.is_growing and file.unflushed_count > 0
         ]
 
+    def flush_full(self, kept_count: int) -> None:
+        """Write and sync all growing files but the newest ones, to free their slots; may block."""
+        flushes = [it.plan_flush(is_complete=True) for it in list(self._growing())[kept_count:]]
+        for flush in flushes:
+            flush.run()
+        self.mark_flushed(flushes)
+
     def plan_spill(self) -> list[IndexFlush]:
         """Plan the writes of the entries that exist only in memory, without slots and headers."""
         return [file.plan_spill() for file in self.files if file.is_growing]

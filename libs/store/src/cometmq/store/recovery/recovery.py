@@ -17,6 +17,7 @@ from cometmq.store.recovery.known_floors import find_floors
 from cometmq.store.recovery.log_end import LogEnd
 from cometmq.store.recovery.lost_files import cut_at_lost_files
 from cometmq.store.recovery.replay import Replay
+from cometmq.store.recovery.spills import Unsynced
 from cometmq.store.recovery.start import LastRun, Start, StartReason, choose_start
 from cometmq.store.recovery.tail_check import TailCheck
 
@@ -34,6 +35,9 @@ class Recovered(NamedTuple):
 
     damaged: tuple[DamagedRange, ...] = ()
     """Damaged records after the last checkpoint, which readers must not get."""
+
+    unsynced: tuple[Unsynced, ...] = ()
+    """Entries of queues that were written, and that the next checkpoint must sync."""
 
 
 def recover(parts: Parts, last_run: LastRun, log_end: LogEnd, marks_begin: int) -> Recovered:
@@ -72,6 +76,7 @@ def recover(parts: Parts, last_run: LastRun, log_end: LogEnd, marks_begin: int) 
     return Recovered(
         start, end, dispatcher.record_count, dispatcher.store_timestamp, last_run.was_clean,
         log_end.has_cut_records, () if check is None else check.damaged,
+        tuple(replay.unsynced()),
     )  # fmt: skip
 
 

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dispatches the records of the log again, into the queues and the index that recovery has
 truncated.
+
+Memory must not grow with the log: the entries of queues leave it when they are many (`spills.py`),
+and only the newest index files keep their slots.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from cometmq.remoting.message.record import Scan
@@ -11,10 +14,14 @@ from cometmq.store.errors import DiskError
 from cometmq.store.log.log_scanner import LogScanner
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue, last_entry
+from cometmq.store.recovery.spills import Spills, Unsynced
 from cometmq.store.recovery.tail_check import TailCheck
 from cometmq.store.writing.dispatcher import Dispatcher
 
-PUBLISH_COUNT: Final = 20_000  # records between two updates of the index
+GROWING_COUNT_MAX: Final = 3
+"""Maximum number of index files whose slots are in memory, 20 MB each. Before an older one leaves
+it, its 420 MB are synced, which the kernel has mostly done by then.
+"""
 
 
 class Replay:
@@ -42,7 +49,8 @@ class Replay:
         )
         self.dispatcher.store_timestamp = timestamp
         self.check: TailCheck | None = None
-        self._published_count = 0
+        self.spills = Spills(self.dispatcher, self._queues)
+        self._filling: Spills | None = None
         self._is_from_head = False
         self._last: Scan | None = None  # read, but not dispatched yet
         self._odd_end = 0  # of the last range that native code could not dispatch
@@ -101,17 +109,18 @@ class Replay:
         self._publish_in_parts()
 
     def _publish_in_parts(self) -> None:
-        if self.dispatcher.record_count - self._published_count >= PUBLISH_COUNT:
+        if self.spills.is_due:
             self._publish()
 
     def _publish(self) -> None:
-        """Publish the dispatched entries; if the disk is full, their keys remain queued."""
-        self._published_count = self.dispatcher.record_count
-        self.dispatcher.publish()
+        """Publish the dispatched entries; if the disk is full, they and their keys stay queued."""
+        self.spills.publish()
         keyed, self.dispatcher.keyed = self.dispatcher.keyed, []
         try:
             self._index.remember(keyed)
             self._index.catch_up()
+            self._index.flush_full(GROWING_COUNT_MAX)
+            self.spills.spill()
         except DiskError as error:
             if not error.is_space_missing:
                 raise
@@ -141,16 +150,22 @@ class Replay:
             on_deletion=delete,
             read_range=self._read_range,
         )
+        filling = Spills(dispatcher, self._queues)
         scanner = LogScanner(
-            self._files,
-            self._files.first,
-            check_crc=False,
-            end=self._commit_log.end,
-            take=dispatcher.taker,
-        )
+            self._files, self._files.first, check_crc=False, end=self._commit_log.end,
+            take=filling.taker,
+        )  # fmt: skip
         for scan in scanner:
             dispatcher.dispatch(scan, is_from_head=True)
-        dispatcher.publish()
+            filling.advance()
+        filling.publish()
+        self._filling = filling
+
+    def unsynced(self) -> Iterator[Unsynced]:
+        """Yield the entries that were written but not synced."""
+        for spills in (self.spills, self._filling):
+            if spills is not None:
+                yield spills.unsynced()
 
 
 def _known_end(queue: ConsumeQueue) -> int:

@@ -2,7 +2,7 @@
 """The queues that have changed since the last checkpoint."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -44,6 +44,14 @@ class UnsavedQueues:
     def note(self, queues: Iterable[ConsumeQueue]) -> None:
         """Note queues with new entries in memory."""
         self.queues.update(dict.fromkeys(queues))
+
+    def adopt(self, spilled: Mapping[ConsumeQueue, int], folders: AbstractSet[str]) -> None:
+        """Note entries that recovery has written without a sync: for each queue the first one, and
+        the folders that have a new file.
+        """
+        for queue, first in spilled.items():
+            self._spilled[queue] = min(first, self._spilled.get(queue, first))
+        self._spilled_folders.update(folders)
 
     @property
     def new_count(self) -> int:

@@ -6,7 +6,7 @@ import json
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,19 +32,23 @@ SMALL_FILES: Final = {
 class BrokerChild:
     """One broker on one folder; every start is a new process."""
 
-    def __init__(self, folder: Path, *, module: str = "", **settings: str) -> None:
-        """`module` runs instead of the broker's program; `settings` are entries of broker.conf."""
+    def __init__(
+        self, folder: Path, *, module: str = "", prefix: Sequence[str] = (), **settings: str
+    ) -> None:
+        """`module` runs instead of the broker's program; `prefix` is a command that runs it;
+        `settings` are entries of broker.conf.
+        """
         self.folder = folder
         self.store = folder / "store"
         self.file = folder / "broker.conf"
         self.http_port = free_port()
         self.address = ""
         self.restarts = 0
-        self._command = (
-            [sys.executable, "-m", module, str(self.file)]
-            if module
-            else [str(PROGRAM), "broker", "-c", str(self.file)]
-        )
+        self._command = [
+            *prefix,
+            *([sys.executable, "-m", module] if module else [str(PROGRAM), "broker", "-c"]),
+            str(self.file),
+        ]
         self._settings = {
             "brokerName": "broker-a",
             "brokerIP1": HOST,
@@ -65,9 +69,9 @@ class BrokerChild:
         self._child = Child("broker", self._command, log_path=log)
         return self._child
 
-    async def start(self) -> None:
+    async def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         child = self.begin()
-        async with asyncio.timeout(START_TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             while not (ready := self.events("broker.ready")):
                 assert child.exit_status is None, f"the broker did not start:\n{child.log()}"
                 await asyncio.sleep(POLL_S)
