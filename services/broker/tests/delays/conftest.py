@@ -12,6 +12,7 @@ from cometmq.broker.delays.delays import Delays
 from cometmq.broker.delays.level import delay_file
 from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.delays.positions import Positions
+from cometmq.broker.delays.wheel import Wheel, WheelFiles
 from cometmq.broker.messages import delay
 from cometmq.broker.storing.large_puts import LargePuts
 from cometmq.broker.tables.subscription_groups import Groups
@@ -177,6 +178,7 @@ def service(
         saver=cast("Any", ImmediateSaver()),
         repaired_count=repaired_count,
         wake_at=wake_at,
+        wheel=Wheel(store, levels, WheelFiles(str(Path(path).parent)), host=HOST),
         host=HOST,
         log=NO_LOG,
     )

@@ -31,6 +31,8 @@ BENCHMARK_TOPIC: Final = "BenchmarkTest"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """The topic in which delayed messages wait, with one queue per delay level."""
+WHEEL_TOPIC: Final = "rmq_sys_wheel_timer"
+"""The topic in which RocketMQ 5 keeps timer messages."""
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -46,7 +48,7 @@ SYSTEM_TOPICS: Final = frozenset({
     CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
 })  # fmt: skip
 SEND_FORBIDDEN_TOPICS: Final = frozenset({
-    SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC,
+    SCHEDULE_TOPIC, WHEEL_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC,
     OFFSET_MOVED_TOPIC, PARKED_TOPIC,
 })  # fmt: skip
 

@@ -29,6 +29,7 @@ from cometmq.broker.delays.due_runs import DueRuns
 from cometmq.broker.delays.level import delay_file
 from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.delays.positions import Positions
+from cometmq.broker.delays.wheel import Wheel, WheelFiles
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.sql import load_parser
 from cometmq.broker.filters.subscriptions import BloomSize, FilterSubscriptions, filter_file
@@ -70,12 +71,14 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.transport.addresses import host_port
 from cometmq.remoting.transport.client import RemotingClient
+from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.incremental import IncrementalRunner
 from cometmq.runtime.limits import Limits
 from cometmq.runtime.process.memory import memory_limit_bytes
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import Alarm
+from cometmq.runtime.worker import error_of
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.message_store import MessageStore
 from cometmq.store.queues.consume_queue import last_entry
@@ -308,6 +311,17 @@ def _deferred(
         runs = DueRuns(store.reader, host=store_host, settings=settings, log=log)
     repairs, recovered = store.upkeep.scrubber.repairs, store.upkeep.recovered
     levels = DelayLevels.parse(first.message_delay_level)
+    wheel = Wheel(store, levels, WheelFiles(store.layout.root), host=store_host)
+
+    def wheel_taken(end: int) -> None:
+        log.info("wheel.taken", messages=end)
+        noted = inputs.workers.config.submit(partial(wheel.files.note_taken, end, clock.now_ms()))
+        noted.add_done_callback(wheel_noted)
+
+    def wheel_noted(noted: asyncio.Future[None]) -> None:
+        if error := error_of(noted):
+            log.warning("wheel.unnoted", error=describe(error))
+
     used = [q + 1 for topic, q in store.reader.queue_ids() if topic == SCHEDULE_TOPIC]
     file = delay_file(str(_config_folder(inputs) / "delayOffset.json"))
     delays = Delays(
@@ -321,6 +335,8 @@ def _deferred(
         delivered=delivery_counter(stats, settings),
         delayed=stats.count_delayed,
         wake_at=alarm.ring_at,
+        wheel=wheel,
+        wheel_taken=wheel_taken,
         runs=runs,
         repaired_count=(lambda: repairs.repaired_count) if first.group_record else None,
         host=store_host,

@@ -37,6 +37,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "member.role_changed": "A member of a broker group has a new role; `cause` is the event "
     "that led to it.",
     "record.reachable": "The consensus record of the broker group can be read again.",
+    "wheel.unnoted": "The broker has taken over RocketMQ 5's pending timer messages, but could not "
+    "note this in RocketMQ 5's own files: if that opens the store again, it delivers them, too. "
+    "Remove timerwheel, timerlog and config/timercheck before.",
     # programs
     "program.failed": "The program ends with status 1 after an unexpected error.",
     "program.killed": "A second signal, at least a second after the first, ended the program "

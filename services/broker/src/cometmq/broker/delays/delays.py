@@ -28,7 +28,7 @@ from typing import Final
 
 from cometmq.broker.delays.due_runs import Delivered, Due, DueRun, DueRuns, Found, Skip
 from cometmq.broker.delays.finder import Finder
-from cometmq.broker.delays.level import Level
+from cometmq.broker.delays.level import WHEEL, Level, place_of
 from cometmq.broker.delays.parking import (
     REFUSED_FOR_GOOD,
     Case,
@@ -40,6 +40,7 @@ from cometmq.broker.delays.parking import (
 from cometmq.broker.delays.positions import Positions
 from cometmq.broker.delays.recalled import AlreadyDue, Delayed, OnItsWay
 from cometmq.broker.delays.waiting import Waiting
+from cometmq.broker.delays.wheel import Wheel
 from cometmq.broker.storing.large_puts import LargePuts, has_many_keys
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.remoting.log import Log
@@ -93,6 +94,8 @@ class Delays:
         delivered: Callable[[str, int, int, int], None] = lambda *_: None,
         delayed: Callable[[int, int, int], None] = lambda *_: None,
         wake_at: Callable[[int], None] = lambda _time_ms: None,
+        wheel: Wheel,
+        wheel_taken: Callable[[int], None] = lambda _offset: None,
         runs: DueRuns | None = None,
         repaired_count: Callable[[], int] | None = None,
         host: bytes,
@@ -105,6 +108,7 @@ class Delays:
         - `delivered`: a topic, the level's queue id, the number and the size of delivered messages;
         - `delayed`: the queue id of a level, the number and the size of timed messages that it got
           from another level;
+        - `wheel_taken`: the end of RocketMQ 5's queue of timer messages, once none is pending there;
         - `wake_at`: a time in milliseconds at which a step is due, which may have passed.
 
         `runs` delivers plain messages natively. `repaired_count` returns the number of damaged
@@ -120,10 +124,15 @@ class Delays:
         self._delayed = delayed
         self.runs = runs
         self._repaired_count = repaired_count
-        self._finder = Finder(store, positions.recalled, destinations, runs, levels, host=host)
+        self._wheel = wheel
+        self._wheel_taken = wheel_taken
+        self._finder = Finder(
+            store, positions.recalled, destinations, runs, levels, wheel, host=host
+        )
         self._log = log
         self.waiting = Waiting(store, levels, positions, log)
-        self._served = [positions.level(number) for number in levels.numbers]
+        numbers = [*levels.numbers, *([WHEEL] if wheel.end else [])]
+        self._served = [positions.level(number) for number in numbers]
         self._is_stopped = False
         self._has_work = False
         self._wake_at = wake_at
@@ -174,7 +183,7 @@ class Delays:
         accepted, because a message that is stored below a position counts as delivered.
         """
         for level in self._served:
-            queue = self._store.reader.queue(SCHEDULE_TOPIC, level.number - 1)
+            queue = self._store.reader.queue(*place_of(level.number))
             ends = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
             self.positions.fit(level, *ends)
         self._saver.request_if_dirty(self.positions)
@@ -183,9 +192,11 @@ class Delays:
         """Deliver due messages, and save positions whose copies are on disk."""
         for level in self._served:
             if not self._is_stopped and level.pending_count == 0 and not level.is_reading:
-                queue = self._store.reader.queue(SCHEDULE_TOPIC, level.number - 1)
+                queue = self._store.reader.queue(*place_of(level.number))
                 level.read_ms = now_ms
                 level.read_end = 0 if queue is None else queue.max_offset
+                if level.number == WHEEL:
+                    level.read_end = min(level.read_end, self._wheel.end)
                 self._read(level)
         self._has_work = any(level.is_unsettled for level in self._served)
         self._mark_flushed()
@@ -208,7 +219,7 @@ class Delays:
         """Find and deliver due messages of a level; if the disk must be read, in a
         later turn of the loop.
         """
-        queue = self._store.reader.queue(SCHEDULE_TOPIC, level.number - 1)
+        queue = self._store.reader.queue(*place_of(level.number))
         if queue is None:
             return
         # Retention may have deleted entries, and positions copied from a master may be ahead of
@@ -256,7 +267,7 @@ class Delays:
         is_damaged = any(entry.message is Skip.DAMAGED for entry in entries)
         repaired = self._repaired_count() if is_damaged and self._repaired_count else None
         misplaced = [it.queue_offset for it in entries if it.message is Skip.MISPLACED]
-        queue = self._store.reader.queue(SCHEDULE_TOPIC, level.number - 1) if misplaced else None
+        queue = self._store.reader.queue(*place_of(level.number)) if misplaced else None
         awaited = list[Skip]()
         if repaired is not None and level.awaits_repair(repaired):
             awaited.append(Skip.DAMAGED)
@@ -331,7 +342,8 @@ class Delays:
                 self._delayed(message.queue_id, 1, result.size)
             else:
                 self.counts.delivered += 1
-            self._delivered(message.topic, level.number - 1, 1, result.size)
+            if level.number != WHEEL:
+                self._delivered(message.topic, level.number - 1, 1, result.size)
             self._finish(level, entry.queue_offset, result)
 
     def _park(
@@ -380,3 +392,6 @@ class Delays:
     def _mark_flushed(self) -> None:
         safe = min(self._store.upkeep.flusher.flushed_offset, self._store.commit_log.confirm_offset)
         self.positions.settle(safe)
+        if not self._wheel.is_noted and self.positions.is_past(WHEEL, self._wheel.end - 1):
+            self._wheel.is_noted = True
+            self._wheel_taken(self._wheel.end)

@@ -9,10 +9,11 @@ unique key.
 from typing import Final, NamedTuple
 
 from cometmq.broker.delays.due_runs import RUN_COUNT_MAX, Due, DueBatch, DueRuns, Found, Skip, Times
-from cometmq.broker.delays.level import Level, NextDue
+from cometmq.broker.delays.level import WHEEL, Level, NextDue, place_of
 from cometmq.broker.delays.parking import Destinations, Reason
 from cometmq.broker.delays.recalled import Recalled
 from cometmq.broker.delays.timed import is_later_hop, next_hop
+from cometmq.broker.delays.wheel import Wheel
 from cometmq.broker.messages import delivered
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import PropertyKey, timed_ms
@@ -40,7 +41,7 @@ class Entry(NamedTuple):
     def fits(self, record: MessageRecord) -> bool:
         """Return whether this is the record for which the entry stands."""
         place = record.topic, record.queue_id, record.queue_offset, record.size
-        return place == (SCHEDULE_TOPIC, self.level_number - 1, self.queue_offset, self.size)
+        return place == (*place_of(self.level_number), self.queue_offset, self.size)
 
 
 class Finder:
@@ -53,10 +54,12 @@ class Finder:
         destinations: Destinations,
         runs: DueRuns | None,
         levels: DelayLevels,
+        wheel: Wheel,
         *,
         host: bytes,
     ) -> None:
         self._store = store
+        self._wheel = wheel
         self._levels = levels
         self._recalled = recalled
         self._destinations = destinations
@@ -74,6 +77,8 @@ class Finder:
         the read of a later one fails. Messages stored after the level's clock was read are left
         out: by that clock, they would be due later than their delay allows.
         """
+        if level.number == WHEEL:
+            return (yield from self._wheel.find(queue, level, due, self._wheel_record))
         now_ms, due_at_most = level.read_ms, level.read_ms + delay_ms
         offset, count = level.offset, max(0, level.read_end - level.offset)
         recalled = self._recalled.first(level.number, offset)
@@ -135,6 +140,11 @@ class Finder:
             if is_copied:
                 return Skip.COPIED, None
         return message, reason
+
+    def _wheel_record(
+        self, queue_offset: int, physical_offset: int, size: int
+    ) -> Lookup[MessageRecord | Skip]:
+        return self._record(Entry(WHEEL, queue_offset, physical_offset, size, 0))
 
     def _record(self, entry: Entry) -> Lookup[MessageRecord | Skip]:
         """Find the record for which an entry stands."""

@@ -6,14 +6,18 @@ An entry is finished when it needs no delivery any more: it is delivered, parked
 """
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import msgspec
 
 from cometmq.broker.delays.recalled import RecalledTable
 from cometmq.remoting.bodies.dialect import decode_file, encode_json
+from cometmq.remoting.names import SCHEDULE_TOPIC, WHEEL_TOPIC
 from cometmq.store.json_config import JsonTable
 
+WHEEL: Final = 0
+"""The number of the level of RocketMQ 5's pending timer messages (`wheel.py`)."""
 REPAIR_STEPS_MAX: Final = 300
 """How many steps (30 s) damaged messages of a level wait for their repair from another copy of the
 log. Each repaired block restarts the count. Meanwhile, the level delivers only the other messages
@@ -29,10 +33,24 @@ class DelayFile(msgspec.Struct, rename="camel"):
 
     offset_table: dict[int, int] = {}
     recalled: RecalledTable | msgspec.UnsetType = msgspec.UNSET
+    wheel: int | msgspec.UnsetType = msgspec.UNSET
+    """The position of the level WHEEL; RocketMQ would make a queue for a level 0 in the table."""
 
 
-def delay_table(offsets: dict[int, int], recalled: RecalledTable) -> DelayFile:
-    return DelayFile(offsets, recalled or msgspec.UNSET)
+def delay_table(offsets: Mapping[int, int], recalled: RecalledTable) -> DelayFile:
+    table = {number: offset for number, offset in offsets.items() if number != WHEEL}
+    return DelayFile(table, recalled or msgspec.UNSET, offsets.get(WHEEL) or msgspec.UNSET)
+
+
+def offsets_of(table: DelayFile) -> dict[int, int]:
+    """Return the next queue offset of each level, that of WHEEL included."""
+    wheel = {} if isinstance(table.wheel, msgspec.UnsetType) else {WHEEL: table.wheel}
+    return {**table.offset_table, **wheel}
+
+
+def place_of(number: int) -> tuple[str, int]:
+    """Return topic and id of the queue of a level."""
+    return (WHEEL_TOPIC, 0) if number == WHEEL else (SCHEDULE_TOPIC, number - 1)
 
 
 def recalled_of(table: DelayFile) -> RecalledTable:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from cometmq.broker.delays.level import DelayFile, Level, delay_table, recalled_of
+from cometmq.broker.delays.level import DelayFile, Level, delay_table, offsets_of, recalled_of
 from cometmq.broker.delays.recalled import Recalled
 from cometmq.remoting.bodies.dialect import decode_file, encode_json
 from cometmq.store.json_config import JsonTable
@@ -31,7 +31,7 @@ class Positions:
         self.levels = {number: Level(number, 0) for number in numbers}
         if loaded is not None:
             self.recalled.update(recalled_of(loaded))
-            for number, offset in loaded.offset_table.items():
+            for number, offset in offsets_of(loaded).items():
                 self.level(number).place(offset, offset)
         self.is_dirty = False
         self.noted: Callable[[], None] | None = None
@@ -97,7 +97,7 @@ class Positions:
         """Adopt the master's positions and recalls; they are used once this broker becomes the
         master.
         """
-        for number, offset in table.offset_table.items():
+        for number, offset in offsets_of(table).items():
             level = self.level(number)
             if (level.offset, level.saved_offset) != (offset, offset):
                 level.place(offset, offset)
@@ -132,7 +132,7 @@ class Positions:
         """Apply a piece of `noted_changes` without noting it; call this before the first step."""
         table = decode_file(DelayFile, bytes(data))
         self.recalled.update(recalled_of(table))
-        for number, offset in table.offset_table.items():
+        for number, offset in offsets_of(table).items():
             self.level(number).place(offset, offset)
             self.recalled.drop_below(number, offset)
         self.is_dirty = True
@@ -147,6 +147,6 @@ class Positions:
         offsets, recalled = dict.fromkeys(self.levels, 0), Recalled()
         for piece in pieces:
             table = decode_file(DelayFile, bytes(piece))
-            offsets |= table.offset_table
+            offsets |= offsets_of(table)
             recalled.update(recalled_of(table))
         self.adopt(delay_table(offsets, recalled.as_table()))

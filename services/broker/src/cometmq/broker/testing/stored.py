@@ -14,6 +14,7 @@ from cometmq.broker.delays.delays import Delays
 from cometmq.broker.delays.level import delay_file
 from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.delays.positions import Positions
+from cometmq.broker.delays.wheel import Wheel, WheelFiles
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.arrivals import Arrivals
 from cometmq.broker.hold import HoldTable
@@ -89,6 +90,7 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
         destinations=broker.deferred.destinations,
         parking=broker.deferred.parking,
         delivered=delivery_counter(broker.stats, lambda: broker.settings),
+        wheel=Wheel(store, levels, WheelFiles(str(folder)), host=broker.process.store_host),
         host=broker.process.store_host,
         log=NO_LOG,
     )
