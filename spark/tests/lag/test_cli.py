@@ -31,14 +31,13 @@ def _run(*words: object) -> tuple[int, str, list[str]]:
         (["repport"], "Did you mean 'report'?"),
         (["report", "x", "--min-coverag", "1"], "--min-coverage"),
         (["snapshot", "x", "--intervall", "60"], "--interval"),
-        (["stream", "x", "--alert-topci", "T"], "--alert-topic"),
         (["report"], "HISTORY"),
         (["report", "x", "--fail-on", "sometimes"], "sometimes"),
         (["snapshot", "x", "--interval", "5"], "5"),
         (["snapshot", "x", "--http-port", "8080"], "--http-port needs --interval"),
         (["snapshot", "x", "--interval", "60", "--textfile", "y"], "--textfile needs --http-port"),
         (["report", "x", "--conf", "spark.executor.cores"], "spark.NAME=VALUE"),
-        (["stream", "x", "--conf", "executor.cores=1"], "spark.NAME=VALUE"),
+        (["report", "x", "--conf", "executor.cores=1"], "spark.NAME=VALUE"),
         (["report", "x", "--broker-timezone", "Mars/Olympus"], "unknown time zone Mars/Olympus"),
     ],
 )
@@ -74,13 +73,6 @@ def test_invalid_credentials_file_is_a_one_line_error(tmp_path: Path) -> None:
     assert status == Exit.FAILED
     assert len(lines) == 1
     assert "none.yml" in lines[0]
-
-
-def test_stream_without_name_server_fails_before_spark_starts(tmp_path: Path) -> None:
-    status, _, lines = _run("stream", tmp_path / "history", "--namesrv", "127.0.0.1:1")
-    assert (status, len(lines)) == (Exit.FAILED, 1)
-    assert "127.0.0.1:1" in lines[0]
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("option", ["--out", "--textfile"])

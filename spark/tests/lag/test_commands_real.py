@@ -5,11 +5,9 @@ import asyncio
 import http.server
 import json
 import re
-import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,8 +33,6 @@ from cometmq.spark.lag.columns import Report
 from cometmq.spark.lag.exits import Exit
 from cometmq.spark.lag.members import GroupAnswers, query_members
 from cometmq.spark.options.definitions import parse
-from cometmq.spark.read.batch import MessageReader
-from cometmq.spark.schemas import table_schema
 from cometmq.spark.testing import fill
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
@@ -295,108 +291,3 @@ def check_files(out: Path, metrics: Path, taken: list[tuple[str, str]]) -> None:
     ((path, pushed),) = taken
     assert path == "/metrics/job/cometmq_lag/cluster/PeersCluster"
     assert line in pushed
-
-
-# -- the streaming job ------------------------------------------------------------------------
-
-
-@contextmanager
-def a_stream(
-    cluster: Cluster, history: Path, *words: object
-) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, Any]]]]:
-    """Run the job as a separate process; yield it and the list of changes that it prints."""
-    command = [PROGRAM, "stream", history, "--namesrv", cluster.namesrv_addr, *map(str, words)]
-    errors = history.with_name("stream.log").open("ab")
-    changes: list[dict[str, Any]] = []
-    with (
-        errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as child,
-    ):
-        assert child.stdout is not None
-        reader = threading.Thread(
-            target=lambda out: changes.extend(json.loads(line) for line in out),
-            args=(child.stdout,),
-        )
-        reader.start()
-        try:
-            yield child, changes
-        finally:
-            child.kill()
-            reader.join()
-
-
-def batches(history: Path) -> list[list[dict[str, Any]]]:
-    """Return the rows of each batch that the stream wrote, in order, without empty batches."""
-    files = sorted((history / "stream" / "status").glob("batch-*.parquet"))
-    tables = [pq.read_table(path, partitioning=None).to_pylist() for path in files]
-    return [rows for rows in tables if rows]
-
-
-def await_batches(child: subprocess.Popen[str], history: Path, count: int) -> None:
-    def is_there() -> bool:
-        assert child.poll() is None, history.with_name("stream.log").read_text()
-        return len(batches(history)) >= count
-
-    wait_until(is_there, 90 + 75 * count, f"{count} windows")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_killed_stream_resumes_from_its_checkpoint(cluster: Cluster, tmp_path: Path) -> None:
-    history = tmp_path / "history"
-    history.mkdir()
-    words = ("--window", 600, "--allowed-age", 0, "--alert-topic", "CMQ_LAG_ALERT")
-    with a_stream(cluster, history, *words) as (child, _):
-        await_batches(child, history, 3)
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-    before = batches(history)
-    with a_stream(cluster, history, *words) as (child, changes):
-        await_batches(child, history, len(before) + 4)
-        wait_until(lambda: any(it["status"] == "STOPPED" for it in changes), 200, "the change")
-        child.send_signal(signal.SIGTERM)
-        assert child.wait(60) == 0
-
-    found = batches(history)
-    assert found[: len(before)] == before
-    ends = [{row["window_end"] for row in rows} for rows in found]
-    assert all(len(it) == 1 for it in ends)
-    moments = [it.pop() for it in ends]
-    assert moments == sorted(set(moments))  # no window is written twice
-    for rows in found:
-        keys = [(row["group"], row["topic"], row["queue_id"]) for row in rows]
-        assert len(keys) == len(set(keys))
-    statuses = [
-        {row["queue_id"]: row["status"] for row in rows if row["group"] == "stopped"}
-        for rows in found
-    ]
-    # A status needs five snapshots; those from before the kill count too.
-    first = next(i for i, it in enumerate(statuses) if it[0] != "UNKNOWN")
-    assert first < len(before) + 4
-    assert statuses[first] == {0: "STOPPED", 1: "STOPPED", 2: "OK", 3: "OK"}
-    check_alerts(cluster, changes)
-
-
-def check_alerts(cluster: Cluster, changes: list[dict[str, Any]]) -> None:
-    """Check that every printed change was also sent as a message."""
-    options = parse({"nameServer": cluster.namesrv_addr, "subscribe": "CMQ_LAG_ALERT"})
-    reader = MessageReader(options, table_schema(options))
-    rows = [r for p in reader.partitions() for b in reader.read(p) for r in b.to_pylist()]
-    sent = [json.loads(row["body"]) for row in rows]
-    assert {json.dumps(it) for it in changes} <= {json.dumps(it) for it in sent}
-    own = [row for row in rows if row["keys"] == "stopped"]
-    assert {row["tags"] for row in own} == {"STOPPED"}
-    assert not any(it["status"] == "UNKNOWN" for it in sent)
-
-
-def test_stream_with_an_unusable_alert_topic_does_not_start(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    begin = time.monotonic()
-    status, out, lines = lag(
-        "stream", tmp_path, "--namesrv", cluster.namesrv_addr, "--alert-topic", "Nowhere"
-    )
-    assert (status, out, len(lines)) == (Exit.FAILED, "", 1)
-    assert "topic `Nowhere` does not exist" in lines[0]
-    assert not list(tmp_path.iterdir())
-    assert time.monotonic() - begin < 300

@@ -27,7 +27,6 @@ from cometmq.spark.lag.columns import SEVERITIES, STATUSES
 from cometmq.spark.lag.history.aggregates import AGG10, AGG60, agg60
 from cometmq.spark.lag.history.compact import compact, hash_of
 from cometmq.spark.lag.history.snapshots import HOUR, History
-from cometmq.spark.lag.stream.hysteresis import CLEAR_AFTER, RAISE_AFTER, Hysteresis
 from cometmq.spark.tables.arrow import table_of
 from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES
 
@@ -265,26 +264,6 @@ def _bytes(root: Path) -> dict[str, str]:
         for path in (root / dataset).rglob("*")
         if path.is_file()
     }
-
-
-@MANY
-@given(st.lists(st.sampled_from(list(STATUSES)), max_size=40))
-def test_status_is_announced_only_after_enough_windows(statuses: list[str]) -> None:
-    hysteresis = Hysteresis()
-    told = "OK"  # an initial OK is not announced
-    for number, status in enumerate(statuses):
-        for change in hysteresis.update({("c", "g", "b", "t", 0): status}):
-            windows = RAISE_AFTER if _rank(status) > _rank(told) else CLEAR_AFTER
-            seen = statuses[: number + 1][-windows:]
-            if change.before is not None:
-                assert change.before == told
-                assert len(seen) == windows
-            assert set(seen) == {change.status}
-            told = change.status
-
-
-def _rank(status: str) -> int:
-    return SEVERITIES.index(STATUSES[status])
 
 
 def test_oracle_shares_no_code() -> None:

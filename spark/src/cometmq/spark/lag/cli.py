@@ -42,7 +42,6 @@ from cometmq.spark.lag.cli_options import (
     TlsCa,
     Window,
     link_settings,
-    source_options,
     spark_settings,
 )
 from cometmq.spark.lag.exits import Exit, FailOn, exit_of
@@ -229,33 +228,6 @@ def report(
     where = SparkOptions(master, spark_settings(conf))
     header = run_report(root, rules, outputs, where=where, say=say, members_of=members_of)
     raise typer.Exit(exit_of(header, fail_on=fail_on, coverage_min=min_coverage))
-
-
-@app.command()
-def stream(
-    root: Root,
-    namesrv: Namesrv = "",
-    window: Window = 600,
-    allowed_lag: AllowedLag = 0,
-    allowed_age: AllowedAge = 30.0,
-    alert_topic: Annotated[
-        str | None,
-        typer.Option(help="Topic to also send each change to, for example CMQ_LAG_ALERT."),
-    ] = None,
-    credentials: Credentials = None,
-    tls_ca: TlsCa = None,
-    master: Master = None,
-    conf: Conf = None,
-    *,
-    tls: Tls = False,
-) -> None:
-    """Run continuously; print a line of JSON when the status of a queue has changed and settled."""
-    from cometmq.spark.lag.job import SparkOptions, run_stream  # noqa: PLC0415  # Spark
-
-    rules = Rules(window_s=window, allowed_lag=allowed_lag, allowed_age_s=allowed_age)
-    where = SparkOptions(master, spark_settings(conf))
-    options = source_options(namesrv, credentials, tls, tls_ca)
-    run_stream(root, rules, options, where=where, tell=_tell, alert_topic=alert_topic)
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from cometmq.client.addresses import parse_addresses
 from cometmq.client.credentials import credentials_from_file
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.spark.collect.loop import INTERVAL_MIN_S
@@ -94,20 +93,3 @@ def link_settings(
             trust_cert_path=tls_ca,
         ),
     )
-
-
-def source_options(
-    namesrv: str, credentials: Path | None, tls: bool, tls_ca: Path | None
-) -> dict[str, str]:
-    """Return the connection settings as options of the data source."""
-    link_settings(
-        namesrv, credentials, tls, tls_ca
-    )  # fails on an unreadable file before Spark starts
-    options = {"nameServer": ";".join(parse_addresses(namesrv))}
-    if credentials is not None:
-        options["secretFile"] = str(credentials.absolute())
-    if tls or tls_ca is not None:
-        options |= {"useTLS": "true", "tls.verify": str(tls_ca is not None).lower()}
-    if tls_ca is not None:
-        options["tls.caFile"] = str(tls_ca.absolute())
-    return options

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs `report` and `stream` from start to finish: Spark session, result, outputs."""
+"""The job `report` from start to finish: Spark session, result, outputs."""
 
 import asyncio
-import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,11 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cometmq.remoting.errors import CometError
-from cometmq.remoting.names import AUTO_CREATE_TOPIC
-from cometmq.spark.checks import check_common
-from cometmq.spark.cluster.topics import NameServers
 from cometmq.spark.collect.settings import CollectSettings
-from cometmq.spark.errors import TopicMissing
 from cometmq.spark.lag.analysis.report import build
 from cometmq.spark.lag.columns import Header, Report
 from cometmq.spark.lag.history.parquet import HistoryError
@@ -29,15 +24,10 @@ from cometmq.spark.lag.output.forms import FORMS, write_report, write_textfile
 from cometmq.spark.lag.output.prometheus import push
 from cometmq.spark.lag.rules import Rules
 from cometmq.spark.lag.session import session
-from cometmq.spark.lag.stream.windows import Sink, line_of, start
-from cometmq.spark.options.definitions import parse
-from cometmq.spark.source import RocketMQDataSource
 from cometmq.spark.tables.files import check_folder
 
 STOP_TIMEOUT_S: Final = 30.0
 """A Spark session that has not stopped after this time is abandoned."""
-POLL_S: Final = 0.5
-"""Poll interval of the streaming job for failure and stop signals."""
 
 Say = Callable[[str], None]
 
@@ -119,47 +109,6 @@ def _with_members(
     for path in write_stacks(folder, asked) if folder is not None else ():
         say(f"wrote {path}")
     return with_holders(result, asked)
-
-
-def run_stream(
-    root: Path,
-    rules: Rules,
-    options: dict[str, str],
-    *,
-    where: SparkOptions,
-    tell: Callable[[str], None],
-    alert_topic: str | None = None,
-) -> None:
-    """Run the streaming job until SIGTERM or SIGINT; `options` configure the data source."""
-    _check_reachable(options, alert_topic)
-    check_folder(root)
-    alerts = None if alert_topic is None else {**options, "topic": alert_topic}
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    with _spark(where) as spark:
-        spark.dataSource.register(RocketMQDataSource)
-        sink = Sink(root, lambda change: tell(line_of(change)), alerts)
-        query = start(spark, root, options, rules, sink)
-        while query.isActive and not stop.wait(POLL_S):
-            pass
-        failure = query.exception()
-        query.stop()
-    if failure is not None:
-        raise CometError(_first_line(failure))
-
-
-def _check_reachable(options: dict[str, str], alert_topic: str | None) -> None:
-    """Check before Spark starts that brokers answer and that the alert topic can be written."""
-    parsed = parse(options)
-    check_common(parsed)
-    with NameServers(parsed) as names:
-        names.brokers()
-        routes = (names.route(topic) for topic in (alert_topic, AUTO_CREATE_TOPIC) if topic)
-        if alert_topic is not None and not any(routes):
-            raise TopicMissing(
-                f"topic `{alert_topic}` does not exist, and brokers do not create it"
-            )
 
 
 @contextmanager
