@@ -18,7 +18,7 @@ from cometmq.insight.findings import RULES, Findings, Severity, findings
 from cometmq.insight.history import History, Place
 from cometmq.insight.model import Certificate, Since, Snapshot, Trouble, known
 from cometmq.peers.paths import ROOT
-from cometmq.remoting.bodies.overview import RefusedRequests
+from cometmq.remoting.bodies.overview import GroupHabit, Habit, RefusedRequests
 from cometmq.remoting.bodies.topic_config import TopicConfig
 
 from .answers import NOW_MS, master, members, seen, silent, slave, telling
@@ -123,6 +123,14 @@ FAULTS: dict[str, tuple[Any, ...]] = {
     "push-back": (
         telling(master(), refused=[RefusedRequests(310, 2, "T", "busy", "c:7", 3, NOW_MS, NOW_MS)]),
         "broker-a refused 3 times SEND_MESSAGE_V2 (310) for T",
+    ),
+    "dead-at-once": (
+        telling(master(), habits=[GroupHabit(Habit.DEAD_AT_ONCE, "G", 3, NOW_MS, NOW_MS)]),
+        "G makes a message a dead letter at its first failure: 3 messages at broker-a",
+    ),
+    "checks-unanswered": (
+        telling(master(), habits=[GroupHabit(Habit.CHECKS_UNANSWERED, "P", 3, NOW_MS, NOW_MS)]),
+        "the connected producers of P do not answer broker-a",
     ),
     "nobody-reads": (lambda at: master(queues=growing(at)), "go to T, and no group reads it", 2),
     "topic-closed": (

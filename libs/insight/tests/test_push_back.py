@@ -8,7 +8,7 @@ from cometmq.insight.findings import findings
 from cometmq.insight.model import Refusal, Since
 from cometmq.insight.rules.clients import SIGNATURE_PROBE, advice_for
 from cometmq.remoting import remarks
-from cometmq.remoting.bodies.overview import RefusedRequests
+from cometmq.remoting.bodies.overview import GroupHabit, Habit, RefusedRequests
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.names import DLQ_REPLAY_GROUP, HALF_TOPIC
 from cometmq.runtime.acl.errors import no_access_key, no_permission, wrong_signature
@@ -32,6 +32,29 @@ def test_refusals_become_findings_while_they_are_new():
     assert found.since == Since(NOW_MS - 60_000)
     assert "send more slowly" in found.remedy
     assert with_refusal(NOW_MS - 3_600_000) == []
+
+
+@pytest.mark.parametrize(
+    ("habit", "part", "runbook"),
+    [
+        (Habit.DEAD_AT_ONCE, "maxReconsumeTimes 0", "dead-letters.md"),
+        (
+            Habit.CHECKS_UNANSWERED,
+            "only the first transaction producer",
+            "half-messages-pile-up.md",
+        ),
+    ],
+)
+def test_habits_of_libraries_are_findings_for_an_hour(habit, part, runbook):
+    def found(last_ms):
+        habits = [GroupHabit(habit, "G", 3, NOW_MS - 9_000_000, last_ms)]
+        return findings(seen(telling(master(), habits=habits)))
+
+    (finding,) = found(NOW_MS - 3_000_000)
+    assert "G" in finding.text
+    assert part in finding.remedy
+    assert (finding.runbook, finding.since) == (runbook, Since(NOW_MS - 9_000_000))
+    assert found(NOW_MS - 4_000_000) == []
 
 
 BEFORE_HEARTBEAT = {

@@ -13,6 +13,8 @@ from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.bodies.overview import (
     BrokerOverview,
     GroupClients,
+    GroupHabit,
+    Habit,
     QueueEnds,
     RefusedRequests,
 )
@@ -101,6 +103,7 @@ def test_a_large_overview_is_encoded_in_steps():
         {f"G{number}": GroupClients(members, "a", "b", wanted) for number in range(500)},
         {f"T@{number}": number for number in range(2_000)},
         [RefusedRequests(1, 2, "a", "b", "c", 3, 4, 5)],
+        [GroupHabit(Habit.DEAD_AT_ONCE, "G", 1, 2, 3)],
     )
     assert finish(overview.encode_overview(whole)) == encode_json(whole)
     steps = len(list(overview.encode_overview(whole)))

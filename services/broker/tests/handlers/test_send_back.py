@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.clients.habits import Habits
 from cometmq.broker.limits import COPY_BYTES
 from cometmq.broker.testing import expected_answer
+from cometmq.broker.testing.logs import RecordingLog
 from cometmq.broker.testing.replay import call_of
 from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.remoting.codes import RequestCode as Code
@@ -44,6 +46,21 @@ def send_back(broker: Broker, version: int = 401, **fields: Any) -> Reply:
 def records(broker: Broker, topic: str, queue_id: int) -> list[MessageRecord]:
     result = broker.store.reader.get_messages(topic, queue_id, 0, 32)
     return [decode_record(record) for record in result.records]
+
+
+@pytest.mark.parametrize(("retries_max", "level"), [(0, 0), (16, 0), (0, -1)])
+def test_a_group_that_allows_no_retry_is_noted_once(
+    broker: Broker, retries_max: int, level: int
+) -> None:
+    """Spring Cloud Stream allows none by default; level -1 asks for a dead letter."""
+    log = RecordingLog()
+    broker.clients.habits = Habits(log)
+    for _ in range(2):
+        send_back(broker, max_reconsume_times=retries_max, delay_level=level)
+    noted = [(it.habit, it.group, it.count) for it in broker.clients.habits.newest()]
+    is_noted = (retries_max, level) == (0, 0)
+    assert noted == ([("dead letters at once", "G", 2)] if is_noted else [])
+    assert len(log.named("group.dead_letters_at_once")) == len(noted)
 
 
 def test_the_copy_is_delayed_by_the_third_level(broker: Broker) -> None:

@@ -8,11 +8,13 @@ import msgspec
 import pytest
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.clients.habits import CHECKS_MIN, Habits
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.transactions import forget_ended, recall_transactions
 from cometmq.broker.limits import COPY_BYTES
 from cometmq.broker.role import ServedRole
+from cometmq.broker.testing.logs import RecordingLog
 from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
 from cometmq.broker.transactions.transactions import ENDS_WAITING_MAX
 from cometmq.remoting.codes import RequestCode as Code
@@ -35,7 +37,7 @@ from cometmq.store.writing.write_state import Refusal
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 ASIDE = "TRANS_CHECK_MAX_TIME_TOPIC"
-COMMIT, ROLLBACK = 8, 12
+COMMIT, ROLLBACK, NONE = 8, 12, 0
 TEXT = "TAGS\x01A\x02UNIQ_KEY\x01U\x02TRAN_MSG\x01true\x02PGROUP\x01P\x02WAIT\x01true"
 SEND = SendMessageV2("P", "T", "TBW102", 4, 1, 4, 7, 3, TEXT)
 
@@ -342,6 +344,23 @@ def test_a_producer_of_the_group_is_asked(broker: Broker) -> None:
     assert (asked.topic, asked.queue_id, asked.queue_offset) == ("T", 1, 0)
     assert (asked.body, asked.properties_text) == (half.body, half.properties_text)
     assert asked.physical_offset == half.physical_offset
+
+
+@pytest.mark.parametrize("how", [None, COMMIT, NONE])
+def test_connected_producers_that_never_answer_checks_are_noted(
+    broker: Broker, how: int | None
+) -> None:
+    """Each answer counts, also that the transaction is still open."""
+    half, log = prepared(broker), RecordingLog()
+    broker.clients.habits = Habits(log)
+    broker.clients.producers.register("P", Client(FakePeer(), "c", 0, 401, 0))
+    for _ in range(CHECKS_MIN + 1):
+        ask_state(broker, half)
+        if how is not None:
+            end(broker, half, how, from_transaction_check=True)
+    noted = [(it.habit, it.group) for it in broker.clients.habits.newest()]
+    assert noted == ([("checks unanswered", "P")] if how is None else [])
+    assert len(log.named("producers.silent")) == len(noted)
 
 
 def test_no_producer_of_the_group_is_connected(broker: Broker) -> None:

@@ -21,6 +21,7 @@ from cometmq.remoting.bodies.offsets import DelayOffsetTable
 from cometmq.remoting.bodies.overview import (
     BrokerOverview,
     GroupClients,
+    GroupHabit,
     QueueEnds,
     RefusedRequests,
 )
@@ -91,6 +92,7 @@ class MasterAnswers(msgspec.Struct, frozen=True):
     disagreements: Mapping[str, str] = {}
     """How the subscriptions of a group's members differ, by group."""
     refused: Sequence[RefusedRequests] | Unknown = Unknown("this broker does not report it")
+    habits: Sequence[GroupHabit] = ()
     first_dead_ms: Mapping[str, int] = {}
     """When the oldest message of a dead-letter topic was stored; a topic is missing if it is empty
     or the broker has not answered about it.
@@ -237,6 +239,7 @@ def _with_overview(master: MasterAnswers, overview: BrokerOverview) -> MasterAns
             name: it.disagreement for name, it in overview.groups.items() if it.disagreement
         },
         refused=overview.refused,
+        habits=overview.habits,
     )
 
 

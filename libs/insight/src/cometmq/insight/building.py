@@ -103,6 +103,7 @@ def build(
         half_messages=_half_messages(masters),
         delayed=_delayed(outcomes),
         refusals=_refusals(masters),
+        habits=[(broker, it) for broker, answers in masters for it in answers.habits],
         notes=_notes(outcomes),
         incomplete={name: text for name, it in masters if (text := _missing(it))},
     )

@@ -43,6 +43,7 @@ RULES: Final[tuple[Rule, ...]] = (
     consuming.disagreeing,
     clients.half_messages,
     clients.refused,
+    clients.habits,
     clients.unread_topics,
     clients.closed_topics,
 )

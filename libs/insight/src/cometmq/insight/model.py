@@ -15,6 +15,7 @@ import msgspec
 
 from cometmq.client.admin.figures import BrokerFigures
 from cometmq.insight.words import listed
+from cometmq.remoting.bodies.overview import GroupHabit
 from cometmq.remoting.integers import whole
 from cometmq.remoting.message.flags import Perm
 
@@ -369,6 +370,8 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     """The topics that brokers have and name servers do not know, so that clients cannot
     find them.
     """
+    habits: Sequence[tuple[str, GroupHabit]] = ()
+    """What brokers have seen of the clients' libraries, each with the broker's name."""
 
     @property
     def missing_brokers(self) -> list[str]:

@@ -21,6 +21,7 @@ from cometmq.broker.broker import (
     Tables,
 )
 from cometmq.broker.clients.consumers import Consumers
+from cometmq.broker.clients.habits import Habits
 from cometmq.broker.clients.rebalance_notices import Notices
 from cometmq.broker.clients.registered import Registered
 from cometmq.broker.copies.keys import MemberKeys
@@ -210,7 +211,7 @@ def assemble(inputs: Inputs) -> Broker:
         inputs.store,
         driver,
         tables,
-        Clients(consumers, Registered(limits)),
+        Clients(consumers, Registered(limits), habits=Habits(log)),
         Admission(limits, tables, inputs.acl, inputs.member_keys),
         _deferred(inputs, tables, puts, stats, store_host, settings=current_settings),
         stats,

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.clients.consumers import Consumers
+from cometmq.broker.clients.habits import Habits
 from cometmq.broker.clients.moved import MovedReports
 from cometmq.broker.clients.producers import Producers
 from cometmq.broker.clients.queue_locks import QueueLock, QueueLocks
@@ -194,6 +195,7 @@ class Clients:
     told: Told = field(default_factory=Told)
     moved: MovedReports = field(default_factory=MovedReports)
     locks: QueueLocks = field(default_factory=QueueLocks)
+    habits: Habits = field(default_factory=Habits)
 
 
 @dataclass(slots=True)

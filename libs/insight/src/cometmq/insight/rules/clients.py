@@ -9,6 +9,7 @@ from cometmq.insight.finding import Condition, Severity
 from cometmq.insight.history import History
 from cometmq.insight.model import Refusal, Since, Snapshot, Topic, TopicKind, Unknown, known
 from cometmq.insight.words import command, counted, lasting
+from cometmq.remoting.bodies.overview import Habit
 from cometmq.remoting.codes import RequestCode, ResponseCode, request_name
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.commands.table import Need
@@ -19,6 +20,7 @@ from cometmq.remoting.remarks import consumers_offline
 
 HALF_MAX: Final = 1_000
 REFUSED_MS: Final = 300_000
+HABIT_MS: Final = 3_600_000
 PASSING_MS: Final = 60_000
 """Two intervals of heartbeats. Refusals that go on for longer are not ended by the next
 heartbeat.
@@ -101,6 +103,37 @@ def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
             runbook=runbook_for(it.response, it.remark),
             command=command("topic create", it.subject) if lacks_topic else "cometmq top refused",
             page="push-back",
+            since=Since(it.first_ms),
+        )
+
+
+def habits(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+    """Find what clients' libraries do without their users' knowledge."""
+    for broker, it in snapshot.habits:
+        if snapshot.taken_ms - it.last_ms > HABIT_MS:
+            continue
+        is_dead = it.habit == Habit.DEAD_AT_ONCE
+        yield Condition(
+            rule="dead-at-once" if is_dead else "checks-unanswered",
+            severity=Severity.WARNING,
+            subject=f"{broker} {it.group}",
+            text=(
+                f"{it.group} makes a message a dead letter at its first failure:"
+                f" {counted(it.count, 'message')} at {broker}"
+                if is_dead
+                else f"the connected producers of {it.group} do not answer {broker} how their"
+                " transactions ended"
+            ),
+            remedy=(
+                "its consumers allow no retry (maxReconsumeTimes 0, which is the default of Spring"
+                " Cloud Stream): set it to -1 or 16, then see cometmq dlq"
+                if is_dead
+                else "see whether they have a listener for checks; in a Go program, only the first"
+                " transaction producer answers: start one for each program"
+            ),
+            runbook="dead-letters.md" if is_dead else "half-messages-pile-up.md",
+            command=command("dlq list") if is_dead else command("txn list", options=("-b", broker)),
+            page="dead-letters" if is_dead else "transactions",
             since=Since(it.first_ms),
         )
 

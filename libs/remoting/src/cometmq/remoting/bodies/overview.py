@@ -5,6 +5,8 @@ RocketMQ has a request per topic and per group instead; with 2,000 groups, a con
 up to date.
 """
 
+from enum import StrEnum
+
 import msgspec
 
 from cometmq.remoting.bodies.connections import Connection
@@ -49,6 +51,24 @@ class RefusedRequests(msgspec.Struct, gc=False, rename="camel"):
     last_ms: Int64
 
 
+class Habit(StrEnum):
+    """What a client's library does without its user's knowledge."""
+
+    DEAD_AT_ONCE = "dead letters at once"
+    CHECKS_UNANSWERED = "checks unanswered"
+
+
+class GroupHabit(msgspec.Struct, gc=False, rename="camel"):
+    """A habit of a group's members that the broker has seen."""
+
+    habit: str
+    group: str
+    count: Int64
+    """Dead letters, or checks without an answer (at most a few are counted)."""
+    first_ms: Int64
+    last_ms: Int64
+
+
 class BrokerOverview(msgspec.Struct, gc=False, rename="camel"):
     """Body of the answer to GET_BROKER_OVERVIEW."""
 
@@ -61,3 +81,4 @@ class BrokerOverview(msgspec.Struct, gc=False, rename="camel"):
     and have been measured.
     """
     refused: list[RefusedRequests] = []
+    habits: list[GroupHabit] = []

@@ -386,6 +386,11 @@ MEANINGS: Final[Mapping[str, str]] = {
     "filter.invalid": "A group subscribed with an invalid SQL expression; its pulls are refused.",
     "filter.refused": "The SQL filter of a group was not stored, because the limit of filters is "
     "reached.",
+    "group.dead_letters_at_once": "A message at which a consumer of the group failed became a dead "
+    "letter at once: the consumer allows no retry (maxReconsumeTimes 0, as Spring Cloud Stream by "
+    "default). Logged once for each group.",
+    "producers.silent": "Connected producers of the group were asked how transactions ended, and "
+    "none has answered. In a Go program, only the first transaction producer does.",
     "group.disabled": "The group may no longer consume (disableConsumeIfConsumerReadSlowly).",
     "namesrv.lookup_failed": "A name in namesrvAddr could not be resolved; its last known "
     "addresses stay in use.",

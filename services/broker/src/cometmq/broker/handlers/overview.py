@@ -40,8 +40,9 @@ def encode_overview(found: BrokerOverview) -> Steps[bytes]:
         found.groups, lambda group: 8 * (1 + len(group.members) + len(group.subscriptions))
     )
     oldest = yield from encode_table(found.oldest_unread_ms)
-    return b'{"queues":%b,"groups":%b,"oldestUnreadMs":%b,"refused":%b}' % (
-        queues, groups, oldest, encode_json(found.refused),
+    refused, habits = encode_json(found.refused), encode_json(found.habits)
+    return b'{"queues":%b,"groups":%b,"oldestUnreadMs":%b,"refused":%b,"habits":%b}' % (
+        queues, groups, oldest, refused, habits,
     )  # fmt: skip
 
 
@@ -60,7 +61,8 @@ def _overview(broker: Broker) -> Steps[BrokerOverview]:
     while part := list(islice(ages, STEP_ITEMS)):
         oldest.update((f"{topic}@{group}", oldest_ms) for (topic, group), oldest_ms in part)
         yield
-    return BrokerOverview(queues, groups, oldest, broker.admission.refused.newest())
+    refused, habits = broker.admission.refused.newest(), broker.clients.habits.newest()
+    return BrokerOverview(queues, groups, oldest, refused, habits)
 
 
 def _queues(broker: Broker) -> Steps[dict[str, list[QueueEnds]]]:

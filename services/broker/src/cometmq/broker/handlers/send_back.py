@@ -103,6 +103,8 @@ def _store_copy(
     queue_id = broker.stats.send_back_count % (min(queue_nums, group.retry_queue_nums) or 1)
     if retries.fate(record.reconsume_times, count_max, header.delay_level) is retries.Fate.DEAD:
         topic, queue_id = dead_letter_topic(header.group), 0
+        if count_max <= 0 and header.delay_level >= 0:
+            broker.clients.habits.dead_at_once(header.group, broker.clock.now_ms())
         broker.tables.topics.create(
             topic,
             queue_nums=retries.DLQ_QUEUE_COUNT,

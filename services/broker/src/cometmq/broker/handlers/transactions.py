@@ -89,6 +89,8 @@ def end_transaction(broker: Broker, call: Call[EndTransaction]) -> Reply | None:
     if header.commit_or_rollback not in _DECISIONS:
         raise ServerError(remarks.DECISION_WRONG)
     _check_role(broker)
+    if header.from_transaction_check:
+        broker.clients.habits.answered(header.producer_group)
     if header.commit_or_rollback == TRANSACTION_NONE:
         return OK
     check_topic, check_known = check_writer(broker, call), check_half(broker, call)
@@ -288,6 +290,9 @@ def _ask(broker: Broker, half: MessageRecord, place: tuple[str, int]) -> AskTran
     for peer in peers:
         if peer.send(RequestCode.CHECK_TRANSACTION_STATE, header, body):
             counts.asked_count += 1
+            broker.clients.habits.asked(
+                group, half.queue_offset, broker.clock.now_ms(), counts.is_closed
+            )
             return AskTransactionStateReply(producer_address=peer.address)
     counts.unasked_count += 1
     return AskTransactionStateReply()
