@@ -8,6 +8,7 @@ import pytest
 
 from cometmq.broker import limits as broker_limits
 from cometmq.broker import refusals
+from cometmq.broker.names import group_fault
 from cometmq.broker.settings import BrokerSettings
 from cometmq.namesrv import limits as namesrv_limits
 from cometmq.remoting import remarks
@@ -118,6 +119,10 @@ CAUSES = {
 }  # fmt: skip
 """Words of the advice, or of the cause that it is given for, by the names of the remarks."""
 OTHERS = {
+    "the name of the topic or group": group_fault("") or "",
+    "reads of old messages": "[OVERLOAD]too many cold reads, 9 are pending: try again later",
+    "compiled the SQL92 filter": "[COMPILING_FILTER]the filter is being compiled, try again later",
+    "offsetsMax": "the broker stores at most 9 offsets (offsetsMax)",
     "one half message": "[TOO_MANY_ENDS]too many requests",
     "body_bytes_max": "the body has 9 bytes, more than body_bytes_max (8)",
     "Start one": "no name server answers: no connection to 127.0.0.1:9876",

@@ -107,6 +107,27 @@ REMARKS: Final = (
         ),
     ),
     (
+        r"\[OVERLOAD\]too many (cold reads|searches)",
+        Answer(
+            "more reads of old messages wait at the broker than it allows",
+            "Read old messages with fewer consumers at a time; runbook system-busy.md.",
+        ),
+    ),
+    (
+        r"\[COMPILING_FILTER\]|\[TOO_MANY_FILTERS\]",
+        Answer(
+            "the broker has not compiled the SQL92 filter yet",
+            "Nothing to do: consumers pull again by themselves.",
+        ),
+    ),
+    (
+        r"stores at most \d+ offsets",
+        Answer(
+            "the broker's table of offsets is full",
+            "Delete groups that are not used, with their offsets, or raise offsetsMax.",
+        ),
+    ),
+    (
         r"\[TOO_MANY_ENDS\]",
         Answer(
             "too many requests to end one half message were waiting for its copies",
@@ -331,7 +352,7 @@ REMARKS: Final = (
         Answer("the name of the group is too long for a retry topic", "Use a shorter name."),
     ),
     (
-        r"specified topic |than topic max|with system topic|topic\[.*\] is forbidden",
+        r"specified (topic|group) |than topic max|with system topic|topic\[.*\] is forbidden",
         Answer(
             "the name of the topic or group is not allowed",
             "Use letters, digits, % | - and _, at most 127 characters for a topic, and no name of"
@@ -367,7 +388,7 @@ REMARKS: Final = (
         ),
     ),
     (
-        r"than minInSync=",
+        r"than minInSync",
         Answer(
             "too few copies of the broker are in sync",
             "Start or repair its copies: `cometmq ha status`, and runbook group-degraded.md.",
