@@ -13,10 +13,10 @@ from cometmq.runtime import places
 from cometmq.runtime.places import check_port, free_port, listening, prepare_folder
 
 
-def refusal(number: int, host: str = "127.0.0.1", note: str = "") -> str:
+def refusal(number: int, host: str = "127.0.0.1", note: str = "", port: int = 80) -> str:
     with (
         pytest.raises(SettingsError) as caught,
-        listening(host, 80, setting="--port", host_setting="--bind", note=note),
+        listening(host, port, setting="--port", host_setting="--bind", note=note),
     ):
         raise OSError(number, "whatever the loop says")
     return str(caught.value)
@@ -31,11 +31,17 @@ def refusal(number: int, host: str = "127.0.0.1", note: str = "") -> str:
             errno.EADDRNOTAVAIL,
             "choose an address of this machine with --bind, or another port with --port",
         ),
+        (errno.EMFILE, "raise the limit of open files (ulimit -n)"),
+        (errno.ENOBUFS, "free memory"),
     ],
 )
 def test_a_port_that_cannot_be_used(number: int, advice: str) -> None:
     expected = f"cannot listen on 127.0.0.1:80: {os.strerror(number)}; {advice}"
     assert refusal(number) == expected
+
+
+def test_a_high_port_is_not_refused_for_its_number() -> None:
+    assert "let this program use the port" in refusal(errno.EACCES, port=10911)
 
 
 def test_the_place_shows_all_addresses_and_ipv6() -> None:
@@ -107,6 +113,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ("number", "text"),
     [
         (errno.EACCES, "Permission denied; give this user the right to write there, or choose"),
+        (errno.EMFILE, "Too many open files; raise the limit"),
         (errno.EROFS, "Read-only file system; choose another folder with --data"),
     ],
 )

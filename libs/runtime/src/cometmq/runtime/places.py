@@ -18,6 +18,7 @@ from cometmq.remoting.errors import SettingsError
 # All are below Linux's ephemeral range, from which outgoing connections take ports at any time.
 _PORTS: Final = range(22_000, 32_000)
 _PORT_ATTEMPTS: Final = 100
+_UNPRIVILEGED: Final = 1024
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -35,7 +36,7 @@ def listening(
         number = error.errno or 0
         reason = os.strerror(number) if number > 0 else (error.strerror or str(error))
         place = f"{f'[{host}]' if ':' in host else host or '*'}:{port}{note and f' ({note})'}"
-        advice = _listen_advice(number, setting, host_setting)
+        advice = _listen_advice(number, port, setting, host_setting)
         raise SettingsError(f"cannot listen on {place}: {reason}; {advice}") from error
 
 
@@ -94,11 +95,17 @@ def check_different(ports: Iterable[tuple[int, str, str]]) -> None:
             raise SettingsError(f"{taken[port]} and {name} have the same port, {port}: change one")
 
 
-def _listen_advice(number: int, setting: str, host_setting: str) -> str:
+def _listen_advice(number: int, port: int, setting: str, host_setting: str) -> str:
     if number == errno.EADDRINUSE:
         return f"stop the program that uses the port, or choose another with {setting}"
-    if number in {errno.EACCES, errno.EPERM}:
+    if number in {errno.EACCES, errno.EPERM} and port < _UNPRIVILEGED:
         return f"choose a port above 1023 with {setting}"
+    if number in {errno.EACCES, errno.EPERM}:  # SELinux, a sandbox
+        return f"let this program use the port, or choose another with {setting}"
+    if number in {errno.EMFILE, errno.ENFILE}:
+        return "raise the limit of open files (ulimit -n)"
+    if number in {errno.ENOMEM, errno.ENOBUFS}:
+        return "free memory"
     return f"choose an address of this machine with {host_setting}, or another port with {setting}"
 
 
@@ -131,6 +138,8 @@ def _folder_refusal(error: OSError, path: Path, setting: str) -> SettingsError:
         text = f"{error.strerror}; give this user the right to write there, or {other}"
     elif error.errno in _NO_SPACE:
         text = f"{error.strerror}; free space, or {other}"
+    elif error.errno in {errno.EMFILE, errno.ENFILE}:
+        text = f"{error.strerror}; raise the limit of open files (ulimit -n)"
     else:
         text = f"{error.strerror}; {other}"
     return SettingsError(f"cannot write to the folder {path}: {text}")
