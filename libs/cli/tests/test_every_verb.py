@@ -27,7 +27,7 @@ from .every_verb import kind_of, verbs
 
 DOWN = "127.0.0.1:1"
 PATIENCE_MS = 30
-ENDS_S = 30
+ENDS_S = 90
 LINES_MAX = 3
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 ENDLESS = {"mcp", "startMonitoring"}

@@ -15,7 +15,7 @@ from .rogue import rogue
 
 SEEDS = range(8)
 OUTPUT_CHARS_MAX = 5_000_000
-ENDS_S = 10
+ENDS_S = 60
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 VERBS = [
     "cluster", "cluster --json", "topic list", "topic list --json", "topic describe RT",
