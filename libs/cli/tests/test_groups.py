@@ -67,6 +67,7 @@ def test_create_refuses_an_existing_group(ask):
     (row,) = ask("group", "alter", "payees", "--no-enabled", "--json").json
     assert (row["retries"], row["enabled"], row["broadcast_enabled"]) == (3, False, True)
     ask("group", "alter", "payees").assert_refused(2, "nothing to change: ")
+    assert ask("group", "delete", "payees", "--yes").status == 0, "a name like it is suggested"
     ask("group", "alter", "nobody", "--retries", 1).assert_refused(
         1, "no broker knows the consumer"
     )

@@ -54,7 +54,7 @@ async def test_messages_are_found_by_id_key_time_and_offset(live, send):
     place = {"broker": newest[0]["broker"], "queue": 0, "offset": newest[0]["queue_offset"]}
     assert (await data(live, "/messages", topic=TOPIC, **place)) == newest
     since = await data(live, "/messages", topic=TOPIC, since="10m", until="2999-01-01")
-    assert "find me" in {it["body"] for it in since}
+    assert "find me" in {it.get("body") for it in since}, "others may be damaged"
 
 
 @pytest.mark.parametrize(
