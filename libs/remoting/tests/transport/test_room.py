@@ -24,6 +24,11 @@ from cometmq.remoting.transport.stats import TransportStats
 KIB = 1024
 LARGE = int(RequestCode.GET_ALL_TOPIC_CONFIG)
 SMALL = int(RequestCode.QUERY_CONSUMER_OFFSET)
+PULL = int(RequestCode.PULL_MESSAGE)
+PULL_EXT = {"consumerGroup": "g", "topic": "t"} | dict.fromkeys(
+    (*("queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset", "subVersion"),
+     "suspendTimeoutMillis"), "0",
+)  # fmt: skip
 SMALL_EXT = {"consumerGroup": "g", "topic": "t", "queueId": "3"}
 ANSWER_BYTES = 64 * KIB
 BUDGET = 2048 * KIB
@@ -110,6 +115,28 @@ async def test_deaf_peers_stay_within_the_budget_and_readers_get_their_answers(
     assert server.stats().requests_postponed > 0
     # What was built is held or was taken by the kernel; nothing was built and thrown away.
     assert handlers.built_count < DEAF_COUNT * 200
+    assert server.stats().budget_closed == 0
+
+
+async def test_small_answers_need_no_room(
+    start_server: Any, connect_raw: Any, eventually: Any, deaf_sockets: list[socket.socket]
+) -> None:
+    """A pull's handler knows the size of the answer, and asks for room only if it is large."""
+    seen: list[int] = []
+
+    def pull(_: None, call: Call[Any]) -> Reply:
+        seen.append(call.peer.small_room)
+        return Reply(body=b"small")
+
+    patient = settings(drain_timeout_ms=600_000)
+    server, port = await start_server({**Handlers().table, PULL: pull}, patient)
+    deaf_sockets += [connect_deaf(port) for _ in range(DEAF_COUNT)]
+    await eventually(lambda: server._hub.room.count > DEAF_COUNT // 2)
+    reader, writer = await connect_raw(port)
+    for number in range(5):
+        writer.write(encode_frame(RawCommand(code=PULL, ext=PULL_EXT, opaque=number)))
+        assert await read_answers(reader, 1) == [number]
+    assert len(seen) == 5
     assert server.stats().budget_closed == 0
 
 

@@ -237,3 +237,28 @@ def test_a_failing_pull_does_not_affect_others(
     answers = [last_answer(call) for call in calls]
     assert [answer.code for answer in answers if answer is not None] == [1, 0, 1]
     assert answers[0].remark == "KeyError: 'a bug'"
+
+
+def test_small_answers_wait_for_no_peers_that_do_not_read(broker: Broker) -> None:
+    """A good consumer waited for 0.5 s, until connections that read nothing were closed."""
+
+    def of_full_server(call: Any) -> Any:
+        call.peer.has_room, call.peer.small_room = False, 1_000
+        return call
+
+    small = of_full_server(hold(broker))
+    store(broker, "a")
+    assert bodies(last_answer(small)) == [b"a"]
+
+    store(broker, "b" * 1_000)
+    large = of_full_server(pull_call(queue_offset=1))
+    assert ask(broker, large) is None
+    large.peer.waiting.pop()()
+    assert len(large.peer.waiting) == 1, "it waits until there is room"
+    large.peer.has_room = True
+    large.peer.waiting.pop()()
+    assert bodies(last_answer(large)) == [b"b" * 1_000]
+
+    empty = of_full_server(pull_call(queue_offset=2, sys_flag=SUBSCRIPTION | SUSPEND))
+    assert ask(broker, empty) is None
+    assert broker.pending.hold.count == 1

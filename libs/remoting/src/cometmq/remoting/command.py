@@ -101,6 +101,12 @@ class Peer(Protocol):
         """
 
     @property
+    def small_room(self) -> int:
+        """How many bytes an answer may have that is built now, although there is no room for a
+        large one.
+        """
+
+    @property
     def is_crowded(self) -> bool:
         """Estimate on any thread, without measuring, whether a large answer would have to wait
         now.

@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 from msgspec import Struct
 
 from cometmq.remoting import remarks
-from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import Log
@@ -51,6 +51,11 @@ CROWD_TASKS: Final = 2_048
 CROWD_SHARES: Final = ((8_192, 1), (CROWD_TASKS, 32))
 """Pairs of a number of slow handlers, and of how many a connection may have while more than that
 number are running; the largest number first.
+"""
+
+MEASURED: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+"""Codes of requests with large answers whose handlers themselves compare the size with
+`Peer.small_room`.
 """
 
 
@@ -115,7 +120,7 @@ class Dispatcher(Generic[ContextT]):
             int(code): _guarded(handler, hooks.before) for code, handler in handlers.items()
         }
         self._handlers = {
-            code: _admitted(handler) if code in large else handler
+            code: _admitted(handler, is_measured=code in MEASURED) if code in large else handler
             for code, handler in self._unlimited.items()
         }
         self._context = context
@@ -308,12 +313,12 @@ def _guarded(handler: Handler[ContextT], before: tuple[Before[ContextT], ...]) -
     return guarded
 
 
-def _admitted(handler: Handler[ContextT]) -> Handler[ContextT]:
+def _admitted(handler: Handler[ContextT], *, is_measured: bool) -> Handler[ContextT]:
     """Return the handler of a request with a large answer, which runs only if there is room."""
 
     def admitted(context: ContextT, call: Call[Any]) -> Result:
         peer = call.peer
-        if peer.has_room:
+        if peer.has_room or (is_measured and peer.small_room):
             return handler(context, call)
         if not peer.intake.postpone(call):
             raise NoRoom

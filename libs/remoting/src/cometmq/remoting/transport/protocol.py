@@ -193,6 +193,11 @@ class PeerProtocol(asyncio.Protocol):
         return self.is_writable
 
     @property
+    def small_room(self) -> int:
+        """How many bytes an answer may have that is built now; see `ServerPeer`."""
+        return 0
+
+    @property
     def is_crowded(self) -> bool:
         """Estimate on any thread, without measuring, whether a large answer would have to wait
         now.

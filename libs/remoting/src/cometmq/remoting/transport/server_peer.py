@@ -85,6 +85,17 @@ class ServerPeer(PeerProtocol):
         return self._hub.budget.admits(self.outlet.held_bytes, reads_well=self._reads_well)
 
     @property
+    def small_room(self) -> int:
+        """How many bytes an answer may have that is built now, although there is no room for a
+        large one: a peer that holds nearly nothing waits for none of those that do not read.
+        """
+        hub, budget = self._hub, self._hub.budget
+        is_full = budget.left <= -budget.reserved_bytes
+        if is_full or self.reading.pauses & UNSENT_OUTPUT or hub.room.has(self):
+            return 0
+        return max(0, LARGE_BYTES - self.outlet.held_bytes)
+
+    @property
     def is_crowded(self) -> bool:
         """Estimate on any thread, without measuring, whether a large answer would have to wait
         now.

@@ -124,6 +124,9 @@ def _pull(broker: Broker, call: Call[PullMessage], *, is_first: bool) -> Reply |
         # Committed before the read, which may wait for the disk, so that later commits win.
         _commit(broker, call)
     if isinstance(accept, RecordFilter):
+        if not call.peer.has_room:
+            _wait_for_room(broker, pull)
+            return None
         # The search takes turns with others, so that a filter never blocks the loop.
         lookup = matching(broker, header, header.queue_offset, header.max_msg_nums, accept)
         if is_first:
@@ -143,7 +146,16 @@ def _pull(broker: Broker, call: Call[PullMessage], *, is_first: bool) -> Reply |
     if result.is_cold:
         _load(broker, pull, result)
         return None
+    if result.bytes > call.peer.small_room and not call.peer.has_room:
+        _wait_for_room(broker, pull)
+        return None
     return _conclude(broker, pull, result)
+
+
+def _wait_for_room(broker: Broker, pull: AdmittedPull) -> None:
+    """Serve a pull again once there is room for its answer."""
+    again = partial(_resume, broker, pull.call, _accounts(broker), is_first=pull.is_first)
+    pull.call.peer.when_room(again)
 
 
 def _check(broker: Broker, call: Call[PullMessage]) -> SubscriptionGroupConfig:
@@ -315,25 +327,29 @@ def resume(broker: Broker, held: HeldPull) -> None:
     _resume(broker, held.call, held.accounts)
 
 
-def _resume(broker: Broker, call: Call[PullMessage], accounts: object) -> None:
+def _resume(
+    broker: Broker, call: Call[PullMessage], accounts: object, *, is_first: bool = False
+) -> None:
     """Answer a pull that has waited, once the connection has room for the answer."""
     peer = call.peer
     if not peer.is_open:
         return
-    if peer.has_room:
-        answer(broker, call, lambda: _pull_again(broker, call, accounts))
+    if peer.has_room or peer.small_room:
+        answer(broker, call, lambda: _pull_again(broker, call, accounts, is_first=is_first))
     else:
-        peer.when_room(partial(_resume, broker, call, accounts))
+        peer.when_room(partial(_resume, broker, call, accounts, is_first=is_first))
 
 
-def _pull_again(broker: Broker, call: Call[PullMessage], accounts: object) -> Reply | None:
+def _pull_again(
+    broker: Broker, call: Call[PullMessage], accounts: object, *, is_first: bool
+) -> Reply | None:
     """Serve a pull that has waited; if the accounts are no longer `accounts`, check
     its rights again.
     """
     acl = broker.admission.acl
     if acl is not None and acl.control.accounts is not accounts:
         acl.control.check(broker, call)
-    return _pull(broker, call, is_first=False)
+    return _pull(broker, call, is_first=is_first)
 
 
 def _accounts(broker: Broker) -> object:
