@@ -52,9 +52,13 @@ OVERFLOWS = """
   .filter((it) => it.scrollWidth > it.clientWidth + 1)
   .map((it) => `${it.outerHTML.slice(0, 200)} is wider than its cell`)
 """
+TALL = """
+[...document.querySelectorAll("main input")].filter((it) => it.getBoundingClientRect().height > 50)
+  .map((it) => `${it.outerHTML.slice(0, 200)} is taller than a line`)
+"""
 DETAILS = (
     "/login", "/nothing", "/topic?name=orders", "/group?name=billing", "/messages?topic=orders",
-    f"/messages?topic={LONG}", f"/dead-letters/group?group={LONG}", f"/group?name={LONG}",
+    f"/messages?topic={LONG}", "/messages?topic=orders&since=2h", f"/dead-letters/group?group={LONG}", f"/group?name={LONG}",
     "/topic/create", "/topic/alter?name=orders&read=2&write=8&perm=r", "/topic/delete?name=orders",
     "/topic/trim?name=orders&before=end",
     "/group/create", "/group/reset?name=billing&topic=orders&to=first", "/group/alter?name=billing",
@@ -111,7 +115,7 @@ def test_pages_are_accessible_and_fit(tab, place, names, theme, width, tmp_path)
         tab.run(axe.source() + ";1")
         found = [
             it
-            for rule in (RULES, OVERLAPS, OVERFLOWS, APART, CUT, SIDEWAYS)
+            for rule in (RULES, OVERLAPS, OVERFLOWS, APART, CUT, SIDEWAYS, TALL)
             for it in tab.run(rule)
         ]
         if tab.run("document.documentElement.scrollWidth") > width:
