@@ -58,7 +58,8 @@ TALL = """
 """
 DETAILS = (
     "/login", "/nothing", "/topic?name=orders", "/group?name=billing", "/messages?topic=orders",
-    f"/messages?topic={LONG}", "/messages?topic=orders&since=2h", f"/dead-letters/group?group={LONG}", f"/group?name={LONG}",
+    f"/messages?topic={LONG}", "/messages?topic=orders&since=2h",
+    f"/dead-letters/group?group={LONG}", f"/group?name={LONG}",
     "/topic/create", "/topic/alter?name=orders&read=2&write=8&perm=r", "/topic/delete?name=orders",
     "/topic/trim?name=orders&before=end",
     "/group/create", "/group/reset?name=billing&topic=orders&to=first", "/group/alter?name=billing",
