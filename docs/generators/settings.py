@@ -16,6 +16,7 @@ from cometmq.broker.settings.copies import CopiesSettings
 from cometmq.broker.settings.limits import LimitSettings
 from cometmq.runtime.programs import COMMANDS as PROGRAMS
 from cometmq.runtime.settings.fields import SettingsField, fields_of
+from cometmq.runtime.settings.foreign import foreign_of
 from cometmq.store.settings import StoreSettings
 
 from .markdown import code, notice, table
@@ -51,6 +52,7 @@ def page(program: str) -> str:
     lines += _group(title.capitalize(), settings, settings)
     if settings is BrokerSettings:
         lines += _more_of_broker()
+    lines += _foreign(settings)
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -75,6 +77,37 @@ def _more_of_broker() -> list[str]:
             for field in _fields(BrokerSettings, AcceptedSettings)
         ),
     )
+
+
+def _foreign(settings: type[msgspec.Struct]) -> list[str]:
+    """Return the sections of RocketMQ's keys that are no settings here."""
+    foreign = foreign_of(settings)
+    if not foreign.refused:
+        return []
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in foreign.harmless.items():
+        by_reason.setdefault(reason, []).append(code(name))
+    return [
+        "",
+        "## Refused keys of RocketMQ",
+        "",
+        "They mean safety, or who leads. With any value but these, the program does not start.",
+        "",
+        *table(
+            ("key", "accepted", "why", "instead"),
+            (
+                (code(name), ", ".join(map(code, sorted(it.accepted))), it.what, it.way_out)
+                for name, it in foreign.refused.items()
+            ),
+        ),
+        "",
+        "## Keys of RocketMQ without effect",
+        "",
+        *table(
+            ("keys", "why"),
+            ((", ".join(names), reason) for reason, names in by_reason.items()),
+        ),
+    ]
 
 
 def _expected(field: SettingsField) -> str:

@@ -17,7 +17,7 @@ from cometmq.store.errors import ForeignStore
 from cometmq.store.layout import Layout
 
 NAMES_SHOWN_MAX: Final = 5
-_TABLES: Final = {
+TABLES: Final = {
     "topics": "topics.json",
     "subscriptionGroups": "subscriptionGroup.json",
     "consumerOffsets": "consumerOffset.json",
@@ -56,10 +56,10 @@ def foreign_parts(disk: Disk, layout: Layout) -> Iterator[str]:
 
 def _rocksdb(disk: Disk, layout: Layout) -> Iterator[str]:
     config, queues = layout.config, layout.consume_queue
-    tables = [name for name in _TABLES if disk.exists(f"{config}/{name}/{_ROCKSDB}")]
+    tables = [name for name in TABLES if disk.exists(f"{config}/{name}/{_ROCKSDB}")]
     if tables:
         exports = "; ".join(
-            f"mqadmin rocksDBConfigToJson -p {config} -t {name} -e {config}/{_TABLES[name]}"
+            f"mqadmin rocksDBConfigToJson -p {config} -t {name} -e {config}/{TABLES[name]}"
             for name in tables
         )
         yield (

@@ -47,7 +47,10 @@ def check_settings(loaded: Loaded[BrokerSettings]) -> None:
     faults.attempt(lambda: server_tls(settings, loaded.label))
     faults.attempt(lambda: client_tls(settings, loaded.label))
     if settings.enable_d_leger_commit_log:
-        faults.add("enableDLegerCommitLog=true: DLedger is not supported")
+        faults.add(
+            "enableDLegerCommitLog=true: DLedger is not supported; set groupRecord for a broker"
+            " group with failover, or set it to false"
+        )
     _check_copies_settings(loaded, faults)
     if settings.group_record:
         faults.attempt(lambda: check_members(settings, loaded.label))

@@ -108,7 +108,7 @@ class Delays:
         - `delivered`: a topic, the level's queue id, the number and the size of delivered messages;
         - `delayed`: the queue id of a level, the number and the size of timed messages that it got
           from another level;
-        - `wheel_taken`: the end of RocketMQ 5's queue of timer messages, once none is pending there;
+        - `wheel_taken`: the end of RocketMQ 5's queue of timer messages, once none is pending;
         - `wake_at`: a time in milliseconds at which a step is due, which may have passed.
 
         `runs` delivers plain messages natively. `repaired_count` returns the number of damaged

@@ -21,6 +21,12 @@ _REFUSED: Final = {
         "set groupRecord for a broker group with failover, or set it to false for a fixed role",
     ),
     **refusals(
+        ["brokerConfigPaths"],
+        "a container of brokers is not served, and one broker would start with other settings",
+        "start each of the files with cometmq broker -c",
+        accepted=(),
+    ),
+    **refusals(
         ["enableSlaveActingMaster"],
         "no slave acts as master here",
         "set groupRecord for a broker group with failover, or set it to false",
