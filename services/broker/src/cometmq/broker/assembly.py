@@ -312,11 +312,11 @@ def _deferred(
         runs = DueRuns(store.reader, host=store_host, settings=settings, log=log)
     repairs, recovered = store.upkeep.scrubber.repairs, store.upkeep.recovered
     levels = DelayLevels.parse(first.message_delay_level)
-    wheel = Wheel(store, levels, WheelFiles(store.layout.root), host=store_host)
+    wheel_files = WheelFiles(store.layout.root)
 
     def wheel_taken(end: int) -> None:
         log.info("wheel.taken", messages=end)
-        noted = inputs.workers.config.submit(partial(wheel.files.note_taken, end, clock.now_ms()))
+        noted = inputs.workers.config.submit(partial(wheel_files.note_taken, end, clock.now_ms()))
         noted.add_done_callback(wheel_noted)
 
     def wheel_noted(noted: asyncio.Future[None]) -> None:
@@ -336,8 +336,7 @@ def _deferred(
         delivered=delivery_counter(stats, settings),
         delayed=stats.count_delayed,
         wake_at=alarm.ring_at,
-        wheel=wheel,
-        wheel_taken=wheel_taken,
+        wheel=Wheel(store, levels, wheel_files, taken=wheel_taken, host=store_host),
         runs=runs,
         repaired_count=(lambda: repairs.repaired_count) if first.group_record else None,
         host=store_host,

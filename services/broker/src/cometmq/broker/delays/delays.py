@@ -95,7 +95,6 @@ class Delays:
         delayed: Callable[[int, int, int], None] = lambda *_: None,
         wake_at: Callable[[int], None] = lambda _time_ms: None,
         wheel: Wheel,
-        wheel_taken: Callable[[int], None] = lambda _offset: None,
         runs: DueRuns | None = None,
         repaired_count: Callable[[], int] | None = None,
         host: bytes,
@@ -108,7 +107,6 @@ class Delays:
         - `delivered`: a topic, the level's queue id, the number and the size of delivered messages;
         - `delayed`: the queue id of a level, the number and the size of timed messages that it got
           from another level;
-        - `wheel_taken`: the end of RocketMQ 5's queue of timer messages, once none is pending;
         - `wake_at`: a time in milliseconds at which a step is due, which may have passed.
 
         `runs` delivers plain messages natively. `repaired_count` returns the number of damaged
@@ -124,8 +122,6 @@ class Delays:
         self._delayed = delayed
         self.runs = runs
         self._repaired_count = repaired_count
-        self._wheel = wheel
-        self._wheel_taken = wheel_taken
         self._finder = Finder(
             store, positions.recalled, destinations, runs, levels, wheel, host=host
         )
@@ -196,7 +192,7 @@ class Delays:
                 level.read_ms = now_ms
                 level.read_end = 0 if queue is None else queue.max_offset
                 if level.number == WHEEL:
-                    level.read_end = min(level.read_end, self._wheel.end)
+                    level.read_end = min(level.read_end, self._finder.wheel.end)
                 self._read(level)
         self._has_work = any(level.is_unsettled for level in self._served)
         self._mark_flushed()
@@ -392,6 +388,6 @@ class Delays:
     def _mark_flushed(self) -> None:
         safe = min(self._store.upkeep.flusher.flushed_offset, self._store.commit_log.confirm_offset)
         self.positions.settle(safe)
-        if not self._wheel.is_noted and self.positions.is_past(WHEEL, self._wheel.end - 1):
-            self._wheel.is_noted = True
-            self._wheel_taken(self._wheel.end)
+        wheel = self._finder.wheel
+        if not wheel.is_noted and self.positions.is_past(WHEEL, wheel.end - 1):
+            wheel.note()

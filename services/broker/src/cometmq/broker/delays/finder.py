@@ -59,7 +59,7 @@ class Finder:
         host: bytes,
     ) -> None:
         self._store = store
-        self._wheel = wheel
+        self.wheel = wheel
         self._levels = levels
         self._recalled = recalled
         self._destinations = destinations
@@ -78,7 +78,7 @@ class Finder:
         out: by that clock, they would be due later than their delay allows.
         """
         if level.number == WHEEL:
-            return (yield from self._wheel.find(queue, level, due, self._wheel_record))
+            return (yield from self.wheel.find(queue, level, due, self._wheel_record))
         now_ms, due_at_most = level.read_ms, level.read_ms + delay_ms
         offset, count = level.offset, max(0, level.read_end - level.offset)
         recalled = self._recalled.first(level.number, offset)

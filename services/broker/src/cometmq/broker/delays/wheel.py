@@ -117,18 +117,30 @@ class Wheel:
     """Finds the pending messages of the queue, each with the message to store."""
 
     def __init__(
-        self, store: MessageStore, levels: DelayLevels, files: WheelFiles, *, host: bytes
+        self,
+        store: MessageStore,
+        levels: DelayLevels,
+        files: WheelFiles,
+        *,
+        taken: Callable[[int], None] = lambda _end: None,
+        host: bytes,
     ) -> None:
+        """`taken` is called with the end of the queue, once none of its messages is pending."""
+        self._taken = taken
         self._store = store
         self._levels = levels
         self._host = host
-        self.files = files
         queue = store.reader.queue(WHEEL_TOPIC, 0)
         self.end = 0 if queue is None else queue.max_offset
         """The end of the queue at the start; nobody may add to it here."""
         self._check = files.read() if self.end else TimerCheck()
         self._marks: Marks | None = None
         self.is_noted = not self.end
+
+    def note(self) -> None:
+        """Note that the saved position has reached the end."""
+        self.is_noted = True
+        self._taken(self.end)
 
     def find(
         self, queue: ConsumeQueue, level: Level, due: list[Due], read: Read
