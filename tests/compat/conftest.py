@@ -19,10 +19,14 @@ from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
-from cometmq.peers.java import PatientJavaCluster
+from cometmq.peers.java import Java5Cluster, PatientJavaCluster
 from cometmq.peers.processes import wait_until
 
-MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": PatientJavaCluster}
+MAKERS: dict[str, type[Cluster]] = {
+    "comet": CometCluster,
+    "java": PatientJavaCluster,
+    "java-5": Java5Cluster,
+}
 STATISTICS_TIMEOUT_S = 120.0
 
 
