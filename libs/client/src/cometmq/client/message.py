@@ -4,7 +4,6 @@
 import asyncio
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from copy import copy
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -62,6 +61,7 @@ _OF_RECEIVED: Final = frozenset(
 """Properties that brokers and consumers add to every message."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_CONSTANTS: Final = (str, tuple)
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 ON_LOOP_BYTES_MAX: Final = 1 << 20
 """Bodies up to this size are decompressed on the event loop, which takes up to 4 ms."""
@@ -440,13 +440,14 @@ def checked_message(message: Any, body_bytes_max: int) -> Message:
     raise for messages that the broker would refuse.
     """
     check_message(message, body_bytes_max)
-    found: Message = copy(message)
+    found: Message = message.__copy__()  # 0.2 us; `copy` takes 1 us
     if type(found.body) is not bytes:
         found.body = bytes(found.body)
-    if not isinstance(found.keys, str) and isinstance(found.keys, Iterable):
-        found.keys = tuple(found.keys)
-    if found.properties and isinstance(found.properties, Mapping):
-        found.properties = dict(found.properties)
+    keys, properties = found.keys, found.properties
+    if type(keys) not in _CONSTANTS and isinstance(keys, Iterable):
+        found.keys = tuple(keys)
+    if properties and (type(properties) is dict or isinstance(properties, Mapping)):
+        found.properties = dict(properties)
     return found
 
 
