@@ -199,7 +199,7 @@ async def test_a_fake_peer_is_a_peer() -> None:
 UNREADABLE = [
     (0, b'{"code":%d,"opaque":%d,"flag":%d,"extFields":[]}'),
     (0, b'{"extFields":{"a":"\\"opaque\\":9}, "code" : %d, "opaque" : %d, "flag":%d'),
-    (0, b'{"code":%d,"opaque":%d,"flag":%d,"version":9999999999}'),
+    (0, b'{"code":%d,"opaque":%d,"flag":%d,"language":[]}'),
     (1, None),
 ]
 

@@ -84,6 +84,7 @@ def test_json_is_read_as_leniently_as_java_reads_it() -> None:
     assert decode_json({"code": 11, "extFields": None}).ext == {}
     assert decode_json({"code": 11, "language": "KLINGON"}).language == Language.OTHER
     assert decode_json({"code": 11, "language": 9}).language == Language.GO
+    assert decode_json({"code": 11, "version": 9_999_999_999}).opaque == 0
 
 
 def test_json_is_written_as_java_writes_it() -> None:

@@ -100,7 +100,7 @@ def _decode_json_header(head: bytes, body: bytes) -> RawCommand:
         flag=_int32(header.flag),
         opaque=_int32(header.opaque),
         language=language_of(header.language),
-        version=_int32(header.version),
+        version=header.version,
         remark=header.remark,
         ext={
             name: value if type(value) is str else ext_text(value)
