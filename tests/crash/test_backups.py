@@ -19,7 +19,8 @@ from cometmq.peers.backups import copy_in_order, stream_in_order
 from cometmq.peers.broker.child import SMALL_FILES, BrokerChild, until
 from cometmq.peers.broker.client import Client
 from cometmq.peers.broker.store_files import judge_queues, read_log
-from cometmq.store.inspection.verify import StoreState, verify_store
+from cometmq.store.inspection.verification import StoreState
+from cometmq.store.inspection.verify import verify_store
 from cometmq.store.settings import StoreSettings
 
 SETTINGS: Final = {

@@ -15,7 +15,8 @@ from tests.crash.workload import DELAYED_TOPIC, GROUP, QUEUE_COUNT, TOPIC, Workl
 from cometmq.peers.broker.child import SMALL_FILES, BrokerChild
 from cometmq.peers.broker.client import Client
 from cometmq.peers.broker.store_files import judge_queues, log_begin, read_log
-from cometmq.store.inspection.verify import StoreState, verify_store
+from cometmq.store.inspection.verification import StoreState
+from cometmq.store.inspection.verify import verify_store
 from cometmq.store.settings import StoreSettings
 
 KILLS_PER_STORE: Final = 10

@@ -12,7 +12,7 @@ from cometmq.cli.verbs.store import EXIT_STATUS
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child, wait_until
-from cometmq.store.inspection.verify import StoreState
+from cometmq.store.inspection.verification import StoreState
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "store"
 
@@ -88,7 +88,7 @@ def test_a_flipped_bit_is_damage(call, golden):
 
 
 def test_a_shortened_list_of_findings_says_so(call, golden, monkeypatch):
-    for module in ("cometmq.store.inspection.verify", "cometmq.cli.verbs.store"):
+    for module in ("cometmq.store.inspection.verification", "cometmq.cli.verbs.store"):
         monkeypatch.setattr(f"{module}.FINDINGS_PER_KIND_MAX", 2)
     folder, settings = golden("clean")
     for file in (folder / "store" / "index").iterdir():

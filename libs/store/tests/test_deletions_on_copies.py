@@ -9,7 +9,8 @@ import pytest
 
 from cometmq.peers.long_forms import seeds
 from cometmq.remoting.message.record import ScanStatus, decode_record, scan_record
-from cometmq.store.inspection.verify import StoreState, verify_store
+from cometmq.store.inspection.verification import StoreState
+from cometmq.store.inspection.verify import verify_store
 from cometmq.store.results import PutStatus
 from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk

@@ -11,7 +11,8 @@ from cometmq.peers.long_forms import seeds
 from cometmq.remoting.message.record import ScanStatus, decode_record, scan_record
 from cometmq.store.inspection.dump import dump_log, dump_queue
 from cometmq.store.inspection.inspect import inspect_store
-from cometmq.store.inspection.verify import StoreState, verify_store
+from cometmq.store.inspection.verification import StoreState
+from cometmq.store.inspection.verify import verify_store
 from cometmq.store.queues.floors import Floor, Floors
 from cometmq.store.reads import finish
 from cometmq.store.recovery.start import StartReason

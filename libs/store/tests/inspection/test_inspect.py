@@ -6,7 +6,8 @@ import pytest
 
 from cometmq.store.inspection.dump import dump_log, dump_queue
 from cometmq.store.inspection.inspect import JournalSummary, inspect_store
-from cometmq.store.inspection.verify import FindingKind, StoreState, verify_store
+from cometmq.store.inspection.verification import FindingKind, StoreState
+from cometmq.store.inspection.verify import verify_store
 from cometmq.store.journal import FILE_BYTES, Kind, encode_changes, encode_marks
 from cometmq.store.json_config import content_digest
 from cometmq.store.redo_log import RedoLog
@@ -179,7 +180,7 @@ def test_a_missing_index_file_is_found(disk):
 
 
 def test_findings_are_counted_but_not_kept_without_bound(disk, monkeypatch):
-    monkeypatch.setattr("cometmq.store.inspection.verify.FINDINGS_PER_KIND_MAX", 10)
+    monkeypatch.setattr("cometmq.store.inspection.verification.FINDINGS_PER_KIND_MAX", 10)
     disk.remove_tree("/store/consumequeue")
     found = verify(disk)
     assert (len(found.findings), found.finding_count) == (10, 100)

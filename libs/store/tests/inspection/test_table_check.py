@@ -6,7 +6,8 @@ import json
 import pytest
 
 from cometmq.remoting.testing.hostile_json import hostile
-from cometmq.store.inspection.verify import FindingKind, StoreState, verify_store
+from cometmq.store.inspection.verification import FindingKind, StoreState
+from cometmq.store.inspection.verify import verify_store
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 
 CONFIG = "/store/config"

@@ -13,7 +13,8 @@ from cometmq.store.errors import DiskError
 from cometmq.store.inspection.dump import dump_log, dump_queue
 from cometmq.store.inspection.inspect import inspect_store
 from cometmq.store.inspection.overlay import OverlayDisk
-from cometmq.store.inspection.verify import FindingKind, StoreState, verify_store
+from cometmq.store.inspection.verification import FindingKind, StoreState
+from cometmq.store.inspection.verify import verify_store
 from cometmq.store.message_store import MessageStore
 from cometmq.store.os_disk import OsDisk
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings

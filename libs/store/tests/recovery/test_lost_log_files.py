@@ -3,7 +3,8 @@
 
 import pytest
 
-from cometmq.store.inspection.verify import FindingKind, StoreState, verify_store
+from cometmq.store.inspection.verification import FindingKind, StoreState
+from cometmq.store.inspection.verify import verify_store
 from cometmq.store.testing.builders import SMALL, Events, StoreRig
 from cometmq.store.testing.memory_disk import MemoryDisk
 

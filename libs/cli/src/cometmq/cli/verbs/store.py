@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Final
 
 import msgspec
@@ -19,21 +20,22 @@ from cometmq.cli.meter import Meter
 from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_rows
 from cometmq.cli.say import say
 from cometmq.insight.times import shown
-from cometmq.insight.words import counted
+from cometmq.insight.words import counted, lasting
 from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.properties import RESERVED_KEYS
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.runtime.settings import load
 from cometmq.store.errors import CorruptRecord, CorruptStore
 from cometmq.store.inspection.dump import DamagedEntry, dump_log, dump_queue
 from cometmq.store.inspection.inspect import Damage, Inspection, inspect_store
-from cometmq.store.inspection.verify import (
+from cometmq.store.inspection.verification import (
     FINDINGS_PER_KIND_MAX,
     FindingKind,
     StoreState,
     Verification,
-    verify_store,
 )
+from cometmq.store.inspection.verify import verify_store
 from cometmq.store.settings import StoreSettings
 
 EXIT_STATUS: Final = {
@@ -149,16 +151,22 @@ def verify(folder: Folder, config: Config = None, *, as_json: AsJson = False) ->
     EXAMPLE
       cometmq store verify cometmq-data
     """
+    from cometmq.broker.native import open_native_code  # noqa: PLC0415  # slow to import
+    from cometmq.broker.settings import BrokerSettings  # noqa: PLC0415
+
     settings = _settings(config)
     root = str(_root(folder))
     with Meter() as meter:
+        begun_s = monotonic()
 
         def advance(done: int, total: int) -> None:
+            left_s = (monotonic() - begun_s) * (total - done) / max(1, done)
             percent = 100 * done // total if total else 100
-            meter.show(f"reading the log: {percent} % of {total / (1 << 20):,.0f} MiB")
+            meter.show(f"{percent} % of the store is checked; {lasting(left_s)} to go")
 
         try:
-            found = verify_store(root, settings=settings, on_progress=advance)
+            native = open_native_code(BrokerSettings(), NO_LOG)
+            found = verify_store(root, settings=settings, on_progress=advance, native=native)
         except CorruptStore as error:  # all index files differ from the settings
             raise _refused(f"{error}; give the broker's settings with -c") from error
     facts: dict[str, Cell] = {

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare the log of an inspected store with its checksums."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from cometmq.store.errors import DiskError
 from cometmq.store.inspection.inspect import StoreView
@@ -11,6 +12,8 @@ from cometmq.store.recovery.checksum_trust import trusted_end
 from cometmq.store.upkeep.scrub_state import load_state
 from cometmq.store.upkeep.withheld import Examiner, Found, named
 
+PART_BYTES: Final = 64 << 20
+
 
 class DamagedPart(NamedTuple):
     """The path of a damaged log file, and a description of the damage in it."""
@@ -19,11 +22,13 @@ class DamagedPart(NamedTuple):
     text: str
 
 
-def damaged_parts(view: StoreView, end: int) -> list[DamagedPart]:
+def damaged_parts(
+    view: StoreView, end: int, on_part: Callable[[int], None] = lambda _end: None
+) -> list[DamagedPart]:
     """Return the damage before `end` in the log: blocks that fail their checksums, and ranges that
     a broker has found damaged.
 
-    `measure_queues` must have been called.
+    `measure_queues` must have been called. `on_part` gets the end of each part that was compared.
     """
     files, layout = view.files, view.parts.layout
     checksums = Checksums(view.disk, layout, files.file_size)
@@ -31,11 +36,14 @@ def damaged_parts(view: StoreView, end: int) -> list[DamagedPart]:
     end = min(end, trusted_end(files, view.checkpoint, view.progress))
     found: list[DamagedRange] = []
     for span in spans(files, files.first, end):
-        try:
-            found += checksums.check(span).damaged
-        except DiskError as error:
-            if not view.is_deletion(error):
-                raise
+        for begin in range(span.begin, span.end, PART_BYTES):
+            part = span._replace(begin=begin, end=min(begin + PART_BYTES, span.end))
+            try:
+                found += checksums.check(part).damaged
+            except DiskError as error:
+                if not view.is_deletion(error):
+                    raise
+            on_part(span.start + part.end)
     known = clipped(load_state(view.disk, layout).damage, files.first, end)
     found += [left for it in known for left in checksums.still_damaged(files, it)]
     examiner = Examiner(files, list(view.parts.queues.queues.values()))

@@ -25,7 +25,7 @@ from cometmq.store.index.keys import ENTRY
 from cometmq.store.journal import JournalContent, read_journal
 from cometmq.store.json_config import content_digest
 from cometmq.store.layout import INDEX_DIGITS, Layout, file_name, is_file_name
-from cometmq.store.log.log_scanner import LogScanner, find_record, first_record
+from cometmq.store.log.log_scanner import LogScanner, Take, find_record, first_record
 from cometmq.store.lookups import Lookups
 from cometmq.store.os_disk import OsDisk
 from cometmq.store.parts import Parts, build_parts
@@ -165,15 +165,18 @@ class StoreView:
                 return scan.physical_offset
         return scanner.offset
 
-    def records(self, start: int | None = None, stop: int | None = None) -> Iterator[Scan]:
-        """Yield the records between two record boundaries, skipping damaged ranges.
+    def records(
+        self, start: int | None = None, stop: int | None = None, take: Take | None = None
+    ) -> Iterator[Scan]:
+        """Yield the records between two record boundaries, skipping damaged ranges and those that
+        `take` takes.
 
         Damaged ranges are added to `damages`. Past the safe end of a store in use, a gap is not
         damage: the next record is being written there.
         """
         offset: int | None = self.files.first if start is None else start
         while offset is not None and offset < (self.files.end if stop is None else stop):
-            scanner = LogScanner(self.files, offset, check_crc=True)
+            scanner = LogScanner(self.files, offset, check_crc=True, take=take)
             try:
                 for scan in scanner:
                     if stop is not None and scan.physical_offset >= stop:

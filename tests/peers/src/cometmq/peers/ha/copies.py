@@ -7,7 +7,8 @@ from pathlib import Path
 
 from cometmq.peers.broker.store_files import judge_queues, read_log
 from cometmq.peers.ha.ledger import Ledger
-from cometmq.store.inspection.verify import StoreState, verify_store
+from cometmq.store.inspection.verification import StoreState
+from cometmq.store.inspection.verify import verify_store
 
 
 def judge_copies(stores: list[Path], confirmed: int, ledgers: Mapping[str, Ledger]) -> list[str]:
