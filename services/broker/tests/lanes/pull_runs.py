@@ -15,7 +15,7 @@ from cometmq.broker.clients.queue_locks import LOCK_LIFE_MS
 from cometmq.broker.storing import store_reads
 from cometmq.broker.testing.scripted import ScriptedBroker, Wire, frames_of
 from cometmq.broker.testing.scripts import Step
-from cometmq.remoting.transport import dispatch, protocol
+from cometmq.remoting.transport import dispatch
 from cometmq.remoting.transport.flow import room, starts, timed, turns
 from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.peer import intake
@@ -226,8 +226,10 @@ def run(
     with tempfile.TemporaryDirectory() as root, ExitStack() as stack:
         # Otherwise connections would wait for their turn when the machine is slow, in one of the
         # brokers only.
-        for module in (dispatch, intake, protocol, room, starts, timed, turns):
+        for module in (dispatch, starts, turns):
             stack.enter_context(patch.object(module, "monotonic", lambda: 0.0))
+        for module in (intake, room, starts, timed, turns):
+            stack.enter_context(patch.object(module, "thread_time", lambda: 0.0))
         for clock in ("perf_counter", "thread_time"):
             stack.enter_context(patch.object(time, clock, lambda: 0.0))
         stack.enter_context(patch.object(store_reads, "thread_time", lambda: 0.0))

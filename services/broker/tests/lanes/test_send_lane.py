@@ -14,8 +14,9 @@ from cometmq.broker.testing.scripts import Step, frame
 from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.header import decode_header
-from cometmq.remoting.transport import dispatch, protocol
-from cometmq.remoting.transport.flow import room, starts, turns
+from cometmq.remoting.transport import dispatch
+from cometmq.remoting.transport.flow import room, starts, timed, turns
+from cometmq.remoting.transport.peer import intake
 
 from .odd_texts import MARK, TEXTS
 from .send_runs import CASES, compare, run
@@ -60,8 +61,10 @@ def test_a_slow_machine_changes_nothing_that_is_compared(monkeypatch):
     steps = Script(166067721, oddity=1.0).write(turns=25)
     quick = run(CASES["IPv6"], steps, lane=False)
     seconds = itertools.count()
-    for module in (dispatch, protocol, room, starts, turns):
+    for module in (dispatch, starts, turns):
         monkeypatch.setattr(module, "monotonic", lambda: float(next(seconds)))
+    for module in (intake, room, starts, timed, turns):
+        monkeypatch.setattr(module, "thread_time", lambda: float(next(seconds)))
     assert run(CASES["IPv6"], steps, lane=False) == quick
 
 
