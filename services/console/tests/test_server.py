@@ -235,6 +235,28 @@ async def test_answers_that_nobody_reads_are_bounded_in_total():
             assert len(await reader.readexactly(LARGE_BYTES)) == LARGE_BYTES
 
 
+async def test_answers_that_nobody_reads_hold_no_places():
+    """They did for a minute, in which others got the status 503."""
+
+    async def large(_request):
+        return plain("x" * (LARGE_BYTES // 2))
+
+    async with AsyncExitStack() as stack:
+        server, web = await stack.enter_async_context(
+            web_server(large, connections_max=CONNECTIONS_MAX)
+        )
+        for _ in range(CONNECTIONS_MAX):
+            other = stack.enter_context(socket.socket())
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            other.bind(("127.0.0.2", 0))
+            other.connect(server)
+            other.sendall(GET + b"\r\n")
+        async with asyncio.timeout(60):
+            while web.unsent.total_bytes < CONNECTIONS_MAX * LARGE_BYTES // 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert await status_of(stack, server, GET + b"\r\n") == 200
+
+
 @pytest.mark.parametrize(
     ("address", "network"),
     [

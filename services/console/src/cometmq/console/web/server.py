@@ -154,6 +154,10 @@ class Unsent:
         self._bytes_max = bytes_max
         self._sizes: dict[_Connection, int] = {}
 
+    def __contains__(self, connection: "_Connection") -> bool:
+        """Return whether a client has not read the answer on this connection."""
+        return connection in self._sizes
+
     @property
     def total_bytes(self) -> int:
         """The size of all these answers."""
@@ -210,7 +214,8 @@ class _Connection:
     @property
     def may_close(self) -> bool:
         """Whether the connection waits for its client or its turn, or has taken too long."""
-        return self.is_waiting or self._is_queued or time.monotonic() - self.since_s > REQUEST_S
+        waits = self.is_waiting or self._is_queued or self in self._unsent
+        return waits or time.monotonic() - self.since_s > REQUEST_S
 
     def close(self) -> None:
         """Close the connection once everything is sent."""
