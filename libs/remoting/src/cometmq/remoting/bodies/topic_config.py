@@ -87,8 +87,8 @@ class SubscriptionGroupConfig(msgspec.Struct, gc=False, rename="camel", metaclas
     attributes: dict[str, str] | UnsetType = UNSET
     consume_message_orderly: bool | UnsetType = UNSET
     consume_timeout_minute: Int32 | UnsetType = UNSET
-    group_retry_policy: Any = UNSET
-    group_sys_flag: Int32 | UnsetType = UNSET
+    retry_policy: Any = msgspec.field(default=UNSET, name="groupRetryPolicy")
+    sys_flag: Int32 | UnsetType = msgspec.field(default=UNSET, name="groupSysFlag")
     subscription_data_set: Any = UNSET
 
 
