@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from cometmq.remoting.message.new_message import encode_record
-from cometmq.remoting.message.record import Scan, ScanStatus
+from cometmq.remoting.message.record import Scan, ScanStatus, decode_record
 from cometmq.store.errors import CorruptStore
 from cometmq.store.queues.consume_queue import last_entry
 from cometmq.store.reads import finish
 from cometmq.store.recovery.log_end import StopVerdict, judge_stop
 from cometmq.store.recovery.start import StartReason
-from cometmq.store.testing.builders import Events, StoreRig, make_message
+from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
 
 from .stores import LOG, all_files, bodies, damage, fill, sent
@@ -192,7 +192,7 @@ def test_missing_synced_messages_refuse_a_start_without_copies(disk, loss, stop)
     assert count < 60
 
 
-def test_damage_before_the_checkpoint_refuses_to_start(disk):
+def test_damage_that_no_checksum_locates_refuses_to_start(disk):
     rig = StoreRig(disk)
     fill(rig, 20)
     rig.work(3)
@@ -200,6 +200,7 @@ def test_damage_before_the_checkpoint_refuses_to_start(disk):
     offset = rig.entry("T", 0, 3).physical_offset
     damage(disk, offset)
     disk.crash()
+    disk.remove_tree("/store/checksums")
     with pytest.raises(CorruptStore) as caught:
         StoreRig(disk)
     text = str(caught.value)
@@ -210,19 +211,47 @@ def test_damage_before_the_checkpoint_refuses_to_start(disk):
         StoreRig(disk)
 
 
-def test_a_refused_start_changes_nothing_so_that_all_but_the_damage_can_still_be_served(disk):
+def test_a_refused_start_changes_nothing(disk):
     rig = StoreRig(disk)
     fill(rig, 100)
     rig.work(3)
     damage(disk, rig.entry("T", 0, 3).physical_offset)  # body-6
     disk.crash()
+    disk.remove_tree("/store/checksums")
     before = all_files(disk, "/store/")
     with pytest.raises(CorruptStore):
         StoreRig(disk)
     assert all_files(disk, "/store/") == before
-    disk.remove("/store/abort")
-    rig = StoreRig(disk)
+
+
+@pytest.mark.parametrize("field", [0, 4, 32], ids=["size", "magic", "offset"])
+def test_damaged_headers_cost_the_messages_of_their_page(disk, field):
+    settings = small_settings(mapped_file_size_commit_log=64 << 10)
+    rig = StoreRig(disk, settings)
+    fill(rig, 400)
+    rig.work(3)
+    places = [rig.entry("T", number % 2, number // 2)[:2] for number in range(400)]
+    for victim in (100, 250):
+        place = places[victim][0] + field
+        disk.contents[LOG + "0" * 20][place : place + 4] = bytes(4)
+    disk.crash()
+    rig = StoreRig(disk, settings)
     assert rig.store.upkeep.recovered.start.reason is StartReason.PROGRESS
-    assert rig.store.reader.get_messages("T", 0, 0, 32).awaits_repair  # the block of the damage
-    assert rig.store.reader.get_messages("T", 0, 30, 32).count == 20  # all messages of later files
-    assert rig.store.reader.max_offset("T", 1) == 50
+    wrong = (places[victim][0] + field + at for victim in (100, 250) for at in range(4))
+    pages = {at // 4096 for at in wrong}
+    intact = [
+        b"body-%d" % number
+        for number, (at, size) in enumerate(places)
+        if not pages & {at // 4096, (at + size - 1) // 4096}
+    ]
+    found = []
+    for queue_id in (0, 1):
+        offset = 0
+        while offset < 200:
+            result = rig.settled(
+                lambda at=offset, of=queue_id: rig.store.reader.get_messages("T", of, at, 32)
+            )
+            found += [decode_record(it).body for it in result.records]
+            offset = result.next_offset
+    assert sorted(found) == sorted(intact)
+    assert len(intact) > 300

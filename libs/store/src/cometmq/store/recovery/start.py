@@ -4,8 +4,9 @@
 from enum import StrEnum
 from typing import NamedTuple
 
+from cometmq.store.log.checksums import spans
 from cometmq.store.log.file_sequence import FileSequence
-from cometmq.store.log.log_scanner import first_record, follow_headers
+from cometmq.store.log.log_scanner import find_record, first_record, follow_headers
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import last_entry
 from cometmq.store.recovery.checkpoint import Checkpoint, Progress
@@ -55,6 +56,7 @@ def choose_start(parts: Parts, last_run: LastRun) -> Start:
     | empty | - | - | - | - | 0: all derived data is dropped |
     | yes | yes | whole | complete | - | the progress |
     | yes | yes | whole | entries or files missing | - | the log's first record |
+    | yes | yes | damaged, but located | complete | crash | the progress: readers leave it out |
     | yes | yes | damaged | - | crash | the verify offset: the scan finds the damage |
     | yes | none | - | - | clean | the end of the newest record in a queue |
     | yes | none | - | - | crash | the newest file that the checkpoint covers |
@@ -69,6 +71,7 @@ def choose_start(parts: Parts, last_run: LastRun) -> Start:
         if (
             not last_run.was_clean
             and follow_headers(files, verify, progress.offset) != progress.offset
+            and not _is_located(parts, verify, progress.offset)
         ):
             return Start(verify, StartReason.DAMAGED_BEFORE_PROGRESS)
         if not _has_all_entries(parts, progress, was_clean=last_run.was_clean):
@@ -81,6 +84,22 @@ def choose_start(parts: Parts, last_run: LastRun) -> Start:
     return Start(
         _checkpointed_file(files, last_run.checkpoint.min_timestamp), StartReason.CHECKPOINT
     )
+
+
+def _is_located(parts: Parts, begin: int, end: int) -> bool:
+    """Return whether checksums show which bytes of a range are damaged, and whole records follow
+    all damage; blocks.
+    """
+    files = parts.commit_log.files
+    checks = [parts.checksums.check(span) for span in spans(files, begin, end)]
+    if any(it.unknown for it in checks) or not any(it.damaged for it in checks):
+        return False
+    while (at := follow_headers(files, begin, end)) < end:
+        found = find_record(files, at + 1)
+        if found is None or found.physical_offset >= end:
+            return False
+        begin = found.physical_offset
+    return at == end
 
 
 def _has_all_entries(parts: Parts, progress: Progress, *, was_clean: bool) -> bool:
