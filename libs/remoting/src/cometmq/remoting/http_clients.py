@@ -67,7 +67,7 @@ class Farewell:
             return self.end()
         self._waiting += data[self._preface_left :]
         self._preface_left = max(0, self._preface_left - len(data))
-        while not self.is_over and len(self._waiting) >= _HEAD_BYTES:
+        while len(self._waiting) >= _HEAD_BYTES:
             size = int.from_bytes(self._waiting[:3], "big")
             if size > FRAME_BYTES_MAX or len(self._waiting) < _HEAD_BYTES + size:
                 break
@@ -78,6 +78,7 @@ class Farewell:
                 out.append(_frame(_SETTINGS, _ACK, 0))
             elif kind == _HEADERS:
                 out += (self._trailers(stream), self.end(stream))
+                break
         return b"".join(out)
 
     def end(self, last_stream: int = 0) -> bytes:
