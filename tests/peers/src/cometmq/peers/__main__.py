@@ -8,6 +8,7 @@ from typing import Final
 
 from cometmq.peers.clients.cppclient import client_python
 from cometmq.peers.clients.environments import grpc_client_python
+from cometmq.peers.clients.integrations import integrations_class_path
 from cometmq.peers.clients.javaclient import VERSIONS, client_class_path
 from cometmq.peers.clients.nodeclient import installed_client
 from cometmq.peers.errors import PeerError
@@ -26,6 +27,7 @@ FETCHERS: Final[Mapping[str, Callable[[], object]]] = {
     "servers-5": partial(server_class_path, ROCKETMQ_5_VERSION),
     "java": _fetch_java_clients,
     "node": installed_client,
+    "integrations": integrations_class_path,
     "tests": tests_class_path,
     "cpp": client_python,
     "grpc": grpc_client_python,

@@ -6,7 +6,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -69,10 +69,13 @@ class JavaClient(ClientProgram):
         version: str = ROCKETMQ_VERSION,
         *,
         properties: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
     ) -> None:
+        """`options` are further options of the JVM."""
         super().__init__(log_dir)
         self.name = f"java-{version}"
         self._command = _java_command(version, properties or {})
+        self._command[1:1] = options
 
     def command(self) -> list[str]:
         return self._command
