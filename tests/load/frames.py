@@ -7,6 +7,7 @@ import msgspec
 
 from cometmq.remoting import Request, RequestCode, Serialization
 from cometmq.remoting.commands.pull import PullMessage
+from cometmq.remoting.commands.queries import QueryConsumeQueue
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.typed_encode import FrameEncoder
 
@@ -24,6 +25,12 @@ def pull_frame(topic: str, queue_id: int, offset: int, opaque: int, *, hold_ms: 
     flags = _SUBSCRIPTION | (_HOLD if hold_ms else 0)
     header = PullMessage("READER", topic, queue_id, offset, 32, flags, 0, hold_ms, 0, "*")
     return _frame(RequestCode.PULL_MESSAGE, header, b"", opaque)
+
+
+def list_frame(topic: str, count: int, opaque: int) -> bytes:
+    """Return a request for the first entries of a queue."""
+    header = QueryConsumeQueue(topic, 0, 0, count, "READER")
+    return _frame(RequestCode.QUERY_CONSUME_QUEUE, header, b"", opaque)
 
 
 def _frame(code: RequestCode, header: msgspec.Struct, body: bytes, opaque: int) -> bytes:

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from tests.load.frames import pull_frame, send_frame
+from tests.load.frames import list_frame, pull_frame, send_frame
+
+from cometmq.remoting.frame import FrameReader
 
 FLOOD_TOPIC: Final = "flood"
 BIG_TOPIC: Final = "big"
@@ -20,10 +22,14 @@ QUIET_TOPIC: Final = "quiet"
 FLOOD_FRAMES: Final = 1_024
 FLOOD_BODY: Final = b"f" * 128
 FLOOD_NICE: Final = 10
+LONG_TOPIC: Final = "long"
+LIST_COUNT: Final = 10_000
+LISTS: Final = 4
 STALLED_PULLS: Final = 2_000
 HOLD_MS: Final = 15_000
 READ_BYTES: Final = 1 << 18
 READY_S: Final = 30.0
+_LIST: Final = list_frame(LONG_TOPIC, LIST_COUNT, 1)
 _SO_ATTACH_FILTER: Final = 26
 _DROP_ALL: Final = struct.pack("=HBBI", 0x06, 0, 0, 0)  # one instruction: return 0 bytes
 
@@ -59,6 +65,35 @@ async def _write(writer: asyncio.StreamWriter, chunk: bytes) -> None:
 async def _drop_answers(reader: asyncio.StreamReader) -> None:
     while await reader.read(READ_BYTES):
         pass
+
+
+class _Lister(asyncio.Protocol):
+    """Asks for long lists, LISTS at a time, and reads them."""
+
+    def __init__(self) -> None:
+        self._frames = FrameReader()
+        self._transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._transport.write(LISTS * _LIST)
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(sum(1 for _ in self._frames.feed(data)) * _LIST)
+
+
+def list_entries(address: str, connections: int, ready: Any) -> None:
+    """Ask for long lists of queue entries on each connection, as fast as the answers are read."""
+    os.nice(FLOOD_NICE)
+    asyncio.run(_list_entries(address, connections, ready))
+
+
+async def _list_entries(address: str, connections: int, ready: Any) -> None:
+    host, _, port = address.rpartition(":")
+    for _ in range(connections):
+        await asyncio.get_running_loop().create_connection(_Lister, host, int(port))
+    ready.set()
+    await asyncio.Event().wait()
 
 
 def stall(address: str, connections: int, ready: Any) -> None:

@@ -12,12 +12,15 @@ from tests.load.churn import Churn
 from tests.load.cold_reads import ColdReadsRun
 from tests.load.connections import ConnectionsRun
 from tests.load.crowd import CrowdRun
+from tests.load.deliveries import DeliveriesRun
 from tests.load.fairness import FairnessRun
 from tests.load.flood import FloodRun
 from tests.load.idle import IdleRun
 from tests.load.reporting import Findings
 
-PARTS: Final = ("churn", "cold-reads", "connections", "crowd", "fairness", "flood", "idle")
+PARTS: Final = (
+    *("churn", "cold-reads", "connections", "crowd", "deliveries", "fairness", "flood", "idle"),
+)
 
 
 def main() -> int:
@@ -52,6 +55,8 @@ async def _run(part: str, folder: Path, arguments: argparse.Namespace) -> Findin
         return await ConnectionsRun(folder).run()
     if part == "crowd":
         return await CrowdRun(folder, seconds=arguments.window_seconds).run()
+    if part == "deliveries":
+        return await DeliveriesRun(folder, seconds=arguments.window_seconds).run()
     if part == "flood":
         return await FloodRun(folder, requests=arguments.requests, seed=arguments.seed).run()
     if part == "idle":

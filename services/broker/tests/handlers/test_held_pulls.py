@@ -13,13 +13,15 @@ import pytest
 from cometmq.broker.acl.check import AccessControl
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.arrivals import RESUMES_MAX, Arrivals
-from cometmq.broker.testing.stored import ask, clock_of, last_answer, stored_broker
+from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.header import encode_frame
 from cometmq.remoting.raw import FLAG_ONEWAY, RawCommand
 from cometmq.remoting.signature import SessionCredentials
+from cometmq.remoting.transport.flow.budget import LARGE_BYTES
 from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.store.errors import DiskError
 from cometmq.store.os_disk import OsFile
@@ -243,21 +245,22 @@ def test_small_answers_wait_for_no_peers_that_do_not_read(broker: Broker) -> Non
     """A good consumer waited for 0.5 s, until connections that read nothing were closed."""
 
     def of_full_server(call: Any) -> Any:
-        call.peer.has_room, call.peer.small_room = False, 1_000
+        call.peer.has_room, call.peer.has_small_room = False, True
         return call
 
     small = of_full_server(hold(broker))
     store(broker, "a")
     assert bodies(last_answer(small)) == [b"a"]
 
-    store(broker, "b" * 1_000)
+    header = SendMessageV2("P", "T", "TBW102", 4, 1, 0, 0, 0, "")
+    ask(broker, call_with(310, header, bytes(LARGE_BYTES)))
     large = of_full_server(pull_call(queue_offset=1))
     assert ask(broker, large) is None
     large.peer.waiting.pop()()
     assert len(large.peer.waiting) == 1, "it waits until there is room"
     large.peer.has_room = True
     large.peer.waiting.pop()()
-    assert bodies(last_answer(large)) == [b"b" * 1_000]
+    assert bodies(last_answer(large)) == [bytes(LARGE_BYTES)]
 
     empty = of_full_server(pull_call(queue_offset=2, sys_flag=SUBSCRIPTION | SUSPEND))
     assert ask(broker, empty) is None

@@ -101,9 +101,9 @@ class Peer(Protocol):
         """
 
     @property
-    def small_room(self) -> int:
-        """How many bytes an answer may have that is built now, although there is no room for a
-        large one.
+    def has_small_room(self) -> bool:
+        """Whether an answer of at most LARGE_BYTES may be built now, although there is no room for
+        a larger one.
         """
 
     @property

@@ -29,7 +29,7 @@ class FakePeer:
         self.is_writable = True
         self.is_encrypted = False
         self.has_room = True
-        self.small_room = 0
+        self.has_small_room = False
         self.charged_s = 0.0
         self.waiting: list[Callable[[], None]] = []
         self.state: dict[str, object] = {}

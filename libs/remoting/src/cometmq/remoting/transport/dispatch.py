@@ -54,8 +54,8 @@ number are running; the largest number first.
 """
 
 MEASURED: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
-"""Codes of requests with large answers whose handlers themselves compare the size with
-`Peer.small_room`.
+"""Codes of requests whose handlers also run while the peer only `has_small_room`: they know the
+size of the answer before they build it.
 """
 
 
@@ -318,7 +318,7 @@ def _admitted(handler: Handler[ContextT], *, is_measured: bool) -> Handler[Conte
 
     def admitted(context: ContextT, call: Call[Any]) -> Result:
         peer = call.peer
-        if peer.has_room or (is_measured and peer.small_room):
+        if peer.has_room or (is_measured and peer.has_small_room):
             return handler(context, call)
         if not peer.intake.postpone(call):
             raise NoRoom

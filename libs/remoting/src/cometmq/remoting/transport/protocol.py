@@ -193,9 +193,9 @@ class PeerProtocol(asyncio.Protocol):
         return self.is_writable
 
     @property
-    def small_room(self) -> int:
-        """How many bytes an answer may have that is built now; see `ServerPeer`."""
-        return 0
+    def has_small_room(self) -> bool:
+        """Whether an answer that is not large may be built now; see `ServerPeer`."""
+        return False
 
     @property
     def is_crowded(self) -> bool:

@@ -85,15 +85,15 @@ class ServerPeer(PeerProtocol):
         return self._hub.budget.admits(self.outlet.held_bytes, reads_well=self._reads_well)
 
     @property
-    def small_room(self) -> int:
-        """How many bytes an answer may have that is built now, although there is no room for a
-        large one: a peer that holds nearly nothing waits for none of those that do not read.
+    def has_small_room(self) -> bool:
+        """Whether an answer of at most LARGE_BYTES may be built now, although there is no room for
+        a larger one: a peer that holds little waits for none of those that do not read.
         """
         hub, budget = self._hub, self._hub.budget
         is_full = budget.left <= -budget.reserved_bytes
         if is_full or self.reading.pauses & UNSENT_OUTPUT or hub.room.has(self):
-            return 0
-        return max(0, LARGE_BYTES - self.outlet.held_bytes)
+            return False
+        return self.outlet.held_bytes < LARGE_BYTES
 
     @property
     def is_crowded(self) -> bool:

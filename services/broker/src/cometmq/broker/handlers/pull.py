@@ -42,6 +42,7 @@ from cometmq.remoting.errors import (
     TopicNotExist,
 )
 from cometmq.remoting.message.flags import Perm, PullSysFlag
+from cometmq.remoting.transport.flow.budget import LARGE_BYTES
 from cometmq.store.reads import Lookup
 from cometmq.store.results import GetResult, GetStatus, PutResult
 
@@ -146,7 +147,7 @@ def _pull(broker: Broker, call: Call[PullMessage], *, is_first: bool) -> Reply |
     if result.is_cold:
         _load(broker, pull, result)
         return None
-    if result.bytes > call.peer.small_room and not call.peer.has_room:
+    if result.bytes > LARGE_BYTES and not call.peer.has_room:
         _wait_for_room(broker, pull)
         return None
     return _conclude(broker, pull, result)
@@ -334,7 +335,7 @@ def _resume(
     peer = call.peer
     if not peer.is_open:
         return
-    if peer.has_room or peer.small_room:
+    if peer.has_room or peer.has_small_room:
         answer(broker, call, lambda: _pull_again(broker, call, accounts, is_first=is_first))
     else:
         peer.when_room(partial(_resume, broker, call, accounts, is_first=is_first))

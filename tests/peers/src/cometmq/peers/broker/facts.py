@@ -39,6 +39,11 @@ class Facts:
         fields = Path(f"/proc/{self._broker.pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
+    def starved_ms(self) -> float:
+        """Return how long the main thread could have run so far, while other programs did."""
+        fields = Path(f"/proc/{self._broker.pid}/schedstat").read_text().split()
+        return int(fields[1]) / 1_000_000
+
     async def metrics(self) -> dict[str, float]:
         """Return all samples by name; labels common to all samples are dropped."""
         url = f"http://{HOST}:{self._broker.http_port}/metrics"

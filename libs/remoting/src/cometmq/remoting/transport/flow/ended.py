@@ -29,7 +29,7 @@ class _Ended:
     is_writable = False
     loan = None
     may_build = False
-    small_room = 0
+    has_small_room = False
     tls = None
 
     is_served = property(lambda _: True, lambda _, __: None)
