@@ -303,7 +303,7 @@ def test_the_files_alone_install_brokers_with_failover(files, tmp_path):
     _, run = bare_machine(tmp_path)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "`requirements-ha.txt` and `'cometmq[ha]'`" in readme
-    ha = {"requirements.txt": "requirements-ha.txt", " cometmq$": " cometmq[ha]"}
+    ha = {"requirements.txt": "requirements-ha.txt", "release cometmq$": "release cometmq[ha]"}
     lines = documented()
     for old, new in ha.items():
         lines = [re.sub(old, new, line) for line in lines]
