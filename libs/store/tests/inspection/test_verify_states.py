@@ -5,6 +5,8 @@ import errno
 import os
 import subprocess
 import sys
+import tracemalloc
+from random import Random
 from typing import Any
 
 import pytest
@@ -327,3 +329,21 @@ def test_an_overlay_file_is_cut_and_padded(disk, size):
     data = file.next_data(size - 1)
     assert data is None or data <= size - 1 or not any(wanted[size:])
     assert not any(wanted[file.data_end() :])
+
+
+def test_a_rehearsal_keeps_little_in_memory(disk, monkeypatch, tmp_path):
+    monkeypatch.setattr("cometmq.store.inspection.overlay.MEMORY_BYTES_MAX", 1 << 17)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    files = OverlayDisk(disk)
+    file = files.create("/store/index/1", 1 << 20, temporary="")
+    content = Random(1).randbytes(1 << 20)
+    tracemalloc.start()
+    try:
+        for at in range(0, len(content), 1 << 12):
+            file.write(at, [content[at : at + (1 << 12)]])
+        assert tracemalloc.get_traced_memory()[0] < 1 << 18
+    finally:
+        tracemalloc.stop()
+    assert file.read(0, 1 << 20) == content
+    del files, file
+    assert not any(tmp_path.iterdir())

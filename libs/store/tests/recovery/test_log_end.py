@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every row of the table of ends of the log: torn tails, lost and damaged records."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -248,9 +249,8 @@ def test_damaged_headers_cost_the_messages_of_their_page(disk, field):
     for queue_id in (0, 1):
         offset = 0
         while offset < 200:
-            result = rig.settled(
-                lambda at=offset, of=queue_id: rig.store.reader.get_messages("T", of, at, 32)
-            )
+            read = partial(rig.store.reader.get_messages, "T", queue_id, offset, 32)
+            result = rig.settled(read)
             found += [decode_record(it).body for it in result.records]
             offset = result.next_offset
     assert sorted(found) == sorted(intact)

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that keeps changes in memory, to rehearse a recovery on files that must not change.
+"""A disk that keeps changes apart, to rehearse a recovery on files that must not change.
 
 Reads return the bytes written to the overlay, and fall through to the underlying disk elsewhere.
-Only written pages take memory.
+Written pages are in memory, and beyond MEMORY_BYTES_MAX in a temporary file: a recovery that builds
+a lost index again writes 40 bytes for each message.
 """
 
 import errno
 from collections.abc import Sequence
+from tempfile import SpooledTemporaryFile
 from typing import Final
+from weakref import finalize
 
 from cometmq.remoting.types import Buffer
 from cometmq.store.disk import (
@@ -21,21 +24,48 @@ from cometmq.store.disk import (
 )
 from cometmq.store.errors import DiskError
 
+MEMORY_BYTES_MAX: Final = 32 << 20
 _PAGE_BYTES: Final = 1 << 16
+
+
+class _Pages:
+    """The written pages of all files of an overlay."""
+
+    def __init__(self) -> None:
+        self._file = SpooledTemporaryFile(max_size=MEMORY_BYTES_MAX)  # noqa: SIM115
+        finalize(self, self._file.close)  # this deletes it
+        self._count = 0
+
+    def add(self, content: bytes) -> int:
+        """Return the number of a new page."""
+        self._count += 1
+        self.write(self._count - 1, 0, content.ljust(_PAGE_BYTES, b"\0"))
+        return self._count - 1
+
+    def read(self, number: int, begin: int, end: int) -> bytes:
+        """Return a part of a page."""
+        self._file.seek(number * _PAGE_BYTES + begin)
+        return self._file.read(end - begin)
+
+    def write(self, number: int, begin: int, content: Buffer) -> None:
+        """Overwrite a part of a page."""
+        self._file.seek(number * _PAGE_BYTES + begin)
+        self._file.write(content)
 
 
 class OverlayFile:
     """One file: the underlying bytes up to `_base_end`, and the pages written to the overlay."""
 
-    __slots__ = ("_base", "_base_end", "_pages", "_size", "path")
+    __slots__ = ("_base", "_base_end", "_pages", "_pool", "_size", "path")
 
-    def __init__(self, path: str, base: DiskFile | None, size: int) -> None:
+    def __init__(self, path: str, base: DiskFile | None, size: int, pool: _Pages) -> None:
         """Overlay a file of the underlying disk, or zeros if there is none."""
         self.path = path
         self._base = base
         self._base_end = size if base is not None else 0
         self._size = size
-        self._pages: dict[int, bytearray] = {}
+        self._pages: dict[int, int] = {}  # number in the file -> number in the pool
+        self._pool = pool
 
     def close(self) -> None:
         """Close the underlying file; keep the pages."""
@@ -60,7 +90,9 @@ class OverlayFile:
             if page is not None:
                 start = number * _PAGE_BYTES
                 low, high = max(start, offset), min(start + _PAGE_BYTES, end)
-                data[low - offset : high - offset] = page[low - start : high - start]
+                data[low - offset : high - offset] = self._pool.read(
+                    page, low - start, high - start
+                )
         return bytes(data)
 
     def read_cached(self, offset: int, count: int) -> Buffer | None:
@@ -89,16 +121,16 @@ class OverlayFile:
         return min(self._base.data_end(), self._base_end)
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write the buffers back to back, into memory."""
+        """Write the buffers back to back, into pages."""
         view = memoryview(b"".join(buffers))
         while view:
             number, in_page = divmod(offset, _PAGE_BYTES)
             page = self._pages.get(number)
             if page is None:
                 below = self.read(number * _PAGE_BYTES, _PAGE_BYTES)
-                page = self._pages[number] = bytearray(below.ljust(_PAGE_BYTES, b"\0"))
+                page = self._pages[number] = self._pool.add(below)
             part = view[: _PAGE_BYTES - in_page]
-            page[in_page : in_page + len(part)] = part
+            self._pool.write(page, in_page, part)
             offset += len(part)
             view = view[len(part) :]
             self._size = max(self._size, offset)
@@ -118,7 +150,7 @@ class OverlayFile:
             if number > border:
                 del self._pages[number]
             else:
-                self._pages[number][in_page:] = bytes(_PAGE_BYTES - in_page)
+                self._pool.write(self._pages[number], in_page, bytes(_PAGE_BYTES - in_page))
 
 
 class _NoLock:
@@ -131,6 +163,7 @@ class OverlayDisk:
 
     def __init__(self, base: Disk) -> None:
         self._base = base
+        self._pool = _Pages()
         self._files: dict[str, OverlayFile] = {}
         self._created: set[str] = set()
         self._gone: set[str] = set()
@@ -145,7 +178,7 @@ class OverlayDisk:
             if self._is_gone(path):
                 raise DiskError("open", path, errno.ENOENT)
             base = self._base.open(path)
-            file = self._files[path] = OverlayFile(path, base, base.size())
+            file = self._files[path] = OverlayFile(path, base, base.size(), self._pool)
         return file
 
     def open_apart(self, path: str) -> OverlayFile:
@@ -154,7 +187,7 @@ class OverlayDisk:
 
     def create(self, path: str, size: int, *, temporary: str) -> OverlayFile:
         """Create a file of zeros."""
-        file = self._files[path] = OverlayFile(path, None, size)
+        file = self._files[path] = OverlayFile(path, None, size, self._pool)
         self._created.add(path)
         return file
 
@@ -225,7 +258,7 @@ class OverlayDisk:
         return self._base.usage(path)
 
     def lock(self, path: str) -> _NoLock:
-        """Return a lock that excludes no process, because the overlay keeps changes in memory."""
+        """Return a lock that excludes no process, because the overlay keeps changes apart."""
         return _NoLock()
 
     def locked_by(self, path: str) -> int | None:
