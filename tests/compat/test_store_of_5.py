@@ -31,7 +31,8 @@ from cometmq.runtime.clock import SystemClock
 from cometmq.store.errors import ForeignStore
 from cometmq.store.foreign import TABLES
 from cometmq.store.inspection.inspect import inspect_store
-from cometmq.store.inspection.verify import StoreState, verify_store
+from cometmq.store.inspection.verification import StoreState
+from cometmq.store.inspection.verify import verify_store
 from cometmq.store.settings import StoreSettings
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]

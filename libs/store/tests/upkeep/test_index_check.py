@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from cometmq.store.index.index_format import HEADER, IndexShape
-from cometmq.store.inspection.verify import StoreState, verify_store
+from cometmq.store.inspection.verification import StoreState
+from cometmq.store.inspection.verify import verify_store
 from cometmq.store.reads import finish
 from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
 from cometmq.store.upkeep import index_check, index_repair
