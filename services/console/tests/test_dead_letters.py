@@ -231,6 +231,9 @@ async def test_a_refused_replay_leads_to_the_page_that_helps(live, plain_admin, 
             answer = await live.web.get(asked.request.url, headers=JSON)
             remedy = answer.json()["plan"]["remedy"]
             assert remedy == {"text": re.findall(">([^<]+)</a>", refusal)[0], "href": link}
+    usual = SubscriptionGroupConfig(group_name=dead)
+    for broker in (await plain_admin.masters()).values():
+        await broker.create_group(usual)
 
 
 async def test_a_dead_letter_is_corrected_and_sent(live, plain_admin, dead):
