@@ -20,9 +20,9 @@ CONTENT = {
     "config/topics.json": (BATCH, "(BatchCQ) of RocketMQ 5 are not read: BT;"),
     "batchconsumequeue/BT/0/00000000000000000000": ("", "not read: BT;"),
     "brokerIdentity": ("c#b#2", "a controller of RocketMQ 5"),
-    "epochFileCheckpoint": ("1\n", "a controller of RocketMQ 5"),
 }
 HARMLESS = {
+    "epochFileCheckpoint": "1\n",  # of a member of our own broker groups
     "timerwheel": "",
     "timerlog/00000000000000000000": "",
     "rocksdbstore/CURRENT": "MANIFEST-1",

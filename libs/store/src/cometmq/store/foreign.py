@@ -25,7 +25,8 @@ TABLES: Final = {
 """The folders of RocksDB tables, and the files that take their place."""
 _ROCKSDB: Final = "CURRENT"
 _BATCH: Final = "BatchCQ"
-_IDENTITY: Final = ("brokerIdentity", "epochFileCheckpoint")
+_IDENTITY: Final = "brokerIdentity"
+"""Not epochFileCheckpoint beside it, which members of our broker groups have, too."""
 
 
 def refuse_foreign(disk: Disk, layout: Layout) -> None:
@@ -46,11 +47,11 @@ def foreign_parts(disk: Disk, layout: Layout) -> Iterator[str]:
                 f"{kind} of RocketMQ 5 are not read: {_shown(topics)}; in RocketMQ 5, consume"
                 " these topics to their end and delete them with mqadmin deleteTopic, then stop it"
             )
-    if found := [name for name in _IDENTITY if disk.exists(f"{layout.root}/{name}")]:
+    if disk.exists(f"{layout.root}/{_IDENTITY}"):
         yield (
-            f"a controller of RocketMQ 5 gave this copy its number ({' and '.join(found)}); stop"
-            " all brokers of the group, remove these files from the copy that was its master, and"
-            " give the other brokers empty folders"
+            f"a controller of RocketMQ 5 gave this copy its number ({_IDENTITY}); stop all brokers"
+            f" of the group, remove {_IDENTITY} and epochFileCheckpoint from the copy that was its"
+            " master, and give the other brokers empty folders"
         )
 
 
