@@ -16,7 +16,6 @@ Invariants
 """
 
 import asyncio
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
@@ -51,44 +50,7 @@ class Parts(NamedTuple):
 PARTS: Final = Parts()
 
 
-class OwnRoom:
-    """Room for answers as a client's connections have it: they wait for no other connection. Those
-    of servers do, see `ServerPeer`.
-    """
-
-    @property
-    @abstractmethod
-    def is_writable(self) -> bool:
-        """Whether unsent output is below its high-water mark."""
-
-    @property
-    def has_room(self) -> bool:
-        """Whether a large answer may be built now."""
-        return self.is_writable
-
-    @property
-    def may_build(self) -> bool:
-        """Whether a large answer may be built now, regardless of the requests that wait."""
-        return self.is_writable
-
-    @property
-    def has_small_room(self) -> bool:
-        """Whether an answer that is not large may be built now."""
-        return False
-
-    @property
-    def is_crowded(self) -> bool:
-        """Estimate on any thread, without measuring, whether a large answer would have to wait
-        now.
-        """
-        return not self.is_writable
-
-    def when_room(self, work: Callable[[], None]) -> None:
-        """Call `work` now."""
-        work()
-
-
-class PeerProtocol(OwnRoom, asyncio.Protocol):
+class PeerProtocol(asyncio.Protocol):
     """One connection, which handlers see as a `Peer`."""
 
     is_served = False
@@ -220,11 +182,30 @@ class PeerProtocol(OwnRoom, asyncio.Protocol):
         """Whether unsent output is below its high-water mark."""
         return self.is_open and not self.reading.pauses & UNSENT_OUTPUT
 
+    has_room = may_build = is_writable
+    """Whether a large answer may be built now; see `ServerPeer`."""
+
+    @property
+    def has_small_room(self) -> bool:
+        """Whether an answer that is not large may be built now; see `ServerPeer`."""
+        return False
+
+    @property
+    def is_crowded(self) -> bool:
+        """Estimate on any thread, without measuring, whether a large answer would have to wait
+        now.
+        """
+        return not self.is_writable
+
     def charge(self, spent_s: float) -> None:
         """Charge this connection for processor time spent on its requests after they were
         served.
         """
         self.intake.charge(spent_s)
+
+    def when_room(self, work: Callable[[], None]) -> None:
+        """Call `work` now, because only a server's connections wait for room."""
+        work()
 
     @property
     def is_encrypted(self) -> bool:
