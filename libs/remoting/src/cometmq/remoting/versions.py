@@ -41,6 +41,9 @@ STANDARD_JSON_ROUTE_MIN: Final = V4_9_4
 ACTING_MASTER_ROUTE_MIN: Final = V5_0_0
 """The first client that finds `enableActingMaster` in its routes (105)."""
 
+PULL_OFFSET_MIN: Final = V5_0_0
+"""The first tool that shows messages in flight, from a group's progress (208)."""
+
 
 _FIRST_NAMES: Final = (
     "SNAPSHOT", "ALPHA1", "BETA1", "BETA2", "BETA3", "BETA4", "BETA5", "BETA6_SNAPSHOT", "BETA6",

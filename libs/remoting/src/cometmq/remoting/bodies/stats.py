@@ -23,11 +23,16 @@ class TopicStats(msgspec.Struct, gc=False, rename="camel"):
 
 
 class OffsetPair(msgspec.Struct, gc=False, rename="camel"):
-    """The next offset of a queue, and the offset that a group has committed."""
+    """The next offset of a queue, and the offset that a group has committed.
+
+    `pull_offset` is the next offset that the group pulls: tools of 5.x count what lies between it
+    and `consumer_offset` as in flight.
+    """
 
     broker_offset: Int64 = 0
     consumer_offset: Int64 = 0
     last_timestamp: Int64 = 0
+    pull_offset: Int64 | msgspec.UnsetType = msgspec.UNSET
 
 
 class ConsumeStats(msgspec.Struct, gc=False, rename="camel"):

@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
+from msgspec import UNSET
+
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import stored_ms
 from cometmq.broker.handlers.deferred_answers import (
@@ -55,6 +57,7 @@ from cometmq.remoting.commands.admin import (
 )
 from cometmq.remoting.errors import ServerError, TopicNotExist
 from cometmq.remoting.progress import difference, position
+from cometmq.remoting.versions import PULL_OFFSET_MIN
 from cometmq.runtime.incremental import Steps
 from cometmq.runtime.turn_lock import TurnExpired
 from cometmq.store.reads import Lookup, Pause
@@ -88,7 +91,7 @@ def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> None:
                 tps += pull_rate(broker.stats, name, group)
                 held_bytes = piece_bytes + ROW_BYTES * len(table)
                 queues = progress_in(broker, group, name)
-                part = yield from _offsets(broker, name, queues, held_bytes)
+                part = yield from _offsets(broker, name, queues, held_bytes, call.version)
                 if part and len(table) >= TURN_QUEUES_MAX:
                     # 100,000 queues would be freed in one step of 60 ms.
                     pieces += ((yield from paused(encode_table(table), held_bytes))[1:-1], b",")
@@ -206,21 +209,29 @@ def query_consume_time_span(broker: Broker, call: Call[QueryConsumeTimeSpan]) ->
 
 
 def _offsets(
-    broker: Broker, topic: str, queues: Iterable[QueueProgress], held_bytes: int = 0
+    broker: Broker,
+    topic: str,
+    queues: Iterable[QueueProgress],
+    held_bytes: int = 0,
+    version: int = 0,
 ) -> Lookup[dict[MessageQueue, OffsetPair]]:
     """Find a group's offset in each queue of a topic, and the store time of the last message that
     the group consumed there.
 
-    The caller holds `held_bytes` meanwhile; see `Pause`.
+    The caller holds `held_bytes` meanwhile; see `Pause`. Pulls are not recorded: a tool that reads
+    the pull offset finds nothing in flight, instead of less than nothing.
     """
-    name = broker.settings.broker_name
+    name, shows_pulls = broker.settings.broker_name, version >= PULL_OFFSET_MIN
     table = {}
     for it in queues:
         queue = MessageQueue(topic, name, it.queue_id)
         committed = max(0, it.committed or 0)
         last_ms = yield from stored_ms(broker, queue, committed - 1)
         table[queue] = OffsetPair(
-            broker_offset=it.end, consumer_offset=committed, last_timestamp=last_ms
+            broker_offset=it.end,
+            consumer_offset=committed,
+            last_timestamp=last_ms,
+            pull_offset=committed if shows_pulls else UNSET,
         )
         if not len(table) % TURN_QUEUES_MAX:
             yield Pause(held_bytes + ROW_BYTES * len(table))
