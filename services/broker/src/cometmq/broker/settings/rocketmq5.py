@@ -165,7 +165,7 @@ _HARMLESS: Final = because({
         " timerStopDequeue timerStopEnqueue timerWarmEnable timerWheelSnapshotFlush"
         " timerWheelSnapshotIntervalMs"
     ),
-    "timer messages cannot be recalled": (
+    "recalls (370) are always served": (
         "allowRecallWhenBrokerNotWriteable recallMessageEnable timerRecallToTimeWheelEnable"
         " timerRecallToTimelineEnable"
     ),
