@@ -35,7 +35,7 @@ HALVES = {
     "Message": Message("T", b"x", keys=[HALF]), "TopicConfig": TopicConfig(topic_name=HALF),
     "SubscriptionGroupConfig": SubscriptionGroupConfig(group_name=HALF), "Iterable[str]": [HALF],
 }  # fmt: skip
-LOCAL = {"add_hook", "attached", "close", "start", "use_namesrv", "call"}
+LOCAL = {"add_hook", "attached", "close", "start", "use_namesrv", "call", "damaged"}
 
 
 def kind_of(annotation: Any) -> str:
