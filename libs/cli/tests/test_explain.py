@@ -102,6 +102,7 @@ CAUSES = {
     "--perm rw": ["topic_send_forbidden"],
     "rejectTransactionMessage": ["transaction_forbidden"],
     "--enabled": ["group_pull_forbidden"],
+    "forbiddenTable": ["group_forbidden_for_topic"],
     "nothing of this name": ["kv_not_found", "kv_namespace_not_found", "stats_not_exist"],
     "a member of the group": [
         "group_not_online", "consumers_offline", "reset_offset_offline", "no_consumer_online",

@@ -189,6 +189,10 @@ REMARKS: Final = (
         Answer("the group is disabled", "`cometmq group alter GROUP --enabled`"),
     ),
     (
+        r"is forbidden for topic\[",
+        Answer("a ban of 5.x", "Stop the broker; edit `forbiddenTable` in subscriptionGroup.json"),
+    ),
+    (
         r"consumer's subscription not exist",
         Answer(
             "no heartbeat has told the broker this subscription of the group",
