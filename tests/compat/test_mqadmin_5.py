@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every command of RocketMQ 5.5's mqadmin that works on 4.9.4 or on 5.5 works on CometMQ."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +37,11 @@ updateOrderConf -m delete -t FivePlain
 allocateMQ -t {topic} -i 127.0.0.1,127.0.0.2
 deleteTopic -c {cluster} -t FivePlain
 updateSubGroup -b {broker} -g FiveOther
+updateTopicList -b {broker} -f {topics}
+updateTopicList -c {cluster} -f {topics}
+topicRoute -t FiveListed
+updateSubGroupList -b {broker} -f {groups}
+getConsumerConfig -g FiveListed
 getConsumerConfig -g {group}
 consumerProgress
 consumerProgress -g {group}
@@ -50,11 +57,13 @@ brokerStatus -c {cluster}
 getBrokerConfig -b {broker}
 updateBrokerConfig -b {broker} -k fileReservedTime -v 71
 getNamesrvConfig -n {namesrv}
+updateNamesrvConfig -n {namesrv} -k orderMessageEnable -v true
 updateKvConfig -s FIVE -k k -v v
 deleteKvConfig -s FIVE -k k
 wipeWritePerm -b {name}
 addWritePerm -b {name}
 cleanExpiredCQ -b {broker}
+deleteExpiredCommitLog -b {broker}
 cleanUnusedTopic -b {broker}
 queryCq -t {topic} -q 0 -i 0 -c 2 -b {broker} -g {group}
 queryMsgByUniqueKey -i {id} -t {topic}
@@ -66,12 +75,22 @@ consumeMessage -t {topic} -b {name} -i 0 -g FiveReader
 sendMessage -t FiveSends -p hello
 sendMsgStatus -b {name} -s 10 -c 2
 checkMsgSendRT -t FiveSends -a 3 -s 10
+exportMetadata -c {cluster} -f {folder}
+exportConfigs -c {cluster} -f {folder}
+exportMetrics -c {cluster} -f {folder}
 statsAll -a -t {topic}
 cloneGroupOffset -s {group} -d {offline} -t {topic}
 resetOffsetByTime -g {offline} -t {topic} -s 0
 skipAccumulatedMessage -g {offline} -t {topic}
 deleteSubGroup -b {broker} -g FiveOther
 """
+LISTS = {
+    "topics": [
+        {"topicName": "FiveListed", "readQueueNums": 2, "writeQueueNums": 2},
+        {"topicName": "FiveListedFifo", "attributes": {"+message.type": "FIFO"}},
+    ],
+    "groups": [{"groupName": "FiveListed"}, {"groupName": "FiveListedOrderly"}],
+}
 FAILURE = re.compile(r"\w+Exception:|CODE: \d+|command failed")
 
 
@@ -96,7 +115,18 @@ def tool(cluster: Cluster) -> Iterator[MqAdmin]:
 
 
 @pytest.fixture(scope="module")
-def scene(cluster: Cluster, tool: MqAdmin, clients: dict[str, ClientProgram]) -> Iterator[Scene]:
+def lists(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the paths of files with topics and groups for commands, and of their folder."""
+    folder: Path = tmp_path_factory.mktemp("lists")
+    for name, items in LISTS.items():
+        (folder / name).write_text(json.dumps(items))
+    return {"folder": str(folder), **{name: str(folder / name) for name in LISTS}}
+
+
+@pytest.fixture(scope="module")
+def scene(
+    cluster: Cluster, tool: MqAdmin, clients: dict[str, ClientProgram], lists: dict[str, str]
+) -> Iterator[Scene]:
     server = {"namesrv": cluster.namesrv_addr, "topic": TOPIC}
     for topic in (TOPIC, "FiveSends"):
         create_topic(cluster.namesrv_addr, cluster.broker_addrs, topic)
@@ -123,6 +153,7 @@ def scene(cluster: Cluster, tool: MqAdmin, clients: dict[str, ClientProgram]) ->
                 "client": client_id,
                 "id": first["msg_id"],
                 "key": first["key"],
+                **lists,
             },
         )
 

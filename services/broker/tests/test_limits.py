@@ -15,6 +15,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import clients
 from cometmq.broker.handlers.recalls import recall_message
 from cometmq.broker.handlers.send import batch_parts
+from cometmq.broker.handlers.subscription_groups import update_and_create_subscriptiongroup_list
 from cometmq.broker.limits import BATCH_MESSAGES, GROUPS, LIMITS, OFFSETS, TOPICS, UNKNOWN_OFFSETS
 from cometmq.broker.storing.under_way import UnderWay
 from cometmq.broker.testing import FakePeer
@@ -29,7 +30,11 @@ from cometmq.remoting.bodies.heartbeat import (
 )
 from cometmq.remoting.bodies.locks import LockBatch
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.bodies.topic_config import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    TopicConfig,
+)
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.clients import UnregisterClient
@@ -187,6 +192,17 @@ async def recall(broker: Broker, number: int, address: str = PEER.address) -> Re
     return Reply()
 
 
+async def list_groups(broker: Broker, number: int) -> Reply:
+    """Change the same group `500 * number` times in one request."""
+    items = [SubscriptionGroupConfig(group_name="G")] * (500 * number)
+    call = call_with(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, NoHeader(),
+        encode_json(SubscriptionGroupList(items)))  # fmt: skip
+    try:
+        return await update_and_create_subscriptiongroup_list(broker, call)
+    except LimitReached as error:
+        return Reply(error.code, remark=error.remark)
+
+
 def alter(broker: Broker, number: int) -> Reply:
     """Change the same offset again and again, while no table can be saved."""
     reply = commit(broker, "G", "T", 0, number)
@@ -260,6 +276,7 @@ FILLS: Mapping[str, Only] = {
         {"connectionSubscriptionBytesMax": 100_000, "subscriptionBytesMax": 100_000,
          "filterCharsMax": 100_000},
     ),
+    "list_items": Only(list_groups),
     "batch_messages": Only(lambda broker, number: batch(broker, number + 1)),
     "batch_keys": Only(lambda broker, number: read_batch(broker, keys=("k",) * number * 100_000)),
     "batch_property_chars": Only(

@@ -3,7 +3,7 @@
 
 import pytest
 
-from cometmq.broker.topic_attributes import changed
+from cometmq.broker.topic_attributes import changed, parse_changes
 from cometmq.remoting.errors import CommandError
 
 TYPES = "UNSPECIFIED, MIXED, TRANSACTION, PRIORITY, FIFO, DELAY, LITE, NORMAL"
@@ -33,7 +33,7 @@ SIMPLE = {"queue.type": "SimpleCQ"}
 def test_a_change_of_rocketmq_5_is_carried_out(
     current: dict[str, str] | None, text: str, after: dict[str, str]
 ) -> None:
-    assert changed(current, text) == after
+    assert changed(current, parse_changes(text)) == after
 
 
 @pytest.mark.parametrize(
@@ -80,5 +80,5 @@ def test_a_change_that_rocketmq_5_refuses_has_its_remark(
     current: dict[str, str] | None, text: str, code: int, remark: str
 ) -> None:
     with pytest.raises(CommandError) as refused:
-        changed(current, text)
+        changed(current, parse_changes(text))
     assert (refused.value.code, refused.value.remark) == (code, remark)

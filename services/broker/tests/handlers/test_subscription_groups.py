@@ -9,10 +9,14 @@ import pytest
 from cometmq.broker.handlers import subscription_groups
 from cometmq.broker.tables.offsets import offset_file
 from cometmq.broker.tables.subscription_groups import group_file
-from cometmq.broker.testing import expected_answer, memory_broker, replay
+from cometmq.broker.testing import FakePeer, expected_answer, memory_broker, replay
 from cometmq.broker.testing.replay import answered_exchanges, name_of, serve
-from cometmq.remoting.bodies.dialect import decode_json
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.topic_config import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    SubscriptionGroupTable,
+)
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.commands.topics import (
@@ -38,6 +42,44 @@ async def test_captured_changes_of_groups(exchange: Exchange) -> None:
     assert answer == expected_answer(exchange)
     asked = decode_json(SubscriptionGroupConfig, (exchange.request.body_text or "").encode())
     assert broker.tables.groups.get(asked.group_name) == asked
+
+
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "225-*"), ids=name_of)
+async def test_captured_changes_of_several_groups(exchange: Exchange) -> None:
+    """A broker of 5.5 has another code for illegal names."""
+    broker = memory_broker()
+    asked = decode_json(SubscriptionGroupList, (exchange.request.body_text or "").encode())
+    expected = expected_answer(exchange)
+
+    answer = await replay(
+        broker, exchange, subscription_groups.update_and_create_subscriptiongroup_list
+    )
+
+    stored = [broker.tables.groups.get(one.group_name) for one in asked.group_config_list]
+    if expected.code:
+        assert (answer.code, stored) == (1, [None, None])
+        assert "item 2 of the list, 'a/b'" in (answer.remark or "")
+    else:
+        assert answer == expected
+        assert stored == asked.group_config_list
+
+
+async def test_a_list_of_groups_must_fit_as_a_whole() -> None:
+    broker = memory_broker()
+    broker = memory_broker(groupsMax=str(len(broker.tables.groups.table) + 1))
+    broker.tables.topics.create("%RETRY%G", queue_nums=1)
+    for names, code in ((("G", "H"), 26), (("G", "G"), 0)):
+        groups = [SubscriptionGroupConfig(group_name=name, retry_queue_nums=2) for name in names]
+        call = Call(
+            225, NoHeader(), body=encode_json(SubscriptionGroupList(groups)), peer=FakePeer()
+        )
+        answer = await serve(
+            broker, call, subscription_groups.update_and_create_subscriptiongroup_list
+        )
+        assert answer.code == code
+        retry = broker.tables.topics.get("%RETRY%G")
+        assert retry is not None
+        assert retry.read_queue_nums == (1 if code else 2)
 
 
 @pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "207-*"), ids=name_of)

@@ -5,15 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from cometmq.broker.handlers import topics
 from cometmq.broker.tables.topics import topic_file
-from cometmq.broker.testing import MemoryStore, expected_answer, memory_broker, replay
+from cometmq.broker.testing import FakePeer, MemoryStore, expected_answer, memory_broker, replay
 from cometmq.broker.testing.replay import answered_exchanges, name_of, serve
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.stats import TopicStats
-from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
+from cometmq.remoting.bodies.topic_config import CreateTopicList, TopicConfig, TopicConfigTable
 from cometmq.remoting.command import Call
+from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.commands.topics import (
     DeleteTopicInBroker,
     GetTopicConfig,
@@ -50,6 +53,26 @@ async def test_captured_changes_of_topics(exchange: Exchange) -> None:
         )
     else:
         assert created is None or broker.tables.topics.is_reserved(ext["topic"])
+
+
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "018-*"), ids=name_of)
+async def test_captured_changes_of_several_topics(exchange: Exchange) -> None:
+    """A broker of 5.5 has another code for names, and keeps the topics before a wrong attribute."""
+    broker = memory_broker()
+    asked = decode_json(CreateTopicList, (exchange.request.body_text or "").encode())
+    expected = expected_answer(exchange)
+
+    answer = await replay(broker, exchange, topics.update_and_create_topic_list)
+
+    created = [broker.tables.topics.get(one.topic_name) for one in asked.topic_config_list]
+    if expected.code:
+        assert answer.code != 0
+        assert created == [None, None]
+    else:
+        assert answer == expected
+        plain, fifo = asked.topic_config_list
+        fifo.attributes = {"message.type": "FIFO"}
+        assert created == [replace(plain, attributes=UNSET), fifo]
 
 
 @pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "215-*"), ids=name_of)
@@ -169,6 +192,49 @@ async def test_attributes_are_kept_until_a_change_names_them() -> None:
         await topics.update_and_create_topic(broker, change(attributes="+unknown=1"))
     await topics.update_and_create_topic(broker, change(attributes="-message.type"))
     assert shown() is None
+
+
+def listed(*configs: TopicConfig) -> Call[NoHeader]:
+    return Call(18, NoHeader(), body=encode_json(CreateTopicList(list(configs))), peer=FakePeer())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "remark"),
+    [
+        (TopicConfig(topic_name="a/b"), "item 2 of the list, 'a/b': The specified topic contains"),
+        (TopicConfig(topic_name="broker-a"), "is conflict with system topic"),
+        (TopicConfig(topic_name="Big", read_queue_nums=16_385), "'Big': readQueueNums=16385"),
+        (TopicConfig(topic_name="U", attributes={"+unknown": "1"}), "unsupported key: unknown"),
+        (TopicConfig(topic_name="U", read_queue_nums=2_000), "queuesMax"),
+        (TopicConfig(topic_name="x" * 100_000), "item 2 of the list, 'xxx"),
+    ],
+)
+async def test_one_wrong_topic_refuses_the_whole_list(wrong: TopicConfig, remark: str) -> None:
+    broker = memory_broker(queuesMax="1000")
+    before = dict(broker.tables.topics.table)
+
+    answer = await serve(
+        broker, listed(TopicConfig(topic_name="T"), wrong), topics.update_and_create_topic_list
+    )
+
+    assert answer.code != 0
+    assert remark in (answer.remark or "")
+    assert len(answer.remark or "") < 1_000
+    assert broker.tables.topics.table == before
+
+
+async def test_a_topic_that_stays_as_it_is_does_not_end_its_list() -> None:
+    """A broker of 5.5.0 answers success, and creates nothing."""
+    broker = memory_broker()
+    old = TopicConfig(topic_name="T")
+    await topics.update_and_create_topic_list(broker, listed(old))
+    fifo = TopicConfig(topic_name="U", attributes={"+message.type": "FIFO"})
+    again = TopicConfig(topic_name="U", perm=4)
+
+    await topics.update_and_create_topic_list(broker, listed(old, fifo, again))
+
+    assert broker.tables.topics.get("T") == old
+    assert broker.tables.topics.get("U") == replace(again, attributes={"message.type": "FIFO"})
 
 
 async def test_write_permission_can_be_removed() -> None:

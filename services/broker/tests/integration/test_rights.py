@@ -83,6 +83,10 @@ BODIES: Final[dict[int, bytes]] = {
     Code.UNLOCK_BATCH_MQ: LOCK % b"owner",
     Code.UPDATE_BROKER_CONFIG: b"fileReservedTime=1",
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: b'{"groupName":"G","consumeEnable":false}',
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: (
+        b'{"groupConfigList":[{"groupName":"G","consumeEnable":false}]}'
+    ),
+    Code.UPDATE_AND_CREATE_TOPIC_LIST: b'{"topicConfigList":[{"topicName":"Orders","perm":4}]}',
 }
 
 

@@ -114,6 +114,10 @@ HEARTBEAT_FILTER_CHARS: Final = Limit(
     "heartbeat_filter_chars", "Characters of the SQL92 filters in one heartbeat", Scope.REQUEST,
     REFUSED, fixed=32_768, answer=ResponseCode.SYSTEM_ERROR,  # compiling them takes about 0.1 s
 )  # fmt: skip
+LIST_ITEMS: Final = Limit(
+    "list_items", "Topics or groups in one request that creates or changes them", Scope.REQUEST,
+    REFUSED, fixed=1_000, answer=ResponseCode.SYSTEM_ERROR,
+)  # fmt: skip
 BATCH_MESSAGES: Final = Limit(
     "batch_messages", "Messages in one batch", Scope.REQUEST, REFUSED,
     "batchMessagesMax", lambda s: s.batch_messages_max,
@@ -192,6 +196,7 @@ LIMITS: Final[tuple[Limit, ...]] = (
     FILTERS,
     FILTER_CHARS,
     HEARTBEAT_FILTER_CHARS,
+    LIST_ITEMS,
     BATCH_MESSAGES,
     BATCH_KEYS,
     BATCH_PROPERTY_CHARS,

@@ -37,12 +37,11 @@ ATTRIBUTES: Final = {
 _MISSING: Final = {("queue.type", "BatchCQ"), ("cleanup.policy", "COMPACTION")}
 
 
-def changed(current: Mapping[str, str] | None, text: str) -> dict[str, str]:
-    """Return the attributes after a change; `current` is None for a new topic.
+def changed(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
+    """Return the attributes after changes, by signed keys; `current` is None for a new topic.
 
     Raise ServerError or InvalidParameter for a change that RocketMQ 5.5 refuses.
     """
-    changes = _parse(text)
     if changes.get(f"+{MESSAGE_TYPE}") == "MIXED":
         raise InvalidParameter("MIXED message type is not supported.")
     for sign_and_key in changes:
@@ -58,8 +57,8 @@ def changed(current: Mapping[str, str] | None, text: str) -> dict[str, str]:
     return dict(sorted(attributes.items()))
 
 
-def _parse(text: str) -> dict[str, str]:
-    """Return values by signed keys; the value of a key to delete is empty."""
+def parse_changes(text: str) -> dict[str, str]:
+    """Return values by signed keys; the value of a key to delete is empty. Raise ServerError."""
     changes: dict[str, str] = {}
     for part in text.rstrip(",").split(",") if text.strip(",") else ():
         key, is_pair, rest = part.partition("=")

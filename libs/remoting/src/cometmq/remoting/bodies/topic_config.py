@@ -72,6 +72,12 @@ class TopicConfigTable(msgspec.Struct, gc=False, rename="camel"):
     topic_config_table: dict[str, TopicConfig] = {}
 
 
+class CreateTopicList(msgspec.Struct, gc=False, rename="camel"):
+    """Body of UPDATE_AND_CREATE_TOPIC_LIST; the keys of the attributes begin with `+` or `-`."""
+
+    topic_config_list: list[TopicConfig]
+
+
 class SubscriptionGroupConfig(msgspec.Struct, gc=False, rename="camel", metaclass=SpelledFields):
     """One consumer group of a broker; members that default to UNSET were added in 5.x."""
 
@@ -90,6 +96,12 @@ class SubscriptionGroupConfig(msgspec.Struct, gc=False, rename="camel", metaclas
     retry_policy: Any = msgspec.field(default=UNSET, name="groupRetryPolicy")
     sys_flag: Int32 | UnsetType = msgspec.field(default=UNSET, name="groupSysFlag")
     subscription_data_set: Any = UNSET
+
+
+class SubscriptionGroupList(msgspec.Struct, gc=False, rename="camel"):
+    """Body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
+
+    group_config_list: list[SubscriptionGroupConfig]
 
 
 class SubscriptionGroupTable(msgspec.Struct, gc=False, rename="camel"):

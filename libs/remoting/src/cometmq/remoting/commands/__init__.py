@@ -50,8 +50,10 @@ from cometmq.remoting.bodies.stats import (
     TopicStats,
 )
 from cometmq.remoting.bodies.topic_config import (
+    CreateTopicList,
     DataVersion,
     SubscriptionGroupConfig,
+    SubscriptionGroupList,
     SubscriptionGroupTable,
     TopicConfig,
     TopicConfigTable,
@@ -192,6 +194,8 @@ class RequestCode(IntEnum):
 
     # The broker: topics and groups
     UPDATE_AND_CREATE_TOPIC = to_broker(17, ADMIN, Kind.CHANGE, topics.UpdateAndCreateTopic)
+    UPDATE_AND_CREATE_TOPIC_LIST = to_broker(18, ADMIN, Kind.CHANGE,
+        body=json_body(CreateTopicList))
     GET_ALL_TOPIC_CONFIG = to_broker(21, SIGNED, Kind.ALWAYS,
         reply_body=json_body(TopicConfigTable))
     GET_TOPIC_STATS_INFO = to_broker(202, SIGNED, Kind.READ, topics.GetTopicStatsInfo,
@@ -204,6 +208,8 @@ class RequestCode(IntEnum):
         reply_body=json_body(TopicConfig))
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = to_broker(200, ADMIN, Kind.CHANGE,
         body=json_body(SubscriptionGroupConfig))
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST = to_broker(225, ADMIN, Kind.CHANGE,
+        body=json_body(SubscriptionGroupList))
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG = to_broker(201, SIGNED, Kind.ALWAYS,
         reply_body=json_body(SubscriptionGroupTable))
     DELETE_SUBSCRIPTIONGROUP = to_broker(207, ADMIN, Kind.CHANGE, topics.DeleteSubscriptiongroup)
@@ -303,7 +309,6 @@ class RequestCode(IntEnum):
     # Not served: RocketMQ 4.9.4 has only the names of 13, 22, 23, 27, 209 to 214 and 302; the rest
     # belongs to RocketMQ 5 or to its controllers.
     QUERY_BROKER_OFFSET = 13
-    UPDATE_AND_CREATE_TOPIC_LIST = 18
     GET_TOPIC_CONFIG_LIST = 22
     GET_TOPIC_NAME_LIST = 23
     TRIGGER_DELETE_FILES = 27
@@ -317,7 +322,6 @@ class RequestCode(IntEnum):
     ADJUST_CONSUMER_THREAD_POOL = 213
     WHO_CONSUME_THE_MESSAGE = 214
     REGISTER_TOPIC_IN_NAMESRV = 217
-    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST = 225
     REGISTER_MESSAGE_FILTER_CLASS = 302
     QUERY_TOPICS_BY_CONSUMER = 343
     QUERY_SUBSCRIPTION_BY_CONSUMER = 345

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Administrative requests that are not about a single topic or group."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -36,6 +37,7 @@ from cometmq.remoting.commands.admin import (
 )
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import (
+    CodedError,
     ConsumerNotOnline,
     RemoteProtocolError,
     ServerError,
@@ -52,6 +54,7 @@ from cometmq.store.reads import Lookup
 T = TypeVar("T")
 
 STEP_CLIENTS: Final = 512  # about 1 ms
+NAME_CHARS_SHOWN: Final = 255  # names longer than this are illegal
 
 _REGISTERED: Final = frozenset(("brokerPermission", "autoCreateTopicEnable"))
 """Settings that change what the broker registers with the name servers."""
@@ -66,6 +69,16 @@ def body_of(call: Call[Any], type_: type[T]) -> T:
         return decoded_body(type_, call)
     except RemoteProtocolError as error:
         raise ServerError(f"the body is not a valid {type_.__name__}: {error}") from error
+
+
+@contextmanager
+def naming(item: str, number: int) -> Iterator[None]:
+    """Add the name and number of an item of a list to the remark of its refusal."""
+    try:
+        yield
+    except CodedError as error:
+        named = f"item {number} of the list, {item[:NAME_CHARS_SHOWN]!r}"
+        raise type(error)(f"{named}: {error.remark}") from error
 
 
 def refuse_on_slave(broker: Broker) -> None:

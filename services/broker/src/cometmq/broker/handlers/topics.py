@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Administrative requests about topics."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.admin import refuse_on_slave, save_table, stored_ms
+from cometmq.broker.handlers.admin import body_of, naming, refuse_on_slave, save_table, stored_ms
 from cometmq.broker.handlers.deferred_answers import ROW_BYTES, look_up, paused, stepwise
-from cometmq.broker.limits import QUEUES, TOPICS, Room, check_total
+from cometmq.broker.limits import LIST_ITEMS, QUEUES, TOPICS, Room, check_total
 from cometmq.broker.names import check_topic
 from cometmq.broker.tables.topics import QUEUE_NUMS_MAX, Topics, queues_of
-from cometmq.broker.topic_attributes import changed
+from cometmq.broker.topic_attributes import changed, parse_changes
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.large import encode_with_table
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset, TopicStats
-from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.bodies.topic_config import CreateTopicList, TopicConfig
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.commands.topics import (
@@ -45,24 +47,38 @@ async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopi
     """
     header = call.header
     refuse_on_slave(broker)
-    check_topic(header.topic)
-    _check_unreserved(broker, header.topic)
-    _check_values(header)
-    old = broker.tables.topics.get(header.topic)
-    attributes = changed(None if old is None else old.attributes or {}, header.attributes or "")
-    config = TopicConfig(
+    asked = TopicConfig(
         topic_name=header.topic,
         read_queue_nums=header.read_queue_nums,
         write_queue_nums=header.write_queue_nums,
         perm=header.perm,
         topic_filter_type=header.topic_filter_type,
         topic_sys_flag=header.topic_sys_flag or 0,
-        attributes=attributes or UNSET,
+        attributes=parse_changes(header.attributes or ""),
     )
-    _check_room(broker.admission.room(call), broker.tables.topics, config)
-    broker.tables.topics.put(config)
-    await save_table(broker, broker.tables.topics)
-    await broker.registration.announce()
+    config = _checked(broker, asked, broker.tables.topics.get(header.topic))
+    await _put(broker, broker.admission.room(call), {header.topic: config})
+    return Reply(remark=remarks.NOT_SET)
+
+
+async def update_and_create_topic_list(broker: Broker, call: Call[NoHeader]) -> Reply:
+    """Create or replace topics, each as `update_and_create_topic` does; all, or none if one is
+    refused.
+
+    Compatibility: RocketMQ 5.5.0 answers success, and changes nothing, if one of the topics would
+    remain as it is.
+    """
+    refuse_on_slave(broker)
+    room = broker.admission.room(call)
+    asked = body_of(call, CreateTopicList).topic_config_list
+    room.check(LIST_ITEMS, len(asked))
+    configs: dict[str, TopicConfig] = {}
+    for number, config in enumerate(asked, start=1):
+        name = config.topic_name
+        with naming(name, number):
+            old = configs.get(name) or broker.tables.topics.get(name)
+            configs[name] = _checked(broker, config, old)
+    await _put(broker, room, configs)
     return Reply(remark=remarks.NOT_SET)
 
 
@@ -135,12 +151,31 @@ def get_topic_stats_info(broker: Broker, call: Call[GetTopicStatsInfo]) -> None:
     look_up(broker, call, stats(), lambda reply: reply)
 
 
-def _check_room(room: Room, topics: Topics, config: TopicConfig) -> None:
-    """Raise LimitReached if the table has no room for a topic, or for its new queues."""
-    old = topics.get(config.topic_name)
-    if old is None:
-        check_total(room, TOPICS, len(topics.table))
-    more = queues_of(config) - (0 if old is None else queues_of(old))
+def _checked(broker: Broker, asked: TopicConfig, old: TopicConfig | None) -> TopicConfig:
+    """Return the topic as it shall be; the keys of the attributes of `asked` are signed."""
+    check_topic(asked.topic_name)
+    _check_unreserved(broker, asked.topic_name)
+    _check_values(asked)
+    attributes = changed(None if old is None else old.attributes or {}, asked.attributes or {})
+    return replace(asked, attributes=attributes or UNSET)
+
+
+async def _put(broker: Broker, room: Room, configs: Mapping[str, TopicConfig]) -> None:
+    """Store the topics, and wait until they are saved and registered."""
+    topics = broker.tables.topics
+    _check_room(room, topics, configs)
+    for config in configs.values():
+        topics.put(config)
+    await save_table(broker, topics)
+    await broker.registration.announce()
+
+
+def _check_room(room: Room, topics: Topics, configs: Mapping[str, TopicConfig]) -> None:
+    """Raise LimitReached if the table has no room for new topics, or for their new queues."""
+    old = [topics.table[name] for name in configs if name in topics.table]
+    if len(old) < len(configs):
+        check_total(room, TOPICS, len(topics.table), len(configs) - len(old))
+    more = sum(map(queues_of, configs.values())) - sum(map(queues_of, old))
     if more > 0:
         check_total(room, QUEUES, topics.queue_count, more)
 
@@ -150,14 +185,14 @@ def _check_unreserved(broker: Broker, topic: str) -> None:
         raise ServerError(remarks.system_topic_conflict(topic))
 
 
-def _check_values(header: UpdateAndCreateTopic) -> None:
+def _check_values(config: TopicConfig) -> None:
     for name, value in (
-        ("readQueueNums", header.read_queue_nums),
-        ("writeQueueNums", header.write_queue_nums),
+        ("readQueueNums", config.read_queue_nums),
+        ("writeQueueNums", config.write_queue_nums),
     ):
         if not 0 <= value <= QUEUE_NUMS_MAX:
             raise ServerError(f"{name}={value}: must be between 0 and {QUEUE_NUMS_MAX}")
-    if not 0 <= header.perm <= PERM_MAX:
-        raise ServerError(f"perm={header.perm}: must be between 0 and {PERM_MAX}")
-    if header.topic_filter_type not in FILTER_TYPES:
-        raise ServerError(f"topicFilterType={header.topic_filter_type}: must be {FILTER_TYPES}")
+    if not 0 <= config.perm <= PERM_MAX:
+        raise ServerError(f"perm={config.perm}: must be between 0 and {PERM_MAX}")
+    if config.topic_filter_type not in FILTER_TYPES:
+        raise ServerError(f"topicFilterType={config.topic_filter_type}: must be {FILTER_TYPES}")
