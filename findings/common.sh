@@ -2,7 +2,7 @@
 # Sourced by the findings: a temporary folder, package installs into it, and comparisons.
 set -euo pipefail
 folder=$(mktemp -d)
-trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$folder"' EXIT
+trap '{ kill -KILL $(jobs -p) && wait; } 2>/dev/null || true; rm -rf "$folder"' EXIT
 cd "$folder"
 
 # python_packages REQUIREMENT...: an environment in $folder/venv, without what the caller has.
