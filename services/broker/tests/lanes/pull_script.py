@@ -158,7 +158,7 @@ class Script(RandomScript):
         data = ConsumerData(
             group_name=group, subscription_data_set=subscriptions, message_model=model
         )
-        body = Heartbeat(client_id="c", consumer_data_set=[data])
+        body = Heartbeat(client_id=f"c-{group}", consumer_data_set=[data])
         return frame(34, {}, msgspec.json.encode(body), opaque=self.number)
 
     def other_request(self) -> bytes:
