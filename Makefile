@@ -106,8 +106,9 @@ COMPILE_TESTS = @$(if $(IS_PARALLEL),test -d tests/tidy/__pycache__ || \
 	{ $(COLLECT) libs >/dev/null & $(COLLECT) operator services tests >/dev/null; wait; },:)
 
 .PHONY: test
-test: WORKERS ?= $(CORES)
-test: setup ## Unit, property, golden and integration tests on all cores (WORKERS=1: one by one; SEED=n: in this order; MARK=...: of these markers)
+# Most tests wait for programs and connections, so two share a core.
+test: WORKERS ?= $(shell expr 2 \* $(CORES))
+test: setup ## Unit, property, golden and integration tests, two at a time on each core (WORKERS=1: one by one; SEED=n: in this order; MARK=...: of these markers)
 	@echo "Running more than 15,000 tests in random order, with $(WORKERS) at a time (WORKERS=n). They use"
 	@echo "loopback, free ports and the folder for temporary files only. Ctrl-C ends them; 'make help' lists parts."
 	$(BIN)/python deploy/accel.py test

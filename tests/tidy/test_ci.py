@@ -154,7 +154,7 @@ def test_the_pipeline_runs_the_tests_as_the_readme_says_however_slow_it_is() -> 
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [("", "=3 "), ("WORKERS=5", "=5 "), ("WORKERS=1", "")]
+    ("given", "expected"), [("", "=6 "), ("WORKERS=5", "=5 "), ("WORKERS=1", "")]
 )
 def test_tests_use_all_cores_unless_told_otherwise(given: str, expected: str) -> None:
     """`make` prints the command only."""
