@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unmodified third-party clients send and consume: bodies arrive unchanged."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cometmq.peers.clients.javaclient import VERSION_5, JavaClient
 from cometmq.peers.clients.programs import ClientProgram
+from cometmq.peers.clients.rustclient import RustClient
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.content import Event, by_queue, create_topic, named, received, sent
 
@@ -166,3 +168,21 @@ def test_every_compression_of_the_5x_client_passes_through(
 
 def _places(events: list[Event]) -> dict[str, tuple[int, int]]:
     return {event["key"]: (int(event["queue_id"]), int(event["queue_offset"])) for event in events}
+
+
+@pytest.mark.slow  # its first build takes minutes
+def test_the_rust_client_sends_and_consumes(
+    running: Callable[[str], Cluster], log_dir: Path, fresh_name: Callable[[str], str]
+) -> None:
+    """It finds no route at a name server of 4.9.4, whose routes lack enableActingMaster."""
+    cluster, topic, rust = running("comet"), fresh_name("CompatRust"), RustClient(log_dir)
+    create_topic(cluster.namesrv_addr, cluster.broker_addrs, topic)
+    server = {"namesrv": cluster.namesrv_addr, "topic": topic}
+
+    messages = named(rust.run("send", count=COUNT, **server), "sent")
+    arrived = named(rust.run("consume", group=f"{topic}G", count=COUNT, **server), "received")
+
+    assert len(messages) == COUNT
+    assert all("SendOk" in it["result"] for it in messages)
+    assert {it["body"] for it in arrived} == {it["body"] for it in messages}
+    assert {it["tag"] for it in arrived} == {"TagA"}
