@@ -12,12 +12,12 @@ from cometmq.remoting.commands.send import SendMessage, SendMessageReply, SendMe
 from cometmq.remoting.types import Direction
 
 DEAD = {13, 22, 23, 27, 209, 210, 211, 212, 213, 214, 302}
-OF_5X = {18, 47, 60, 61, 217, 225, 343, 345, 353, 354, 355, 400, 401, 402, 513}
+OF_5X = {47, 60, 61, 217, 343, 345, 353, 354, 355, 400, 401, 402, 513}
 OF_4_9_4 = {
     *range(10, 16), 17, *range(21, 24), *range(25, 44), 45, 46, *range(50, 55), *range(100, 107),
     *range(200, 217), *range(219, 225), *range(300, 330),
 }  # fmt: skip
-OF_5X_SERVED = {351, 352, 361, 370}
+OF_5X_SERVED = {18, 225, 351, 352, 361, 370}
 OF_5X_GROUPS_AND_POP = {*range(901, 909), *range(200_050, 200_057), 200_151}
 TO_CLIENT = {39, 40, 220, 221, 307, 309, 326}
 

@@ -38,7 +38,9 @@ def refuse_foreign(disk: Disk, layout: Layout) -> None:
 def foreign_parts(disk: Disk, layout: Layout) -> Iterator[str]:
     """Yield what a folder has that cannot be read here, each with the way out."""
     yield from _rocksdb(disk, layout)
-    batch = {*disk.names(f"{layout.root}/batchconsumequeue"), *_batch_topics(disk, layout)}
+    batches = f"{layout.root}/batchconsumequeue"
+    named = disk.names(batches) if disk.exists(batches) else ()  # the root may be a file
+    batch = {*named, *_batch_topics(disk, layout)}
     mapped = _table(disk, layout, "topicQueueMapping.json", "topicQueueMappingInfoMap")
     kinds = {"queues of batches (BatchCQ)": batch, "static topics": set(mapped)}
     for kind, topics in kinds.items():
