@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import select
 import subprocess
 import time
@@ -81,6 +82,9 @@ class JavaClient(ClientProgram):
         return self._command
 
 
+_LOGGED: Final = re.compile(r"\d\d:\d\d:\d\d\.\d{3} ")
+
+
 @dataclass(frozen=True)
 class AdminAnswer:
     """The output of one `mqadmin` command."""
@@ -89,7 +93,8 @@ class AdminAnswer:
     errors: str
 
     def rows(self) -> list[list[str]]:
-        lines = (line.split() for line in self.output.splitlines())
+        """Return the lines but for headings and those that 5.5's library logs between them."""
+        lines = (it.split() for it in self.output.splitlines() if not _LOGGED.match(it))
         return [words for words in lines if words and not words[0].startswith("#")]
 
 
