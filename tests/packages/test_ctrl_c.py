@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 DEAF = {
     "a test whose cancellation is handled": """
-import asyncio
+import asyncio, pytest
+@pytest.mark.first
 async def test_first(ready):
     ready()
     try:
@@ -26,7 +27,8 @@ async def test_first(ready):
         pass
 """,
     "a test that handles KeyboardInterrupt": """
-import time
+import time, pytest
+@pytest.mark.first
 def test_first(ready):
     try:
         ready()
@@ -35,12 +37,14 @@ def test_first(ready):
         pass
 """,
     "a test that runs after a program of its own": """
-import asyncio, signal, time
+import asyncio, pytest, signal, time
 async def serve():
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, print)
-def test_program():
+@pytest.fixture(scope="module")
+def program():
     asyncio.run(serve())
-def test_first(ready):
+@pytest.mark.first
+def test_first(program, ready):
     ready()
     try:
         asyncio.run(asyncio.sleep(60))
@@ -86,6 +90,6 @@ def test_make_test_says_first_what_it_takes():
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     words = " ".join(line for line in done.stdout.splitlines() if line.startswith("echo "))
-    for said in ("more than 12,000 tests", "WORKERS=4", "temporary files only", "Ctrl-C ends them"):
+    for said in ("more than 15,000 tests", "WORKERS=n", "temporary files only", "Ctrl-C ends them"):
         assert said in words
     assert done.stdout.index("Ctrl-C ends them") < done.stdout.index("/pytest")
