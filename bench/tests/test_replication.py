@@ -206,7 +206,7 @@ def test_the_rows_of_pairs_have_units_and_targets():
     options = {"rounds": 1, "seconds": 2.0}
     result = report.make_result(samples, {}, options=options, measured_at="2026-02-02")
     markdown = page.markdown(result)
-    assert "| 3 · 1 |" in markdown
+    assert "| 3 · 1 (3.00 x) |" in markdown
     assert "| of a single broker's rate 50 %" in markdown
     assert "| of a plain copy's rate 50 % (missed >= 60 %); " in markdown
     assert "p99 while the slave copies, of p99 before 150 % (met <= 200 %) |" in markdown
