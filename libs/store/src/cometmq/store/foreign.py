@@ -93,7 +93,7 @@ def _table(disk: Disk, layout: Layout, file: str, member: str, word: str = "") -
         data = opened.read(0, opened.size())
         opened.close()
         found = decode_file(dict[str, Any], data).get(member) if word.encode() in data else None
-    except CometError:  # whoever reads the table reports it
+    except CometError:  # the reader of the table reports it
         return {}
     return found if isinstance(found, dict) else {}
 

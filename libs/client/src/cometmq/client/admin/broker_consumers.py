@@ -39,7 +39,7 @@ class BrokerConsumers(BrokerCalls):
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """Return all consumer groups of the broker that have a name."""
         table = await self._json(SubscriptionGroupTable, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        table.subscription_group_table.pop("", None)  # nobody can ask about it
+        table.subscription_group_table.pop("", None)  # no request can name it
         return table.subscription_group_table
 
     async def create_group(self, config: SubscriptionGroupConfig) -> None:
