@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # libs/accel is built by cargo, where it is there: see deploy/accel.py. The operator runs in Kubernetes
 # only, so `make run` does not install it.
 RUNTIME := $(filter-out libs/accel,$(patsubst %/pyproject.toml,%,$(wildcard libs/*/pyproject.toml services/*/pyproject.toml)))
-MEMBERS := $(RUNTIME) operator tests/peers
+MEMBERS := $(RUNTIME) operator tests/peers tests/support
 SOURCES := conftest.py deploy libs operator services spark tests bench docs
 
 # Mounts and namespaces need root. PATH is given again, because sudo replaces it.
@@ -140,7 +140,7 @@ operator-test: setup ## The operator against a Kubernetes API without nodes (the
 
 .PHONY: ha-model
 ha-model: setup ## Every interleaving of elections, crashes and late writes in small groups (STATES=n WALKS=n)
-	$(BIN)/python -m cometmq.ha.testing.check --states $(or $(STATES),1000000) --walks $(or $(WALKS),20000)
+	$(BIN)/python -m cometmq.testing.ha.check --states $(or $(STATES),1000000) --walks $(or $(WALKS),20000)
 
 .PHONY: sim
 sim: setup ## Whole broker groups in simulated time: faults, promises, dropped rules (SEEDS=N or FIRST:END WORKERS=n)

@@ -134,8 +134,7 @@ def stage(
 
     `machines` are the architectures for which native wheels are built at the same time.
     """
-    private = () if member.name == "client" else ("testing",)  # the client's is for applications
-    ignored = shutil.ignore_patterns("tests", "examples", "__pycache__", ".*", *private)
+    ignored = shutil.ignore_patterns("tests", "examples", "__pycache__", ".*")
     shutil.copytree(member, target, ignore=ignored)
     folder = PurePosixPath(member.relative_to(ROOT).as_posix())
     base = f"{address}/blob/{commit}" if address else None

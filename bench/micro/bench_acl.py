@@ -6,7 +6,6 @@ from typing import Any
 from timing import compare_and_print
 
 from cometmq.broker.acl.check import AccessControl
-from cometmq.broker.testing import FakePeer
 from cometmq.remoting import Call, Request, RequestCode, Serialization
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
@@ -16,6 +15,7 @@ from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.signature import SessionCredentials, Signer, signing
 from cometmq.remoting.typed_encode import FrameEncoder
 from cometmq.runtime.acl.accounts import Account, Accounts
+from cometmq.testing.broker import FakePeer
 
 BUDGET_NS = 10_000
 PROPERTIES = "UNIQ_KEY\x017F00000112324E0E2F2A63A316590002\x02WAIT\x01true"

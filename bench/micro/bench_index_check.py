@@ -11,9 +11,9 @@ from collections.abc import Callable
 from copy import copy
 
 from cometmq.store import MessageStore, OsDisk, StoreSettings
-from cometmq.store.testing.builders import make_message
 from cometmq.store.upkeep.entry_check import EntryWalk
 from cometmq.store.upkeep.index_check import IndexWalk, Proofs
+from cometmq.testing.store.builders import make_message
 
 MESSAGE_COUNT = 20_000
 KEYS = 2  # of each message

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 import uvloop
 
 from cometmq.broker.native import IS_BUILT
-from cometmq.broker.testing.scripted import ScriptedBroker
 from cometmq.remoting import RawCommand, Serialization
 from cometmq.remoting.header import encode_frame
+from cometmq.testing.broker.scripted import ScriptedBroker
 
 TOPIC: Final = "Bench"
 QUEUES: Final = 4

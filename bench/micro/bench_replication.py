@@ -26,9 +26,9 @@ import uvloop
 
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.storing.store_driver import TICK_INTERVAL_MS
-from cometmq.broker.testing.member_nodes import MemberNode
 from cometmq.store import OsDisk
-from cometmq.store.testing.builders import make_message
+from cometmq.testing.broker.member_nodes import MemberNode
+from cometmq.testing.store.builders import make_message
 
 CASES = ((1024, 1 << 30), (128, 256 << 20))
 """Pairs of body size and log size, in bytes."""

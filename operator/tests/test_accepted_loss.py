@@ -21,7 +21,7 @@ from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.group_pass import GroupPass
 from cometmq.operator.broker_groups.seen import Election
 from cometmq.operator.engine.context import Context
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 
 RECORD = Record(
     uid="r", group="orders", epoch=4, holder=Copy(0, "old"), in_sync=(Copy(0, "old"),), copies=2

@@ -10,7 +10,7 @@ from cometmq.ha.orders import HandOver
 from cometmq.operator.broker_groups import decide
 from cometmq.operator.broker_groups.decide import Nothing, Reason, Release, Restart, Wait
 from cometmq.operator.broker_groups.seen import Backlog, Seen
-from cometmq.operator.testing.states import (
+from cometmq.testing.operator.states import (
     DOWN,
     DOWN_STALE,
     ENDING,

@@ -19,7 +19,7 @@ from cometmq.operator.metrics import OperatorFigures
 from cometmq.operator.topics_and_groups.objects import DeclaredObjects
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import SystemClock
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 
 KEY = ("Kind", "mq", "one")
 

@@ -14,9 +14,9 @@ from cometmq.operator.broker_groups.events import PATIENCE_MS, Reporter
 from cometmq.operator.broker_groups.seen import Seen
 from cometmq.operator.broker_groups.status import Findings, status_of
 from cometmq.operator.engine.context import Context
-from cometmq.operator.testing.states import READY, STALE, group, seen
 from cometmq.remoting.log import NO_LOG
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.operator.states import READY, STALE, group, seen
+from cometmq.testing.runtime.clock import FakeClock
 
 NOW = "2026-01-01T00:00:00Z"
 LAGS = Wait(Reason.STATEFUL_SET_LAGS, "the StatefulSet's controller has yet to act")

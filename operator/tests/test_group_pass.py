@@ -19,7 +19,7 @@ from cometmq.operator.broker_groups.seen import Backlog, Election
 from cometmq.operator.engine.context import Context
 from cometmq.remoting.errors import RequestTimeout
 from cometmq.remoting.log import NO_LOG
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 
 QUIET_MS = 60_000
 RECORD = Record(

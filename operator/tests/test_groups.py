@@ -18,10 +18,10 @@ from cometmq.operator.broker_groups.member_access import PLAIN, MemberAccess
 from cometmq.operator.engine.context import Context
 from cometmq.operator.metrics import OperatorFigures
 from cometmq.operator.secrets import AGE_MAX_MS, Secrets
-from cometmq.operator.testing.states import group
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.runtime.clock import SystemClock
+from cometmq.testing.operator.states import group
 
 KEY = (KIND, "mq", "orders")
 INVALID = {

@@ -17,10 +17,10 @@ from cometmq.operator.broker_groups.live import Live
 from cometmq.operator.broker_groups.render import broker_conf, objects
 from cometmq.operator.broker_groups.user_orders import RotateKey, given, plan
 from cometmq.operator.secrets import SecretFault
-from cometmq.operator.testing.states import READY, group, seen
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime import properties
+from cometmq.testing.operator.states import READY, group, seen
 
 OLD, NEW = b"o" * 44, b"n" * 44
 ADDED = StoredKeys((OLD, NEW), KeyStep.ADDED)

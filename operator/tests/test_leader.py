@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.operator.api import ApiRefused, ApiUnreachable
 from cometmq.operator.leader import DEADLINE_MS, DURATION_MS, RENEW_MS, Leadership, LeadershipLost
+from cometmq.testing.broker.logs import RecordingLog
 
 
 class FakeApi:

@@ -12,9 +12,9 @@ from cometmq.operator.api import ApiRefused
 from cometmq.operator.broker_groups.master_endpoint import MasterEndpoint
 from cometmq.operator.broker_groups.master_service import MasterPod, address_of, endpoint_slice
 from cometmq.operator.broker_groups.render import broker_conf, config_hash, master_service, objects
-from cometmq.operator.testing.states import group
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.settings import load
+from cometmq.testing.operator.states import group
 
 SERVICE = "s-1"
 POD = MasterPod("orders-1", "p-1", "10.0.0.1", "node-b", 4)

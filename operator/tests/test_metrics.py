@@ -17,10 +17,10 @@ from cometmq.operator.metrics import (
     OperatorFigures,
     electors,
 )
-from cometmq.operator.testing.states import DOWN, READY, group, seen
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry, StatsCollector
 from cometmq.runtime.metrics.text import render
+from cometmq.testing.operator.states import DOWN, READY, group, seen
 
 NOW = "2026-01-01T00:00:00Z"
 LABELS = (

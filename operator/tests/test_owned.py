@@ -10,7 +10,7 @@ from cometmq.ha.places.kubernetes import ANNOTATION
 from cometmq.operator.api import ApiRefused
 from cometmq.operator.broker_groups.live import Live
 from cometmq.operator.broker_groups.owned import OwnedObjects, delete_record
-from cometmq.operator.testing.states import group
+from cometmq.testing.operator.states import group
 
 NOTHING = Live(stateful_set=None, pods={}, claims=[])
 NAMES = {

@@ -15,10 +15,10 @@ from cometmq.operator.broker_groups.group import (
     group_of,
 )
 from cometmq.operator.broker_groups.render import broker_conf, objects
-from cometmq.operator.testing.states import group
 from cometmq.remoting.transport.settings import TlsMode
 from cometmq.runtime.settings import load
 from cometmq.runtime.tls_keys import client_tls, server_tls
+from cometmq.testing.operator.states import group
 
 
 def rendered(one: BrokerGroup, **more):

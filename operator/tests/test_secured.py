@@ -10,8 +10,6 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.testing.broker_groups import FAST, KillableApp
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.client import Message, MessageQueue, Producer
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import NoRoute
@@ -29,7 +27,6 @@ from cometmq.operator.broker_groups.pod import ACCOUNTS, GROUP_KEY, TLS
 from cometmq.operator.broker_groups.render import broker_conf
 from cometmq.operator.engine.context import Context
 from cometmq.operator.secrets import Secrets
-from cometmq.operator.testing.states import group
 from cometmq.operator.topics_and_groups.declared_pass import DeclaredPass
 from cometmq.peers.ports import HOST, free_broker_port, free_port
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
@@ -38,6 +35,9 @@ from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.runtime import properties
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import load
+from cometmq.testing.broker.broker_groups import FAST, KillableApp
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.operator.states import group
 
 NAME = "brokers.test"
 PEM = self_signed_pem(NAME)

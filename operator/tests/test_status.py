@@ -14,7 +14,7 @@ from cometmq.operator.broker_groups.live import Live
 from cometmq.operator.broker_groups.observe import REVISION, seen_of
 from cometmq.operator.broker_groups.seen import Backlog, Election, Seen
 from cometmq.operator.broker_groups.status import Findings, status_of
-from cometmq.operator.testing.states import DOWN, READY, STALE, deleting, group, seen
+from cometmq.testing.operator.states import DOWN, READY, STALE, deleting, group, seen
 
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
 

@@ -17,7 +17,7 @@ from cometmq.operator.broker_groups import user_orders
 from cometmq.operator.broker_groups.acceptance import AcceptLoss
 from cometmq.operator.broker_groups.group import ACCEPT_LOSS, FENCE, REBUILD, SWITCHOVER
 from cometmq.operator.broker_groups.user_orders import Refused
-from cometmq.operator.testing.states import READY, copy, group, seen
+from cometmq.testing.operator.states import READY, copy, group, seen
 
 THREE = seen(READY, READY, READY)
 SILENT = seen(READY, READY, READY, statuses=THREE.statuses[:2])

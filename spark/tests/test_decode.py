@@ -14,8 +14,6 @@ from cometmq.remoting.errors import CorruptRecord
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.message.compression import CompressionType, compress, compression_bits
 from cometmq.remoting.message.new_message import NewMessage, encode_record
-from cometmq.remoting.testing.golden import load_exchanges
-from cometmq.remoting.testing.strategies import new_messages
 from cometmq.spark.errors import SourceError
 from cometmq.spark.options.definitions import Properties, parse
 from cometmq.spark.read import decode, decode_scalar
@@ -23,6 +21,8 @@ from cometmq.spark.read.decode import NotUniform, RecordColumns, decode_records,
 from cometmq.spark.read.decode_scalar import Context, decode_one_by_one
 from cometmq.spark.read.task import batches, candidates
 from cometmq.spark.schemas import table_schema
+from cometmq.testing.remoting.golden import load_exchanges
+from cometmq.testing.remoting.strategies import new_messages
 
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
 V4 = bytes([10, 0, 0, 7]) + (10911).to_bytes(4, "big")

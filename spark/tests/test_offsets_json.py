@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.remoting.testing.hostile_json import hostile
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options.offsets_json import (
     Queue,
@@ -15,6 +14,7 @@ from cometmq.spark.options.offsets_json import (
     to_json,
     to_text,
 )
+from cometmq.testing.remoting.hostile_json import hostile
 
 NAMES = st.text("abAB-_%", min_size=1, max_size=4)
 QUEUES = st.builds(Queue, NAMES, NAMES, st.integers(0, 20))

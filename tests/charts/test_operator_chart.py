@@ -12,9 +12,9 @@ from cometmq.operator.api import PATHS
 from cometmq.operator.broker_groups.pod import pod_template
 from cometmq.operator.broker_groups.render import objects as render_objects
 from cometmq.operator.settings import PREFIX, OperatorSettings
-from cometmq.operator.testing.states import group
 from cometmq.operator.watches import OWNED
 from cometmq.runtime.settings import load
+from cometmq.testing.operator.states import group
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/helm/cometmq-operator"

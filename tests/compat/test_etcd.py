@@ -9,8 +9,8 @@ import pytest
 
 from cometmq.ha.places.etcd import EtcdRecord
 from cometmq.ha.port import Answer, RecordUnreachable
-from cometmq.ha.testing.port_contract import CHECKS, new_record
 from cometmq.peers.etcd import Etcd
+from cometmq.testing.ha.port_contract import CHECKS, new_record
 
 pytestmark = pytest.mark.compat
 

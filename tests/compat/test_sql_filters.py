@@ -12,12 +12,6 @@ from typing import Any, Final
 
 import pytest
 
-from cometmq.broker.testing.random_sql import (
-    Expressions,
-    java_input,
-    parse_answers,
-    sql_difference,
-)
 from cometmq.client import (
     ConsumeFrom,
     LitePullConsumer,
@@ -44,6 +38,12 @@ from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, SubscriptionData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import SubscriptionParseFailed
+from cometmq.testing.broker.random_sql import (
+    Expressions,
+    java_input,
+    parse_answers,
+    sql_difference,
+)
 
 pytestmark = pytest.mark.compat
 

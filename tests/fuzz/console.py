@@ -43,7 +43,7 @@ from cometmq.insight.model import (
 from cometmq.remoting.errors import ConnectFailed, RemoteProtocolError
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.settings import load
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 
 _TOKEN: Final = "admin-token-0123456789"
 _PATHS: Final = ["/login", *(it.path for it in PAGES), *(it.path for it in ACTIONS)]

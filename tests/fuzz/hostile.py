@@ -21,7 +21,7 @@ from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.raw import RawCommand
-from cometmq.remoting.testing.golden import load_exchanges
+from cometmq.testing.remoting.golden import load_exchanges
 
 _NUMBERS: Final = (
     *("-1", "0", "1", "-2147483648", "2147483647", "2147483648", "9223372036854775807"),

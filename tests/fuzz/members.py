@@ -25,7 +25,6 @@ from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.frames import Kind, Report, WantedBlock
 from cometmq.broker.copies.streams.handshake import Hello, Identity, LogExtent
 from cometmq.broker.copies.streams.proving import Answer, Challenge, Proof
-from cometmq.broker.testing.broker_groups import BrokerGroup
 from cometmq.control.controlled import Target
 from cometmq.control.methods import METHODS, OTHERS, SERVICE
 from cometmq.control.proof import CHALLENGE_KEY, PROOF_KEY, Caller
@@ -34,6 +33,7 @@ from cometmq.ha.group_key import Initiator, NotProven, Purpose
 from cometmq.ha.record import Copy
 from cometmq.peers.paths import FUZZ_CORPUS
 from cometmq.peers.ports import HOST, free_port
+from cometmq.testing.broker.broker_groups import BrokerGroup
 
 COUNT: Final = 2
 CLUSTER: Final = "DefaultCluster"

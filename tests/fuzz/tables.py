@@ -12,10 +12,10 @@ from typing import Final
 
 import msgspec
 
-from cometmq.broker.testing.journals import FILE_BYTES, FOLDER, MemoryFiles, Node
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.store.journal import Kind
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.broker.journals import FILE_BYTES, FOLDER, MemoryFiles, Node
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 _HEAD: Final = Struct(">IIB")
 _PLACE: Final = Struct(">QIB")

@@ -42,10 +42,10 @@ from cometmq.remoting.message.properties import (
 )
 from cometmq.remoting.message.record import ScanStatus, decode_record, scan_record
 from cometmq.remoting.raw import RawCommand
-from cometmq.remoting.testing.golden import load_exchanges
 from cometmq.remoting.typed_decode import HeaderFault, RequestDecoder, convert_ext
 from cometmq.remoting.typed_encode import FrameEncoder
 from cometmq.runtime import properties as java_properties
+from cometmq.testing.remoting.golden import load_exchanges
 
 ALLOWED: Final = (RemoteProtocolError, CorruptRecord, CommandError)
 _DECOMPRESSED_BYTES_MAX: Final = 1 << 20

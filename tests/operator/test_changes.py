@@ -3,8 +3,8 @@
 
 import json
 
-from cometmq.operator.testing.states import group
 from cometmq.remoting.transport.certificate import self_signed_pem
+from cometmq.testing.operator.states import group
 
 
 async def test_a_rolling_update_restarts_slaves_first_and_the_master_after_a_switchover(world):

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.client import (
     AdminClient,
     ConsumeFrom,
@@ -31,6 +30,7 @@ from cometmq.remoting.commands.send import ConsumerSendMsgBack
 from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import Loaded
+from cometmq.testing.broker.logs import RecordingLog
 
 DEADLINE_S = 120.0
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A deleted group waits for its consumers, unless someone tells the operator not to wait."""
 
-from cometmq.broker.testing.clients import Client
 from cometmq.peers.ports import HOST
+from cometmq.testing.broker.clients import Client
 
 
 async def test_a_deletion_waits_until_the_backlog_is_known_and_can_be_forced(world):

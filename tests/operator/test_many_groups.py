@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.testing.clients import Client
 from cometmq.operator.broker_groups.group import SWITCHOVER
 from cometmq.operator.leader import RENEW_MS
 from cometmq.peers.e2e.metrics import api_writes
@@ -36,6 +35,7 @@ from cometmq.peers.scale.processes import (
     running,
 )
 from cometmq.remoting.errors import CometError
+from cometmq.testing.broker.clients import Client
 
 pytestmark = pytest.mark.timeout(2_400)  # 100 brokers start within minutes on two cores
 

@@ -9,7 +9,7 @@ import pytest
 from cometmq.ha.places.kube_api import api_at
 from cometmq.ha.places.kubernetes import KubernetesRecord
 from cometmq.ha.port import Answer, RecordUnreachable
-from cometmq.ha.testing.port_contract import CHECKS, SECOND, new_record
+from cometmq.testing.ha.port_contract import CHECKS, SECOND, new_record
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def copy_of_repository(folder):
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in names.splitlines():
         if re.match(
-            r"(Makefile|requirements.*|LICENSE|libs/.*|operator/.*|services/.*|tests/peers/pyproject.toml)$",
+            r"(Makefile|requirements.*|LICENSE|libs/.*|operator/.*|services/.*|tests/(peers|support)/pyproject.toml)$",
             name,
         ):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.sim.kernel import ProcessLoop, Scheduler
 
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 PAGE_BYTES = 512
 

@@ -33,7 +33,7 @@ from cometmq.remoting.command import Call, Reply, Response
 from cometmq.remoting.errors import CometError, ConnectFailed, RequestTimeout, ServiceNotAvailable
 from cometmq.store.message_store import MessageStore
 from cometmq.store.results import PutResult, PutStatus
-from cometmq.store.testing.builders import SMALL, START_MS, make_message
+from cometmq.testing.store.builders import SMALL, START_MS, make_message
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -13,7 +13,7 @@ from generators.codes import receivers
 from cometmq.broker.acl.check import ADMIN_CODES
 from cometmq.cli.mqadmin import COMMANDS as OUR_COMMANDS
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.testing.golden import load_exchanges
+from cometmq.testing.remoting.golden import load_exchanges
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPAT = ROOT / "tests" / "compat"

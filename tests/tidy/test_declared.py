@@ -29,7 +29,6 @@ DISTRIBUTIONS = {
 OPTIONAL = {
     "compression",  # the standard library of 3.14, instead of backports.zstd
     "cometmq.accel",  # used if it is installed
-    "hypothesis",  # of the helpers for tests
 }
 
 

@@ -19,7 +19,7 @@ NAME: Final = re.compile(r"`([a-z][a-z0-9_]*(?:/[a-z0-9_]+)*(?:\.py|\.rs)?)`")
 PATH: Final = re.compile(r"`([a-z_]+/[a-z_/]+\.py)`")
 PACKAGES: Final = [
     package
-    for pattern in ("libs/*", "services/*", "operator", "spark")
+    for pattern in ("libs/*", "services/*", "operator", "spark", "tests/support")
     for package in ROOT.glob(f"{pattern}/src/cometmq")
 ]
 NO_MODULES: Final = {"cargo", "cometmq", "react", "remoting/commands"}

@@ -14,7 +14,7 @@ from tests.tidy.syntax import statements
 ROOT: Final = Path(__file__).resolve().parents[2]
 SOURCES: Final = [
     path
-    for folder in ("libs", "operator", "services")
+    for folder in ("libs", "operator", "services", "tests/support")
     for path in (ROOT / folder).glob("**/src/**/*.py")
 ]
 REFERENCE: Final = re.compile(r"`(?:\w+\.)*([A-Z]\w+)\.([A-Za-z_]\w*)(?:\(\))?`")

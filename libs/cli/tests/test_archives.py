@@ -20,7 +20,7 @@ from cometmq.client.errors import ClientError, InvalidArgument, SendFailed
 from cometmq.client.transfer.pulled import Pulled, PullStatus
 from cometmq.remoting.bodies.route import BrokerData, QueueData, TopicRoute
 from cometmq.remoting.errors import ConnectionLost
-from cometmq.remoting.testing.hostile_json import hostile
+from cometmq.testing.remoting.hostile_json import hostile
 
 COUNT = 40
 KEY = ("T", "b", 0)

@@ -11,7 +11,6 @@ import pytest
 from cometmq.control.controlled import Target
 from cometmq.control.electors import Electors, elector_mark
 from cometmq.control.server import ControlServer
-from cometmq.control.testing.obedient import ObedientMember
 from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.orders import HandOver, Promote, Rebuild
 from cometmq.ha.places.file import FileRecord
@@ -19,6 +18,7 @@ from cometmq.ha.record import Copy, Record
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.peers.comet import PROGRAM
+from cometmq.testing.control.obedient import ObedientMember
 
 from .conftest import COMMAND_TIMEOUT_S, Result
 

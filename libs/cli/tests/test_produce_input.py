@@ -7,7 +7,7 @@ import pytest
 
 from cometmq.client import InvalidArgument, Message
 from cometmq.insight import message_json
-from cometmq.remoting.testing.hostile_json import hostile
+from cometmq.testing.remoting.hostile_json import hostile
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,9 @@ from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import QueryNotFound
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import render_properties
-from cometmq.remoting.testing.golden import Exchange, load_exchanges
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ServerSettings
+from cometmq.testing.remoting.golden import Exchange, load_exchanges
 
 GOLDEN = Path(__file__).resolve().parents[3] / "tests" / "golden"
 

@@ -10,7 +10,7 @@ from cometmq.client.cluster.instance import CALLBACKS
 from cometmq.client.cluster.local_members import LocalMembers
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from cometmq.remoting.codes import request_name
-from cometmq.remoting.testing.malformed import NAME, failures
+from cometmq.testing.remoting.malformed import NAME, failures
 
 
 class Member:

@@ -53,8 +53,8 @@ from cometmq.remoting.errors import (
 from cometmq.remoting.message.compression import compress
 from cometmq.remoting.message.flags import CompressionType, SysFlag
 from cometmq.remoting.message.properties import parse_properties
-from cometmq.remoting.testing.golden import Exchange, load_exchanges
 from cometmq.remoting.typed_decode import convert_ext
+from cometmq.testing.remoting.golden import Exchange, load_exchanges
 
 FIRST = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
 

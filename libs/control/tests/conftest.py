@@ -5,7 +5,7 @@ import pytest
 
 from cometmq.control.client import MemberClient
 from cometmq.control.server import ControlServer
-from cometmq.control.testing.scripted import TARGET, ScriptedMember
+from cometmq.testing.control.scripted import TARGET, ScriptedMember
 
 
 class PatientClient(MemberClient):

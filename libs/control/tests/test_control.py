@@ -24,8 +24,6 @@ from cometmq.control.electors import Electors
 from cometmq.control.messages import from_message, to_message, to_target
 from cometmq.control.methods import METHODS
 from cometmq.control.server import CODES, ControlServer
-from cometmq.control.testing.each_order import each_order
-from cometmq.control.testing.scripted import TARGET
 from cometmq.control.v1 import control_pb2 as pb
 from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.orders import Fence, Promote
@@ -35,6 +33,8 @@ from cometmq.ha.state import Standing
 from cometmq.remoting.errors import RemoteProtocolError, SettingsError
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.places import check_port
+from cometmq.testing.control.each_order import each_order
+from cometmq.testing.control.scripted import TARGET
 
 DEADLINE_S = 60
 

@@ -9,8 +9,8 @@ import pytest
 from cometmq.control.client import MemberClient
 from cometmq.control.electors import ELECTORS_MAX, FIRST_MS, SILENCE_MS, Electors, elector_mark
 from cometmq.control.server import ControlServer
-from cometmq.control.testing.scripted import TARGET
 from cometmq.ha.orders import Fence
+from cometmq.testing.control.scripted import TARGET
 
 
 class Clock:

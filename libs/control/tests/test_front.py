@@ -19,8 +19,8 @@ from cometmq.control.controlled import MemberUnreachable
 from cometmq.control.front import _STRANGER_CHUNK_BYTES, STRANGER_BYTES_MAX, Front
 from cometmq.control.pace import Pace
 from cometmq.control.server import HTTP2_STREAMS_MAX, ControlServer
-from cometmq.control.testing.scripted import TARGET
 from cometmq.remoting.errors import SettingsError
+from cometmq.testing.control.scripted import TARGET
 
 DEADLINE_S = 60
 PATIENCE_MS = 2_500

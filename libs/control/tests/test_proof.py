@@ -14,14 +14,14 @@ from cometmq.control.controlled import MemberUnproven, Reason, Target
 from cometmq.control.methods import METHODS, REASON_KEY, SERVICE
 from cometmq.control.proof import PROOF_KEY, Caller, Seal, Verifier
 from cometmq.control.server import ControlServer
-from cometmq.control.testing.each_order import each_order
-from cometmq.control.testing.scripted import TARGET
 from cometmq.control.v1 import control_pb2 as pb
 from cometmq.ha.group_key import MAC_BYTES
 from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.orders import Fence
 from cometmq.ha.signed import fingerprint
 from cometmq.remoting.errors import SettingsError
+from cometmq.testing.control.each_order import each_order
+from cometmq.testing.control.scripted import TARGET
 
 DEADLINE_S = 60
 OLD, NEW, WRONG = b"o" * 32, b"n" * 32, b"w" * 32

@@ -9,10 +9,10 @@ from cometmq.control.client import MemberClient
 from cometmq.control.controlled import MemberUnproven, MemberUnreachable
 from cometmq.control.credentials import channel_credentials, server_credentials
 from cometmq.control.server import ControlServer
-from cometmq.control.testing.scripted import TARGET
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.remoting.transport.settings import TlsMode, TlsSettings
+from cometmq.testing.control.scripted import TARGET
 
 NAME = "member-1"
 

@@ -8,10 +8,10 @@ import pytest
 
 from cometmq.control import watches as module
 from cometmq.control.controlled import lasting
-from cometmq.control.testing.scripted import ScriptedMember
 from cometmq.control.watches import CHECK_MS, Watch, Watches
 from cometmq.ha.role import Role
 from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.testing.control.scripted import ScriptedMember
 
 DEADLINE_S = 60
 

@@ -10,7 +10,8 @@ from cometmq.ha.losses import Loss, Watched
 from cometmq.ha.orders import Follow, Promote
 from cometmq.ha.record import Copy, Versioned
 from cometmq.ha.role import Role
-from cometmq.ha.testing.samples import (
+from cometmq.remoting.errors import SettingsError
+from cometmq.testing.ha.samples import (
     GROUP,
     TIMING,
     X2,
@@ -22,7 +23,6 @@ from cometmq.ha.testing.samples import (
     recorded,
     slave,
 )
-from cometmq.remoting.errors import SettingsError
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 from cometmq.ha.places.etcd import EtcdRecord
 from cometmq.ha.port import Answer, RecordUnreachable
 from cometmq.ha.record import RecordDamaged
-from cometmq.ha.testing.port_contract import CHECKS, FIRST, SECOND, new_record
 from cometmq.remoting.errors import SettingsError
+from cometmq.testing.ha.port_contract import CHECKS, FIRST, SECOND, new_record
 
 
 class FakeEtcd:

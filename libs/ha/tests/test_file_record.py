@@ -18,11 +18,11 @@ from cometmq.ha.places.file import LOOKS_MAX, FileRecord
 from cometmq.ha.places.versions import KEPT
 from cometmq.ha.port import Answer, Outcome, RecordUnreachable
 from cometmq.ha.record import RecordDamaged, Versioned
-from cometmq.ha.testing.failing_disk import Crash, Disk, Process
-from cometmq.ha.testing.port_contract import FIRST, SECOND, new_record
 from cometmq.peers.long_forms import case_count
-from cometmq.remoting.testing.hostile_json import hostile
 from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.testing.ha.failing_disk import Crash, Disk, Process
+from cometmq.testing.ha.port_contract import FIRST, SECOND, new_record
+from cometmq.testing.remoting.hostile_json import hostile
 
 PATH = Path("/group/record")
 STEPS_MAX = 20

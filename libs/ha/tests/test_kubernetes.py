@@ -14,8 +14,8 @@ from cometmq.ha.places.kube_api import Api, in_cluster
 from cometmq.ha.places.kubernetes import ANNOTATION, KubernetesRecord, parse_place
 from cometmq.ha.port import Answer, RecordUnreachable
 from cometmq.ha.record import RecordDamaged
-from cometmq.ha.testing.port_contract import CHECKS, FIRST, SECOND, new_record
 from cometmq.remoting.errors import SettingsError
+from cometmq.testing.ha.port_contract import CHECKS, FIRST, SECOND, new_record
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/mq/leases"
 

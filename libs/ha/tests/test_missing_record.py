@@ -9,7 +9,7 @@ from cometmq.ha.orders import Fence
 from cometmq.ha.record import Copy, Record
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
-from cometmq.ha.testing.samples import (
+from cometmq.testing.ha.samples import (
     GROUP,
     M,
     X,

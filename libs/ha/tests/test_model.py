@@ -9,10 +9,10 @@ import pytest
 
 from cometmq.ha import in_sync, member
 from cometmq.ha.record import Record
-from cometmq.ha.testing.check import CALM, LONG, SHORT, describe, is_bad, is_calm, main, walk
-from cometmq.ha.testing.explore import explore
-from cometmq.ha.testing.model import Model
-from cometmq.ha.testing.world import Bounds
+from cometmq.testing.ha.check import CALM, LONG, SHORT, describe, is_bad, is_calm, main, walk
+from cometmq.testing.ha.explore import explore
+from cometmq.testing.ha.model import Model
+from cometmq.testing.ha.world import Bounds
 
 
 @pytest.mark.parametrize("bounds", SHORT, ids=describe)
@@ -98,7 +98,7 @@ def test_a_random_walk_finds_a_dropped_rule(monkeypatch):
 
 
 def test_a_seed_gives_the_same_walk_in_every_process():
-    code = "from cometmq.ha.testing.check import walk; print(walk(7))"
+    code = "from cometmq.testing.ha.check import walk; print(walk(7))"
     outputs = {
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, check=True, text=True

@@ -15,9 +15,9 @@ import pytest
 from cometmq.ha import election, epochs, in_sync, member, missing_record
 from cometmq.ha import record as records
 from cometmq.ha.state import Standing
-from cometmq.ha.testing.explore import explore
-from cometmq.ha.testing.model import Model
-from cometmq.ha.testing.world import Bounds
+from cometmq.testing.ha.explore import explore
+from cometmq.testing.ha.model import Model
+from cometmq.testing.ha.world import Bounds
 
 Patch = tuple[Any, str, Any]
 

@@ -12,8 +12,8 @@ from cometmq.ha.places.file import FileRecord
 from cometmq.ha.places.memory import Fault, MemoryPlace
 from cometmq.ha.port import Answer, RecordUnreachable
 from cometmq.ha.record import Versioned
-from cometmq.ha.testing.port_contract import CHECKS, FIRST, SECOND, new_record
 from cometmq.remoting.errors import SettingsError
+from cometmq.testing.ha.port_contract import CHECKS, FIRST, SECOND, new_record
 
 
 def existing(versioned: Versioned | None) -> Versioned:

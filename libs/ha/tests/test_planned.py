@@ -8,7 +8,7 @@ from cometmq.ha import election, planned
 from cometmq.ha.actions import Blocked, Group, Tell, Wait
 from cometmq.ha.orders import Drop, HandOver, Resize
 from cometmq.ha.role import Role
-from cometmq.ha.testing.samples import (
+from cometmq.testing.ha.samples import (
     GROUP,
     X2,
     M,

@@ -8,7 +8,7 @@ from cometmq.ha import state as states
 from cometmq.ha.durable import OsFiles
 from cometmq.ha.record import Copy, Record
 from cometmq.ha.state import STATE_FILE, Boot, Standing, State, StateDamaged, StateFile
-from cometmq.remoting.testing.hostile_json import hostile
+from cometmq.testing.remoting.hostile_json import hostile
 
 
 @pytest.fixture

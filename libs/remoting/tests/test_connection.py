@@ -17,8 +17,8 @@ from cometmq.remoting.errors import ConnectionLost, RemoteProtocolError, Request
 from cometmq.remoting.frame import frame_prefix
 from cometmq.remoting.header import encode_frame
 from cometmq.remoting.raw import FLAG_REPLY, RawCommand
-from cometmq.remoting.testing.link import End, Link
-from cometmq.remoting.testing.peer import FakePeer
+from cometmq.testing.remoting.link import End, Link
+from cometmq.testing.remoting.peer import FakePeer
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
 HEADER = QueryConsumerOffset("g", "t", 1)

@@ -14,7 +14,7 @@ from cometmq.remoting import signature
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.signature import SessionCredentials, Signer, signing
-from cometmq.remoting.testing.golden import Exchange, load_exchanges
+from cometmq.testing.remoting.golden import Exchange, load_exchanges
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden"
 UNSIGNED = {signature.SIGNATURE, signature.FORWARDED}

@@ -4,7 +4,7 @@
 import pytest
 
 from cometmq.runtime.clock import SystemClock
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 
 
 def test_the_system_clock_counts_milliseconds_and_never_runs_back():

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.runtime.process.garbage import (
     FEW,
     LOOK_S,
@@ -19,6 +18,7 @@ from cometmq.runtime.process.garbage import (
     no_collections,
     sweep,
 )
+from cometmq.testing.broker.logs import RecordingLog
 
 KEPT_COUNT = 300_000
 VISITED_MAX = 15_000

@@ -17,7 +17,7 @@ from cometmq.runtime.logging import (
     VALUE_CHARS_MAX,
     RateLimit,
 )
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_a_program_that_gets_no_threads_says_so():
 
 IGNORES_THE_REQUEST = """
 import asyncio, os, signal
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 from cometmq.runtime.service import run
 clock = FakeClock()
 async def main(stop):
@@ -126,7 +126,7 @@ def test_the_second_signal_ends_the_program_at_once():
 
 TOLD_TWICE = """
 import asyncio, os, signal
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 from cometmq.runtime.service import run
 clock = FakeClock()
 async def main(stop):

@@ -3,8 +3,8 @@
 
 import pytest
 
-from cometmq.store.testing.builders import StoreRig
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import StoreRig
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from cometmq.remoting.message.record import ScanStatus, decode_record, scan_reco
 from cometmq.store.inspection.verification import StoreState
 from cometmq.store.inspection.verify import verify_store
 from cometmq.store.results import PutStatus
-from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.writing.deletion_mark import deletion_mark, is_deletion
+from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 SETTINGS = small_settings(mapped_file_size_commit_log=1 << 16)
 QUEUES = 3

@@ -8,7 +8,7 @@ from cometmq.store.inspection.inspect import inspect_store
 from cometmq.store.inspection.verify import verify_store
 from cometmq.store.message_store import MessageStore
 from cometmq.store.os_disk import OsDisk
-from cometmq.store.testing.builders import small_settings
+from cometmq.testing.store.builders import small_settings
 
 MAPPING = '{"topicQueueMappingInfoMap":{"ST":{"hostedQueues":{0:[{"queueId":0}]}}}}'
 BATCH = '{"topicConfigTable":{"BT":{"attributes":{"queue.type":"BatchCQ"}},"T":{}}}'

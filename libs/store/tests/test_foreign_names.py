@@ -10,7 +10,7 @@ from cometmq.store.errors import DiskError
 from cometmq.store.inspection.inspect import inspect_store
 from cometmq.store.inspection.verify import verify_store
 from cometmq.store.os_disk import OsDisk
-from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
 
 FOLDERS = ("commitlog", "consumequeue", "consumequeue/T", "consumequeue/T/0", "index")
 FOREIGN_FOLDERS = ("lost+found", ".snapshot", ".Trash-1000", "2026-12-01", "20261201")

@@ -11,8 +11,8 @@ from cometmq.remoting.message.record import decode_record
 from cometmq.store.os_disk import OsDisk
 from cometmq.store.queues.queue_files import ENTRY, FILLER
 from cometmq.store.recovery.checkpoint import Checkpoint
-from cometmq.store.testing.builders import SteppingClock, StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import SteppingClock, StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "store"
 STORED_MS = 0x1A1F7B9E170

@@ -14,7 +14,7 @@ from cometmq.remoting.message.record import decode_record
 from cometmq.store.os_disk import OsDisk
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
-from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "store"
 HIDDEN_PROPERTIES = {"TAGS", "KEYS", "UNIQ_KEY", "CLUSTER", "WAIT"}

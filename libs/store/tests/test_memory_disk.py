@@ -3,7 +3,7 @@ from resource import RUSAGE_SELF, getrusage
 
 import pytest
 
-from cometmq.store.testing.memory_disk import SPARSE_BYTES_MIN, MemoryDisk
+from cometmq.testing.store.memory_disk import SPARSE_BYTES_MIN, MemoryDisk
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])

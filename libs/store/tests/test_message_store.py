@@ -10,8 +10,8 @@ from cometmq.store.errors import LockHeld
 from cometmq.store.layout import Layout
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus, PutResult, PutStatus
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 
 def bodies(rig, topic="T", queue_id=0, offset=0, count=1000):

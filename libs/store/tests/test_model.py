@@ -16,9 +16,9 @@ from cometmq.store.index import index
 from cometmq.store.inspection.verify import verify_store
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus, PutStatus
-from cometmq.store.testing.builders import SteppingClock, StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep import checkpointer, unsaved_queues
+from cometmq.testing.store.builders import SteppingClock, StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 QUEUES = [("A", 0), ("A", 1), ("B", 0)]
 SETTINGS = small_settings(mapped_file_size_commit_log=1024)

@@ -12,9 +12,9 @@ from cometmq.store import publishing
 from cometmq.store.errors import DiskError
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus, PutResult, PutStatus
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.writing.write_state import Refusal
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 
 def send(rig, number, queue_id=None, **more):

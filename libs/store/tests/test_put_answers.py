@@ -9,7 +9,7 @@ import pytest
 from cometmq.store.errors import DiskError
 from cometmq.store.results import PutStatus
 from cometmq.store.settings import FlushDiskType
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 
 
 def test_sync_flush_answers_after_the_sync_and_groups_waiters(disk):

@@ -9,8 +9,8 @@ from cometmq.remoting.message.new_message import encode_record, record_size
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.message.record_layout import FIXED_V4
 from cometmq.store.reads import Lookup
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 FILE_BYTES = 1 << 20
 CLAIMED = 450_000

@@ -4,7 +4,7 @@
 import pytest
 
 from cometmq.store.redo_log import Cut, Record, RedoLog
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 FOLDER = "/log"
 FILE_BYTES = 200

@@ -9,10 +9,10 @@ from cometmq.remoting.message.record import decode_record
 from cometmq.store.errors import DiskError, StoreError
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
-from cometmq.store.testing.builders import StoreRig, make_message
-from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep import catch_up
 from cometmq.store.writing.write_state import Refusal
+from cometmq.testing.store.builders import StoreRig, make_message
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 
 def master_log(count):

@@ -4,8 +4,8 @@ import pytest
 
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.settings import CQ_ENTRY_BYTES, FlushDiskType, StoreSettings
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 
 def from_properties(**values):

@@ -17,9 +17,9 @@ from cometmq.store.queues.floors import Floor, Floors
 from cometmq.store.reads import finish
 from cometmq.store.recovery.start import StartReason
 from cometmq.store.results import GetStatus, PutStatus
-from cometmq.store.testing.builders import START_MS, Events, StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.writing.trim_mark import trim_mark, trimmed_by
+from cometmq.testing.store.builders import START_MS, Events, StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 SETTINGS = small_settings(mapped_file_size_commit_log=1 << 16)
 SMALL_LOG = small_settings(mapped_file_size_commit_log=4096)

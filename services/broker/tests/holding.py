@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cometmq.broker.native import IS_BUILT
-from cometmq.broker.testing.holds import HOLD_S_MAX, adjusted
-from cometmq.broker.testing.scripted import Connected, ScriptedBroker
+from cometmq.testing.broker.holds import HOLD_S_MAX, adjusted
+from cometmq.testing.broker.scripted import Connected, ScriptedBroker
 
 ATTEMPTS = 8
 CHUNK_BYTES = 256 << 10

@@ -30,7 +30,6 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.start_checks import check_settings
 from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.storing.store_driver import StoreDriver
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.peers.ports import free_port
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.offsets import UpdateConsumerOffset
@@ -42,12 +41,13 @@ from cometmq.remoting.transport.settings import ClientSettings, TlsMode
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import Loaded, load
-from cometmq.runtime.testing.clock import FakeClock
 from cometmq.store.journal import read_journal
 from cometmq.store.os_disk import OsDisk
-from cometmq.store.testing.builders import StoreRig, make_message
-from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep.flush import FlushJob
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.runtime.clock import FakeClock
+from cometmq.testing.store.builders import StoreRig, make_message
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 
 def settings(**given: str) -> Loaded[BrokerSettings]:

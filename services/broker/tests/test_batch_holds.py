@@ -8,13 +8,13 @@ from itertools import pairwise
 
 import pytest
 
-from cometmq.broker.testing.holds import HOLD_S_MAX, longest_hold
-from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
-from cometmq.broker.testing.scripts import frame
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.message.batch import split_batch
 from cometmq.store.queues.consume_queue import entries_from
+from cometmq.testing.broker.holds import HOLD_S_MAX, longest_hold
+from cometmq.testing.broker.scripted import ScriptedBroker, frames_of
+from cometmq.testing.broker.scripts import frame
 
 from .holding import CHUNK_BYTES, answered_later, check, lanes, native, run_broker
 

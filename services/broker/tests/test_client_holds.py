@@ -15,13 +15,13 @@ from cometmq.broker.handlers.clients import (
     expire_clients,
     heart_beat,
 )
-from cometmq.broker.testing.holds import longest_hold
-from cometmq.broker.testing.scripted import ScriptedBroker
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.command import OK, Call
 from cometmq.remoting.commands.table import NoHeader
-from cometmq.remoting.testing.peer import FakePeer
+from cometmq.testing.broker.holds import longest_hold
+from cometmq.testing.broker.scripted import ScriptedBroker
+from cometmq.testing.remoting.peer import FakePeer
 
 from .holding import check, consumer, json_of, run_broker, subscriptions
 

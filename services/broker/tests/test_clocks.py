@@ -15,7 +15,6 @@ from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.messages import delay
 from cometmq.broker.statistics.daily_totals import History, Totals
 from cometmq.broker.storing.disk_figures import DiskFigures
-from cometmq.broker.testing.stored import clock_of, stored_broker
 from cometmq.broker.timers import sample_totals
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
@@ -24,12 +23,13 @@ from cometmq.remoting.command import Call
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.record import decode_record
-from cometmq.remoting.testing.peer import FakePeer
 from cometmq.store.reads import finish
 from cometmq.store.results import BoundaryType, PutResult, PutStatus
 from cometmq.store.settings import FlushDiskType
-from cometmq.store.testing.builders import START_MS, StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.broker.stored import clock_of, stored_broker
+from cometmq.testing.remoting.peer import FakePeer
+from cometmq.testing.store.builders import START_MS, StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 from cometmq.txn_checker.entry import NO_IMMUNITY, Check, Entry, State
 from cometmq.txn_checker.rounds import Due, due
 from cometmq.txn_checker.settings import TxnCheckerSettings

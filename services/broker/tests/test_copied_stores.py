@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.testing.logs import RecordingLog
+from cometmq.testing.broker.logs import RecordingLog
 
 from .test_lost_messages import put, running
 

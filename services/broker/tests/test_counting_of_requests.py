@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Reply
 from cometmq.remoting.commands.pull import PullMessage
@@ -16,6 +15,7 @@ from cometmq.remoting.commands.send import ConsumerSendMsgBack, SendMessageV2
 from cometmq.remoting.message.batch import BatchItem, join_batch
 from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.remoting.names import SCHEDULE_TOPIC
+from cometmq.testing.broker.stored import ask, call_with, clock_of, last_answer, stored_broker
 
 HEADER = SendMessageV2("P", "T", "TBW102", 4, 1, 0, 0, 0, "")
 SUSPEND, SUBSCRIPTION = 2, 4

@@ -23,20 +23,20 @@ from cometmq.broker.registration.addresses import Ports
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.tables.journal import Journal
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.peers.long_forms import case_count
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.message.record import decode_record
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.settings import load
-from cometmq.runtime.testing.clock import FakeClock
 from cometmq.store.errors import CorruptStore
 from cometmq.store.message_store import MessageStore
 from cometmq.store.os_disk import OsDisk
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
-from cometmq.store.testing.builders import make_message
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.runtime.clock import FakeClock
+from cometmq.testing.store.builders import make_message
 
 BOOT_ID: Final = "0" * 36
 OTHER_BOOT_ID: Final = "1" * 36

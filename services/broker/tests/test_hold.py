@@ -8,9 +8,9 @@ import pytest
 from cometmq.broker.filters.tags import TagFilter
 from cometmq.broker.hold import HELD_BYTES, VISITED_MAX, WOKEN_MAX, HeldPull, HoldTable
 from cometmq.broker.limits import HELD_BYTES_MAX, SAME_QUEUE_MAX
-from cometmq.broker.testing.holds import HOLD_S_MAX, adjusted
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
+from cometmq.testing.broker.holds import HOLD_S_MAX, adjusted
 
 A, B = 65, 66
 HEAD = bytes((68 << 10) - HELD_BYTES)

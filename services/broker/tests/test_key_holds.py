@@ -9,14 +9,14 @@ import pytest
 
 from cometmq.broker.delays.level import Level
 from cometmq.broker.delays.recalled import Delayed
-from cometmq.broker.testing.holds import longest_hold
-from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
-from cometmq.broker.testing.scripts import frame
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.names import HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.store.queues.consume_queue import entries_from
+from cometmq.testing.broker.holds import longest_hold
+from cometmq.testing.broker.scripted import ScriptedBroker, frames_of
+from cometmq.testing.broker.scripts import frame
 
 from .holding import check, lanes, run_broker
 

@@ -18,9 +18,6 @@ from cometmq.broker.handlers.send import batch_parts
 from cometmq.broker.handlers.subscription_groups import update_and_create_subscriptiongroup_list
 from cometmq.broker.limits import BATCH_MESSAGES, GROUPS, LIMITS, OFFSETS, TOPICS, UNKNOWN_OFFSETS
 from cometmq.broker.storing.under_way import UnderWay
-from cometmq.broker.testing import FakePeer
-from cometmq.broker.testing.journals import FILE_BYTES, InlineWorker, MemoryFiles, Node
-from cometmq.broker.testing.stored import ask, call_with, stored_broker
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import (
     ConsumerData,
@@ -47,7 +44,10 @@ from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.recall_handle import RecallHandle
 from cometmq.remoting.transport.dispatch import InOrder
 from cometmq.runtime.limits import Limit, LimitReached, Scope
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.broker import FakePeer
+from cometmq.testing.broker.journals import FILE_BYTES, InlineWorker, MemoryFiles, Node
+from cometmq.testing.broker.stored import ask, call_with, stored_broker
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 BOUNDS = {
     "topicsMax": 30,

@@ -13,9 +13,6 @@ import pytest
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.storing import store_reads
-from cometmq.broker.testing.holds import HOLD_S_MAX, Holds, longest_hold
-from cometmq.broker.testing.scripted import Connected, ScriptedBroker, frames_of
-from cometmq.broker.testing.scripts import frame
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
@@ -23,7 +20,10 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.message.new_message import NewMessage
-from cometmq.remoting.testing.peer import FakePeer
+from cometmq.testing.broker.holds import HOLD_S_MAX, Holds, longest_hold
+from cometmq.testing.broker.scripted import Connected, ScriptedBroker, frames_of
+from cometmq.testing.broker.scripts import frame
+from cometmq.testing.remoting.peer import FakePeer
 
 from .costly import expression, properties
 from .holding import (

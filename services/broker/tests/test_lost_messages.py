@@ -9,10 +9,10 @@ from shutil import rmtree
 from cometmq.broker.app import BrokerApp
 from cometmq.broker.broker import Broker
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import load
+from cometmq.testing.broker.logs import RecordingLog
 
 HOST = bytes(8)
 FILE_BYTES = 1 << 20

@@ -13,8 +13,8 @@ import pytest
 from cometmq.broker import native
 from cometmq.broker.lanes.lane import open_lane
 from cometmq.broker.native import INTERFACE, IS_BUILT, IS_OUTDATED, OUTDATED
-from cometmq.broker.testing.logs import RecordingLog
-from cometmq.broker.testing.scripted import ScriptedBroker
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.broker.scripted import ScriptedBroker
 
 SIGNATURES = Path(__file__).resolve().parents[3] / "libs/accel/src/cometmq/accel/_native.pyi"
 

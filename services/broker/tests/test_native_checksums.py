@@ -17,7 +17,7 @@ from cometmq.store.log.block_sums import BLOCK_BYTES, BlockSums, Part, encoded
 from cometmq.store.log.checksums import Check, Checksums, spans
 from cometmq.store.native_code import NativeCode
 from cometmq.store.os_disk import OsDisk
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
 

@@ -18,7 +18,6 @@ from cometmq.broker.copies.streams.records import whole_records
 from cometmq.broker.copies.unfit import UnfitLog
 from cometmq.broker.native import IS_BUILT, HeaderFollower, RangeReader, accel, open_native_code
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from cometmq.remoting.names import SCHEDULE_TOPIC
@@ -26,8 +25,9 @@ from cometmq.store.errors import StoreError
 from cometmq.store.layout import file_name
 from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
 from cometmq.store.reads import finish
-from cometmq.store.testing.builders import SMALL, StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.store.builders import SMALL, StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
 

@@ -11,8 +11,8 @@ from cometmq.store.inspection.range_check import IndexReplay
 from cometmq.store.inspection.verification import StoreState, Verification
 from cometmq.store.inspection.verify import verify_store
 from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
 

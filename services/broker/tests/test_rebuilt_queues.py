@@ -15,8 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.native import IS_BUILT, RangeReader
-from cometmq.broker.testing.scripted import ScriptedBroker
-from cometmq.broker.testing.stored import ask, call_with
 from cometmq.peers.long_forms import examples
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands.send import ConsumerSendMsgBack, SendMessageV2
@@ -29,7 +27,9 @@ from cometmq.store.message_store import MessageStore
 from cometmq.store.native_code import NativeCode
 from cometmq.store.queues.consume_queue import entries_from
 from cometmq.store.queues.queue_files import ENTRY
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.broker.scripted import ScriptedBroker
+from cometmq.testing.broker.stored import ask, call_with
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 SETTINGS: dict[str, Any] = {
     "brokerIP1": "10.1.2.3", "maxHashSlotNum": "2000",

@@ -2,7 +2,7 @@
 import pytest
 
 from cometmq.broker.role import MASTER_ID, ServedRole, id_of
-from cometmq.broker.testing.brokers import memory_broker
+from cometmq.testing.broker.brokers import memory_broker
 
 GROUP = {
     "groupRecord": "file:/tmp/record",

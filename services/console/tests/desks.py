@@ -23,7 +23,7 @@ from cometmq.insight.history import History
 from cometmq.insight.model import Snapshot, Unknown
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.settings import load
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 
 TOKENS = """\
 boss admin admin-token-0123456789

@@ -14,8 +14,8 @@ from cometmq.client.errors import ClientError
 from cometmq.console import audit as audit_module
 from cometmq.console.audit import Audit, AuditEntry, Unaudited
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.testing.hostile_json import hostile
 from cometmq.runtime.clock import SystemClock
+from cometmq.testing.remoting.hostile_json import hostile
 
 ENTRY = AuditEntry(
     at_ms=1,

@@ -14,7 +14,7 @@ from cometmq.console.history.store import HistoryStore
 from cometmq.console.login import tokens
 from cometmq.console.notes import Note, NoteRefused, Notes
 from cometmq.remoting.log import NO_LOG
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 
 from .suites import Suite, console
 

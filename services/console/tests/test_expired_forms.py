@@ -8,7 +8,7 @@ from cometmq.console.login.drafts import Drafts
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.sessions import ENDED_MAX, Sessions
 from cometmq.console.web.action import Action, Field, Form, Plan, Risk
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 
 from .desks import JSON, hidden
 

@@ -13,7 +13,7 @@ from cometmq.console.web import frame
 from cometmq.console.web.guard import local_path
 from cometmq.console.web.page import Shown
 from cometmq.remoting.errors import ConnectFailed
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 
 from .desks import JSON, VIEWER, hidden
 from .shelf import EXTRA, PAGE, Shelf, action

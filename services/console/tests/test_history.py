@@ -16,8 +16,8 @@ from cometmq.insight.history import Progress
 from cometmq.insight.model import Since
 from cometmq.remoting.errors import StoreError
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.testing.hostile_json import hostile
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.remoting.hostile_json import hostile
+from cometmq.testing.runtime.clock import FakeClock
 
 STEP_MS = 15_000
 DAY_MS = DAY_S * 1_000

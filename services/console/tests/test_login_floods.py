@@ -10,7 +10,7 @@ from cometmq.console.audit import Audit, AuditEntry
 from cometmq.console.login.attempts import PER_ADDRESS_MAX, TOTAL_MAX, Attempts
 from cometmq.console.web.clients import KNOWN_MAX, Known
 from cometmq.remoting.log import NO_LOG
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 
 from .desks import JSON, OPERATOR
 

@@ -23,8 +23,8 @@ from cometmq.console.web.exchange import Response, redirect
 from cometmq.console.web.rendering import json_answer
 from cometmq.console.web.server import WebServer
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.testing.hostile_json import hostile
 from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.testing.remoting.hostile_json import hostile
 
 from .desks import Site
 

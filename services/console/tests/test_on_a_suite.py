@@ -23,8 +23,8 @@ from cometmq.client.settings import ProducerOptions
 from cometmq.console.pages import ACTIONS, PAGES
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import TopicConfig
-from cometmq.remoting.testing.half_answers import half_answers
 from cometmq.runtime.version import VERSION
+from cometmq.testing.remoting.half_answers import half_answers
 
 from .desks import JSON, hidden
 

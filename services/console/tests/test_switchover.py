@@ -15,7 +15,6 @@ from cometmq.console.login.roles import User
 from cometmq.console.settings import ConsoleSettings
 from cometmq.control.controlled import Target
 from cometmq.control.electors import elector_mark
-from cometmq.control.testing.obedient import ObedientMember
 from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.orders import HandOver, Promote
 from cometmq.ha.places.file import FileRecord
@@ -29,6 +28,7 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.signature import SessionCredentials
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import load
+from cometmq.testing.control.obedient import ObedientMember
 
 from .desks import ADMIN, JSON, OPERATOR, FakeAdmin, hidden, snapshot
 from .suites import Suite, console

@@ -6,7 +6,6 @@ import itertools
 import pytest
 
 from cometmq.control.controlled import MemberUnreachable, Target
-from cometmq.control.testing.scripted import ScriptedMember
 from cometmq.elector.elector import Elector
 from cometmq.elector.plan import plan_of
 from cometmq.elector.settings import ElectorSettings
@@ -16,7 +15,8 @@ from cometmq.ha.places.memory import MemoryPlace
 from cometmq.ha.record import Copy
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.control.scripted import ScriptedMember
+from cometmq.testing.runtime.clock import FakeClock
 
 GROUP = "orders"
 INCARNATIONS = "mxyz"

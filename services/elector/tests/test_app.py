@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from cometmq.control.controlled import Target
-from cometmq.control.testing.obedient import ObedientMember
 from cometmq.elector.app import ElectorApp
 from cometmq.elector.settings import ElectorSettings
 from cometmq.ha.places.file import FileRecord
@@ -18,6 +17,7 @@ from cometmq.runtime import logging
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import load
+from cometmq.testing.control.obedient import ObedientMember
 
 DEADLINE_S = 60
 

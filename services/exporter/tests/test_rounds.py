@@ -20,7 +20,7 @@ from cometmq.remoting.errors import (
     RequestTimeout,
     ServerError,
 )
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 
 
 class Recorder:

@@ -21,7 +21,7 @@ from cometmq.remoting.errors import CommandError
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header
 from cometmq.runtime.settings import load
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 
 from .routes import Routes
 

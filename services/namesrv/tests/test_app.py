@@ -45,7 +45,7 @@ from cometmq.runtime.incremental import finish
 from cometmq.runtime.program import program
 from cometmq.runtime.service import Stop
 from cometmq.runtime.settings import load
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 
 TIMEOUT_MS = 60_000
 BODY = encode_register_body(

@@ -20,10 +20,10 @@ from cometmq.remoting.bodies.queues import TopicList
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
 from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.testing.golden import load_exchanges
 from cometmq.remoting.versions import ACTING_MASTER_ROUTE_MIN
 from cometmq.runtime import properties
 from cometmq.runtime.incremental import finish
+from cometmq.testing.remoting.golden import load_exchanges
 
 GOLDEN = Path(__file__).resolve().parents[3] / "tests" / "golden"
 EXCHANGES = [

@@ -12,15 +12,15 @@ from itertools import product
 import msgspec
 import pytest
 
-from cometmq.broker.testing.holds import HOLD_S_MAX, adjusted, longest_hold
-from cometmq.broker.testing.scripted import Wire
-from cometmq.broker.testing.scripts import frame
 from cometmq.namesrv.handlers import HANDLERS
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.frame import REQUEST_HEADER_BYTES_MAX
 from cometmq.remoting.transport.bodies import HEAD_BYTES_MAX, LONG_HEADERS, bytes_max
+from cometmq.testing.broker.holds import HOLD_S_MAX, adjusted, longest_hold
+from cometmq.testing.broker.scripted import Wire
+from cometmq.testing.broker.scripts import frame
 
 from .test_loop_holds import ATTEMPTS, CHUNK_BYTES, Port
 

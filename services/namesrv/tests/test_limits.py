@@ -33,7 +33,7 @@ from cometmq.remoting.commands.namesrv import (
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.limits import LimitReached
 from cometmq.runtime.settings import load
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 
 BOUNDS = {
     "brokersMax": 12,

@@ -11,9 +11,6 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cometmq.broker.testing.holds import HOLD_S_MAX, adjusted, longest_hold
-from cometmq.broker.testing.scripted import PEER_ADDRESSES, Wire, frames_of
-from cometmq.broker.testing.scripts import frame
 from cometmq.namesrv import admission
 from cometmq.namesrv.app import expire
 from cometmq.namesrv.broker_groups import BrokerId
@@ -36,6 +33,9 @@ from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.incremental import finish
+from cometmq.testing.broker.holds import HOLD_S_MAX, adjusted, longest_hold
+from cometmq.testing.broker.scripted import PEER_ADDRESSES, Wire, frames_of
+from cometmq.testing.broker.scripts import frame
 
 ATTEMPTS = 8
 CHUNK_BYTES = 256 << 10

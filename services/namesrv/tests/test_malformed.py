@@ -7,7 +7,7 @@ import pytest
 
 from cometmq.namesrv.handlers import HANDLERS
 from cometmq.remoting.codes import request_name
-from cometmq.remoting.testing.malformed import failures
+from cometmq.testing.remoting.malformed import failures
 
 
 @pytest.mark.parametrize("code", HANDLERS, ids=request_name)

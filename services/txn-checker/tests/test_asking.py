@@ -5,8 +5,8 @@ from typing import Any
 
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.flags import java_hash
-from cometmq.runtime.testing.clock import FakeClock
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.runtime.clock import FakeClock
+from cometmq.testing.store.memory_disk import MemoryDisk
 from cometmq.txn_checker.asking import ABSENT_ROUNDS, QUESTIONS_AT_ONCE, Asker
 from cometmq.txn_checker.broker_link import Asked
 from cometmq.txn_checker.entry import Half

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.testing.broker_groups import BrokerGroup, running_group
 from cometmq.ha.orders import HandOver
 from cometmq.remoting.errors import RequestTimeout
 from cometmq.remoting.names import HALF_TOPIC
-from cometmq.remoting.testing.half_answers import half_answers
+from cometmq.testing.broker.broker_groups import BrokerGroup, running_group
+from cometmq.testing.remoting.half_answers import half_answers
 from cometmq.txn_checker.app import TxnCheckerApp
 from cometmq.txn_checker.broker_link import BrokerLink
 from cometmq.txn_checker.settings import TxnCheckerSettings

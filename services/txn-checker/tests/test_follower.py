@@ -19,8 +19,8 @@ from cometmq.remoting.errors import (
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.remoting.transport.tasks import TaskSet
-from cometmq.runtime.testing.clock import FakeClock
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.runtime.clock import FakeClock
+from cometmq.testing.store.memory_disk import MemoryDisk
 from cometmq.txn_checker.broker_link import Pulled
 from cometmq.txn_checker.follower import MOVED, Follower
 from cometmq.txn_checker.ledger import Ledger

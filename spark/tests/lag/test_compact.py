@@ -9,7 +9,6 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from cometmq.remoting.testing.hostile_json import hostile
 from cometmq.spark.collect.writer import RAW, WRITE_ORDER, hour_folder, snapshot_path
 from cometmq.spark.lag.history.aggregates import AGG10, AGG60, KEY, hour_file
 from cometmq.spark.lag.history.compact import compact, hash_of
@@ -17,6 +16,7 @@ from cometmq.spark.lag.history.parquet import HistoryError
 from cometmq.spark.lag.history.snapshots import HOUR, History, snapshot_id_in
 from cometmq.spark.lag.history.vacuum import Retention, vacuum
 from cometmq.spark.lag.history.verify import verify
+from cometmq.testing.remoting.hostile_json import hostile
 
 from .random_histories import batch, moment
 from .slopes import merged_slope

@@ -14,7 +14,7 @@ from cometmq.remoting.message.properties import (
     render_properties,
     without_property,
 )
-from cometmq.remoting.testing.strategies import property_maps
+from cometmq.testing.remoting.strategies import property_maps
 
 RAW_TEXTS = st.text(st.sampled_from("ab\x01\x02"), max_size=24)
 

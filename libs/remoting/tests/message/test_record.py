@@ -16,7 +16,7 @@ from cometmq.remoting.message.new_message import (
 )
 from cometmq.remoting.message.record import ScanStatus, decode_record, decode_records, scan_record
 from cometmq.remoting.message.record_layout import MAGIC_V2
-from cometmq.remoting.testing.strategies import batch_items, new_messages
+from cometmq.testing.remoting.strategies import batch_items, new_messages
 
 HOST = bytes([10, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 

@@ -13,9 +13,9 @@ from cometmq.remoting.command import Call
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.header import encode_frame
-from cometmq.remoting.testing.peer import FakePeer
 from cometmq.remoting.transport.peer.backlog import Backlog
 from cometmq.remoting.types import Serialization
+from cometmq.testing.remoting.peer import FakePeer
 
 EXT = {"consumerGroup": "g", "topic": "t", "queueId": "3"}
 

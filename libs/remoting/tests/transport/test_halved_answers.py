@@ -11,9 +11,9 @@ import pytest
 
 from cometmq.remoting import OK, RequestCode
 from cometmq.remoting.errors import ConnectionLost, RequestTimeout
-from cometmq.remoting.testing.half_answers import half_answers
 from cometmq.remoting.transport import ClientSettings
 from cometmq.remoting.transport.peer import own_requests
+from cometmq.testing.remoting.half_answers import half_answers
 
 BEAT = RequestCode.HEART_BEAT
 QUICK = ClientSettings(check_interval_ms=20)

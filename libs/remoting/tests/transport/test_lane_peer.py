@@ -16,7 +16,6 @@ from cometmq.remoting.connection import Codec
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header, encode_frame
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.testing.endless_turns import endless_turns
 from cometmq.remoting.transport.direct import DirectIO
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InOrder
 from cometmq.remoting.transport.flow.in_flight import InFlight
@@ -28,6 +27,7 @@ from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.testing.remoting.endless_turns import endless_turns
 
 from .plain_lane import PythonSockets
 

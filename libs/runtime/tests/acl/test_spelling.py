@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.acl.files import AclFiles
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.runtime.acl.accounts import Accounts
 from cometmq.runtime.acl.permissions import Right
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.runtime.clock import FakeClock
 
 MORE = "accounts: [{accessKey: moreKey1, secretKey: moreSecret1}]"
 OTHER = "accounts: [{accessKey: otherKey1, secretKey: otherSecret1}]"

@@ -9,7 +9,7 @@ from cometmq.store.index.index_slots import PAGE_SLOTS, SlotTable
 from cometmq.store.index.keys import KeyedRows
 from cometmq.store.inspection.verify import verify_store
 from cometmq.store.reads import Pause, finish
-from cometmq.store.testing.builders import SteppingClock, StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import SteppingClock, StoreRig, make_message, small_settings
 
 SETTINGS = small_settings(
     mapped_file_size_commit_log=1 << 16, max_hash_slot_num=5 * PAGE_SLOTS + 7, max_index_num=500

@@ -10,7 +10,7 @@ from cometmq.store.index.index_slots import (
     SlotPages,
     SlotTable,
 )
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 PAGE_BYTES = PAGE_SLOTS * SLOT_BYTES
 FIRST_PAGE, POSITION = 3, 40

@@ -6,7 +6,7 @@ import pytest
 from cometmq.store.inspection.dump import dump_log
 from cometmq.store.inspection.verification import FindingKind, StoreState
 from cometmq.store.inspection.verify import verify_store
-from cometmq.store.testing.builders import SMALL, StoreRig, make_message
+from cometmq.testing.store.builders import SMALL, StoreRig, make_message
 
 
 @pytest.fixture

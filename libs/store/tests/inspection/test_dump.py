@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from cometmq.store.inspection.dump import DamagedEntry, dump_log, dump_queue
-from cometmq.store.testing.builders import StoreRig, make_message
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import StoreRig, make_message
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 LOG = "/store/commitlog/" + "0" * 20
 QUEUE = "/store/consumequeue/T/0/" + "0" * 20

@@ -11,8 +11,8 @@ from cometmq.store.inspection.verify import verify_store
 from cometmq.store.journal import FILE_BYTES, Kind, encode_changes, encode_marks
 from cometmq.store.json_config import content_digest
 from cometmq.store.redo_log import RedoLog
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden" / "store"
 LOG = "/store/commitlog/"

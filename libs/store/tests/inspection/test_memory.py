@@ -4,8 +4,8 @@
 import tracemalloc
 
 from cometmq.store.inspection.verify import verify_store
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 SETTINGS = small_settings(
     mapped_file_size_commit_log=64 << 10, mapped_file_size_consume_queue=20_000,

@@ -7,8 +7,8 @@ import pytest
 
 from cometmq.store.inspection.inspect import open_view
 from cometmq.store.inspection.record_keys import RecordKeys
-from cometmq.store.testing.builders import StoreRig, make_message
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import StoreRig, make_message
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 LARGE = b"x" * 3_000
 

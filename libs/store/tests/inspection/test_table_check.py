@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from cometmq.remoting.testing.hostile_json import hostile
 from cometmq.store.inspection.verification import FindingKind, StoreState
 from cometmq.store.inspection.verify import verify_store
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
+from cometmq.testing.remoting.hostile_json import hostile
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 
 CONFIG = "/store/config"
 SHAPE = small_settings(max_hash_slot_num=16, max_index_num=64)

@@ -19,7 +19,7 @@ from cometmq.store.inspection.verification import FindingKind, StoreState
 from cometmq.store.inspection.verify import verify_store
 from cometmq.store.message_store import MessageStore
 from cometmq.store.os_disk import OsDisk
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 
 LOG = "/store/commitlog/"
 QUEUE = "/store/consumequeue/T/0/"

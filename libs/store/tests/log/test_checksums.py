@@ -14,8 +14,8 @@ from cometmq.store.log.block_sums import BLOCK_BYTES, PAGE_BYTES, SUMS_BYTES
 from cometmq.store.log.checksums import Check, Checksums, spans
 from cometmq.store.log.damage import DamagedRange
 from cometmq.store.settings import StoreSettings
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 FILE_BYTES: Final = 5 * BLOCK_BYTES + 1000
 BODY_BYTES: Final = BLOCK_BYTES // 15

@@ -8,7 +8,7 @@ import pytest
 from cometmq.store.log import record_search
 from cometmq.store.log.block_sums import BLOCK_BYTES, PAGE_BYTES
 from cometmq.store.log.record_search import find_heads
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 
 FILE_BYTES = 5 * BLOCK_BYTES
 SETTINGS = small_settings(

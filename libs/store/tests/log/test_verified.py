@@ -18,8 +18,8 @@ from cometmq.store.os_disk import OsDisk
 from cometmq.store.queues.pulls import read_log
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
-from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 FILE_BYTES = 3 * BLOCK_BYTES + 4096
 SETTINGS = small_settings(mapped_file_size_commit_log=FILE_BYTES)

@@ -18,11 +18,11 @@ from cometmq.store.queues.record_check import has_topic, topic_field
 from cometmq.store.queues.suspect_entries import SPAN_COUNT_MAX, SUSPECTS_MAX, SuspectEntries
 from cometmq.store.reads import finish
 from cometmq.store.results import BoundaryType, GetStatus
-from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryFile
 from cometmq.store.upkeep import entry_repair
 from cometmq.store.upkeep.entry_check import BLOCK_BYTES
 from cometmq.store.upkeep.entry_repair import ATTEMPTS_MAX, STALL_MS
+from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryFile
 
 SETTINGS = small_settings(mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=2_000)
 VICTIM = 5

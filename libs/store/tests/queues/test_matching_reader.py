@@ -16,8 +16,8 @@ from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.queues.queue_reader import SCAN_COUNT_MIN, ReadLimits, read_queue
 from cometmq.store.reads import PAUSE, Exhausted, Read, finish
 from cometmq.store.results import GetStatus
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 ODD = make_message(tags="odd").tag_code
 

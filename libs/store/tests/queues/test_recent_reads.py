@@ -14,8 +14,8 @@ from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.queues.queue_reader import ReadLimits
 from cometmq.store.queues.recent_reads import RecentReads
 from cometmq.store.results import GetStatus
-from cometmq.store.testing.builders import StoreRig, make_message
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import StoreRig, make_message
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 
 @pytest.fixture

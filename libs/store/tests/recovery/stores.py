@@ -4,7 +4,7 @@
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus, PutStatus
-from cometmq.store.testing.builders import StoreRig, make_message
+from cometmq.testing.store.builders import StoreRig, make_message
 
 LOG = "/store/commitlog/"
 

@@ -5,8 +5,8 @@ import pytest
 
 from cometmq.store.layout import Layout
 from cometmq.store.recovery.checkpoint import CHECKPOINT_BYTES, Checkpoint, CheckpointFiles
-from cometmq.store.testing.builders import SMALL, StoreRig, make_message
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import SMALL, StoreRig, make_message
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from cometmq.store.reads import finish
 from cometmq.store.recovery.start import StartReason
 from cometmq.store.results import PutStatus
 from cometmq.store.settings import FlushDiskType
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 
 # A topic deleted and created again
 

@@ -10,8 +10,8 @@ import pytest
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.queues.deletions import FILE_BYTES, Deletion, decode
 from cometmq.store.recovery.start import StartReason
-from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 SETTINGS = small_settings(mapped_file_size_commit_log=1 << 16)
 NOTES = "/store/deletions"

@@ -13,8 +13,8 @@ from cometmq.store.queues.consume_queue import last_entry
 from cometmq.store.reads import finish
 from cometmq.store.recovery.log_end import StopVerdict, judge_stop
 from cometmq.store.recovery.start import StartReason
-from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 from .stores import LOG, all_files, bodies, damage, fill, sent
 

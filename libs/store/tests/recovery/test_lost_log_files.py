@@ -5,8 +5,8 @@ import pytest
 
 from cometmq.store.inspection.verification import FindingKind, StoreState
 from cometmq.store.inspection.verify import verify_store
-from cometmq.store.testing.builders import SMALL, Events, StoreRig
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import SMALL, Events, StoreRig
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 from .stores import LOG, bodies, fill, sent
 

@@ -7,7 +7,7 @@ from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.recovery import replay, spills
 from cometmq.store.recovery.start import StartReason
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 
 COUNT = 2_000
 QUEUE_COUNT = 4

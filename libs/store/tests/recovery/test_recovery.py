@@ -11,8 +11,8 @@ from cometmq.store.recovery import lost_files
 from cometmq.store.recovery.start import StartReason
 from cometmq.store.results import GetStatus
 from cometmq.store.settings import FlushDiskType
-from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 from .stores import LOG, bodies, fill, found_by_key, sent, stopped_store
 

@@ -10,7 +10,7 @@ from cometmq.remoting.message.record import decode_record
 from cometmq.store.recovery.start import StartReason
 from cometmq.store.recovery.tail_check import is_sound
 from cometmq.store.results import GetStatus
-from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
 
 SETTINGS = small_settings(mapped_file_size_commit_log=1 << 20)
 PER_QUEUE = 12

@@ -10,8 +10,8 @@ import pytest
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.log.block_sums import BLOCK_BYTES, PAGE_BYTES
 from cometmq.store.log.damage import DamagedRange, without
-from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
 from cometmq.store.upkeep.block_repairs import Offer
+from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
 
 FILE_BYTES = 2 * BLOCK_BYTES + 20_000
 SETTINGS = small_settings(mapped_file_size_commit_log=FILE_BYTES, log_scrub_hours=0)

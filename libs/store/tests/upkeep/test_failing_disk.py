@@ -9,7 +9,7 @@ import pytest
 from cometmq.store.reads import finish
 from cometmq.store.results import PutStatus
 from cometmq.store.settings import FlushDiskType
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 
 
 @pytest.fixture

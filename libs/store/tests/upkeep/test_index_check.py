@@ -11,8 +11,8 @@ from cometmq.store.index.index_format import HEADER, IndexShape
 from cometmq.store.inspection.verification import StoreState
 from cometmq.store.inspection.verify import verify_store
 from cometmq.store.reads import finish
-from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
 from cometmq.store.upkeep import index_check, index_repair
+from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
 
 SETTINGS = small_settings(
     mapped_file_size_commit_log=1 << 18,

@@ -12,8 +12,8 @@ from cometmq.store.errors import DiskError
 from cometmq.store.recovery.checkpoint import Progress
 from cometmq.store.results import PutStatus
 from cometmq.store.settings import FlushDiskType
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 SYNC_FLUSH = small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH)
 NOTES = "/store/deletions"

@@ -9,8 +9,8 @@ from cometmq.store.inspection.verify import verify_store
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.reads import finish
 from cometmq.store.recovery.start import StartReason
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 from cometmq.store.upkeep import checkpointer, unsaved_queues
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 
 PORTION = 8
 COUNT = 5 * PORTION - 1

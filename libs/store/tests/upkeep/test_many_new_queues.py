@@ -4,10 +4,10 @@
 import pytest
 
 from cometmq.store.queues.consume_queue import ConsumeQueue
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep.checkpointer import STOP_QUEUES_MAX
 from cometmq.store.upkeep.unsaved_queues import NEW_QUEUES_MAX
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 TOPIC_COUNT = 500
 

@@ -8,8 +8,8 @@ from cometmq.store.queues.consume_queue import entry_at
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
 from cometmq.store.settings import StoreSettings
-from cometmq.store.testing.builders import START_MS, Events, StoreRig, make_message, small_settings
 from cometmq.store.upkeep.retention import Decision, DiskState, decide, is_delete_hour
+from cometmq.testing.store.builders import START_MS, Events, StoreRig, make_message, small_settings
 
 HOUR_MS = 3_600_000
 NOW_MS = START_MS + 1000 * HOUR_MS

@@ -8,16 +8,16 @@ from random import Random
 import pytest
 
 from cometmq.remoting.message.record import decode_record
-from cometmq.remoting.testing.hostile_json import hostile
 from cometmq.store.layout import Layout
 from cometmq.store.log.block_sums import BLOCK_BYTES, PAGE_BYTES
 from cometmq.store.log.damage import DamagedRange
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
-from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
 from cometmq.store.upkeep.scrub_state import ScrubState, load_state
 from cometmq.store.upkeep.scrubber import RATE_MIN
 from cometmq.store.upkeep.withheld import DamagedMessages, described
+from cometmq.testing.remoting.hostile_json import hostile
+from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
 
 FILE_BYTES = 5 * BLOCK_BYTES
 SETTINGS = small_settings(mapped_file_size_commit_log=FILE_BYTES, log_scrub_rate_max=64 << 10)

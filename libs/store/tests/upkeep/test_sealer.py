@@ -6,7 +6,7 @@ from random import Random
 
 from cometmq.store.log.block_sums import BLOCK_BYTES
 from cometmq.store.log.checksums import Checksums, spans
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 
 FILE_BYTES = 64 * BLOCK_BYTES
 SETTINGS = small_settings(mapped_file_size_commit_log=FILE_BYTES, log_scrub_rate_max=64 << 10)

@@ -9,10 +9,10 @@ from cometmq.store.index import index as index_module
 from cometmq.store.inspection.verify import verify_store
 from cometmq.store.reads import finish
 from cometmq.store.recovery.start import StartReason
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep import checkpointer
 from cometmq.store.upkeep.jobs import SpillJob
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 SETTINGS = small_settings(max_index_num=1000)
 BETWEEN_CHECKPOINTS_MS = 1

@@ -3,8 +3,8 @@
 
 import pytest
 
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 from cometmq.store.upkeep.walks import ENTRIES_PER_S, STEP_ENTRIES_MAX
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 
 SETTINGS = small_settings(
     mapped_file_size_commit_log=8 << 20,

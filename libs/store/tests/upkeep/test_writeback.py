@@ -5,8 +5,8 @@ import errno
 
 import pytest
 
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 from cometmq.store.upkeep import flush
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 
 PAGE = flush.PAGE_BYTES
 PIECE = 4 * PAGE

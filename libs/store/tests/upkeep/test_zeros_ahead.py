@@ -11,9 +11,9 @@ from cometmq.store.errors import DiskError
 from cometmq.store.os_disk import OsDisk
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.settings import FlushDiskType
-from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
 from cometmq.store.upkeep import zeros_ahead
 from cometmq.store.writing import placing
+from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
 
 FILE_BYTES = 1 << 20
 AHEAD, SMALL = zeros_ahead.AHEAD_BYTES, zeros_ahead.SMALL_BYTES

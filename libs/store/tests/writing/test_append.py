@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.store.results import PutResult, PutStatus
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.writing import append, placing
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 UNENCODABLE = 1 << 40  # a sysFlag too large for a record; only the encoder checks it
 PREPARED, ROLLBACK = 0x4, 0xC

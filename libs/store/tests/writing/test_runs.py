@@ -14,9 +14,9 @@ from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.store.index.keys import KeyedRows
 from cometmq.store.results import PutDone, PutResult, PutStatus
 from cometmq.store.settings import FlushDiskType
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.writing.runs import CreateQueue, PlacedRun, Queues
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 
 class Source:

@@ -18,8 +18,6 @@ from cometmq.broker.acl.check import (
     AccessControl,
     Rules,
 )
-from cometmq.broker.testing.replay import call_of, expected_answer
-from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.codes import RequestCode as Code
@@ -29,12 +27,14 @@ from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.signature import FORWARDED, SessionCredentials, Signer, signing
-from cometmq.remoting.testing.golden import Exchange, load_exchanges
-from cometmq.remoting.testing.peer import FakePeer
 from cometmq.remoting.transport.bodies import BODY_BYTES_MAX
 from cometmq.remoting.transport.flow.owners import requester_of
 from cometmq.runtime.acl.accounts import SHARED_TOPICS, Account, Accounts
 from cometmq.runtime.acl.addresses import Addresses
+from cometmq.testing.broker.replay import call_of, expected_answer
+from cometmq.testing.broker.scripted import ScriptedBroker, frames_of
+from cometmq.testing.remoting.golden import Exchange, load_exchanges
+from cometmq.testing.remoting.peer import FakePeer
 
 NOW_MS = 1_700_000_000_000
 ROCKETMQ_4 = Rules(is_rocketmq_4=True)

@@ -10,7 +10,6 @@ import pytest
 
 from cometmq.broker.acl.check import AccessControl
 from cometmq.broker.broker import Broker
-from cometmq.broker.testing.stored import ask, stored_broker
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.dialect import decode_bounded, encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
@@ -21,10 +20,11 @@ from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.signature import SessionCredentials, signing
-from cometmq.remoting.testing.peer import FakePeer
 from cometmq.remoting.transport import bodies
 from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.runtime.acl.addresses import Addresses
+from cometmq.testing.broker.stored import ask, stored_broker
+from cometmq.testing.remoting.peer import FakePeer
 
 READER = AclAccount(
     "readerKey",

@@ -19,9 +19,9 @@ from cometmq.runtime.acl.accounts import Accounts
 from cometmq.runtime.acl.documents import ACCOUNTS_MAX, Document
 from cometmq.runtime.acl.errors import AclError, AclFileError
 from cometmq.runtime.acl.permissions import Right, check_resources, parse_resources, parse_right
-from cometmq.runtime.testing.clock import FakeClock
 from cometmq.runtime.worker import Worker
 from cometmq.store.json_config import OsFiles
+from cometmq.testing.runtime.clock import FakeClock
 
 JAVA = """\
 # Licensed to the Apache Software Foundation (ASF)

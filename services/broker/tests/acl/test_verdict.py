@@ -17,9 +17,9 @@ from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.names import HALF_TOPIC, TRACE_TOPIC, retry_topic
 from cometmq.remoting.signature import SessionCredentials, signing
-from cometmq.remoting.testing.peer import FakePeer
 from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.runtime.acl.verdict import Deed, exempt_addresses, verdict
+from cometmq.testing.remoting.peer import FakePeer
 
 KEY, SECRET = "userKey1", "userSecret1"
 NAMES = ("orders", "else", retry_topic("team"), TRACE_TOPIC, HALF_TOPIC)

@@ -9,13 +9,13 @@ from cometmq.broker.clients.consumers import (
     Consumers,
 )
 from cometmq.broker.clients.producers import CLIENT_SILENCE_MS, Client
-from cometmq.broker.testing import FakePeer, RecordingLog
-from cometmq.broker.testing.brokers import notify_members
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Request
 from cometmq.remoting.commands.callbacks import NotifyConsumerIdsChanged
 from cometmq.runtime.incremental import finish
+from cometmq.testing.broker import FakePeer, RecordingLog
+from cometmq.testing.broker.brokers import notify_members
 
 
 class Told:

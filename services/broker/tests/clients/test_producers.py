@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
 from cometmq.broker.clients.producers import CLIENT_SILENCE_MS, Client, Producers
-from cometmq.broker.testing import FakePeer
 from cometmq.runtime.incremental import finish
+from cometmq.testing.broker import FakePeer
 
 
 def client(peer: FakePeer, client_id: str = "c1", *, seen_ms: int = 0) -> Client:

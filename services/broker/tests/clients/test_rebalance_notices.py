@@ -13,8 +13,8 @@ from cometmq.broker.clients.rebalance_notices import (
     STEP_MS,
     Notices,
 )
-from cometmq.broker.testing import FakePeer
 from cometmq.remoting.command import Peer
+from cometmq.testing.broker import FakePeer
 
 
 class Timers:

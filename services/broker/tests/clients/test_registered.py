@@ -7,13 +7,13 @@ import pytest
 from cometmq.broker.clients.registered import Registered, subscriptions_size
 from cometmq.broker.limits import LIMITS, REGISTRATIONS, SUBSCRIPTION_BYTES, Room
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.testing import FakePeer
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.runtime.limits import Limits
+from cometmq.testing.broker import FakePeer
 
 PEER = FakePeer()
 

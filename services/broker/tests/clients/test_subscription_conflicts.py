@@ -8,8 +8,8 @@ from cometmq.broker.clients.subscription_conflicts import (
     MemberSubscriptions,
     Mismatch,
 )
-from cometmq.broker.testing import FakePeer
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.testing.broker import FakePeer
 
 LONG = "B" * TAGS_CHARS_MAX
 

@@ -13,13 +13,11 @@ from cometmq.broker.faults import elector_gap
 from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.disk_figures import read_disk
-from cometmq.broker.testing.broker_groups import BrokerGroup
 from cometmq.client.admin.figures import read_figures
 from cometmq.control import electors
 from cometmq.control.client import MemberClient
 from cometmq.control.controlled import MemberUnproven, Target
 from cometmq.control.electors import elector_mark
-from cometmq.control.testing.each_order import each_order
 from cometmq.ha.member import CHANGE_THE_ROLE, OrderRefusal, OrderRefused
 from cometmq.ha.orders import Drop, Fence, HandOver, Rebuild
 from cometmq.ha.role import Role
@@ -27,6 +25,8 @@ from cometmq.ha.signed import fingerprint
 from cometmq.peers.ports import free_port
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime.admin_http import AdminHttp
+from cometmq.testing.broker.broker_groups import BrokerGroup
+from cometmq.testing.control.each_order import each_order
 
 
 class Controlled:

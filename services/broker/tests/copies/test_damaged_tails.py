@@ -7,9 +7,9 @@ from typing import Final
 
 import pytest
 
-from cometmq.broker.testing.broker_groups import BrokerGroup, running_group
 from cometmq.store.recovery.checkpoint import Progress
 from cometmq.store.upkeep.checkpointer import Checkpointer
+from cometmq.testing.broker.broker_groups import BrokerGroup, running_group
 
 SAVED_COUNT: Final = 20
 COUNT: Final = 60

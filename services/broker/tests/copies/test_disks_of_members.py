@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.testing.broker_groups import running_group
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CommandError
 from cometmq.store.writing.write_state import Refusal
+from cometmq.testing.broker.broker_groups import running_group
 
 FULL_PERCENT = 99
 

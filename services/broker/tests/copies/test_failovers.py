@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from cometmq.broker.handlers.runtime_info import expected_members
-from cometmq.broker.testing.broker_groups import DEADLINE_S, BrokerGroup, running_group
-from cometmq.broker.testing.clients import Client
 from cometmq.ha.member import OrderRefused
 from cometmq.ha.orders import Drop, Fence, HandOver
 from cometmq.ha.port import Outcome
@@ -21,6 +19,8 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.commands.topics import DeleteTopicInBroker
 from cometmq.remoting.errors import CometError, CommandError
 from cometmq.store.writing.write_state import Refusal
+from cometmq.testing.broker.broker_groups import DEADLINE_S, BrokerGroup, running_group
+from cometmq.testing.broker.clients import Client
 
 
 async def send_all(client: Client, first: int, count: int, topic: str = "T") -> list[bytes]:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.copies.roles import member_driver
-from cometmq.broker.testing.member_rig import ME, Rig, X, record, running
 from cometmq.ha import member as rules
 from cometmq.ha.epochs import HistoryUnsaved
 from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.orders import Fence
 from cometmq.ha.role import Role
 from cometmq.ha.state import State
+from cometmq.testing.broker.member_rig import ME, Rig, X, record, running
 
 
 class FullDisk:

@@ -11,9 +11,9 @@ import pytest
 from cometmq.broker import timers
 from cometmq.broker.copies.control import MemberControl
 from cometmq.broker.copies.exposure import exposure
-from cometmq.broker.testing.broker_groups import BrokerGroup, running_group
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import SettingsError
+from cometmq.testing.broker.broker_groups import BrokerGroup, running_group
 
 OLD, NEW = "the-first-key-of-the-group-in-this-test", "the-second-key-of-the-group-in-this-test"
 

@@ -9,9 +9,6 @@ import msgspec
 import pytest
 
 from cometmq.broker.delays.level import DelayFile
-from cometmq.broker.testing.broker_groups import BrokerGroup, running_group
-from cometmq.broker.testing.clients import Client
-from cometmq.broker.testing.process import RecordingNamesrv
 from cometmq.ha.orders import HandOver
 from cometmq.ha.role import Role
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
@@ -30,6 +27,9 @@ from cometmq.remoting.message.recall_handle import RecallHandle
 from cometmq.remoting.message.record import decode_records
 from cometmq.runtime.clock import SystemClock
 from cometmq.store.log.damage import DamagedRange
+from cometmq.testing.broker.broker_groups import BrokerGroup, running_group
+from cometmq.testing.broker.clients import Client
+from cometmq.testing.broker.process import RecordingNamesrv
 
 DELAYED = "DELAY\x011\x02UNIQ_KEY\x01{}\x02"  # delay level 1: one second
 HALF = "UNIQ_KEY\x01K\x02TRAN_MSG\x01true\x02PGROUP\x01P"

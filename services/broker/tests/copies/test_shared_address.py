@@ -9,7 +9,6 @@ from cometmq.broker.copies.roles import stale_clients
 from cometmq.broker.registration.addresses import packed_host
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.start_checks import check_settings
-from cometmq.broker.testing.broker_groups import running_group
 from cometmq.ha.orders import HandOver
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat
@@ -21,6 +20,7 @@ from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.runtime.incremental import Steps
 from cometmq.runtime.settings import load
+from cometmq.testing.broker.broker_groups import running_group
 
 ADDRESS = "192.0.2.100:10911"
 

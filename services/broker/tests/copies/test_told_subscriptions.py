@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.testing.broker_groups import BrokerGroup, running_group
-from cometmq.broker.testing.clients import SUSPEND, TIMEOUT_MS
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
@@ -24,6 +22,8 @@ from cometmq.remoting.message.record import decode_records
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
+from cometmq.testing.broker.broker_groups import BrokerGroup, running_group
+from cometmq.testing.broker.clients import SUSPEND, TIMEOUT_MS
 
 TAGGED = SubscriptionData(
     topic="T", sub_string="a", tags_set=["a"], code_set=[tag_code("a")], sub_version=5

@@ -23,8 +23,6 @@ from cometmq.broker.delays import parking
 from cometmq.broker.delays.parking import Reason
 from cometmq.broker.messages import delay
 from cometmq.broker.native import IS_BUILT
-from cometmq.broker.testing.scripted import ScriptedBroker
-from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.broker.transactions.transactions import prepare
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
@@ -38,6 +36,8 @@ from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, PARKED_TOPIC, SCHE
 from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.reads import finish
 from cometmq.store.results import PutResult
+from cometmq.testing.broker.scripted import ScriptedBroker
+from cometmq.testing.broker.stored import ask, call_with, clock_of, last_answer, stored_broker
 
 HOST = bytes([10, 0, 0, 9, 0, 0, 0x9C, 0x40])
 COMMIT = 8

@@ -15,8 +15,6 @@ from cometmq.broker import refusals
 from cometmq.broker.delays.delays import BATCH_INTERVAL_MS
 from cometmq.broker.delays.recalled import OnItsWay, find_delayed
 from cometmq.broker.handlers import HANDLERS
-from cometmq.broker.testing.scripted import ScriptedBroker
-from cometmq.broker.testing.stored import ask, call_with
 from cometmq.peers.long_forms import examples
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands.send import ConsumerSendMsgBack, RecallMessage, SendMessageV2
@@ -31,6 +29,8 @@ from cometmq.runtime.tasks import Alarm
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.queues.consume_queue import entry_at
 from cometmq.store.reads import finish
+from cometmq.testing.broker.scripted import ScriptedBroker
+from cometmq.testing.broker.stored import ask, call_with
 
 CHECK_MS = 100
 DAY_MS = 86_400_000

@@ -12,13 +12,13 @@ import pytest
 from cometmq.broker.broker import Broker
 from cometmq.broker.delays.level import DelayFile, delay_file
 from cometmq.broker.delays.wheel import TimerCheck, WheelFiles
-from cometmq.broker.testing.stored import clock_of, stored_broker
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import index_keys, render_properties
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import SCHEDULE_TOPIC, WHEEL_TOPIC
 from cometmq.store.queues.consume_queue import entry_at
 from cometmq.store.reads import finish
+from cometmq.testing.broker.stored import clock_of, stored_broker
 
 LEVELS = {"messageDelayLevel": "1s 5s 10s"}
 SECOND = 1_000

@@ -11,8 +11,6 @@ from cometmq.broker.clients.producers import Client
 from cometmq.broker.exposition import rocketmq5_metrics as native
 from cometmq.broker.exposition import rocketmq_exporter_metrics as exporter
 from cometmq.broker.exposition.metrics import collectors
-from cometmq.broker.testing import FakePeer
-from cometmq.broker.testing.stored import ask, call_with, stored_broker
 from cometmq.broker.timers import measure_lags, watch_disk
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.commands.send import SendMessageV2
@@ -21,7 +19,9 @@ from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry
 from cometmq.runtime.metrics.formats import as_openmetrics
 from cometmq.runtime.metrics.text import render
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.broker import FakePeer
+from cometmq.testing.broker.stored import ask, call_with, stored_broker
+from cometmq.testing.runtime.clock import FakeClock
 
 LEFT_OUT = {
     "client_consume_fail_msg_count", "client_consume_fail_msg_tps", "client_consume_ok_msg_tps",

@@ -7,8 +7,6 @@ from msgspec import structs
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.delays.parking import Reason
 from cometmq.broker.exposition.metrics import collectors
-from cometmq.broker.testing import FakePeer
-from cometmq.broker.testing.stored import ask, call_with, stored_broker
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.transport.stats import TransportStats
@@ -16,6 +14,8 @@ from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry
 from cometmq.runtime.metrics.text import render
 from cometmq.store.writing.write_state import Refusal
+from cometmq.testing.broker import FakePeer
+from cometmq.testing.broker.stored import ask, call_with, stored_broker
 
 LABELS = 'broker="broker-a",cluster="PeersCluster"'
 

@@ -18,7 +18,7 @@ from cometmq.broker.filters.sql.parser import PART_TOKENS
 from cometmq.broker.limits import HEARTBEAT_FILTER_CHARS
 from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.transport.flow.fair_queue import Requester
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 
 
 def who(owner: str, connection: int = 1) -> Who:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.filters.sql import SqlError, compile_sql
-from cometmq.broker.testing.random_sql import SETS, Answer, Expressions, sql_difference
+from cometmq.testing.broker.random_sql import SETS, Answer, Expressions, sql_difference
 
 DATA = Path(__file__).parent / "data" / "java_random.jsonl"
 PRESENT = SETS[1:]

@@ -15,8 +15,8 @@ from cometmq.broker.filters.sql import SqlError
 from cometmq.broker.filters.sql.evaluate import compiled
 from cometmq.broker.filters.sql.parser import parse
 from cometmq.broker.filters.sql.values import EvaluationError
-from cometmq.broker.testing.random_sql import REFUSED_ZERO
-from cometmq.remoting.testing.cases import check_each
+from cometmq.testing.broker.random_sql import REFUSED_ZERO
+from cometmq.testing.remoting.cases import check_each
 
 LINES = (Path(__file__).parent / "data" / "java_answers.jsonl").read_text().splitlines()
 ANSWERS: list[dict[str, Any]] = [json.loads(line) for line in LINES]

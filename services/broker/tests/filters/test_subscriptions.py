@@ -13,7 +13,7 @@ from cometmq.broker.filters.sql import CHARS_MAX
 from cometmq.broker.filters.subscriptions import FilterSubscriptions, filter_file
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.transport.flow.fair_queue import Requester
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.runtime.clock import FakeClock
 
 DAY_MS = 86_400_000
 

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.testing.stored import ask, call_with
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.message.record import decode_record
+from cometmq.testing.broker.stored import ask, call_with
 
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 PULL = PullMessage("G", "T", 1, 0, 32, SUBSCRIPTION, 0, 15_000, 0, "*")

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.testing import FakePeer
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Call
 from cometmq.store.errors import DiskError
 from cometmq.store.os_disk import OsFile
+from cometmq.testing.broker import FakePeer
 
 DEADLINE_S = 30.0
 

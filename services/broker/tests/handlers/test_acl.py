@@ -14,8 +14,6 @@ from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS, admin
 from cometmq.broker.handlers.acl import MASK
-from cometmq.broker.testing import expected_answer, memory_broker, replay
-from cometmq.broker.testing.replay import serve
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.codes import RequestCode as Code
@@ -24,9 +22,11 @@ from cometmq.remoting.commands.acl import UpdateAndCreateAclConfig, UpdateGlobal
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.testing.golden import Exchange, load_exchanges
-from cometmq.remoting.testing.peer import FakePeer
 from cometmq.runtime.worker import Worker
+from cometmq.testing.broker import expected_answer, memory_broker, replay
+from cometmq.testing.broker.replay import serve
+from cometmq.testing.remoting.golden import Exchange, load_exchanges
+from cometmq.testing.remoting.peer import FakePeer
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 ACCOUNTS = """\

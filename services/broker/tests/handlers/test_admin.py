@@ -12,15 +12,6 @@ from cometmq.broker.copies.state import Slave
 from cometmq.broker.handlers import admin
 from cometmq.broker.handlers.runtime_info import OWN_KEYS, duration_text, size_text
 from cometmq.broker.settings.file import SettingsFile
-from cometmq.broker.testing import (
-    FakePeer,
-    MemoryStore,
-    expected_answer,
-    memory_broker,
-    replay,
-)
-from cometmq.broker.testing.logs import RecordingLog
-from cometmq.broker.testing.replay import Answer, answered_exchanges, name_of, serve
 from cometmq.remoting.bodies.connections import Connection, ConsumerConnections, ProducerConnections
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
@@ -29,11 +20,20 @@ from cometmq.remoting.bodies.offsets import ConsumerOffsetTable, DelayOffsetTabl
 from cometmq.remoting.bodies.settings import BrokerSetting, BrokerSettingsList
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.table import NoHeader
-from cometmq.remoting.testing.golden import Exchange
 from cometmq.remoting.types import Language
 from cometmq.runtime import properties
 from cometmq.runtime.version import VERSION
 from cometmq.runtime.worker import Worker
+from cometmq.testing.broker import (
+    FakePeer,
+    MemoryStore,
+    expected_answer,
+    memory_broker,
+    replay,
+)
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.broker.replay import Answer, answered_exchanges, name_of, serve
+from cometmq.testing.remoting.golden import Exchange
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 

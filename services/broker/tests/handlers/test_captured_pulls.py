@@ -9,15 +9,15 @@ import pytest
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.testing import FakePeer, expected_answer
-from cometmq.broker.testing.replay import call_of
-from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.message.flags import tag_code
-from cometmq.remoting.testing.golden import Exchange, load_exchanges
+from cometmq.testing.broker import FakePeer, expected_answer
+from cometmq.testing.broker.replay import call_of
+from cometmq.testing.broker.stored import ask, call_with, last_answer, stored_broker
+from cometmq.testing.remoting.golden import Exchange, load_exchanges
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 

@@ -9,15 +9,6 @@ import pytest
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import client_calls
-from cometmq.broker.testing import (
-    FakePeer,
-    RecordingLog,
-    expected_answer,
-    memory_broker,
-    replay,
-)
-from cometmq.broker.testing.replay import name_of, serve
-from cometmq.broker.testing.stored import ask, call_with, stored_broker
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.offsets import ConsumerStatus
@@ -32,9 +23,18 @@ from cometmq.remoting.commands.callbacks import (
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.errors import Overloaded, RequestTimeout
 from cometmq.remoting.message.record import decode_record
-from cometmq.remoting.testing.golden import Exchange, load_exchanges
 from cometmq.remoting.transport.bodies import BODY_BYTES_MAX
 from cometmq.remoting.versions import CLIENT_CALLS_MIN, RESET_OFFSET_MIN, V4_9_4
+from cometmq.testing.broker import (
+    FakePeer,
+    RecordingLog,
+    expected_answer,
+    memory_broker,
+    replay,
+)
+from cometmq.testing.broker.replay import name_of, serve
+from cometmq.testing.broker.stored import ask, call_with, stored_broker
+from cometmq.testing.remoting.golden import Exchange, load_exchanges
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 STATUS = b'{"consumerTable":{},"messageQueueTable":{{"brokerName":"b","queueId":0,"topic":"T"}:6}}'

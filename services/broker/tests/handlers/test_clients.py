@@ -15,8 +15,6 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import CLIENT_SILENCE_MS, Client
 from cometmq.broker.handlers import clients
 from cometmq.broker.limits import HEARTBEAT_ITEMS
-from cometmq.broker.testing import FakePeer, expected_answer, memory_broker, replay
-from cometmq.broker.testing.replay import name_of
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import (
     ConsumerData,
@@ -27,10 +25,12 @@ from cometmq.remoting.bodies.heartbeat import (
 from cometmq.remoting.command import OK, Call
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import ServerError
-from cometmq.remoting.testing.golden import Exchange, load_exchanges
 from cometmq.remoting.transport.dispatch import InOrder
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.limits import LimitReached
+from cometmq.testing.broker import FakePeer, expected_answer, memory_broker, replay
+from cometmq.testing.broker.replay import name_of
+from cometmq.testing.remoting.golden import Exchange, load_exchanges
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 
@@ -129,7 +129,7 @@ def test_heartbeats_do_not_import_the_parser_on_the_loop() -> None:
         from cometmq.broker.filters.compiling import Compiler
         from cometmq.broker.filters.sql import load_parser
         from cometmq.broker.handlers import clients
-        from cometmq.broker.testing import FakePeer, memory_broker
+        from cometmq.testing.broker import FakePeer, memory_broker
         from cometmq.remoting.command import Call
         from cometmq.remoting.commands.table import NoHeader
         broker, done, parser = memory_broker(), [], "cometmq.broker.filters.sql.parser"

@@ -3,11 +3,11 @@ from typing import Any
 
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers.clients import disconnect_client
-from cometmq.broker.testing import FakePeer, MemoryStore, memory_broker
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.clients import DisconnectClient
+from cometmq.testing.broker import FakePeer, MemoryStore, memory_broker
 
 
 def test_all_connections_of_one_client_are_closed():

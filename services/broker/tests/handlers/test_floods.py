@@ -11,14 +11,14 @@ import pytest
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.sql import CHARS_MAX
 from cometmq.broker.handlers import clients, overview, progress
-from cometmq.broker.testing import FakePeer
-from cometmq.broker.testing.stored import stored_broker
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.admin import GetBrokerConsumeStats
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import SystemBusy
+from cometmq.testing.broker import FakePeer
+from cometmq.testing.broker.stored import stored_broker
 
 FLOOD = 40
 REPORTS: dict[str, tuple[Callable[..., Awaitable[Any]], Any]] = {

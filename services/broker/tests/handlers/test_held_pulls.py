@@ -13,7 +13,6 @@ import pytest
 from cometmq.broker.acl.check import AccessControl
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.arrivals import RESUMES_MAX, Arrivals
-from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.codes import ResponseCode
@@ -25,6 +24,7 @@ from cometmq.remoting.transport.flow.budget import LARGE_BYTES
 from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.store.errors import DiskError
 from cometmq.store.os_disk import OsFile
+from cometmq.testing.broker.stored import ask, call_with, clock_of, last_answer, stored_broker
 
 if TYPE_CHECKING:
     from cometmq.broker.acl.keeper import AclKeeper

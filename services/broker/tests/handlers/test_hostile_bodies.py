@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.handlers import HANDLERS
-from cometmq.broker.testing import FakePeer, memory_broker
-from cometmq.broker.testing.replay import frame_of, serve
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.errors import RemoteProtocolError
-from cometmq.remoting.testing.golden import load_exchanges
+from cometmq.testing.broker import FakePeer, memory_broker
+from cometmq.testing.broker.replay import frame_of, serve
+from cometmq.testing.remoting.golden import load_exchanges
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 CODES = frozenset({

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.handlers import locks
-from cometmq.broker.testing import expected_answer, memory_broker, replay
-from cometmq.broker.testing.replay import answered_exchanges, name_of
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
-from cometmq.remoting.testing.golden import Exchange
+from cometmq.testing.broker import expected_answer, memory_broker, replay
+from cometmq.testing.broker.replay import answered_exchanges, name_of
+from cometmq.testing.remoting.golden import Exchange
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 

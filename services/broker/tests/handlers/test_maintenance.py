@@ -10,15 +10,15 @@ import pytest
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS, maintenance
-from cometmq.broker.testing import FakePeer, expected_answer, memory_broker, replay
-from cometmq.broker.testing.replay import answered_exchanges, name_of, serve
-from cometmq.broker.testing.stored import ask, call_with, stored_broker
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.commands.table import NoHeader
-from cometmq.remoting.testing.golden import Exchange
 from cometmq.store.results import PutResult, PutStatus
+from cometmq.testing.broker import FakePeer, expected_answer, memory_broker, replay
+from cometmq.testing.broker.replay import answered_exchanges, name_of, serve
+from cometmq.testing.broker.stored import ask, call_with, stored_broker
+from cometmq.testing.remoting.golden import Exchange
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 

@@ -6,10 +6,10 @@ from random import Random
 import pytest
 
 from cometmq.broker.handlers import HANDLERS
-from cometmq.broker.testing.logs import RecordingLog
-from cometmq.broker.testing.scripted import ScriptedBroker
 from cometmq.remoting.codes import request_name
-from cometmq.remoting.testing.malformed import NAME, malformed
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.broker.scripted import ScriptedBroker
+from cometmq.testing.remoting.malformed import NAME, malformed
 
 
 @pytest.mark.parametrize("code", HANDLERS, ids=request_name)

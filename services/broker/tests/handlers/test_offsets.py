@@ -12,9 +12,6 @@ import pytest
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.exposition.figures import gather
-from cometmq.broker.testing import FakePeer, expected_answer
-from cometmq.broker.testing.replay import call_of
-from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
@@ -34,9 +31,12 @@ from cometmq.remoting.commands.offsets import (
 )
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.send import SendMessageV2
-from cometmq.remoting.testing.golden import load_exchanges
 from cometmq.remoting.types import Language
 from cometmq.runtime.incremental import finish
+from cometmq.testing.broker import FakePeer, expected_answer
+from cometmq.testing.broker.replay import call_of
+from cometmq.testing.broker.stored import ask, call_with, clock_of, last_answer, stored_broker
+from cometmq.testing.remoting.golden import load_exchanges
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 QUERY = QueryConsumerOffset("G", "T", 1)

@@ -6,7 +6,6 @@ from typing import Any
 
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import admin, overview
-from cometmq.broker.testing import FakePeer, MemoryStore, memory_broker
 from cometmq.remoting.bodies.connections import Connection, ConsumerConnections
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
@@ -25,6 +24,7 @@ from cometmq.remoting.command import Call
 from cometmq.remoting.commands.admin import GetConsumerConnectionList
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.runtime.incremental import finish
+from cometmq.testing.broker import FakePeer, MemoryStore, memory_broker
 
 
 def asked(code=Code.GET_BROKER_OVERVIEW, header: Any = None) -> Any:

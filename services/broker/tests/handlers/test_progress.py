@@ -12,14 +12,6 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import progress
 from cometmq.broker.progress import stranded_queues
-from cometmq.broker.testing import (
-    FakePeer,
-    MemoryStore,
-    expected_answer,
-    memory_broker,
-    replay,
-)
-from cometmq.broker.testing.replay import answered_exchanges, name_of, serve
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.large import encode_table
@@ -38,8 +30,16 @@ from cometmq.remoting.commands.admin import (
     QueryConsumeTimeSpan,
     QueryTopicConsumeByWho,
 )
-from cometmq.remoting.testing.golden import Exchange
 from cometmq.remoting.versions import V4_9_4, V5_0_0
+from cometmq.testing.broker import (
+    FakePeer,
+    MemoryStore,
+    expected_answer,
+    memory_broker,
+    replay,
+)
+from cometmq.testing.broker.replay import answered_exchanges, name_of, serve
+from cometmq.testing.remoting.golden import Exchange
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 

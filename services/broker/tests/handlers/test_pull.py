@@ -12,8 +12,6 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.moved import INTERVAL_MS
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.role import ServedRole
-from cometmq.broker.testing import FakePeer
-from cometmq.broker.testing.stored import ask, clock_of, last_answer, stored_broker
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.commands.pull import PullMessageReply
@@ -21,6 +19,8 @@ from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.errors import DiskError
 from cometmq.store.os_disk import OsFile
+from cometmq.testing.broker import FakePeer
+from cometmq.testing.broker.stored import ask, clock_of, last_answer, stored_broker
 
 from .pulls import COMMIT, SUBSCRIPTION, bodies, pull_call, store
 

@@ -10,13 +10,13 @@ import pytest
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.pull import REPAIR_WAIT_MS
-from cometmq.broker.testing.stored import ask, clock_of, last_answer, stored_broker
 from cometmq.broker.timers import expire_pulls, sweep_pulls
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.upkeep.entry_repair import STALL_MS
+from cometmq.testing.broker.stored import ask, clock_of, last_answer, stored_broker
 
 from .pulls import SUBSCRIPTION, SUSPEND, bodies, pull_call, store
 

@@ -10,9 +10,6 @@ import pytest
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import queries
-from cometmq.broker.testing import expected_answer
-from cometmq.broker.testing.replay import call_of
-from cometmq.broker.testing.stored import ask, call_with, stored_broker
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.codes import RequestCode as Code
@@ -20,7 +17,10 @@ from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.commands.queries import QueryConsumeQueue, QueryMessage, ViewMessageById
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.message.record import decode_record
-from cometmq.remoting.testing.golden import load_exchanges
+from cometmq.testing.broker import expected_answer
+from cometmq.testing.broker.replay import call_of
+from cometmq.testing.broker.stored import ask, call_with, stored_broker
+from cometmq.testing.remoting.golden import load_exchanges
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 FOREVER = (1 << 63) - 1

@@ -15,8 +15,6 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import HANDLERS, progress
 from cometmq.broker.handlers.deferred_answers import answer
-from cometmq.broker.testing import FakePeer
-from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.broker.timers import disable_slow_groups
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
@@ -41,8 +39,10 @@ from cometmq.remoting.commands.send import ConsumerSendMsgBack, SendMessageV2
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.commands.topics import GetTopicStatsInfo
 from cometmq.remoting.message.record import decode_record
-from cometmq.runtime.testing.clock import FakeClock
 from cometmq.store.os_disk import OsFile
+from cometmq.testing.broker import FakePeer
+from cometmq.testing.broker.stored import ask, call_with, clock_of, last_answer, stored_broker
+from cometmq.testing.runtime.clock import FakeClock
 
 from .reading import Disk, drained, until
 

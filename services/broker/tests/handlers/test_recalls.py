@@ -13,8 +13,6 @@ from cometmq.broker.delays import recalled
 from cometmq.broker.delays.due_runs import RUN_COUNT_MAX
 from cometmq.broker.delays.recalled import COPIES_MAX
 from cometmq.broker.handlers import HANDLERS, recalls
-from cometmq.broker.testing.journals import InlineWorker, MemoryFiles, Node
-from cometmq.broker.testing.stored import ask, call_with, clock_of, stored_broker
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
@@ -24,7 +22,9 @@ from cometmq.remoting.message.recall_handle import RecallHandle
 from cometmq.runtime.limits import LimitReached
 from cometmq.store import lookups
 from cometmq.store.log.damage import DamagedRange
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.broker.journals import InlineWorker, MemoryFiles, Node
+from cometmq.testing.broker.stored import ask, call_with, clock_of, stored_broker
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 DELAY_MS = 5_000
 LEVEL = 2

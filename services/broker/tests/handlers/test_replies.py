@@ -12,9 +12,6 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import replies
 from cometmq.broker.limits import REPLY_BYTES
-from cometmq.broker.testing import FakePeer, RecordingLog, expected_answer
-from cometmq.broker.testing.replay import Answer, call_of, frame_of, name_of, read_answer, serve
-from cometmq.broker.testing.stored import call_with, stored_broker
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply, Response
 from cometmq.remoting.commands.request_reply import PushReplyMessageToClient, SendReplyMessageV2
@@ -22,8 +19,11 @@ from cometmq.remoting.commands.send import SendMessageReply
 from cometmq.remoting.errors import RequestTimeout
 from cometmq.remoting.message.properties import parse_properties
 from cometmq.remoting.message.record import MessageRecord, decode_record
-from cometmq.remoting.testing.golden import Exchange, load_exchanges
 from cometmq.store.writing.write_state import Refusal
+from cometmq.testing.broker import FakePeer, RecordingLog, expected_answer
+from cometmq.testing.broker.replay import Answer, call_of, frame_of, name_of, read_answer, serve
+from cometmq.testing.broker.stored import call_with, stored_broker
+from cometmq.testing.remoting.golden import Exchange, load_exchanges
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 TOPIC = "PeersCluster_REPLY_TOPIC"

@@ -9,15 +9,6 @@ import pytest
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import resets
-from cometmq.broker.testing import (
-    FakePeer,
-    MemoryStore,
-    RecordingLog,
-    expected_answer,
-    memory_broker,
-    replay,
-)
-from cometmq.broker.testing.replay import call_of, name_of
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.bodies.offsets import (
@@ -34,9 +25,18 @@ from cometmq.remoting.commands.admin import (
 )
 from cometmq.remoting.commands.callbacks import ResetConsumerClientOffset
 from cometmq.remoting.errors import CommandError, ConsumerNotOnline, ServerError
-from cometmq.remoting.testing.golden import Exchange, load_exchanges
 from cometmq.remoting.types import Language
 from cometmq.remoting.versions import RESET_OFFSET_MIN, V4_9_4
+from cometmq.testing.broker import (
+    FakePeer,
+    MemoryStore,
+    RecordingLog,
+    expected_answer,
+    memory_broker,
+    replay,
+)
+from cometmq.testing.broker.replay import call_of, name_of
+from cometmq.testing.remoting.golden import Exchange, load_exchanges
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 STORED_MS = 1_800_000_000_000

@@ -12,17 +12,17 @@ import pytest
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.send import batch_parts
-from cometmq.broker.testing import expected_answer
-from cometmq.broker.testing.replay import answered_exchanges, call_of
-from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.send import SendMessageReply, SendMessageV2
 from cometmq.remoting.message.batch import BatchItem, join_batch
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.record import MessageRecord, decode_record
-from cometmq.remoting.testing.golden import Exchange
 from cometmq.store.writing.write_state import Refusal
+from cometmq.testing.broker import expected_answer
+from cometmq.testing.broker.replay import answered_exchanges, call_of
+from cometmq.testing.broker.stored import ask, call_with, last_answer, stored_broker
+from cometmq.testing.remoting.golden import Exchange
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 EXT = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}

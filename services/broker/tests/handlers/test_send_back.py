@@ -10,17 +10,17 @@ import pytest
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.habits import Habits
 from cometmq.broker.limits import COPY_BYTES
-from cometmq.broker.testing import expected_answer
-from cometmq.broker.testing.logs import RecordingLog
-from cometmq.broker.testing.replay import call_of
-from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Reply
 from cometmq.remoting.commands.send import ConsumerSendMsgBack, SendMessageV2
 from cometmq.remoting.message.record import MessageRecord, decode_record
-from cometmq.remoting.testing.golden import load_exchanges
 from cometmq.store.writing.write_state import Refusal
+from cometmq.testing.broker import expected_answer
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.broker.replay import call_of
+from cometmq.testing.broker.stored import ask, call_with, clock_of, last_answer, stored_broker
+from cometmq.testing.remoting.golden import load_exchanges
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 BACK = ConsumerSendMsgBack(0, "G", 0, "U", "T", max_reconsume_times=16)

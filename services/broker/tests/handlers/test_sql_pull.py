@@ -12,8 +12,6 @@ from cometmq.broker.filters.compiling import AT_ONCE_CHARS_MAX, Compiler
 from cometmq.broker.handlers import clients
 from cometmq.broker.handlers.clients import connection_closed
 from cometmq.broker.storing import store_reads
-from cometmq.broker.testing import FakePeer
-from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
 from cometmq.remoting.bodies.heartbeat import (
     ClientConfigCheck,
     ConsumerData,
@@ -28,6 +26,8 @@ from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.message.record import decode_record
 from cometmq.runtime.limits import LimitReached
 from cometmq.store.os_disk import OsFile
+from cometmq.testing.broker import FakePeer
+from cometmq.testing.broker.stored import ask, call_with, last_answer, stored_broker
 
 SUSPEND, SUBSCRIPTION = 2, 4
 PULL = PullMessage("G", "T", 1, 0, 32, 0, 0, 15_000, 5, None, "SQL92")

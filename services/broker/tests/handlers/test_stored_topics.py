@@ -16,7 +16,6 @@ from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import replies
-from cometmq.broker.testing.stored import ask, call_with, stored_broker
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Call, Request, Response
@@ -32,10 +31,11 @@ from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.record import decode_record
 from cometmq.remoting.names import SCHEDULE_TOPIC
-from cometmq.remoting.testing.peer import FakePeer
 from cometmq.runtime.acl.accounts import Accounts
 from cometmq.runtime.acl.addresses import Addresses
 from cometmq.runtime.worker import Worker
+from cometmq.testing.broker.stored import ask, call_with, stored_broker
+from cometmq.testing.remoting.peer import FakePeer
 
 ACCOUNTS = """\
 globalWhiteRemoteAddresses: []

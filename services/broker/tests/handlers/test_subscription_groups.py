@@ -9,8 +9,6 @@ import pytest
 from cometmq.broker.handlers import subscription_groups
 from cometmq.broker.tables.offsets import offset_file
 from cometmq.broker.tables.subscription_groups import group_file
-from cometmq.broker.testing import FakePeer, expected_answer, memory_broker, replay
-from cometmq.broker.testing.replay import answered_exchanges, name_of, serve
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.topic_config import (
     SubscriptionGroupConfig,
@@ -23,7 +21,9 @@ from cometmq.remoting.commands.topics import (
     DeleteSubscriptiongroup,
     GetSubscriptiongroupConfig,
 )
-from cometmq.remoting.testing.golden import Exchange
+from cometmq.testing.broker import FakePeer, expected_answer, memory_broker, replay
+from cometmq.testing.broker.replay import answered_exchanges, name_of, serve
+from cometmq.testing.remoting.golden import Exchange
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 

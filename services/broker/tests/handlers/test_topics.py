@@ -10,8 +10,6 @@ from msgspec.structs import replace
 
 from cometmq.broker.handlers import topics
 from cometmq.broker.tables.topics import topic_file
-from cometmq.broker.testing import FakePeer, MemoryStore, expected_answer, memory_broker, replay
-from cometmq.broker.testing.replay import answered_exchanges, name_of, serve
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.stats import TopicStats
 from cometmq.remoting.bodies.topic_config import CreateTopicList, TopicConfig, TopicConfigTable
@@ -23,8 +21,10 @@ from cometmq.remoting.commands.topics import (
     UpdateAndCreateTopic,
 )
 from cometmq.remoting.errors import ServerError
-from cometmq.remoting.testing.golden import Exchange
 from cometmq.store.results import PutStatus
+from cometmq.testing.broker import FakePeer, MemoryStore, expected_answer, memory_broker, replay
+from cometmq.testing.broker.replay import answered_exchanges, name_of, serve
+from cometmq.testing.remoting.golden import Exchange
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 SLAVE_REMARK = "from slave broker"

@@ -14,8 +14,6 @@ from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.transactions import forget_ended, recall_transactions
 from cometmq.broker.limits import COPY_BYTES
 from cometmq.broker.role import ServedRole
-from cometmq.broker.testing.logs import RecordingLog
-from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
 from cometmq.broker.transactions.transactions import ENDS_WAITING_MAX
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
@@ -31,9 +29,11 @@ from cometmq.remoting.commands.transactions import (
 )
 from cometmq.remoting.message.new_message import encode_record
 from cometmq.remoting.message.record import MessageRecord, decode_record
-from cometmq.remoting.testing.peer import FakePeer
 from cometmq.store.reads import finish
 from cometmq.store.writing.write_state import Refusal
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.broker.stored import ask, call_with, last_answer, stored_broker
+from cometmq.testing.remoting.peer import FakePeer
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 ASIDE = "TRANS_CHECK_MAX_TIME_TOPIC"

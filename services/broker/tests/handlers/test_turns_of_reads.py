@@ -19,8 +19,6 @@ from cometmq.broker.handlers.deferred_answers import stepwise
 from cometmq.broker.storing import read_deadlines, store_reads
 from cometmq.broker.storing.read_deadlines import REFUSED_S, TURN_EXPIRED_MAX
 from cometmq.broker.storing.store_reads import TURN_BYTES_MAX, TURN_READS_MAX, StoreReads
-from cometmq.broker.testing import FakePeer
-from cometmq.broker.testing.stored import call_with, last_answer, stored_broker
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands.queries import QueryMessage
 from cometmq.remoting.errors import SystemBusy
@@ -30,6 +28,8 @@ from cometmq.runtime.incremental import Steps
 from cometmq.runtime.worker import Worker
 from cometmq.store.errors import DiskError
 from cometmq.store.reads import PAUSE, Lookup, Read
+from cometmq.testing.broker import FakePeer
+from cometmq.testing.broker.stored import call_with, last_answer, stored_broker
 
 from .reading import DEADLINE_S, SlowFile, drained, query, until
 

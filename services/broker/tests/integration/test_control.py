@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from cometmq.broker.testing.process import BrokerProcess, RecordingNamesrv
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
 from cometmq.remoting.bodies.locks import LockBatch
@@ -31,6 +30,7 @@ from cometmq.remoting.errors import CommandError
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
+from cometmq.testing.broker.process import BrokerProcess, RecordingNamesrv
 
 TIMEOUT_MS = 60_000
 

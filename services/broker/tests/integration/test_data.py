@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.testing.clients import Client, connected
-from cometmq.broker.testing.process import BrokerProcess
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.commands.send import RecallMessage, RecallMessageReply
 from cometmq.remoting.commands.topics import DeleteTopicInBroker
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.message.recall_handle import RecallHandle
 from cometmq.remoting.message.record import decode_records
+from cometmq.testing.broker.clients import Client, connected
+from cometmq.testing.broker.process import BrokerProcess
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])

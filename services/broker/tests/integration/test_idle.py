@@ -9,13 +9,13 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from cometmq.broker.testing.process import BrokerProcess
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.offsets import UpdateConsumerOffset
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
+from cometmq.testing.broker.process import BrokerProcess
 
 OFFSETS = 40_000
 SAVE_INTERVAL_MS = 100

@@ -4,12 +4,12 @@
 import socket
 from pathlib import Path
 
-from cometmq.broker.testing.process import BrokerProcess
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
+from cometmq.testing.broker.process import BrokerProcess
 
 LIMIT = 400
 CONNECTIONS = 500

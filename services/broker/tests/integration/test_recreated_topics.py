@@ -7,14 +7,14 @@ from typing import Final
 
 import pytest
 
-from cometmq.broker.testing.broker_groups import running_group
-from cometmq.broker.testing.clients import Client
-from cometmq.broker.testing.process import BrokerProcess
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.commands.topics import DeleteTopicInBroker
 from cometmq.remoting.names import AUTO_CREATE_TOPIC
 from cometmq.store.recovery.checkpoint import Progress
+from cometmq.testing.broker.broker_groups import running_group
+from cometmq.testing.broker.clients import Client
+from cometmq.testing.broker.process import BrokerProcess
 
 QUEUE_COUNT: Final = 4
 TROUBLES: Final = {"log.damaged", "log.truncated", "records.damaged", "queues.rebuilt"}

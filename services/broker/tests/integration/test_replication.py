@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.testing.clients import Client, connected
-from cometmq.broker.testing.process import BrokerProcess, RecordingNamesrv
 from cometmq.peers.ports import free_broker_port
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CommandError
+from cometmq.testing.broker.clients import Client, connected
+from cometmq.testing.broker.process import BrokerProcess, RecordingNamesrv
 
 DEADLINE_S = 60
 FILES = {"mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "2000"}

@@ -10,7 +10,6 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.broker.handlers import HANDLERS
-from cometmq.broker.testing.process import BrokerProcess
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.commands.acl import (
@@ -31,6 +30,7 @@ from cometmq.remoting.signature import SessionCredentials, signing
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
+from cometmq.testing.broker.process import BrokerProcess
 
 TIMEOUT_MS: Final = 20_000
 ACCOUNTS: Final = """\

@@ -4,7 +4,6 @@
 import asyncio
 from pathlib import Path
 
-from cometmq.broker.testing.process import BrokerProcess
 from cometmq.remoting import RequestCode
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.header import encode_binary_ext
@@ -13,6 +12,7 @@ from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.remoting.types import Serialization
 from cometmq.runtime.clock import SystemClock
+from cometmq.testing.broker.process import BrokerProcess
 
 FIELDS = {"a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "17", "h": "0"}
 ENTRY_BYTES = len(encode_binary_ext({"j": "0"}))

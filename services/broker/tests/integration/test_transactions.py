@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from cometmq.broker.testing.process import BrokerProcess
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
 from cometmq.remoting.commands.send import SendMessageReply, SendMessageV2
@@ -12,6 +11,7 @@ from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
+from cometmq.testing.broker.process import BrokerProcess
 
 TIMEOUT_MS = 60_000
 COUNT = 200  # far more lookups than one turn of the loop allows

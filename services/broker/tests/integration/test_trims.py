@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.testing.broker_groups import running_group
-from cometmq.broker.testing.clients import Client, connected
-from cometmq.broker.testing.process import BrokerProcess
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.stats import TopicStats
 from cometmq.remoting.codes import RequestCode as Code
@@ -19,6 +16,9 @@ from cometmq.remoting.commands.topics import GetTopicStatsInfo, TrimQueue
 from cometmq.remoting.errors import CommandError, ServerError
 from cometmq.remoting.message.record import decode_records
 from cometmq.remoting.names import HALF_TOPIC, SCHEDULE_TOPIC
+from cometmq.testing.broker.broker_groups import running_group
+from cometmq.testing.broker.clients import Client, connected
+from cometmq.testing.broker.process import BrokerProcess
 
 FOREVER_MS = 1 << 60
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cometmq.broker.testing.process import BrokerProcess
 from cometmq.remoting import RawCommand
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.pull import PullMessage
@@ -21,6 +20,7 @@ from cometmq.remoting.header import encode_frame
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
+from cometmq.testing.broker.process import BrokerProcess
 
 TIMEOUT_MS = 60_000
 TOTAL_MB = 128

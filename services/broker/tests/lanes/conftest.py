@@ -9,7 +9,7 @@ import pytest
 from cometmq.broker.filters.sql import compile_sql
 from cometmq.broker.lanes import pull_lane
 from cometmq.broker.storing import store_reads
-from cometmq.remoting.testing.endless_turns import endless_turns
+from cometmq.testing.remoting.endless_turns import endless_turns
 
 from .pull_script import EXPRESSIONS
 

@@ -13,8 +13,6 @@ import msgspec
 
 from cometmq.broker.clients.queue_locks import LOCK_LIFE_MS
 from cometmq.broker.storing import store_reads
-from cometmq.broker.testing.scripted import ScriptedBroker, Wire, frames_of
-from cometmq.broker.testing.scripts import Step
 from cometmq.remoting.transport import dispatch
 from cometmq.remoting.transport.flow import room, starts, timed, turns
 from cometmq.remoting.transport.lane_peer import LanePeer
@@ -24,6 +22,8 @@ from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.runtime.acl.accounts import Accounts
 from cometmq.store.log.damage import DamagedRange
 from cometmq.store.queues.consume_queue import last_entry
+from cometmq.testing.broker.scripted import ScriptedBroker, Wire, frames_of
+from cometmq.testing.broker.scripts import Step
 
 from .pull_script import PEERS, TOPICS
 

@@ -5,10 +5,10 @@ import json
 
 import msgspec
 
-from cometmq.broker.testing.scripts import RandomScript, Step, frame
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.message.flags import tag_code
+from cometmq.testing.broker.scripts import RandomScript, Step, frame
 
 PEERS = 4
 TOPICS = {"Orders": 4, "Payments": 1}

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cometmq.broker.testing.scripted import ScriptedBroker, Wire, frames_of
-from cometmq.broker.testing.scripts import Step
 from cometmq.remoting.bodies.topic_config import TopicConfigTable
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.runtime.acl.accounts import Accounts
+from cometmq.testing.broker.scripted import ScriptedBroker, Wire, frames_of
+from cometmq.testing.broker.scripts import Step
 
 from .send_script import PEERS, TOPIC
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random sequences of sends, most of them plain, and changes that affect them."""
 
-from cometmq.broker.testing.scripts import RandomScript, Step, frame
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.message.batch import BatchItem, join_batch
+from cometmq.testing.broker.scripts import RandomScript, Step, frame
 
 TOPIC = "Orders"
 

@@ -17,8 +17,6 @@ from hypothesis import strategies as st
 from cometmq.broker.acl.check import NO_RULES, AccessControl, Rules
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.native import IS_BUILT
-from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
-from cometmq.broker.testing.scripts import Step, frame
 from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import (
@@ -34,10 +32,12 @@ from cometmq.remoting.errors import ServerError
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.names import HALF_TOPIC, TRACE_TOPIC
 from cometmq.remoting.signature import SessionCredentials, Signer, signing
-from cometmq.remoting.testing.golden import load_exchanges
-from cometmq.remoting.testing.peer import FakePeer
 from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.runtime.acl.addresses import Addresses
+from cometmq.testing.broker.scripted import ScriptedBroker, frames_of
+from cometmq.testing.broker.scripts import Step, frame
+from cometmq.testing.remoting.golden import load_exchanges
+from cometmq.testing.remoting.peer import FakePeer
 
 from . import pull_runs, pull_script, send_runs, send_script
 

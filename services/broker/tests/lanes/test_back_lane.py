@@ -13,12 +13,12 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.lanes import lane as lane_module
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.statistics.detours import SlowReason
-from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
-from cometmq.broker.testing.scripts import Step, frame
 from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.header import decode_header
+from cometmq.testing.broker.scripted import ScriptedBroker, frames_of
+from cometmq.testing.broker.scripts import Step, frame
 
 from . import send_runs, send_script, test_access
 from .send_runs import CASES, Case

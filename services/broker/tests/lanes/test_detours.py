@@ -10,8 +10,8 @@ from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.statistics.detours import SlowReason
 from cometmq.broker.storing.disk_figures import DiskFigures
-from cometmq.broker.testing.scripted import ScriptedBroker
-from cometmq.broker.testing.scripts import frame
+from cometmq.testing.broker.scripted import ScriptedBroker
+from cometmq.testing.broker.scripts import frame
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
 

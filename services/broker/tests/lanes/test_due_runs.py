@@ -25,7 +25,6 @@ from cometmq.broker.delays.finder import BATCH_COUNT_MAX
 from cometmq.broker.delays.recalled import AlreadyDue, Delayed
 from cometmq.broker.messages import delay
 from cometmq.broker.native import IS_BUILT, accel
-from cometmq.broker.testing.scripted import ScriptedBroker
 from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.new_message import NewMessage, encode_record
@@ -37,6 +36,7 @@ from cometmq.store.queues.consume_queue import entry_at
 from cometmq.store.queues.queue_files import ENTRY, FILLER
 from cometmq.store.reader import Reader
 from cometmq.store.reads import finish
+from cometmq.testing.broker.scripted import ScriptedBroker
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
 

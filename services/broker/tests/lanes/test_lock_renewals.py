@@ -10,10 +10,10 @@ import pytest
 
 from cometmq.broker.clients.queue_locks import LOCK_LIFE_MS
 from cometmq.broker.native import IS_BUILT
-from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
-from cometmq.broker.testing.scripts import frame
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.header import decode_header
+from cometmq.testing.broker.scripted import ScriptedBroker, frames_of
+from cometmq.testing.broker.scripts import frame
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
 

@@ -18,14 +18,14 @@ from cometmq.broker.app import BrokerApp
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.store_driver import StoreDriver
-from cometmq.broker.testing.scripted import frames_of
-from cometmq.broker.testing.scripts import frame
 from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.direct_answers import DirectAnswers
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import load
 from cometmq.store.writer import Writer
+from cometmq.testing.broker.scripted import frames_of
+from cometmq.testing.broker.scripts import frame
 
 from .send_runs import CASES, play_alone, play_together, run
 from .send_script import TOPIC, Script

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from cometmq.broker.handlers import VIP_EXCLUDED
 from cometmq.broker.lanes import pull_lane
 from cometmq.broker.native import IS_BUILT
-from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
-from cometmq.broker.testing.scripts import Step, frame
 from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.transport.lane_peer import LanePeer
+from cometmq.testing.broker.scripted import ScriptedBroker, frames_of
+from cometmq.testing.broker.scripts import Step, frame
 
 from .odd_texts import MARK, TEXTS
 from .pull_runs import CASES, answers_of, compare, count_shared, play

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.storing import store_driver
-from cometmq.broker.testing.scripted import frames_of
-from cometmq.broker.testing.scripts import Step, frame
 from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.transport import dispatch
 from cometmq.remoting.transport.flow import room, starts, timed, turns
 from cometmq.remoting.transport.peer import intake
+from cometmq.testing.broker.scripted import frames_of
+from cometmq.testing.broker.scripts import Step, frame
 
 from .odd_texts import MARK, TEXTS
 from .send_runs import CASES, compare, run

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.native import IS_BUILT
-from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
-from cometmq.broker.testing.scripts import Step, frame
 from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, PARKED_TOPIC
+from cometmq.testing.broker.scripted import ScriptedBroker, frames_of
+from cometmq.testing.broker.scripts import Step, frame
 
 from .send_runs import CASES, Case, play, run
 from .send_script import PEERS, Script

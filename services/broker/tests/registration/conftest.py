@@ -3,7 +3,7 @@
 import pytest
 
 from cometmq.broker.tables.topics import Topics
-from cometmq.broker.testing.namesrvs import ScriptedNamesrvs, config
+from cometmq.testing.broker.namesrvs import ScriptedNamesrvs, config
 
 
 @pytest.fixture

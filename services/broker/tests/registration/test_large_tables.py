@@ -10,8 +10,6 @@ from cometmq.broker.registration.bodies import PART_BYTES, PART_BYTES_MIN, part_
 from cometmq.broker.registration.link import Link
 from cometmq.broker.registration.registration import Registration
 from cometmq.broker.tables.topics import Topics
-from cometmq.broker.testing.logs import RecordingLog
-from cometmq.broker.testing.namesrvs import NS1, NS2, ScriptedNamesrvs, config, registration
 from cometmq.remoting.bodies.codec import REGISTER
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.topic_config import (
@@ -23,6 +21,8 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.errors import CommandError, ConnectionLost
 from cometmq.runtime.incremental import finish
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.broker.namesrvs import NS1, NS2, ScriptedNamesrvs, config, registration
 
 TOPIC_COUNT = 12_000
 

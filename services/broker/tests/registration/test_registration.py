@@ -14,16 +14,6 @@ from cometmq.broker.registration.registrant import Registrant
 from cometmq.broker.registration.signing import SIGNED, registration_signing
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
-from cometmq.broker.testing.namesrvs import (
-    ME,
-    NS1,
-    NS2,
-    ScriptedNamesrvs,
-    config,
-    registration,
-    running,
-    until,
-)
 from cometmq.remoting.bodies.codec import REGISTER
 from cometmq.remoting.bodies.topic_config import (
     RegisterBrokerBody,
@@ -34,6 +24,16 @@ from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import QueryDataVersion, RegisterBroker, UnregisterBroker
 from cometmq.remoting.errors import ConnectFailed, RequestTimeout, SettingsError
 from cometmq.remoting.signature import Signer
+from cometmq.testing.broker.namesrvs import (
+    ME,
+    NS1,
+    NS2,
+    ScriptedNamesrvs,
+    config,
+    registration,
+    running,
+    until,
+)
 
 
 async def test_the_first_registration_carries_everything(

@@ -6,15 +6,6 @@ from cometmq.broker.registration import listing
 from cometmq.broker.registration import registration as registrations
 from cometmq.broker.registration.link import Link
 from cometmq.broker.tables.topics import Topics
-from cometmq.broker.testing.logs import RecordingLog
-from cometmq.broker.testing.namesrvs import (
-    ME,
-    NS1,
-    ScriptedNamesrvs,
-    registration,
-    running,
-    until,
-)
 from cometmq.ha.registration_proof import RegistrationFacts, is_registration_proven, new_body_digest
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo
@@ -22,6 +13,15 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import RegisterBroker, UnregisterBroker
 from cometmq.remoting.errors import CometError, CommandError, ConnectionLost
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.broker.namesrvs import (
+    ME,
+    NS1,
+    ScriptedNamesrvs,
+    registration,
+    running,
+    until,
+)
 
 HOLDER = "10.0.0.8:10911"
 

@@ -6,13 +6,13 @@ import pytest
 
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.settings.accepted import AcceptedSettings
-from cometmq.broker.testing import expected_answer
 from cometmq.remoting.errors import SettingsError
-from cometmq.remoting.testing.golden import load_exchanges
 from cometmq.runtime import properties
 from cometmq.runtime.settings import Loaded, load
 from cometmq.runtime.settings.fields import fields_of
 from cometmq.store.settings import StoreSettings
+from cometmq.testing.broker import expected_answer
+from cometmq.testing.remoting.golden import load_exchanges
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 UNSET = {  # settings of BrokerConfig and MessageStoreConfig that a broker's answer leaves out

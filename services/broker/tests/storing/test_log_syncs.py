@@ -23,16 +23,16 @@ from cometmq.broker.storing.log_syncs import (
     SlowSyncs,
     Sync,
 )
-from cometmq.broker.testing.held_syncs import HeldSyncer
-from cometmq.broker.testing.logs import RecordingLog
-from cometmq.broker.testing.replicas import DEADLINE_S, Node, until
 from cometmq.store.errors import DiskError
 from cometmq.store.os_disk import OsDisk
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.settings import FlushDiskType
-from cometmq.store.testing.builders import make_message
-from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep.flush import FlushJob
+from cometmq.testing.broker.held_syncs import HeldSyncer
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.broker.replicas import DEADLINE_S, Node, until
+from cometmq.testing.store.builders import make_message
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 OK = PutStatus.PUT_OK
 SYNC_FLUSH = FlushDiskType.SYNC_FLUSH

@@ -17,8 +17,6 @@ from cometmq.broker.app import BrokerApp
 from cometmq.broker.native import IS_BUILT, accel
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.store_driver import StoreDriver
-from cometmq.broker.testing.clients import Client
-from cometmq.broker.testing.held_syncs import HeldSyncer
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat
 from cometmq.remoting.codes import RequestCode
@@ -26,6 +24,8 @@ from cometmq.remoting.errors import ConnectionLost, FlushDiskTimeout, ServiceNot
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import load
+from cometmq.testing.broker.clients import Client
+from cometmq.testing.broker.held_syncs import HeldSyncer
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
 

@@ -17,8 +17,6 @@ from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.deferred_answers import answer
 from cometmq.broker.storing import partial_results, store_reads
 from cometmq.broker.storing.store_reads import StoreReads
-from cometmq.broker.testing import FakePeer
-from cometmq.broker.testing.stored import ask, call_with, stored_broker
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.queries import QueryConsumeQueue, QueryMessage
@@ -26,6 +24,8 @@ from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.worker import Worker
 from cometmq.store.reads import PAUSE, Lookup, Pause, Read
+from cometmq.testing.broker import FakePeer
+from cometmq.testing.broker.stored import ask, call_with, stored_broker
 
 MIB = 1 << 20
 KIB = 1 << 10

@@ -9,14 +9,14 @@ import pytest
 
 from cometmq.broker.storing.large_puts import LargePuts
 from cometmq.broker.storing.store_driver import IDLE_INTERVAL_MS, LONG_COMMIT_S, TICK_INTERVAL_MS
-from cometmq.broker.testing.replicas import Node
 from cometmq.remoting.errors import SystemBusy
 from cometmq.store.errors import DiskError
 from cometmq.store.index.index import ROWS_MAX
 from cometmq.store.reads import Lookup, Read
 from cometmq.store.results import PutStatus
-from cometmq.store.testing.builders import make_message
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.broker.replicas import Node
+from cometmq.testing.store.builders import make_message
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 
 async def test_sends_are_answered_once_their_offset_is_confirmed() -> None:

@@ -17,7 +17,13 @@ from hypothesis import strategies as st
 
 from cometmq.broker.filters.subscriptions import FilterFile, FilterSubscriptions
 from cometmq.broker.tables.journal import Journal
-from cometmq.broker.testing.journals import (
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
+from cometmq.store.errors import DiskError
+from cometmq.store.journal import Kind, encode_changes, encode_marks, read_journal
+from cometmq.store.json_config import JsonTable, content_digest
+from cometmq.testing.broker.journals import (
     FILE_BYTES,
     FOLDER,
     SMALL_BYTES,
@@ -26,14 +32,8 @@ from cometmq.broker.testing.journals import (
     Node,
     read_whole,
 )
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
-from cometmq.remoting.bodies.heartbeat import SubscriptionData
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
-from cometmq.runtime.testing.clock import FakeClock
-from cometmq.store.errors import DiskError
-from cometmq.store.journal import Kind, encode_changes, encode_marks, read_journal
-from cometmq.store.json_config import JsonTable, content_digest
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.runtime.clock import FakeClock
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 NAMES: Final = ("a", "b", "c")
 

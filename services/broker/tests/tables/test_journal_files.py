@@ -11,7 +11,9 @@ import pytest
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.tables.journal_files import FILES_MAX
 from cometmq.broker.tables.offsets import PIECE_COUNT_MAX
-from cometmq.broker.testing.journals import (
+from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.runtime.worker import Worker
+from cometmq.testing.broker.journals import (
     FILE_BYTES,
     FOLDER,
     SMALL_BYTES,
@@ -20,10 +22,8 @@ from cometmq.broker.testing.journals import (
     Node,
     read_whole,
 )
-from cometmq.broker.testing.logs import RecordingLog
-from cometmq.remoting.bodies.topic_config import TopicConfig
-from cometmq.runtime.worker import Worker
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 
 class Faults:

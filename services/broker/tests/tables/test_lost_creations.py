@@ -9,8 +9,8 @@ from cometmq.broker.tables import lost_creations
 from cometmq.broker.tables.lost_creations import waiting_topics
 from cometmq.remoting.names import HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.store.log.damage import DamagedRange
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 SETTINGS: Final = small_settings(mapped_file_size_commit_log=1 << 20)
 COUNT: Final = 8

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from cometmq.broker.tables.subscription_groups import Groups, group_file
-from cometmq.broker.testing.saves import Saves
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.names import BOOT_GROUPS
 from cometmq.runtime.incremental import finish
+from cometmq.testing.broker.saves import Saves
 
 
 @pytest.fixture

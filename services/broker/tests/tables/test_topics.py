@@ -8,9 +8,9 @@ import pytest
 
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import READ_WRITE, Topics, topic_file
-from cometmq.broker.testing.saves import Saves
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.runtime.incremental import finish
+from cometmq.testing.broker.saves import Saves
 
 SETTINGS = BrokerSettings(broker_name="broker-a", broker_cluster_name="C")
 

@@ -3,7 +3,7 @@
 
 The broker, which drives `cometmq.ha.member`, reads and replaces records. The elector also creates
 them. The Kubernetes operator reads, replaces and creates records in a Lease. The implementations
-are in `cometmq.ha.places`; all of them pass the same tests (`cometmq.ha.testing.port_contract`).
+are in `cometmq.ha.places`; all of them pass the same tests (`cometmq.testing.ha.port_contract`).
 """
 
 from collections.abc import AsyncIterator

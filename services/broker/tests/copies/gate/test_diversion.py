@@ -7,8 +7,6 @@ import pytest
 
 from cometmq.broker.copies.gate import diversion
 from cometmq.broker.copies.gate.diversion import NOT_SERVED
-from cometmq.broker.testing.scripted import frames_of
-from cometmq.broker.testing.scripts import frame
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.errors import (
@@ -20,6 +18,8 @@ from cometmq.remoting.errors import (
     SystemBusy,
 )
 from cometmq.remoting.signature import FORWARDED
+from cometmq.testing.broker.scripted import frames_of
+from cometmq.testing.broker.scripts import frame
 
 from .gate_rig import (
     DONE,

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.testing.broker_groups import BrokerGroup, running_group
-from cometmq.broker.testing.clients import TIMEOUT_MS
 from cometmq.ha.orders import HandOver
 from cometmq.ha.places.memory import MemoryRecord
 from cometmq.ha.record import Versioned
@@ -22,6 +20,8 @@ from cometmq.remoting.signature import SessionCredentials, signing
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
+from cometmq.testing.broker.broker_groups import BrokerGroup, running_group
+from cometmq.testing.broker.clients import TIMEOUT_MS
 
 ACCOUNTS = """\
 accounts:

@@ -12,13 +12,13 @@ from cometmq.broker.copies.roles.attendance import Attendance
 from cometmq.broker.copies.roles.confirmation import Confirmation
 from cometmq.broker.copies.roles.record_writer import RecordWriter
 from cometmq.broker.copies.streams.reports import Heard
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.ha import in_sync
 from cometmq.ha.fencing import Timing
 from cometmq.ha.in_sync import Ack
 from cometmq.ha.places.memory import Fault, MemoryPlace
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Copy, Record, RecordDamaged
+from cometmq.testing.broker.logs import RecordingLog
 
 ME, X, Y = Copy(0, "m"), Copy(1, "x"), Copy(2, "y")
 TIMING = Timing(

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from cometmq.broker.copies.roles.dead_man import DeadMan
-from cometmq.broker.testing.logs import RecordingLog
+from cometmq.testing.broker.logs import RecordingLog
 
 PROGRAM = """
 import sys, time

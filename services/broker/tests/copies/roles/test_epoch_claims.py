@@ -10,10 +10,10 @@ import pytest
 
 from cometmq.broker.copies.roles import epoch_claims
 from cometmq.broker.copies.roles.epoch_claims import EpochClaims
-from cometmq.broker.testing.logs import RecordingLog
-from cometmq.broker.testing.member_rig import Rig, X, record, running
-from cometmq.broker.testing.replicas import until
 from cometmq.ha.role import Role
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.broker.member_rig import Rig, X, record, running
+from cometmq.testing.broker.replicas import until
 
 HUGE = 1 << 62
 

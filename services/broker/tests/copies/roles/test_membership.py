@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from cometmq.broker.testing.member_rig import ME, Rig, X, record, running
 from cometmq.ha import member as rules
 from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.orders import Drop, Fence, HandOver, Resize
@@ -18,8 +17,9 @@ from cometmq.ha.places.memory import Fault
 from cometmq.ha.port import Answer
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
-from cometmq.ha.testing.model import Model
-from cometmq.ha.testing.world import Bounds
+from cometmq.testing.broker.member_rig import ME, Rig, X, record, running
+from cometmq.testing.ha.model import Model
+from cometmq.testing.ha.world import Bounds
 
 
 @asynccontextmanager

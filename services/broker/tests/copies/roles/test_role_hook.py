@@ -12,9 +12,9 @@ import pytest
 from cometmq.broker.copies.roles import role_hook
 from cometmq.broker.copies.roles.role_hook import RoleHook, check_hook
 from cometmq.broker.role import RoleState, ServedRole
-from cometmq.broker.testing.broker_groups import running_group
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.errors import SettingsError
+from cometmq.testing.broker.broker_groups import running_group
+from cometmq.testing.broker.logs import RecordingLog
 
 FENCED = RoleState(ServedRole.FENCED, 0, 2)
 

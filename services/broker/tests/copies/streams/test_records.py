@@ -15,8 +15,8 @@ from cometmq.broker.copies.streams.records import (
     whole_records,
 )
 from cometmq.broker.copies.unfit import ACTIONS, Unfit, UnfitLog
-from cometmq.store.testing.builders import StoreRig, make_message
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import StoreRig, make_message
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 FILE_SIZE = 4096
 RECORD_MAX = 1 << 20

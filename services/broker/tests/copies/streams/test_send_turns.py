@@ -19,9 +19,9 @@ from cometmq.broker.copies.streams.pump import (
 from cometmq.broker.copies.streams.rocketmq.frames import TransferReader, encode_report
 from cometmq.broker.copies.streams.rocketmq.slave_stream import PART_BYTES, PARTS_MAX, SlaveStream
 from cometmq.broker.copies.tables.feed import TablesPosition
-from cometmq.broker.testing.replicas import Node
 from cometmq.remoting.types import Buffer
-from cometmq.store.testing.builders import make_message
+from cometmq.testing.broker.replicas import Node
+from cometmq.testing.store.builders import make_message
 
 END = 5 * SLICE_BYTES
 

@@ -13,12 +13,12 @@ from cometmq.broker.copies.streams.pump import SLICE_BYTES, UNSENT_BYTES_MAX
 from cometmq.broker.copies.streams.records import HEAD_BYTES, is_border
 from cometmq.broker.copies.streams.rocketmq.frames import BODY_BYTES_MAX, Transfer
 from cometmq.broker.copies.unfit import ACTIONS, Unfit
-from cometmq.broker.testing.replicas import Node, RawSlave, until
 from cometmq.store.log.damage import DamagedRange
 from cometmq.store.results import PutStatus
 from cometmq.store.settings import BrokerRole, FlushDiskType
-from cometmq.store.testing.builders import make_message
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.broker.replicas import Node, RawSlave, until
+from cometmq.testing.store.builders import make_message
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 
 @asynccontextmanager

@@ -9,9 +9,9 @@ import pytest
 from cometmq.broker.copies.state import FollowProgress, FollowState
 from cometmq.broker.copies.streams.session import Pace, Session
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.errors import ConnectionLost
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.runtime.clock import FakeClock
 
 PACE = Pace(first_ms=10, max_ms=80, unknown_ms=500)
 

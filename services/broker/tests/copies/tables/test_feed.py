@@ -25,10 +25,10 @@ from cometmq.broker.tables.offsets import PIECE_COUNT_MAX, Offsets, offset_file
 from cometmq.broker.tables.subscription_groups import Groups, group_file
 from cometmq.broker.tables.topics import Topics, topic_file
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
-from cometmq.runtime.testing.clock import FakeClock
 from cometmq.runtime.worker import Worker
 from cometmq.store.delay_levels import DelayLevels
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.runtime.clock import FakeClock
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 
 class Member:

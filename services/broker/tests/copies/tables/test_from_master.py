@@ -12,9 +12,6 @@ from cometmq.broker.copies.state import FollowProgress
 from cometmq.broker.copies.tables.from_master import Copied, MasterCopies
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.broker.delays.level import DelayFile
-from cometmq.broker.testing.brokers import memory_broker
-from cometmq.broker.testing.holds import HOLD_S_MAX, adjusted, longest_hold
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.topic_config import (
@@ -29,8 +26,11 @@ from cometmq.remoting.command import Response
 from cometmq.remoting.errors import ConnectFailed, ServerError
 from cometmq.remoting.message.new_message import encode_record
 from cometmq.remoting.message.record import MessageRecord, decode_record
-from cometmq.runtime.testing.clock import FakeClock
-from cometmq.store.testing.builders import make_message
+from cometmq.testing.broker.brokers import memory_broker
+from cometmq.testing.broker.holds import HOLD_S_MAX, adjusted, longest_hold
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.runtime.clock import FakeClock
+from cometmq.testing.store.builders import make_message
 
 MASTER = "10.0.0.1:10911"
 CONFIG = (

@@ -19,12 +19,12 @@ from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.tables.feed import TableFeed, TablesPosition
 from cometmq.broker.tables.journal import Journaled
 from cometmq.broker.tables.offsets import PIECE_COUNT_MAX
-from cometmq.broker.testing.journals import FOLDER, MemoryFiles, Node
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.runtime.worker import Worker
 from cometmq.store.journal import Kind, encode_changes, read_journal
 from cometmq.store.redo_log import RedoLog
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.broker.journals import FOLDER, MemoryFiles, Node
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 LARGE_BYTES = 8 << 20
 SMALL_BYTES = 4 << 10

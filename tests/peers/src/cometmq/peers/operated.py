@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.testing.broker_groups import FAST, KillableApp
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.operator.api import KubeApi
 from cometmq.operator.api_types.secret_keys import GROUP_KEY_FILE
 from cometmq.operator.app import OperatorApp
@@ -26,6 +24,8 @@ from cometmq.peers.kube import KubeApiServer
 from cometmq.peers.ports import HOST, free_broker_port, free_port
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import Loaded, load
+from cometmq.testing.broker.broker_groups import FAST, KillableApp
+from cometmq.testing.broker.logs import RecordingLog
 
 T = TypeVar("T")
 

@@ -13,15 +13,15 @@ import pytest
 
 from cometmq.broker.copies.state import FollowState
 from cometmq.broker.copies.streams import block_exchange, frames
-from cometmq.broker.testing.member_nodes import MemberNode, is_equal
-from cometmq.broker.testing.replicas import DEADLINE_S
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.errors import DiskError
 from cometmq.store.log.block_sums import BLOCK_BYTES, PAGE_BYTES
 from cometmq.store.os_disk import OsDisk
-from cometmq.store.testing.builders import make_message, settled
-from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep.scrub_state import load_state
+from cometmq.testing.broker.member_nodes import MemberNode, is_equal
+from cometmq.testing.broker.replicas import DEADLINE_S
+from cometmq.testing.store.builders import make_message, settled
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 FILE_BYTES = 3 * BLOCK_BYTES + 4096
 COUNT = 120

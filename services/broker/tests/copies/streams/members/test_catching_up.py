@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from cometmq.broker.copies.streams import master_stream
-from cometmq.broker.testing.member_nodes import MemberNode, is_equal
-from cometmq.broker.testing.replicas import until
 from cometmq.ha.epochs import History
 from cometmq.store.upkeep import catch_up
+from cometmq.testing.broker.member_nodes import MemberNode, is_equal
+from cometmq.testing.broker.replicas import until
 
 
 @pytest.mark.parametrize(("interval_ms", "least", "most"), [(10, 1, 1), (0, 6, 4000)])

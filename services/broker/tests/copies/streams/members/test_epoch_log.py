@@ -17,8 +17,8 @@ from cometmq.ha.epochs import Entry, EpochFile, History, HistoryUnsaved
 from cometmq.runtime.settings import load
 from cometmq.runtime.worker import Worker
 from cometmq.store.log.commit_log import CommitLog
-from cometmq.store.testing.builders import StoreRig
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.store.builders import StoreRig
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 BEFORE = (Entry(1, 0),)
 AFTER = (*BEFORE, Entry(2, 100))

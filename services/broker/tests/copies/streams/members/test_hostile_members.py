@@ -25,10 +25,10 @@ from cometmq.broker.copies.streams.handshake import (
 )
 from cometmq.broker.copies.tables import feed
 from cometmq.broker.copies.unfit import PASSING, Unfit
-from cometmq.broker.testing.member_nodes import CLUSTER, MemberNode
-from cometmq.broker.testing.replicas import HOST, RawSlave, until
 from cometmq.ha.epochs import Entry
 from cometmq.ha.record import Copy
+from cometmq.testing.broker.member_nodes import CLUSTER, MemberNode
+from cometmq.testing.broker.replicas import HOST, RawSlave, until
 
 MASTER = Identity(CLUSTER, "broker-a", Copy(0, "i0"))
 SLAVE = Identity(CLUSTER, "broker-a", Copy(1, "x"))

@@ -22,12 +22,12 @@ from cometmq.broker.copies.streams.handshake import (
 )
 from cometmq.broker.copies.streams.proving import Answer, Challenge, Proof
 from cometmq.broker.copies.unfit import Unfit
-from cometmq.broker.testing.member_nodes import CLUSTER, KEY, MemberNode, is_equal
-from cometmq.broker.testing.replicas import DEADLINE_S, HOST, until
 from cometmq.ha.group_key import Initiator, Keys, NotProven, Purpose
 from cometmq.ha.record import Copy
 from cometmq.store.results import PutResult, PutStatus
-from cometmq.store.testing.builders import make_message
+from cometmq.testing.broker.member_nodes import CLUSTER, KEY, MemberNode, is_equal
+from cometmq.testing.broker.replicas import DEADLINE_S, HOST, until
+from cometmq.testing.store.builders import make_message
 
 OTHER = b"another key, which the group does not have"
 HUGE = 1 << 62

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.testing.member_nodes import MemberNode, MemoryFiles
-from cometmq.broker.testing.replicas import until
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.results import PutStatus
-from cometmq.store.testing.builders import make_message
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.broker.member_nodes import MemberNode, MemoryFiles
+from cometmq.testing.broker.replicas import until
+from cometmq.testing.store.builders import make_message
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 
 class Group:

@@ -7,10 +7,10 @@ import pytest
 
 from cometmq.broker.copies.state import FollowState
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
-from cometmq.broker.testing.member_nodes import KEY, MemberNode, is_equal
-from cometmq.broker.testing.replicas import until
 from cometmq.ha.group_key import Keys
 from cometmq.store.log.damage import DamagedRange
+from cometmq.testing.broker.member_nodes import KEY, MemberNode, is_equal
+from cometmq.testing.broker.replicas import until
 
 
 async def test_a_follower_with_a_later_promise_is_refused_and_heard(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from cometmq.broker.copies.state import FollowState
 from cometmq.broker.copies.streams import sending, showing
-from cometmq.broker.testing.member_nodes import MemberNode, is_equal
-from cometmq.broker.testing.replicas import DEADLINE_S, until
 from cometmq.ha.epochs import Entry
 from cometmq.store.results import PutStatus
-from cometmq.store.testing.builders import make_message
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.broker.member_nodes import MemberNode, is_equal
+from cometmq.testing.broker.replicas import DEADLINE_S, until
+from cometmq.testing.store.builders import make_message
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 
 async def test_a_follower_catches_up_and_stays_equal(tmp_path: Path) -> None:

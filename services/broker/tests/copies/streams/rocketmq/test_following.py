@@ -10,12 +10,12 @@ import pytest
 from cometmq.broker.copies.state import FollowState
 from cometmq.broker.copies.streams.rocketmq.frames import ReportReader, encode_header
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
-from cometmq.broker.testing.replicas import HOST, Node, until
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.results import GetStatus
-from cometmq.store.testing.builders import make_message
-from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.writing.write_state import Refusal
+from cometmq.testing.broker.replicas import HOST, Node, until
+from cometmq.testing.store.builders import make_message
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 
 class RawMaster:

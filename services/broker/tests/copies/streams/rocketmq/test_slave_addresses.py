@@ -18,11 +18,11 @@ from cometmq.broker.copies.streams.rocketmq.slave_addresses import (
 )
 from cometmq.broker.copies.unfit import Unfit
 from cometmq.broker.registration.identity import slave_hosts
-from cometmq.broker.testing.logs import RecordingLog
-from cometmq.broker.testing.member_nodes import MemberNode
-from cometmq.broker.testing.replicas import Node, RawSlave, until
 from cometmq.remoting.errors import SettingsError
-from cometmq.runtime.testing.clock import FakeClock
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.broker.member_nodes import MemberNode
+from cometmq.testing.broker.replicas import Node, RawSlave, until
+from cometmq.testing.runtime.clock import FakeClock
 
 HERE = "192.0.2.1"
 

@@ -2,7 +2,6 @@
 """The metrics of an operator, for tests without Kubernetes; `make e2e` scrapes a running one."""
 
 from cometmq.elector.stats import ElectorStats
-from cometmq.ha.testing.samples import recorded
 from cometmq.operator.api_types.status import Condition, GroupStatus
 from cometmq.operator.api_types.topics_and_groups import DeclaredStatus
 from cometmq.operator.metrics import (
@@ -16,6 +15,7 @@ from cometmq.operator.metrics import (
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry, StatsCollector
 from cometmq.runtime.metrics.text import render
+from cometmq.testing.ha.samples import recorded
 
 
 def operator_page() -> str:

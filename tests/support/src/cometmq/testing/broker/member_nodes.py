@@ -19,15 +19,15 @@ from cometmq.broker.copies.tables.feed import Replicated, TableFeed
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.tables.offsets import Offsets, offset_file
 from cometmq.broker.tables.topics import Topics, topic_file
-from cometmq.broker.testing.replicas import Node
 from cometmq.ha import in_sync
 from cometmq.ha.epochs import EpochFile, begun, truncated
 from cometmq.ha.group_key import Keys
 from cometmq.ha.in_sync import Leadership
 from cometmq.ha.record import Copy, Record, Versioned
 from cometmq.store.disk import Disk
-from cometmq.store.testing.builders import make_message
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.broker.replicas import Node
+from cometmq.testing.store.builders import make_message
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 CLUSTER: Final = "PeersCluster"
 KEY: Final = b"the key of all groups in tests, not secret"

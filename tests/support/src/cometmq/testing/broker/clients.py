@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from cometmq.broker.testing.process import BrokerProcess
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.offsets import QueryConsumerOffset, UpdateConsumerOffset
@@ -17,6 +16,7 @@ from cometmq.remoting.names import AUTO_CREATE_TOPIC
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
+from cometmq.testing.broker.process import BrokerProcess
 
 TIMEOUT_MS = 60_000
 SUBSCRIPTION, SUSPEND = 4, 2

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from cometmq.ha.testing.invariants import Violated
-from cometmq.ha.testing.model import Model, Step
-from cometmq.ha.testing.world import World
+from cometmq.testing.ha.invariants import Violated
+from cometmq.testing.ha.model import Model, Step
+from cometmq.testing.ha.world import World
 
 Parents = dict[int, tuple[int, str] | None]
 

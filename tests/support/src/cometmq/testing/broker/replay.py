@@ -15,9 +15,9 @@ from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.raw import RawCommand
-from cometmq.remoting.testing.golden import Exchange, GoldenFrame, load_exchanges
-from cometmq.remoting.testing.peer import FakePeer
 from cometmq.remoting.types import Buffer
+from cometmq.testing.remoting.golden import Exchange, GoldenFrame, load_exchanges
+from cometmq.testing.remoting.peer import FakePeer
 
 Handler = Callable[..., Any]
 

@@ -49,11 +49,11 @@ from cometmq.runtime.incremental import finish as finish_steps
 from cometmq.runtime.limits import Limits
 from cometmq.runtime.settings import load
 from cometmq.runtime.tasks import Alarm
-from cometmq.runtime.testing.clock import FakeClock
 from cometmq.store.reads import Lookup, finish
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.settings import StoreSettings
 from cometmq.store.stats import StoreStats
+from cometmq.testing.runtime.clock import FakeClock
 
 T = TypeVar("T")
 

@@ -45,7 +45,7 @@ class RandomScript:
     """
 
     def __init__(self, seed: int, *, oddity: float) -> None:
-        self.rng = random.Random(seed)  # noqa: S311  # repeats a run, hides nothing
+        self.rng = random.Random(seed)  # repeats a run, hides nothing
         self.oddity = oddity
         self.number = 0
         self.steps: list[Step] = []

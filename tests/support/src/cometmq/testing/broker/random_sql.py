@@ -53,7 +53,7 @@ class Expressions:
     """An endless source of expressions, determined by a seed."""
 
     def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)  # noqa: S311  # repeats a run, hides nothing
+        self._random = random.Random(seed)  # repeats a run, hides nothing
 
     def take(self, count: int) -> list[str]:
         """Return different expressions."""

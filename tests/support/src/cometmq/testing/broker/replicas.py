@@ -17,15 +17,15 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.storing.log_syncs import NativeSyncer
 from cometmq.broker.storing.store_driver import StoreDriver
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.new_message import NewMessage
-from cometmq.runtime.testing.clock import FakeClock
 from cometmq.store.disk import Disk
 from cometmq.store.results import PutResult
 from cometmq.store.settings import BrokerRole
-from cometmq.store.testing.builders import SMALL, StoreRig
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.runtime.clock import FakeClock
+from cometmq.testing.store.builders import SMALL, StoreRig
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 HOST: Final = "127.0.0.1"
 DEADLINE_S: Final = 60.0

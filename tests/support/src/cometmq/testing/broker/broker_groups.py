@@ -19,8 +19,6 @@ from cometmq.broker.copies.joining import Joined
 from cometmq.broker.copies.roles.membership import Membership
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.disk_jobs import Workers
-from cometmq.broker.testing.clients import Client
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.ha import actions, election, missing_record
 from cometmq.ha.actions import Group, Status
 from cometmq.ha.group_key import KeyFile, Keys
@@ -34,6 +32,8 @@ from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.process.reserved_ports import BROKER_NEIGHBOURS, HOST, reserve_port
 from cometmq.runtime.settings import load
 from cometmq.store.message_store import MessageStore
+from cometmq.testing.broker.clients import Client
+from cometmq.testing.broker.logs import RecordingLog
 
 DEADLINE_S: Final = 60.0
 FAST: Final = {
@@ -74,7 +74,7 @@ class KillableApp(BrokerApp):
 
     async def _close_store(self, workers: Workers, store: MessageStore) -> None:
         if self._is_killed:
-            store._folder.release()  # noqa: SLF001  # as the kernel does
+            store._folder.release()  # as the kernel does
         else:
             await super()._close_store(workers, store)
 

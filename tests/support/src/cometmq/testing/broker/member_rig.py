@@ -20,7 +20,6 @@ from cometmq.broker.copies.roles.member_driver import MemberDriver
 from cometmq.broker.copies.roles.membership import Membership
 from cometmq.broker.copies.roles.record_watch import RecordWatch
 from cometmq.broker.copies.roles.saved_state import SavedState
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.ha import member as rules
 from cometmq.ha.durable import OsFiles
 from cometmq.ha.orders import HandOver, Order
@@ -30,6 +29,7 @@ from cometmq.ha.record import Copy, Record
 from cometmq.ha.role import Role
 from cometmq.ha.state import State, StateFile
 from cometmq.runtime.worker import Worker
+from cometmq.testing.broker.logs import RecordingLog
 
 
 class ReadStateFile(StateFile):

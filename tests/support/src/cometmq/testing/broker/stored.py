@@ -24,16 +24,16 @@ from cometmq.broker.storing.large_puts import LargePuts
 from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.broker.storing.store_reads import StoreReads
 from cometmq.broker.tables.persistence import TableSaver
-from cometmq.broker.testing.brokers import SETTINGS, memory_broker
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.testing.peer import FakePeer
 from cometmq.runtime.settings import load
-from cometmq.runtime.testing.clock import FakeClock
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.message_store import MessageStore
 from cometmq.store.os_disk import OsDisk
+from cometmq.testing.broker.brokers import SETTINGS, memory_broker
+from cometmq.testing.remoting.peer import FakePeer
+from cometmq.testing.runtime.clock import FakeClock
 
 DRAIN_S_MAX = 120
 """Time for the reads, writes and saves that a test has left; without it, a lost one hangs."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The long form of the exhaustive check: `make ha-model`, or `python -m cometmq.ha.testing.check`.
+"""The long form of the exhaustive check: `make ha-model`, or `python -m cometmq.testing.ha.check`.
 
 Each run has its own bounds, because the state space grows with the product of its faults. Runs that
 cannot be explored completely stop after a fixed number of states and report that. Random walks then
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from cometmq.ha.testing.explore import Report, explore, wander
-from cometmq.ha.testing.model import Model
-from cometmq.ha.testing.world import Bounds, World
+from cometmq.testing.ha.explore import Report, explore, wander
+from cometmq.testing.ha.model import Model
+from cometmq.testing.ha.world import Bounds, World
 
 SHORT: Final = (
     Bounds(in_sync=2, messages=1, epochs=2, writes=2, lost=1),
@@ -75,7 +75,7 @@ def random_bounds(random: Random) -> Bounds:
 
 def walk(seed: int) -> tuple[Bounds, Report]:
     """Take one random path within random bounds; the same seed always gives the same path."""
-    random = Random(seed)  # noqa: S311 - a seed must give the same walk
+    random = Random(seed)
     bounds = random_bounds(random)
     return bounds, wander(Model(bounds), random.choice, steps_max=STEPS_OF_A_WALK)
 

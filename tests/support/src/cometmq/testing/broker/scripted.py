@@ -39,10 +39,10 @@ from cometmq.remoting.transport.settings import ClientSettings, ServerSettings
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.acl.accounts import Accounts
 from cometmq.runtime.settings import load
-from cometmq.runtime.testing.clock import FakeClock
 from cometmq.store.message_store import MessageStore
 from cometmq.store.queues.consume_queue import entries_from
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.runtime.clock import FakeClock
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 T = TypeVar("T")
 

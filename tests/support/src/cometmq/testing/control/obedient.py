@@ -3,11 +3,11 @@
 
 from cometmq.control.controlled import Target
 from cometmq.control.server import ControlServer
-from cometmq.control.testing.scripted import ScriptedMember
 from cometmq.ha.orders import Follow, HandOver, Order, Promote
 from cometmq.ha.port import RecordPort
 from cometmq.ha.record import Versioned
 from cometmq.ha.role import Role
+from cometmq.testing.control.scripted import ScriptedMember
 
 
 class ObedientMember(ScriptedMember):

@@ -20,8 +20,8 @@ from cometmq.ha.port import Answer
 from cometmq.ha.record import Record, Versioned
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
-from cometmq.ha.testing.machinery import Machinery
-from cometmq.ha.testing.world import Stream, World
+from cometmq.testing.ha.machinery import Machinery
+from cometmq.testing.ha.world import Stream, World
 
 Step = tuple[str, World]
 PROVEN: Final = Standing.PROVEN

@@ -62,16 +62,16 @@ def longest_hold() -> Iterator[Holds]:
     """Measure every callback of the loop, without the garbage collector."""
     holds = Holds()
     handle_type: Any = asyncio.Handle
-    run = handle_type._run  # noqa: SLF001  # asyncio has no hook around callbacks
+    run = handle_type._run  # asyncio has no hook around callbacks
 
     def measured(handle: asyncio.Handle) -> None:
         holds.measure(lambda: run(handle))
 
     gc.collect()
     gc.disable()
-    handle_type._run = measured  # noqa: SLF001
+    handle_type._run = measured
     try:
         yield holds
     finally:
-        handle_type._run = run  # noqa: SLF001
+        handle_type._run = run
         gc.enable()

@@ -3,10 +3,10 @@
 servers, captured exchanges, generated input.
 """
 
-from cometmq.broker.testing.brokers import MemoryStore, memory_broker
-from cometmq.broker.testing.logs import RecordingLog
-from cometmq.broker.testing.replay import Answer, expected_answer, replay
-from cometmq.remoting.testing.peer import FakePeer
+from cometmq.testing.broker.brokers import MemoryStore, memory_broker
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.broker.replay import Answer, expected_answer, replay
+from cometmq.testing.remoting.peer import FakePeer
 
 __all__ = [
     "Answer",

@@ -58,7 +58,7 @@ class SteppingClock:
         return self.now_ms
 
 
-def make_message(  # noqa: PLR0913  # every field has a default
+def make_message(  # every field has a default
     topic: str = "T",
     queue_id: int = 0,
     body: bytes = b"Hello",
@@ -106,7 +106,7 @@ class Events:
 class StoreRig:
     """A store with a clock, driven the way a broker drives it."""
 
-    def __init__(  # noqa: PLR0913  # every field but the disk has a default
+    def __init__(  # every field but the disk has a default
         self,
         disk: Disk,
         settings: StoreSettings = SMALL,

@@ -18,8 +18,8 @@ from cometmq.ha.member import Member
 from cometmq.ha.port import CONFLICT, UNKNOWN, Outcome, applied
 from cometmq.ha.record import Copy, Record, Versioned
 from cometmq.ha.state import Boot, State
-from cometmq.ha.testing import invariants
-from cometmq.ha.testing.world import Bounds, Node, Stream, World, Write
+from cometmq.testing.ha import invariants
+from cometmq.testing.ha.world import Bounds, Node, Stream, World, Write
 
 NO_TABLES: Final = {"tables": (), "tables_epoch": 0, "tables_start": 0}
 

@@ -12,7 +12,6 @@ from cometmq.broker.tables.journal import Journal, Journaled
 from cometmq.broker.tables.offsets import OffsetFile, Offsets
 from cometmq.broker.tables.subscription_groups import Groups
 from cometmq.broker.tables.topics import Topics
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupTable, TopicConfigTable
 from cometmq.runtime.incremental import finish
@@ -20,7 +19,8 @@ from cometmq.store.errors import DiskError
 from cometmq.store.journal import JournalContent, collect
 from cometmq.store.json_config import JsonTable, content_digest
 from cometmq.store.redo_log import RedoLog
-from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.store.memory_disk import MemoryDisk
 
 FOLDER: Final = "/config/journal"
 FILE_BYTES: Final = 16 << 10

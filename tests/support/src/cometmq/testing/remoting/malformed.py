@@ -15,7 +15,7 @@ from cometmq.remoting.errors import CommandError, RemoteProtocolError
 from cometmq.remoting.header import encode_frame
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.raw import RawCommand
-from cometmq.remoting.testing.peer import FakePeer
+from cometmq.testing.remoting.peer import FakePeer
 
 NAME: Final = "T"
 """The value of all strings in header fields; a test may create a topic or group with this name."""

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from cometmq.ha import in_sync
 from cometmq.ha.in_sync import Leadership
 from cometmq.ha.role import Role
-from cometmq.ha.testing.world import Node, World
+from cometmq.testing.ha.world import Node, World
 
 Messages = frozenset[tuple[int, int]]
 
