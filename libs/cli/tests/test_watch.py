@@ -98,6 +98,43 @@ def test_brokers_that_are_missing_are_named_in_each_round(rounds, capsys):
     assert capsys.readouterr().err == "cometmq: broker a is down\n" * len(rounds)
 
 
+class Finalized:
+    """An object whose finalizer is interrupted by Ctrl-C; Python discards what it raises."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+class CleanUpFailed(ClientError):
+    """The error of a command that a signal has cancelled."""
+
+
+async def cancelled_in_vain():
+    signal.raise_signal(signal.SIGINT)
+    try:
+        await asyncio.sleep(TIMEOUT_S)
+    finally:
+        raise CleanUpFailed("the connection is closed")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("swallow", [Finalized, lambda: run_command(cancelled_in_vain())])
+def test_a_signal_is_kept_whoever_swallows_it(rounds, swallow):
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def ask():
+        if rounds:
+            swallow()
+        return lambda: None
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            watching.watch(ask, 2, as_json=True)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert len(rounds) == 1
+
+
 def test_a_closed_output_ends_the_command(rounds, capsys):
     with pytest.raises(OutputClosed):
         watch(["one", OutputClosed("the reader of the output is gone")])

@@ -21,6 +21,7 @@ from cometmq.cli.streams import OutputFailed, fail_if_output_closes, is_terminal
 from cometmq.client.clock import wall_ms
 from cometmq.insight.times import shown
 from cometmq.remoting.errors import CometError
+from cometmq.runtime.hangup import interrupts_kept
 
 INTERVAL_S_MIN: Final = 0.1
 INTERVAL_S_MAX: Final = 86_400
@@ -48,31 +49,33 @@ def watch(ask: Callable[[], Callable[[], None]], every_s: float, *, as_json: boo
     """
     is_redrawn = is_terminal(sys.stdout) and not as_json
     has_answer = False
-    while True:
-        try:
-            show = ask()
-            if is_redrawn:
-                sys.stdout.write(_CLEAR)
-            elif has_answer and not as_json:
-                say()
-            if not as_json:
-                again = f"; again every {every_s:g} s, Ctrl-C ends" if is_redrawn else ""
-                say(f"{shown(wall_ms())}{again}")
-            show()
-            has_answer = True
-        except OutputFailed:
-            raise
-        except CometError as error:
-            if not has_answer:
+    with interrupts_kept() as check:
+        while True:
+            try:
+                show = ask()
+                if is_redrawn:
+                    sys.stdout.write(_CLEAR)
+                elif has_answer and not as_json:
+                    say()
+                if not as_json:
+                    again = f"; again every {every_s:g} s, Ctrl-C ends" if is_redrawn else ""
+                    say(f"{shown(wall_ms())}{again}")
+                show()
+                has_answer = True
+            except OutputFailed:
                 raise
-            print_error(error)
-        except typer.Exit as end:  # no broker has answered, wrong usage, or a signal
-            if not has_answer or end.exit_code != 1:
-                raise
-        sys.stdout.flush()
-        print_missing()
-        MISSING.clear()  # printed
-        run(_pause(every_s))
+            except CometError as error:
+                if not has_answer:
+                    raise
+                print_error(error)
+            except typer.Exit as end:  # no broker has answered, wrong usage, or a signal
+                if not has_answer or end.exit_code != 1:
+                    raise
+            sys.stdout.flush()
+            print_missing()
+            MISSING.clear()  # printed
+            check()
+            run(_pause(every_s))
 
 
 def watched(command: Callable[..., None]) -> Callable[..., None]:

@@ -6,7 +6,7 @@ import atexit
 import os
 import signal
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
@@ -94,6 +94,37 @@ def cancelled_by_signals() -> Iterator[None]:
         else:
             for number, before in handled.items():
                 signal.signal(number, before)
+
+
+@contextmanager
+def interrupts_kept() -> Iterator[Callable[[], None]]:
+    """Yield a function that raises KeyboardInterrupt if SIGINT has come since the block began.
+
+    The handler raises KeyboardInterrupt, too, but Python discards what is raised in a finalizer or
+    a weak reference's callback, and the program would continue. The same happens to the
+    cancellation of a command whose clean-up fails. A program that does something again and again
+    calls the function in each round.
+    """
+    is_interrupted = False
+
+    def interrupt(_number: int, _frame: object) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        # cancelled_by_signals keeps its own handler once a signal has come.
+        if is_interrupted or signal.getsignal(signal.SIGINT) not in {interrupt, signal.SIG_IGN}:
+            raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    if before != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield check
+    finally:
+        if signal.getsignal(signal.SIGINT) is interrupt:
+            signal.signal(signal.SIGINT, before)
 
 
 def _ignore(numbers: Iterable[signal.Signals]) -> None:
