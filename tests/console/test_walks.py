@@ -39,16 +39,6 @@ def test_a_topic_is_created_changed_and_deleted_by_clicks(tab, place):
     assert tab.complaints == []
 
 
-def test_a_note_is_written_and_seen_in_the_list(tab, place):
-    tab.open(f"{place.url}/topic?name=orders")
-    tab.click("a[href*='/topic/note']")
-    tab.submit("textarea", {"textarea": "Owner: <b>shop</b>"})
-    tab.click(".plan button.primary")
-    assert text(tab, ".note p") == "Owner: <b>shop</b>"
-    tab.open(f"{place.url}/topics")
-    assert "Owner: <b>shop</b>" in text(tab, "tbody")
-
-
 def test_a_group_is_moved_with_a_preview(tab, place):
     tab.open(f"{place.url}/group?name=billing")
     tab.click("a[href*='/group/reset']")
@@ -196,7 +186,7 @@ def test_dead_letters_are_reached_from_their_group(tab, place):
     assert text(tab, "h1") == "Dead letters of billing"
 
 
-def test_ticked_dead_letters_are_sent_again_and_bytes_are_edited(tab, place):
+def test_ticked_dead_letters_are_sent_again_and_one_is_edited(tab, place):
     tab.open(f"{place.url}/dead-letters/group?group=billing")
     tab.run("document.querySelector('input[data-all]').click(); 1")
     assert tab.run("document.querySelectorAll('input[name=ids]:checked').length") == 2
@@ -207,9 +197,8 @@ def test_ticked_dead_letters_are_sent_again_and_bytes_are_edited(tab, place):
     assert tab.run(RULES) == []
     tab.click(".plan button.primary")
     assert "Sent 2 messages of billing" in text(tab, ".notice")
-    tab.click("tbody tr:nth-child(2) a[href*='/dead-letters/edit']")
-    assert tab.run("document.querySelector('textarea').value") == "ff fe 20 62 69 6e 61 72 79"
-    tab.submit("textarea", {"textarea": "ff"})
+    tab.click("tbody tr:nth-child(1) a[href*='/dead-letters/edit']")
+    tab.submit("textarea", {"textarea": "corrected"})
     assert text(tab, "#plan").startswith("Send a corrected copy of")
     tab.run(axe.source() + ";1")
     assert tab.run(RULES) == []

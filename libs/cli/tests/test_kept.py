@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq audit` and `cometmq notes` read what a console keeps, and change nothing."""
+"""`cometmq audit` reads what a console keeps."""
 
 import asyncio
 
 import pytest
 
 from cometmq.console.audit import Audit, AuditEntry
-from cometmq.console.notes import Note, Notes
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import SystemClock
 
@@ -16,11 +15,6 @@ def folder(tmp_path):
     folder = tmp_path / "console"
 
     async def fill():
-        notes = Notes(folder, log=NO_LOG)
-        await notes.open()
-        await notes.put(Note("topic", "orders", "of team <b>blue</b>", "ada", 1_700_000_000_000))
-        await notes.put(Note("group", "billing", "stop\x1b[2J it at night", "ada", 0))
-        await notes.close()
         audit = Audit(folder, mib_max=1, clock=SystemClock(), log=NO_LOG)
         for number, name in enumerate(("orders", "books", "orders")):
             entry = AuditEntry(
@@ -52,33 +46,6 @@ def test_a_change_without_an_outcome_is_shown_as_begun(call, folder):
     assert call("audit", folder, "--max", 1, "--json").json[0]["outcome"] == "begun"
 
 
-def test_notes_are_listed(call, folder):
-    before = sorted(it.name for it in folder.iterdir())
-    found = call("notes", folder, "--json").json
-    assert [(it["kind"], it["name"]) for it in found] == [("group", "billing"), ("topic", "orders")]
-    shown = call("notes", folder, "--find", "night")
-    assert "stop" in shown.out
-    assert "orders" not in shown.out
-    assert "\x1b" not in shown.out
-    assert sorted(it.name for it in folder.iterdir()) == before
-
-
-def test_notes_of_a_running_console_are_the_newest(call, folder):
-    async def look():
-        notes = Notes(folder, log=NO_LOG)
-        await notes.open()
-        await notes.put(Note("topic", "new", "just written", "ada", 1))
-        found = call("notes", folder, "--find", "just").out
-        await notes.close()
-        return found
-
-    assert "just written" in asyncio.run(look())
-
-
 def test_other_folders_are_refused(call, tmp_path):
     call("audit", tmp_path).assert_refused(1, f"{tmp_path} has no audit.log")
-    call("notes", tmp_path).assert_refused(1, f"{tmp_path} has no notes.db")
-    (tmp_path / "notes.db").write_bytes(b"no database" * 100)
-    call("notes", tmp_path).assert_refused(1, f"{tmp_path / 'notes.db'} cannot be read")
-    assert [it.name for it in tmp_path.iterdir()] == ["notes.db"]
     assert call("audit", tmp_path / "nowhere").status == 2

@@ -12,7 +12,6 @@ from cometmq.client.settings import ClientOptions
 from cometmq.console.audit import Audit
 from cometmq.console.desk import Desk
 from cometmq.console.login.tokens import Tokens
-from cometmq.console.notes import Notes
 from cometmq.console.reading import ReadingAdmin
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
@@ -102,8 +101,6 @@ class Site:
         self.snapshot = snapshot(self.clock)
         self.audit = Audit(folder, mib_max=1, clock=self.clock, log=NO_LOG)
         stack.callback(self.audit.close)
-        self.notes = Notes(folder, log=NO_LOG)
-        stack.push_async_callback(self.notes.close)
         client: Any = admin or FakeAdmin()
         self.desk = Desk(
             loaded.value,
@@ -114,7 +111,6 @@ class Site:
             findings=Findings(History()),
             history=NoHistory(),
             audit=self.audit,
-            notes=self.notes,
             clock=self.clock,
             log=NO_LOG,
         )

@@ -12,13 +12,11 @@ from cometmq.client.settings import ClientOptions
 from cometmq.console import database
 from cometmq.console.history.store import HistoryStore
 from cometmq.console.login import tokens
-from cometmq.console.notes import Note, NoteRefused, Notes
 from cometmq.remoting.log import NO_LOG
 from cometmq.testing.runtime.clock import FakeClock
 
 from .suites import Suite, console
 
-NOTE = Note("topic", "orders", "Owner: shop", "ops", 5)
 NOWHERE = "127.0.0.1:1"
 
 
@@ -50,27 +48,6 @@ async def test_the_console_serves_pages_and_leaves_no_empty_token(full, tmp_path
     assert not (tmp_path / "token").exists()
     full.undo()
     assert tokens.own_token(tmp_path).read_text().startswith("admin admin ")
-
-
-@pytest.fixture
-async def noted(tmp_path):
-    notes = Notes(tmp_path, log=NO_LOG)
-    await notes.put(NOTE)
-    await notes.close()
-
-
-async def test_notes_are_read_and_stored_once_there_is_space(tmp_path, noted, full):
-    notes = Notes(tmp_path, log=NO_LOG)
-    await notes.open()
-    assert notes.all == [NOTE]
-    other = Note("group", "billing", "Owner: accounts", "ops", 6)
-    with pytest.raises(NoteRefused, match=r"notes\.db: .*is full; free space on its disk"):
-        await notes.put(other)
-    assert notes.all == [NOTE]
-    full.undo()
-    await notes.put(other)
-    assert notes.all == [NOTE, other]
-    await notes.close()
 
 
 async def test_the_history_begins_once_there_is_space(tmp_path, full):

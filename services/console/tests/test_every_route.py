@@ -32,7 +32,7 @@ WITH_CLIENTS_OR_JOBS = {"/group/member", "/dead-letters/progress"}
 SOURCES = Path(pages.__file__).parent.glob("*.py")
 READ = re.compile(r"""\bview\.\w+\(\s*"(\w+)\"""")
 ARGUMENTS = sorted(
-    {"next", "draft", "find", "sort"}.union(*(READ.findall(it.read_text()) for it in SOURCES))
+    {"next", "find", "sort"}.union(*(READ.findall(it.read_text()) for it in SOURCES))
 )
 """All arguments that pages read: each route gets all, and ignores those of others."""
 ELSEWHERE = (
@@ -110,7 +110,7 @@ async def test_no_route_takes_a_form_without_the_token_of_the_session(
         answer = await site.web.post(path, data=form)  # shows what was typed, and does nothing
         assert answer.status_code >= 400, path
     assert carried_out == []
-    assert "boss" in (await site.web.get("/notes")).text, "the session goes on"
+    assert "boss" in (await site.web.get("/definitions")).text, "the session goes on"
 
 
 @pytest.mark.parametrize("headers", FOREIGN, ids=str)
@@ -120,7 +120,7 @@ async def test_no_route_takes_a_form_of_another_site(sites, routes, away, carrie
     stranger = sites()
     tokens = {"/login": hidden(await stranger.web.get("/login"), "csrf")}
     await site.log_in()
-    csrf = hidden(await site.web.get("/notes"), "csrf")
+    csrf = hidden(await site.web.get("/definitions"), "csrf")
     for path in [path for path, methods in routes.items() if "POST" in methods]:
         web = stranger.web if path in tokens else site.web
         form = dict.fromkeys(ARGUMENTS, "x") | {"csrf": tokens.get(path, csrf)}

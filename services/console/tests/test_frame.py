@@ -307,9 +307,9 @@ async def test_addresses_with_a_slash_at_the_end_and_other_methods(sites):
 @pytest.mark.parametrize(
     ("namesrv", "shown", "told"),
     [
-        ("127.0.0.1:9876", "cometmq one && cometmq two", "cometmq notes /d"),
-        ("n:9876", "cometmq -n n:9876 one && cometmq -n n:9876 two", "cometmq notes /d"),
-        ("a:1;b:2", "cometmq -n 'a:1;b:2' one && cometmq -n 'a:1;b:2' two", "cometmq notes /d"),
+        ("127.0.0.1:9876", "cometmq one && cometmq two", "cometmq audit /d"),
+        ("n:9876", "cometmq -n n:9876 one && cometmq -n n:9876 two", "cometmq audit /d"),
+        ("a:1;b:2", "cometmq -n 'a:1;b:2' one && cometmq -n 'a:1;b:2' two", "cometmq audit /d"),
     ],
 )
 async def test_commands_reach_the_cluster_of_the_console(sites, namesrv, shown, told):
@@ -317,7 +317,7 @@ async def test_commands_reach_the_cluster_of_the_console(sites, namesrv, shown, 
         return Shown({}, request.needed("command"), 0)
 
     site = sites(pages=[PAGE._replace(path="/commands", view=view)], namesrvAddr=namesrv)
-    for command, wanted in (("cometmq one && cometmq two", shown), ("cometmq notes /d", told)):
+    for command, wanted in (("cometmq one && cometmq two", shown), ("cometmq audit /d", told)):
         answer = await site.web.get("/commands", params={"command": command}, headers=JSON)
         assert answer.json()["command"] == wanted
 

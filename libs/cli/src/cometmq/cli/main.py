@@ -153,13 +153,6 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         True,
         takes_global_options=False,
     ),
-    "notes": CommandInfo(
-        "cometmq.cli.operation.kept",
-        "List the notes made with a console.",
-        OPERATION,
-        True,
-        takes_global_options=False,
-    ),
     "mcp": CommandInfo(
         "cometmq.cli.mcp.command", "Serve tools to an assistant that speaks MCP.", OPERATION
     ),

@@ -22,7 +22,6 @@ from cometmq.console.history.source import History, figures_of
 from cometmq.console.history.store import HistoryStore
 from cometmq.console.login.reading_rights import patterns_of
 from cometmq.console.login.tokens import GENERATED, Tokens, own_token
-from cometmq.console.notes import Notes
 from cometmq.console.pages.switchover import groups_of
 from cometmq.console.programs import Program, certificates_in, check_programs, programs_in
 from cometmq.console.reading import ReadingAdmin
@@ -151,9 +150,6 @@ class ConsoleApp:
             background.spawn(look, name="console-programs", is_endless=True)
             audit = Audit(folder, mib_max=settings.audit_mib_max, clock=self._clock, log=self._log)
             stack.callback(audit.close)
-            notes = Notes(folder, log=self._log)
-            await notes.open()
-            stack.push_async_callback(notes.close)
             history = await self._history(folder, stack, background)
             desk = Desk(
                 settings,
@@ -164,7 +160,6 @@ class ConsoleApp:
                 findings=self._findings,
                 history=history,
                 audit=audit,
-                notes=notes,
                 clock=self._clock,
                 log=self._log,
             )

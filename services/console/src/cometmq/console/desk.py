@@ -10,7 +10,6 @@ from cometmq.client.admin import AdminClient
 from cometmq.console.audit import Audit
 from cometmq.console.jobs import Jobs
 from cometmq.console.login.reading_rights import ReadingRights
-from cometmq.console.notes import Notes
 from cometmq.console.reading import ReadingAdmin
 from cometmq.console.settings import ConsoleSettings
 from cometmq.insight.findings import Findings
@@ -39,7 +38,6 @@ class Desk:
         findings: Findings,
         history: "History",
         audit: Audit,
-        notes: Notes,
         clock: Clock,
         log: Log,
     ) -> None:
@@ -55,7 +53,6 @@ class Desk:
         self.findings = findings
         self.history = history
         self.audit = audit
-        self.notes = notes
         self.analyses = asyncio.Semaphore(ANALYSES_MAX)
         """Limits how many samples of topics are read at the same time."""
         self.jobs = Jobs(clock, log)
@@ -64,9 +61,7 @@ class Desk:
 
     @property
     def folder(self) -> str:
-        """The folder of the history, the notes and the audit log, as shown in `cometmq`
-        commands.
-        """
+        """The folder of the history and the audit log, as shown in `cometmq` commands."""
         return str(Path(self.settings.store_path_root_dir).absolute())
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq audit` and `cometmq notes`: print what a console or `cometmq mcp` has recorded."""
+"""`cometmq audit`: print the changes that a console or `cometmq mcp` has recorded."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -11,13 +11,11 @@ from cometmq.cli.output import AsJson, Cell, as_objects, print_json, print_rows
 from cometmq.cli.watching import watched
 from cometmq.client.errors import ClientError
 from cometmq.console.audit import Audit, Change, changes_of
-from cometmq.console.notes import read_notes
 from cometmq.insight.times import shown
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import SystemClock
 
 AUDIT_COLUMNS: Final = ("At", "User", "By", "From", "Action", "Subject", "Outcome", "Text")
-NOTE_COLUMNS: Final = ("Kind", "Name", "Text", "User", "At")
 ENTRIES_PER_CHANGE: Final = 2
 FACTOR: Final = 50
 """A search reads at most this many changes for each one that may be shown."""
@@ -85,24 +83,3 @@ def _cells(change: Change) -> list[Cell]:
         shown(it.at_ms), it.user, it.how, it.address, it.action, it.subject, change.outcome,
         change.text,
     ]  # fmt: skip
-
-
-@app.command("notes")
-@watched
-def notes(folder: Folder, *, find: Find = "", as_json: AsJson = False) -> None:
-    """List the notes about topics and groups that a console keeps.
-
-    \b
-    EXAMPLE
-      cometmq notes /var/lib/cometmq-console
-    """
-    if not (folder / "notes.db").exists():
-        raise ClientError(f"{folder} has no notes.db: give the folder of a console")
-    rows: list[list[Cell]] = [
-        [it.kind, it.name, it.text, it.user, shown(it.at_ms)]
-        for it in read_notes(folder)
-        if all(
-            word in f"{it.kind} {it.name} {it.text}".casefold() for word in find.casefold().split()
-        )
-    ]
-    print_rows(NOTE_COLUMNS, rows, as_json=as_json, empty="no note matches" if find else "no note")

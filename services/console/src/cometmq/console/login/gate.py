@@ -7,7 +7,6 @@ from http import HTTPStatus
 from typing import Final
 
 from cometmq.console.login.attempts import Attempts
-from cometmq.console.login.drafts import Drafts
 from cometmq.console.login.roles import Role, User, role_of
 from cometmq.console.login.sessions import Proof, Session, Sessions
 from cometmq.console.login.tokens import INVALID, Tokens
@@ -36,7 +35,6 @@ class Gate:
         self.sessions = Sessions(
             clock, idle_ms=settings.session_idle, life_ms=settings.session_life
         )
-        self.drafts = Drafts(clock)
         role = settings.anonymous_role or ("none" if settings.access_key else "viewer")
         self._anonymous = User("", role_of(role, "anonymousRole"), "")
         name = f"cometmq_console_{settings.listen_port}"  # cookies do not distinguish ports
@@ -81,24 +79,6 @@ class Gate:
         given = (form.get("csrf") or [""])[-1]
         if not wanted or not hmac.compare_digest(given.encode(), wanted.encode()):
             raise FormExpired
-
-    def has_ended(self, request: Request) -> bool:
-        """Return whether the session of a request has expired; only the newest ended sessions are
-        known.
-        """
-        return self.sessions.ended(request.cookie(self._cookie)) is not None
-
-    def keep_draft(self, request: Request, form: dict[str, list[str]]) -> str:
-        """Keep the input of a form whose session has expired; return the draft's id.
-
-        Raise Problem unless it is a form of that session.
-        """
-        check_origin(request, self._settings)
-        ended = self.sessions.ended(request.cookie(self._cookie))
-        given = (form.get("csrf") or [""])[-1]
-        if ended is None or not hmac.compare_digest(given.encode(), ended.csrf.encode()):
-            raise FormExpired
-        return self.drafts.keep(ended.user, request.path, form)
 
     def begin(self, request: Request, response: Response, user: User, proof: Proof) -> None:
         """Log a user in; the session that the browser had before ends."""

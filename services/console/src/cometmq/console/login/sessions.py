@@ -7,7 +7,7 @@ A browser holds a random token; the console keeps only its digest. A restart end
 import hashlib
 import hmac
 import secrets
-from typing import Final, NamedTuple
+from typing import Final
 
 from cometmq.console.login.roles import User
 from cometmq.remoting.signature import SessionCredentials
@@ -18,7 +18,6 @@ SESSIONS_PER_USER_MAX: Final = 20
 """The oldest session of a user with more sessions ends, so that one user cannot evict all
 others.
 """
-ENDED_MAX: Final = 1_000
 ASKED_AGAIN_MS: Final = 10_000
 """Interval of asking brokers about an account: a session may outlive the account, or its rights, by
 this time.
@@ -27,13 +26,6 @@ PROVIDER_ASKED_AGAIN_MS: Final = 60_000
 """Interval of asking an OpenID provider about a user; it is longer because providers may limit the
 rate.
 """
-
-
-class Ended(NamedTuple):
-    """What is kept of a session that has expired: enough to accept a draft of its user."""
-
-    user: User
-    csrf: str
 
 
 class Grant:
@@ -94,7 +86,6 @@ class Sessions:
         self._idle_ms = idle_ms
         self._life_ms = life_ms
         self._sessions: dict[bytes, Session] = {}
-        self._ended: dict[bytes, Ended] = {}
         self._key = secrets.token_bytes(32)
 
     def __len__(self) -> int:
@@ -124,7 +115,6 @@ class Sessions:
             return None
         del self._sessions[key]
         if self._has_expired(session, now_ms):
-            self._remember(key, session)
             return None
         session.seen_ms = now_ms
         self._sessions[key] = session  # now the most recently used
@@ -148,10 +138,6 @@ class Sessions:
         """End the session of a token, if there is one."""
         self._sessions.pop(_digest(token), None)
 
-    def ended(self, token: str) -> Ended | None:
-        """Return what is kept of an expired session; only the newest ones are kept."""
-        return self._ended.get(_digest(token)) if token else None
-
     def form_token(self, cookie: str) -> str:
         """Return the token of a form for a browser without a session, bound to its cookie."""
         return hmac.new(self._key, cookie.encode(), hashlib.sha256).hexdigest()
@@ -160,12 +146,7 @@ class Sessions:
         now_ms = self._clock.monotonic_ms()
         expired = [key for key, it in self._sessions.items() if self._has_expired(it, now_ms)]
         for key in expired:
-            self._remember(key, self._sessions.pop(key))
-
-    def _remember(self, key: bytes, session: Session) -> None:
-        self._ended[key] = Ended(session.user, session.csrf)
-        if len(self._ended) > ENDED_MAX:
-            del self._ended[next(iter(self._ended))]
+            del self._sessions[key]
 
     def _has_expired(self, session: Session, now_ms: int) -> bool:
         is_idle = now_ms - session.seen_ms >= self._idle_ms

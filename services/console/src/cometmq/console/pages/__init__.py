@@ -18,7 +18,6 @@ from cometmq.console.pages import (
     groups,
     home,
     messages,
-    notes,
     push_back,
     replaying,
     sending,
@@ -47,7 +46,6 @@ PAGES: Final[tuple[Page, ...]] = (
     *push_back.PAGES,
     *accounts.PAGES,
     *definitions.PAGES,
-    *notes.PAGES,
     *audit.PAGES,
 )
 ACTIONS: Final[tuple[Action, ...]] = (
@@ -66,5 +64,4 @@ ACTIONS: Final[tuple[Action, ...]] = (
     *delayed.ACTIONS,
     *accounts.ACTIONS,
     *definitions.ACTIONS,
-    *notes.ACTIONS,
 )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends a corrected copy of one dead letter, whose body is edited as text or as bytes."""
+"""Sends a corrected copy of one dead letter, whose body is edited as text."""
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -13,57 +13,26 @@ from cometmq.console.pages.dead_letters import why_not_sent
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import bad, missing
-from cometmq.insight.decode import decode
 from cometmq.insight.words import command, sized
 from cometmq.remoting.errors import QueryNotFound
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.names import dead_letter_topic
 
 TEXT_BYTES_MAX: Final = 256 << 10
-HEX_BYTES_MAX: Final = 64 << 10
-"""Longer bodies cannot be edited as bytes: the text has three times as many characters, and the
-page contains it twice.
-"""
-HEX_ROW: Final = 16
 KEYS_CHARS_MAX: Final = 4_000
 _CONTROL: Final = re.compile("[^\\n\\t -~\xa0-\U0010ffff]")
 """A character that a browser loses or does not show."""
 
 
-class Written(NamedTuple):
-    """A body in the form in which a user edits it."""
-
-    text: str
-    is_text: bool
-    """False if the text is the hexadecimal form of the bytes."""
-    ends_with_cr: bool = False
-    """Whether lines end with CR LF; browsers send all line ends alike."""
-
-    @classmethod
-    def of(cls, body: bytes) -> "Written":
-        """Return a body as text if browsers keep all its characters, or else in hexadecimal
-        form.
-        """
-        try:
-            text = body.decode()
-        except UnicodeDecodeError:
-            text = "\0"
-        plain = text.replace("\r\n", "\n")
-        is_mixed = plain != text and text.count("\n") != text.count("\r\n")
-        if is_mixed or _CONTROL.search(plain):
-            rows = (body[at : at + HEX_ROW] for at in range(0, len(body), HEX_ROW))
-            return cls("\n".join(row.hex(" ") for row in rows), False)
-        return cls(plain, True, plain != text)
-
-    def read(self, text: str) -> bytes:
-        """Return the bytes of an edited text; raise Problem if it is not hexadecimal."""
-        if self.is_text:
-            return (text.replace("\n", "\r\n") if self.ends_with_cr else text).encode()
-        try:
-            return bytes.fromhex(text)
-        except ValueError as error:
-            hint = "give two hexadecimal digits per byte, such as 0a ff"
-            raise bad(f"the body cannot be read ({error}): {hint}") from None
+def editable(body: bytes) -> str | None:
+    """Return a body as text for a form; None if a browser would not keep all its characters."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    plain = text.replace("\r\n", "\n")
+    is_mixed = plain != text and text.count("\n") != text.count("\r\n")
+    return None if is_mixed or _CONTROL.search(plain) else plain
 
 
 async def edit(view: View) -> Form:
@@ -72,14 +41,13 @@ async def edit(view: View) -> Form:
     await view.check_readable(dead_letter_topic(group))
     message = await _dead_letter(view.admin(), group, message_id)
     hidden = [Field("group", "Group", "hidden", group), Field("id", "Id", "hidden", message_id)]
-    written = Written.of(message.body)
-    bytes_max = TEXT_BYTES_MAX if written.is_text else HEX_BYTES_MAX
-    if len(message.body) > bytes_max:
-        return Form(hidden, intro=_too_large(message, group, bytes_max))
+    text = editable(message.body)
+    if text is None or len(message.body) > TEXT_BYTES_MAX:
+        return Form(hidden, intro=_not_editable(message, group))
     own = " ".join(key for key in message.keys if key != message.message_id)
     is_filled = view.is_set("edited")
     new = {
-        "body": view.raw("body").replace("\r\n", "\n") if is_filled else written.text,
+        "body": view.raw("body").replace("\r\n", "\n") if is_filled else text,
         "tag": view.text("tag") if is_filled else message.tag or "",
         "keys": view.text("keys", length_max=KEYS_CHARS_MAX) if is_filled else own,
     }
@@ -87,8 +55,7 @@ async def edit(view: View) -> Form:
     fields = [
         *hidden,
         Field("edited", "", "hidden", "1"),
-        Field("body", "Body" if written.is_text else "Body, in hexadecimal", "area", new["body"],
-              help="" if written.is_text else _about(message.body)),
+        Field("body", "Body", "area", new["body"]),
         Field("tag", "Tag", value=new["tag"]),
         Field("keys", "Keys, separated by spaces", value=new["keys"]),
         Field("topic", "Send to this topic instead", value=topic or ""),
@@ -97,7 +64,8 @@ async def edit(view: View) -> Form:
         return Form(
             fields, intro=f"The dead letter stays as it is; a corrected copy is sent to {group}."
         )
-    body = written.read(new["body"])
+    has_crs = b"\r" in message.body  # browsers send all line ends alike
+    body = (new["body"].replace("\n", "\r\n") if has_crs else new["body"]).encode()
 
     async def perform(client: AdminClient) -> str:
         properties = {**message.properties}
@@ -109,8 +77,8 @@ async def edit(view: View) -> Form:
         return f"A corrected copy of {message.message_id} was sent to {topic or group}."
 
     refusal, remedy = await why_not_sent(view, group, topic)
-    before = {"body": written.text, "tag": message.tag or "", "keys": own}
-    is_same = body == message.body and {**new, "body": written.text} == before
+    before = {"body": text, "tag": message.tag or "", "keys": own}
+    is_same = new == before
     return Form(
         fields,
         Plan(
@@ -131,20 +99,11 @@ async def edit(view: View) -> Form:
     )
 
 
-def _about(body: bytes) -> str:
-    """Return a sentence with the size, and the likely form, of a body that is edited as bytes."""
-    found = decode(body)
-    kind = " of ".join((*reversed(found.layers), found.format)) if found.layers else found.format
-    form = "binary data" if kind == "hex" else f"binary data ({kind})"
-    return f"The body is {form} of {sized(len(body))}: two digits are one byte."
-
-
-def _too_large(message: MessageExt, group: str, bytes_max: int) -> str:
+def _not_editable(message: MessageExt, group: str) -> str:
     export = command("dlq export", group, options=("--id", message.offset_message_id))
     return (
-        f"The body has {sized(len(message.body))}, and a browser edits at most {sized(bytes_max)}"
-        f" of its kind. Export it ({export}), edit the file, and send it with"
-        " cometmq produce --json-lines."
+        f"A browser edits text of at most {sized(TEXT_BYTES_MAX)}, and this body is something else."
+        f" Export it ({export}), edit the file, and send it with cometmq produce --json-lines."
     )
 
 

@@ -9,7 +9,6 @@ import msgspec
 from cometmq.console.history.source import group_key
 from cometmq.console.login.roles import Role
 from cometmq.console.pages.plotted import Drawing, plots
-from cometmq.console.pages.topics import note_in
 from cometmq.console.web.cells import duration, number, rate
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
@@ -103,16 +102,14 @@ def _tone(group: Group) -> str:
 
 async def groups(view: View) -> Shown:
     snapshot = await view.snapshot()
-    with_all, notes = view.is_set("all"), view.desk.notes.of("group")
+    with_all = view.is_set("all")
     rows = [it for it in known(snapshot.groups) if with_all or not it.is_system]
     table = view.table(
         rows,
         columns(view, snapshot),
         default="-lag",
         keep=("all",),
-        search=lambda it: " ".join(
-            [it.name, note_in(notes, it.name) or "", *(one.topic for one in it.topics)]
-        ),
+        search=lambda it: " ".join([it.name, *(one.topic for one in it.topics)]),
     )
     unknown = snapshot.groups.reason if isinstance(snapshot.groups, Unknown) else ""
     rates = _retry_rates(snapshot)
@@ -121,7 +118,6 @@ async def groups(view: View) -> Shown:
         | {
             "state": state_of(it),
             "retried_per_s": rates.get(retry_topic(it.name), 0),
-            "note": note_in(notes, it.name),
         }
         for it in (rows if wants_json(view.request) else ())
     ]
@@ -182,7 +178,7 @@ async def group(view: View) -> Shown:
     ]
     states = await queue_states(view.admin(), name)
     since_ms = None if found.is_broadcasting else unread_since_ms(states)
-    loss_s, note = found.loss_s, view.desk.notes.get("group", name)
+    loss_s = found.loss_s
     if isinstance(loss_s, Unknown) and not found.is_broadcasting:
         loss_s = await time_to_loss(view.admin(), states)
     online = None if isinstance(found.members, Unknown) else [it.client_id for it in found.members]
@@ -195,14 +191,12 @@ async def group(view: View) -> Shown:
             "owners": [{"queue": it.queue, "owners": owners.of(it.queue)} for it in states],
             "oldest_unread_ms": since_ms,
             **loss_facts(loss_s),
-            "note": note,
         },
         command("group describe", name),
         snapshot.taken_ms,
         silent_brokers(snapshot),
         extra={
             "group": found,
-            "note": note,
             "findings": wrong,
             "loss": loss(loss_s),
             "retried": _retry_rates(snapshot).get(retry_topic(name), 0),

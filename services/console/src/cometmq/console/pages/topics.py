@@ -7,7 +7,6 @@ from typing import Final
 import msgspec
 
 from cometmq.console.history.source import topic_key
-from cometmq.console.notes import Note
 from cometmq.console.pages.plotted import Drawing, plots
 from cometmq.console.web.cells import rate
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
@@ -67,7 +66,6 @@ def columns(view: View, rows: Sequence[TopicRow]) -> list[Column[TopicRow]]:
     """Return the columns of the list; that of the last message only if its time is known of some
     topic.
     """
-    notes = view.desk.notes.of("topic")
     is_dated = any(isinstance(it.topic.last_write_ms, int) for it in rows)
     return [
         Column("name", "Topic", lambda it: it.topic.name,
@@ -85,14 +83,7 @@ def columns(view: View, rows: Sequence[TopicRow]) -> list[Column[TopicRow]]:
         Column("perm", "Rights", lambda it: permission(it.topic.perm)),
         Column("brokers", "Brokers", lambda it: len(it.topic.brokers), "number"),
         Column("kind", "Kind", lambda it: it.topic.kind),
-        Column("note", "Note", lambda it: note_in(notes, it.topic.name)),
     ]  # fmt: skip
-
-
-def note_in(notes: Mapping[str, Note], name: str) -> str | None:
-    """Return the beginning of the note about a name, for a list."""
-    found = notes.get(name)
-    return None if found is None else found.line
 
 
 def rows_of(snapshot: Snapshot, kind: str) -> list[TopicRow]:
@@ -108,14 +99,14 @@ def _is_of(topic: Topic, kind: str) -> bool:
 
 async def topics(view: View) -> Shown:
     snapshot = await view.snapshot()
-    kind, notes = view.text("kind", "own"), view.desk.notes.of("topic")
+    kind = view.text("kind", "own")
     rows = rows_of(snapshot, kind)
     table = view.table(
         rows,
         columns(view, rows),
         default="name",
         keep=("kind",),
-        search=lambda it: " ".join([it.topic.name, note_in(notes, it.topic.name) or ""]),
+        search=lambda it: it.topic.name,
     )
     return Shown(
         [row.topic for row in rows],
@@ -182,17 +173,16 @@ async def topic(view: View) -> Shown:
         )
         for queue, it in (await view.admin().topic_stats(name)).items()
     ]
-    configs, note = await view.admin().topic_configs(name), view.desk.notes.get("topic", name)
+    configs = await view.admin().topic_configs(name)
     readers = [it for it in known(snapshot.groups) if it.name in found.groups]
     return Shown(
-        {"topic": found, "queues": queues, "settings": configs, "groups": readers, "note": note},
+        {"topic": found, "queues": queues, "settings": configs, "groups": readers},
         command("topic describe", name),
         snapshot.taken_ms,
         silent_brokers(snapshot),
         extra={
             "topic": found,
             "last_ms": max((it.last_ms for it in queues), default=0) or None,
-            "note": note,
             "configs": configs,
             "attributed": any(it.attributes for it in configs.values()),
             "closed": closed(name, configs),

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from cometmq.console.desk import Desk
-from cometmq.console.login.drafts import UNKEPT, kept
 from cometmq.console.login.gate import Gate, may
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.routes import LoginPages
@@ -23,7 +22,7 @@ from cometmq.console.web.carrying import carry_out
 from cometmq.console.web.exchange import Handler, Request, Response, plain, redirect
 from cometmq.console.web.guard import Guard, form_of
 from cometmq.console.web.page import Page, View, address
-from cometmq.console.web.problems import FormExpired, Problem, missing, no_page, of_cluster
+from cometmq.console.web.problems import FormExpired, Problem, no_page, of_cluster
 from cometmq.console.web.rendering import Renderer, json_answer, wants_json
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.tasks import describe
@@ -31,6 +30,8 @@ from cometmq.remoting.transport.tasks import describe
 _STATIC: Final = Path(__file__).with_name("static")
 TYPED: Final = frozenset({"text", "number", "area", "file"})
 """Kinds of fields that keep what was typed although it is wrong."""
+NO_INPUT: Final = frozenset({"csrf", "mark", "confirm", "preview", "json", "secret"})
+"""Arguments of a form that its user has not typed, or that are not shown again."""
 FAULTS_MAX: Final = 20
 """Wrong fields of one form."""
 ADDRESS_MAX: Final = 2_000
@@ -46,13 +47,6 @@ OTHER_SESSION: Final = (
 OTHER_PLAN: Final = (
     "The page had planned something else: nothing was done. This is what you typed; look at it, and"
     " confirm it again."
-)
-DRAFT_BACK: Final = (
-    "Your session had ended: nothing was done. This is what you typed; look at it, and confirm it."
-)
-DRAFT_CUT: Final = "What was too long to be kept is missing."
-DRAFT_GONE: Final = (
-    "what you typed is not here any more: it is kept for half an hour, for the user who typed it"
 )
 UNSENT: Final = (
     ": nothing was done; log in in another tab, then reload this page to see what you typed"
@@ -192,11 +186,8 @@ class Frame:
     async def _action(self, action: Action, request: Request) -> Response:
         user, session = await self._login.who(request)
         if not may(user, action.role):
-            is_sent = request.method == "POST" and not wants_json(request)
-            if is_sent and user.is_anonymous and self._gate.has_ended(request):
-                return await self._log_in_again(request)
             return self._forbidden(request, user, action.role)
-        sent = await self._sent(request, user, session)
+        sent = await self._sent(request, session)
         view = View(self._desk, request, user, session, sent.args)
         async with _in_time():
             form, sent = await _prepared(action, view, sent)
@@ -241,8 +232,8 @@ class Frame:
             here=_here(request),
         )
 
-    async def _sent(self, request: Request, user: User, session: Session | None) -> _Sent:
-        """Return the arguments of a form: as sent, or as typed before the session expired."""
+    async def _sent(self, request: Request, session: Session | None) -> _Sent:
+        """Return the arguments of a form."""
         if request.method == "POST":
             args: Mapping[str, list[str]] = await form_of(request)
             try:
@@ -250,21 +241,9 @@ class Frame:
             except FormExpired:
                 if session is None or wants_json(request):
                     raise
-                return _Sent(kept(args), OTHER_SESSION, HTTPStatus.FORBIDDEN, is_preview=True)
+                return _Sent(_input_of(args), OTHER_SESSION, HTTPStatus.FORBIDDEN, is_preview=True)
             return _Sent(args)
-        args = request.args
-        if "draft" not in args:
-            return _Sent(args)
-        draft = self._gate.drafts.find(args["draft"][-1], user, request.path)
-        if draft is None:
-            raise missing(DRAFT_GONE)
-        return _Sent(draft.args, DRAFT_BACK if draft.is_whole else f"{DRAFT_BACK} {DRAFT_CUT}")
-
-    async def _log_in_again(self, request: Request) -> Response:
-        """Keep the input of a form whose session has expired, and redirect to the login."""
-        draft = self._gate.keep_draft(request, await form_of(request))
-        there = address("", request.path, {"draft": draft})
-        return redirect(address(self._desk.prefix, "/login", {"next": there}))
+        return _Sent(request.args)
 
     def _mark(self, plan: Plan, form: Form) -> str:
         return form.mark(self._desk.audit.version(plan.subject))
@@ -378,11 +357,15 @@ def _is_typed_anew(view: View, form: Form) -> bool:
     return form.plan is not None and bool(planned) and planned != form.typed
 
 
+def _input_of(args: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    return {name: values for name, values in args.items() if name not in NO_INPUT}
+
+
 def _further(view: View, form: Form) -> list[tuple[str, str]]:
     """Return the arguments of a request that are not inputs of its form."""
     asks = () if form.plan is None else form.plan.asks
     inputs = {it.name for it in (*form.fields, *asks)}
-    return [pair for pair in view.pairs() if pair[0] not in UNKEPT | inputs]
+    return [pair for pair in view.pairs() if pair[0] not in NO_INPUT | inputs]
 
 
 def _here(request: Request) -> str:

@@ -31,7 +31,7 @@ DEFAULTS: Final = {
 """The default values of the template that all pages extend."""
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 """The name server that commands ask without an option."""
-_ASKS: Final = re.compile(r"(?:^|(?<= && ))cometmq(?! (?:audit|explain|ha|notes)\b)(?= )")
+_ASKS: Final = re.compile(r"(?:^|(?<= && ))cometmq(?! (?:audit|explain|ha)\b)(?= )")
 """The beginning of a command that asks name servers, and not a folder or an elector."""
 STALE_MS: Final = 60_000
 """Data older than this is marked as stale."""
