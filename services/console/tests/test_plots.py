@@ -3,14 +3,15 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from cometmq.console.web.cells import NUMERIC, cell, duration, number
+from cometmq.console.web.cells import NUMERIC, cell
 from cometmq.console.web.plots import Line, line_plot
+from cometmq.insight.words import count, lasting
 
 MINUTE = 60_000
 
 
 def drawn(*lines):
-    text = line_plot(lines, 0, 60 * MINUTE, title="Lag", text=number)
+    text = line_plot(lines, 0, 60 * MINUTE, title="Lag", text=count)
     return text, ET.fromstring(text)
 
 
@@ -53,5 +54,5 @@ def test_a_cell_of_a_value_that_is_no_number_says_so(kind):
      (3 * 86_400, "4 d"), (86_400 * 300, "400 d")],
 )  # fmt: skip
 def test_an_axis_of_durations_has_round_numbers(seconds, top):
-    text = line_plot([Line("a", [(0, seconds)])], 0, 60 * MINUTE, title="Age", text=duration)
+    text = line_plot([Line("a", [(0, seconds)])], 0, 60 * MINUTE, title="Age", text=lasting)
     assert f">{top}</text>" in text

@@ -4,8 +4,8 @@
 import pytest
 
 from cometmq.console.pages.plotted import Drawing, plots
-from cometmq.console.web.cells import number
 from cometmq.console.web.page import Page, Shown
+from cometmq.insight.words import count
 
 HOUR_MS = 3_600_000
 
@@ -15,7 +15,7 @@ async def plotted(sites, age_ms, **given):
     the history is empty.
     """
     found = {}
-    drawings = [Drawing("Lag", number, {"lag": "k"}), Drawing("Age", number, {"age": "none"})]
+    drawings = [Drawing("Lag", count, {"lag": "k"}), Drawing("Age", count, {"age": "none"})]
 
     async def handler(view):
         found.update(await plots(view, drawings))

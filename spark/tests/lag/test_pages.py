@@ -13,13 +13,14 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
+from cometmq.insight.words import NOTHING, lasting, rate
 from cometmq.spark.lag.analysis.report import build
 from cometmq.spark.lag.columns import BAD, SEVERITIES, STATUSES, Report
 from cometmq.spark.lag.history.snapshots import History as Folder
 from cometmq.spark.lag.output.findings import findings, verdict
 from cometmq.spark.lag.output.html import html_report
 from cometmq.spark.lag.output.summary import summary_of
-from cometmq.spark.lag.output.text import NOTHING, duration, rate, time_left
+from cometmq.spark.lag.output.words import time_left
 from cometmq.spark.lag.rules import Rules
 
 from .drawn_histories import drawn
@@ -243,7 +244,7 @@ def _wrong_groups(history: History, report: Report) -> Iterator[str]:
 
 
 def _wrong_words(row: dict[str, Any], same: list[dict[str, Any]], why: str) -> Iterator[str]:
-    speed = re.search(r"it reads (\S+)/s while (\S+)/s arrive", why)
+    speed = re.search(r"it reads (\S+(?: k)?)/s while (\S+(?: k)?)/s arrive", why)
     if "Cannot keep up" in why and (speed is None or _number(speed[1]) >= _number(speed[2])):
         yield "reads enough"
     if why.startswith("Catches up") and (
@@ -262,7 +263,7 @@ def _wrong_words(row: dict[str, Any], same: list[dict[str, Any]], why: str) -> I
     if not part and len(same) < row["queues"] and ("nothing is cons" in why or "Cannot" in why):
         yield "only some queues"
     left = re.search(r"are deleted in ([^:]+):", why)
-    if left and left[1] != duration(row["time_to_loss_s"]):
+    if left and left[1] != lasting(row["time_to_loss_s"]):
         yield f"deleted in {row['time_to_loss_s']} s"
     if why.startswith("0 messages"):
         yield "nothing lost"
@@ -280,7 +281,7 @@ def _wrong_since(row: dict[str, Any], same: list[dict[str, Any]]) -> Iterator[st
 
 
 def _number(text: str) -> float:
-    return float(text.replace(",", ""))
+    return float(text.replace(",", "").replace(" k", "e3"))
 
 
 def _missed(history: History, report: Report) -> Iterator[str]:

@@ -79,9 +79,9 @@ def test_card_names_members_and_since_when(a_report: Any, a_group: Any) -> None:
     ]  # fmt: skip
     slow, stalled, rewound = _cards(a_report(groups, holder=holders))
     assert "<dt>members</dt><dd>7</dd>" in slow
-    assert "Behind since at least 2026-03-01 09:00 UTC" in slow
+    assert "Behind since at least 2026-03-01 09:00:00Z" in slow
     assert "10.0.0.4@app and 2 more" in slow
-    assert stalled.count("Behind since 2026-03-01 12:00 UTC") == 1
+    assert stalled.count("Behind since 2026-03-01 12:00:00Z") == 1
     assert "<dt>members</dt>" not in rewound
 
 

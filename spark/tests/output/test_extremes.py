@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.spark.lag.columns import STATUSES, Report
-from cometmq.spark.lag.output import plots, text
+from cometmq.spark.lag.output import plots
 from cometmq.spark.lag.output.html import html_report
 from cometmq.spark.lag.output.json_form import json_report
 from cometmq.spark.lag.output.markdown import markdown_report
@@ -114,23 +114,6 @@ def test_huge_and_infinite_numbers_are_short(a_report: Any, a_group: Any) -> Non
         assert "9,223,372,036,854,775,807" in words
     json.loads(json_report(report), parse_constant=pytest.fail)
     metrics_text(report)
-
-
-@pytest.mark.parametrize(
-    ("value", "short"),
-    [(9_999, "9,999"), (10_000, "10 k"), (999_499, "999 k"), (999_500, "1 M"),
-     (999_999_999, "1 G"), (-25_000, "-25 k"), (HUGE, "9.22 E"), (0, "0"), (None, text.NOTHING)],
-)  # fmt: skip
-def test_short_counts_are_short(value: int | None, short: str) -> None:
-    assert text.short_count(value) == short
-
-
-@given(st.floats() | st.integers() | st.none())
-def test_every_number_can_be_formatted(value: float | None) -> None:
-    for words in (text.short_count(value), text.rate(value), text.duration(value)):
-        assert words
-        assert not re.search(r"e\+|nan|inf", words)
-    assert len(text.duration(value)) <= 14
 
 
 @pytest.mark.parametrize("left", [0.0, 1e-9, 5e-324, 3e9, 1e300])

@@ -42,7 +42,7 @@ def test_explanation_contains_its_figures(report: Report) -> None:
     assert "in 2 h 10 min" in why["AT_RISK"]
     assert "it reads 80/s while 120/s arrive" in why["AT_RISK"]
     assert "9.5/s more arrive" in why["STOPPED"]
-    assert "Behind since 2026-03-01 03:00 UTC" in why["STOPPED"]
+    assert "Behind since 2026-03-01 03:00:00Z" in why["STOPPED"]
     assert "1 min 2 s" in why["CATCHING_UP"]
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The optional tables `holder` and `filtered` are shown in a useful order, and only if filled."""
 
+from cometmq.insight.words import NOTHING
 from cometmq.spark.lag.output.html import html_report
 from cometmq.spark.lag.output.markdown import markdown_report
 from cometmq.spark.lag.output.sections import Section, all_sections
 from cometmq.spark.lag.output.summary import summary_of
-from cometmq.spark.lag.output.text import NOTHING
 
 from .conftest import NOON, a_group, a_report, a_row
 
@@ -32,7 +32,7 @@ def test_queue_without_reader_comes_first() -> None:
     section = sections_of(holder=[held, free])["Who reads these queues"]
     first, second = section.rows
     assert first[3:] == ("1", "nobody", "5", NOTHING, NOTHING)
-    assert second[3:] == ("0", "m@1", "900", "12", "2026-03-01 12:00")
+    assert second[3:] == ("0", "m@1", "900", "12", "2026-03-01 12:00:00Z")
 
 
 def test_filter_has_an_estimate_if_messages_were_sampled() -> None:

@@ -9,11 +9,10 @@ from cometmq.console.history.source import broker_key
 from cometmq.console.pages.broker_settings import broker_in
 from cometmq.console.pages.plotted import Drawing, plots
 from cometmq.console.pages.switchover import why_not
-from cometmq.console.web.cells import percent, rate, size
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import Broker, BrokerState, Unreachable
-from cometmq.insight.words import command
+from cometmq.insight.words import command, percent, rate, sized
 from cometmq.remoting.codes import request_name
 
 PATH: Final = "/brokers"
@@ -174,7 +173,7 @@ async def broker(view: View) -> Shown:
     ]  # fmt: skip
     if not found.is_master:
         key = broker_key(name, broker_id, "behind")
-        drawings.append(Drawing("Bytes behind the master", size, {"behind": key}))
+        drawings.append(Drawing("Bytes behind the master", sized, {"behind": key}))
     state = found.state if isinstance(found.state, BrokerState) else None
     return Shown(
         {"broker": found},

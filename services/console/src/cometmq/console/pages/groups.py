@@ -9,7 +9,6 @@ import msgspec
 from cometmq.console.history.source import group_key
 from cometmq.console.login.roles import Role
 from cometmq.console.pages.plotted import Drawing, plots
-from cometmq.console.web.cells import duration, number, rate
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.console.web.rendering import wants_json
@@ -19,7 +18,7 @@ from cometmq.insight.members import Owners, owner_words, owners_of
 from cometmq.insight.model import Group, Member, Snapshot, TopicKind, Unknown, known
 from cometmq.insight.queue_states import QueueState, queue_states, time_to_loss, unread_since_ms
 from cometmq.insight.rules.consuming import LOSS_SOON_S
-from cometmq.insight.words import command
+from cometmq.insight.words import command, count, lasting, rate
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
 from cometmq.remoting.integers import whole
@@ -215,8 +214,8 @@ async def group(view: View) -> Shown:
             **await plots(
                 view,
                 [
-                    Drawing("Unread messages", number, {"lag": group_key(name, "lag")}),
-                    Drawing("Age of the oldest unread message", duration,
+                    Drawing("Unread messages", count, {"lag": group_key(name, "lag")}),
+                    Drawing("Age of the oldest unread message", lasting,
                             {"behind": group_key(name, "behind")}),
                     Drawing("Messages read per second", rate, {"read": group_key(name, "out")}),
                 ],

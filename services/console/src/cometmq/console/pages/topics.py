@@ -8,12 +8,11 @@ import msgspec
 
 from cometmq.console.history.source import topic_key
 from cometmq.console.pages.plotted import Drawing, plots
-from cometmq.console.web.cells import rate
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import Group, Snapshot, Topic, TopicKind, Unknown, known
-from cometmq.insight.words import command, listed
+from cometmq.insight.words import command, listed, rate
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.message.flags import Perm
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats values for people, as text and HTML. Unknown, empty and zero look different."""
+"""Formats values as HTML. Unknown, empty and zero look different."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -12,74 +12,12 @@ from markupsafe import Markup
 from cometmq.console.web.templating import escaped
 from cometmq.insight.model import Since, Unknown, Unreachable
 from cometmq.insight.times import is_known
-
-_BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_DECIMAL: Final = ("", "k", "M", "G")
-
-
-def number(value: float) -> str:
-    """Return a count as text, with separators."""
-    if value != int(value):
-        return f"{value:,.1f}"
-    return f"{int(value):,}"
-
-
-def rate(value: float) -> str:
-    """Return a rate per second as text."""
-    if 0 < value < 0.1:
-        return f"{value:.1g}/s" if value >= 0.001 else "below 0.001/s"
-    for unit in _DECIMAL[:-1]:
-        if abs(value) < 1_000 or (not unit and abs(value) < 10_000):
-            digits = 0 if value == int(value) or abs(value) >= 100 else 1
-            return f"{value:,.{digits}f}{unit and f' {unit}'}/s"
-        value /= 1_000
-    return f"{value:,.1f} {_DECIMAL[-1]}/s"
-
-
-def size(value: float) -> str:
-    """Return a number of bytes as text."""
-    for unit in _BINARY[:-1]:
-        if abs(value) < 1024:
-            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
-        value /= 1024
-    return f"{value:,.1f} {_BINARY[-1]}"
-
-
-def percent(value: float) -> str:
-    """Return a share between 0 and 1 as a percentage."""
-    return f"{value * 100:.1f} %" if 0 < value < 0.1 else f"{value * 100:.0f} %"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as text, in its two largest units."""
-    if seconds < 0:
-        return f"-{duration(-seconds)}"
-    if seconds < 1:
-        return latency(seconds) if seconds else "0 s"
-    parts = []
-    rest = int(seconds)
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        count, rest = divmod(rest, length)
-        if count:
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])
-
-
-def latency(seconds: float) -> str:
-    """Return how long something took as text; brokers measure nothing shorter than 1 ms."""
-    if seconds < 0.001:
-        return "below 1 ms"
-    return f"{seconds * 1_000:.0f} ms" if seconds < 1 else duration(seconds)
+from cometmq.insight.words import count, lasting, latency, percent, rate, sized
 
 
 def pause(since: Since | None) -> str:
     """Return since when a group reads nothing; empty if it reads."""
     return "" if since is None else moment(since.ms) + (" or earlier" if since.is_bound else "")
-
-
-def loss(value: float | str) -> str:
-    """Return the time until a loss as text, or the word for none."""
-    return value if isinstance(value, str) else duration(value)
 
 
 def moment(ms: float) -> Markup:
@@ -113,13 +51,13 @@ FORMATS: Final[Mapping[str, Callable[[Any], str]]] = {
     "prose": words,
     "short": words,
     "id": words,
-    "number": number,
+    "number": count,
     "rate": rate,
-    "size": size,
+    "size": sized,
     "percent": percent,
-    "duration": duration,
+    "duration": lasting,
     "latency": latency,
-    "loss": loss,
+    "loss": lambda value: value if isinstance(value, str) else lasting(value),
     "moment": moment,
     "pause": pause,
     "flag": flag,

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
-from cometmq.console.web.cells import duration
 from cometmq.console.web.templating import escaped
+from cometmq.insight.words import lasting
 
 WIDTH: Final = 480
 HEIGHT: Final = 170
@@ -49,7 +49,7 @@ def line_plot(
     """Draw lines over time, of which one has a value; `text` writes one of the vertical axis."""
     lines = [Line(line.name, _finite(line.points)) for line in lines[:LINES_MAX]]
     values = [value for line in lines for _, value in line.points if value is not None]
-    nice = _nice_duration if text is duration else _nice
+    nice = _nice_duration if text is lasting else _nice
     top = nice(max(values, default=0.0))
     span_ms = max(1, end_ms - begin_ms)
 

@@ -18,6 +18,7 @@ from cometmq.console.web.exchange import Request, Response
 from cometmq.console.web.page import Page, address
 from cometmq.console.web.tables import cells_of
 from cometmq.console.web.templating import templates
+from cometmq.insight.words import lasting
 from cometmq.runtime.clock import Clock
 
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
@@ -79,7 +80,7 @@ class Renderer:
     def ago(self, at_ms: float) -> str:
         """Return how long ago something happened, as text."""
         passed_s = (self._clock.now_ms() - at_ms) / 1_000
-        return "just now" if passed_s < 1 else f"{cells.duration(int(passed_s))} ago"
+        return "just now" if passed_s < 1 else f"{lasting(int(passed_s))} ago"
 
     def reaching(self, command: str) -> str:
         """Return a command that asks the console's cluster wherever it is run."""

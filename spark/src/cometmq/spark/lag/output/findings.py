@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
+from cometmq.insight.words import NOTHING, counted, lasting
 from cometmq.spark.lag.columns import BAD, Report
-from cometmq.spark.lag.output.text import NOTHING, duration, plural, time_left
-from cometmq.spark.lag.output.words import WORDS, Row, View
+from cometmq.spark.lag.output.words import WORDS, Row, View, time_left
 
 _UNSURE: Final = frozenset({"UNKNOWN", "NEVER_COMMITTED"})
 _WELL: Final = frozenset({"OK", "BROADCAST"})
@@ -67,11 +67,11 @@ def verdict(report: Report) -> str:
     if losing:
         verb = "loses" if losing == 1 else "lose"
         more = f"; {len(bad) - losing} more need a look" if len(bad) > losing else ""
-        return f"{plural(losing, 'group')} of {total} {verb} unread data or will soon{more}."
+        return f"{counted(losing, 'group')} of {total} {verb} unread data or will soon{more}."
     danger = _danger(report, rows)
     if bad:
         safe = "no unread data is in danger"
-        return f"{len(bad)} of {plural(total, 'group')} need a look; {danger or safe}."
+        return f"{len(bad)} of {counted(total, 'group')} need a look; {danger or safe}."
     return _without_trouble(rows) + (f"; {danger}." if danger else ".")
 
 
@@ -86,7 +86,7 @@ def _without_trouble(rows: Sequence[Row]) -> str:
         if number:
             rest.append(f"{number} {'is' if number == 1 else 'are'} {words}")
     are = "is" if well == 1 else "are"
-    return f"{well} of {plural(total, 'group')} {are} well, {' and '.join(rest)}"
+    return f"{well} of {counted(total, 'group')} {are} well, {' and '.join(rest)}"
 
 
 def _danger(report: Report, rows: Sequence[Row]) -> str:
@@ -96,18 +96,18 @@ def _danger(report: Report, rows: Sequence[Row]) -> str:
     if losses:
         first = min(losses, key=lambda row: (row["time_to_loss_s"], row["group"]))
         left = first["time_to_loss_s"]
-        when = f"in {duration(left)}" if left else "now"
+        when = f"in {lasting(left)}" if left else "now"
         return f"the first unread data is deleted {when} ({first['group']})"
     brokers = report.rows("broker")
     filling = [(it["disk_full_s"], it["broker_name"]) for it in brokers]
     left, name = min((it for it in filling if it[0] is not None), default=(horizon_s + 1, ""))
     if left <= horizon_s:
-        return f"the disk of {name} is full" + (f" in {duration(left)}" if left else "")
+        return f"the disk of {name} is full" + (f" in {lasting(left)}" if left else "")
     if report.header.unreachable:
         return _not_reached(report).removeprefix(" ").removesuffix(".")
     unsure = sum(_is_unsure(row) for row in rows)
     if unsure:
-        return f"too little is known about {plural(unsure, 'group')} to rule out a loss"
+        return f"too little is known about {counted(unsure, 'group')} to rule out a loss"
     return ""
 
 
@@ -128,4 +128,4 @@ def _is_unsure(row: Row) -> bool:
 
 def _not_reached(report: Report) -> str:
     names = report.header.unreachable
-    return f" {plural(len(names), 'broker')} did not answer." if names else ""
+    return f" {counted(len(names), 'broker')} did not answer." if names else ""

@@ -12,24 +12,23 @@ from html import escape
 from importlib.resources import files
 from typing import Final
 
+from cometmq.insight.words import (
+    NOTHING,
+    change,
+    count,
+    counted,
+    lasting,
+    moment,
+    percent,
+    rate,
+    short,
+)
 from cometmq.spark.lag.columns import STATUSES, Report
 from cometmq.spark.lag.output import plots, runbook
 from cometmq.spark.lag.output.findings import Finding
 from cometmq.spark.lag.output.sections import Section
 from cometmq.spark.lag.output.summary import Summary
-from cometmq.spark.lag.output.text import (
-    NOTHING,
-    change,
-    count,
-    duration,
-    moment,
-    percent,
-    plural,
-    rate,
-    short_count,
-    time_left,
-)
-from cometmq.spark.lag.output.words import Row
+from cometmq.spark.lag.output.words import Row, time_left
 
 GROUPS_MAX: Final = 500
 WORST: Final = 3
@@ -65,7 +64,7 @@ def html_report(summary: Summary) -> bytes:
     parts = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>Lag report {moment(report.header.snapshot_ts)} UTC</title>",
+        f"<title>Lag report {moment(report.header.snapshot_ts)}</title>",
         f"<style>\n{css}</style>\n</head>\n<body>",
         *_head(summary),
         *_worst(found, curves, report),
@@ -94,9 +93,9 @@ def _head(summary: Summary) -> Iterator[str]:
     yield f"<h1>Lag report · {escape(', '.join(clusters) or 'no broker')}</h1>"
     yield f'<p class="verdict">{escape(summary.verdict)}</p>'
     yield (
-        f'<p class="facts">{moment(header.snapshot_ts)} UTC · '
-        f"{plural(header.snapshot_count, 'snapshot')} · status over the last "
-        f"{duration(header.window_s)} · {percent(header.coverage)} of the queues seen</p>"
+        f'<p class="facts">{moment(header.snapshot_ts)} · '
+        f"{counted(header.snapshot_count, 'snapshot')} · status over the last "
+        f"{lasting(header.window_s)} · {percent(header.coverage)} of the queues seen</p>"
     )
     if header.unreachable:
         names = escape(", ".join(header.unreachable))
@@ -144,8 +143,8 @@ def _card(
     yield f'<p class="advice">{escape(one.advice)}</p>'
     yield "<dl>"
     for label, value in (
-        ("unread", short_count(row["lag_sum"])),
-        ("oldest", duration(row["lag_time_s"])),
+        ("unread", short(row["lag_sum"])),
+        ("oldest", lasting(row["lag_time_s"])),
         ("arrive", rate(row["rate_in"])),
         ("consumed", rate(row["rate_out"])),
         ("members", "" if row["members"] is None else count(row["members"])),
@@ -160,7 +159,7 @@ def _card(
     yield f'<p class="where">Worst queue: {escape(one.worst_queue)}</p>'
     if row["since_ts"] and "Behind since" not in one.why:
         bound = "at least " if row["since_at_least"] else ""
-        yield f'<p class="where">Behind since {bound}{moment(row["since_ts"])} UTC</p>'
+        yield f'<p class="where">Behind since {bound}{moment(row["since_ts"])}</p>'
     if holders:
         names = ", ".join(holders[:MEMBERS_MAX])
         more = f" and {len(holders) - MEMBERS_MAX} more" if len(holders) > MEMBERS_MAX else ""
@@ -208,7 +207,7 @@ def _group_cells(one: Finding, curves: Curves) -> Sequence[str]:
         _badge(row["status"], row["status"]),
         ("≤ " if row["filtered"] else "") + count(row["lag_sum"]),
         line,
-        duration(row["lag_time_s"]),
+        lasting(row["lag_time_s"]),
         time_left(row["time_to_loss_s"]),
         change(row["lag_change_last"]),
         change(row["lag_change_week"]),
@@ -270,8 +269,8 @@ def _legend(report: Report) -> Iterator[str]:
     zone = header.timezone
     yield (
         f"<footer>A group counts as OK up to {count(header.allowed_lag)} unread messages or "
-        f"{duration(header.allowed_age_s)} behind; it is at risk within "
-        f"{duration(3600 * header.risk_hours)} of losing data. Times are UTC; brokers delete by "
+        f"{lasting(header.allowed_age_s)} behind; it is at risk within "
+        f"{lasting(3600 * header.risk_hours)} of losing data. Times are UTC; brokers delete by "
         f"the clock of {escape(zone)}. {NOTHING}: unknown or not applicable. "
         f"Report {escape(header.run_id)}, schema version {header.schema_version}.</footer>"
     )

@@ -4,12 +4,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from cometmq.insight.words import count, lasting, moment, percent
 from cometmq.spark.lag.columns import Header
 from cometmq.spark.lag.output.findings import Finding
 from cometmq.spark.lag.output.sections import Section
 from cometmq.spark.lag.output.summary import Summary
-from cometmq.spark.lag.output.text import count, duration, moment, percent, time_left
-from cometmq.spark.lag.output.words import behind
+from cometmq.spark.lag.output.words import behind, time_left
 
 GROUPS_MAX: Final = 200
 WORST: Final = 3
@@ -27,8 +27,8 @@ def markdown_report(summary: Summary) -> bytes:
 
 def _facts(header: Header) -> Iterator[str]:
     yield (
-        f"Snapshot of {moment(header.snapshot_ts)} UTC · {header.snapshot_count} snapshots · "
-        f"status over {duration(header.window_s)} · coverage {percent(header.coverage)}"
+        f"Snapshot of {moment(header.snapshot_ts)} · {header.snapshot_count} snapshots · "
+        f"status over {lasting(header.window_s)} · coverage {percent(header.coverage)}"
     )
     if header.unreachable:
         yield ""
@@ -60,7 +60,7 @@ def _group_cells(one: Finding) -> Sequence[str]:
         str(row["group"]),
         str(row["status"]),
         count(row["lag_sum"]),
-        duration(row["lag_time_s"]),
+        lasting(row["lag_time_s"]),
         time_left(row["time_to_loss_s"]),
         one.why,
     )

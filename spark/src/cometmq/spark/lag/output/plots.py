@@ -18,7 +18,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from cometmq.spark.lag.output.text import duration, short_count
+from cometmq.insight.words import lasting, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,7 +65,7 @@ def lag_curve(points: Points, severity: str, title: str) -> str:
         axes.set_ylim(bottom=0, top=max(1, *values) * 1.12)
         axes.set_xlim(moments[0], moments[-1])
         axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: short_count(y)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: short(y)))
         axes.xaxis.set_major_locator(_dates.AutoDateLocator(minticks=3, maxticks=6))
         axes.xaxis.set_major_formatter(_dates.DateFormatter(_date_form(points), tz=UTC))
         _plain(axes)
@@ -98,7 +98,7 @@ def loss_bars(rows: Sequence[tuple[str, float, str]], title: str) -> str:
             color=[COLORS[severity] for *_, severity in rows],
         )
         for place, left in zip(places, seconds, strict=True):
-            words = duration(left) if left > 0 else "now"
+            words = lasting(left) if left > 0 else "now"
             axes.annotate(
                 words,
                 (left / scale, place),

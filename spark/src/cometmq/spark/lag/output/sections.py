@@ -9,16 +9,8 @@ from typing import Final
 
 import msgspec
 
+from cometmq.insight.words import NOTHING, count, lasting, moment, percent, rate, short
 from cometmq.spark.lag.columns import BAD, Report
-from cometmq.spark.lag.output.text import (
-    NOTHING,
-    count,
-    duration,
-    moment,
-    percent,
-    rate,
-    short_count,
-)
 from cometmq.spark.lag.output.words import Row
 
 ROWS_MAX: Final = 100
@@ -78,7 +70,7 @@ def _queue_cells(row: Row) -> Sequence[str]:
         _age(row),
         rate(row["rate_in"]),
         rate(row["rate_out"]),
-        "never" if row["lag"] and row["eta_catchup_s"] is None else duration(row["eta_catchup_s"]),
+        "never" if row["lag"] and row["eta_catchup_s"] is None else lasting(row["eta_catchup_s"]),
     )
 
 
@@ -89,7 +81,7 @@ def _queue_name(row: Row) -> Sequence[str]:
 def _age(row: Row) -> str:
     if row["lag_time_s"] is None:
         return NOTHING
-    return _METHODS.get(row["lag_time_method"], "") + duration(row["lag_time_s"])
+    return _METHODS.get(row["lag_time_method"], "") + lasting(row["lag_time_s"])
 
 
 def _holders(report: Report) -> Section:
@@ -136,8 +128,8 @@ def _filtered(report: Report) -> Section:
 def _wanted(row: Row) -> str:
     if row["lag_matching"] is None:
         return NOTHING
-    bounds = f"{short_count(row['lag_low'])} to {short_count(row['lag_high'])}"
-    return f"about {short_count(row['lag_matching'])} ({bounds})"
+    bounds = f"{short(row['lag_low'])} to {short(row['lag_high'])}"
+    return f"about {short(row['lag_matching'])} ({bounds})"
 
 
 def _brokers(report: Report) -> Section:
@@ -158,12 +150,12 @@ def _broker_cells(row: Row) -> Sequence[str]:
     return (
         row["broker_name"],
         row["addr"],
-        NOTHING if kept is None else duration(3600 * kept),
+        NOTHING if kept is None else lasting(3600 * kept),
         hours,
         percent(row["disk_ratio"]),
-        "is full" if row["disk_full_s"] == 0 else duration(row["disk_full_s"]),
+        "is full" if row["disk_full_s"] == 0 else lasting(row["disk_full_s"]),
         moment(row["earliest_ts"]),
-        short_count(row["lag_sum"]),
+        short(row["lag_sum"]),
     )
 
 

@@ -10,8 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
+from cometmq.insight.words import NOTHING, count, counted, lasting, moment, rate
 from cometmq.spark.lag.columns import Header
-from cometmq.spark.lag.output.text import count, duration, moment, plural, rate
+
+_YEAR_S: Final = 365 * 86_400
 
 Row = Mapping[str, Any]
 """One row of a table of the report."""
@@ -21,6 +23,13 @@ _TTL_CAUSES: Final = {
     "disk": "the broker's disk is filling",
     "lost": "deletion has reached them already",
 }
+
+
+def time_left(seconds: float | None) -> str:
+    """Format a time until an event; more than a year counts as never."""
+    if seconds is None or seconds > _YEAR_S:
+        return NOTHING
+    return lasting(seconds) if seconds > 0 else "now"
 
 
 class View(msgspec.Struct, frozen=True):
@@ -43,7 +52,7 @@ class View(msgspec.Struct, frozen=True):
     @property
     def part(self) -> str:
         """The affected queues, for example `1 of 4 queues`."""
-        return f"{self.bad_count} of {plural(self.row['queues'], 'queue')}"
+        return f"{self.bad_count} of {counted(self.row['queues'], 'queue')}"
 
     def sum(self, name: str) -> float | None:
         """Add up a figure of the affected queues, or return that of the group."""
@@ -85,7 +94,7 @@ def behind(row: Row) -> str:
     """Format how far the group is behind, for example `12 unread, the oldest for 3 min`."""
     text = f"{count(row['lag_sum'])} unread"
     if row["lag_time_s"]:
-        text += f", the oldest for {duration(row['lag_time_s'])}"
+        text += f", the oldest for {lasting(row['lag_time_s'])}"
     return text
 
 
@@ -93,7 +102,7 @@ def _since(view: View) -> str:
     if not view.row["since_ts"]:
         return ""
     bound = "at least " if view.row["since_at_least"] else ""
-    return f" Behind since {bound}{moment(view.row['since_ts'])} UTC."
+    return f" Behind since {bound}{moment(view.row['since_ts'])}."
 
 
 def _growth(view: View) -> str:
@@ -105,7 +114,7 @@ def _lost(view: View) -> str:
     row = view.row
     where = f"{row['worst_topic']}, {row['worst_broker_name']}, queue {row['worst_queue_id']}"
     if not row["lost_sum"]:
-        window = duration(view.header.window_s)
+        window = lasting(view.header.window_s)
         return f"Within the last {window}, messages were deleted before they were read ({where})."
     if view.is_partial or view.bad_count > 1:
         where = f"most at risk: {where}"
@@ -121,7 +130,7 @@ def _at_risk(view: View) -> str:
         if view.is_partial:
             state = f"in {view.part} {state}"
     left = row["time_to_loss_s"]
-    when = "are being deleted" if not left else f"are deleted in {duration(left)}"
+    when = "are being deleted" if not left else f"are deleted in {lasting(left)}"
     return f"Unread messages {when}: {cause}; {state}."
 
 
@@ -158,7 +167,7 @@ def _slow(view: View) -> str:
     speed, gains = view.speed(), view.gains()
     if gains == -1:
         return f"Cannot keep up with its producers{where}: {speed}."
-    window = duration(view.header.window_s)
+    window = lasting(view.header.window_s)
     text = f"Behind during the last {window}{where}"
     if gains == 1:
         return f"{text}: {speed}, too little to tell when it will have caught up."
@@ -170,13 +179,13 @@ def _slow(view: View) -> str:
 def _catching_up(view: View) -> str:
     where = f" in {view.part}" if view.is_partial else ""
     eta = view.max("eta_catchup_s")
-    when = "Is catching up" if eta is None else f"Catches up in {duration(eta)}"
+    when = "Is catching up" if eta is None else f"Catches up in {lasting(eta)}"
     speed = f": {view.speed()}" if view.gains() == 1 else ""
     return f"{when}{where}{speed}."
 
 
 def _unknown(view: View) -> str:
-    row, window = view.row, duration(view.header.window_s)
+    row, window = view.row, lasting(view.header.window_s)
     if row["coverage"] < 1:
         return "A broker did not answer, so the status of some queues is unknown."
     if any(it["lag"] is None for it in view.queues):
@@ -193,7 +202,7 @@ def _ok(view: View) -> str:
     row, header = view.row, view.header
     if not row["lag_sum"] or (row["lag_time_s"] or 0) <= header.allowed_age_s:
         return "Keeps up."
-    return f"Keeps up: no queue was behind for all of the last {duration(header.window_s)}."
+    return f"Keeps up: no queue was behind for all of the last {lasting(header.window_s)}."
 
 
 def _gain_time(view: View) -> str:
