@@ -83,10 +83,7 @@ PAGES: Final[Mapping[str, Page]] = {
     "spark-metrics": Page(REFERENCE / "spark-metrics.md", spark.metrics_page),
     "spark-schema": Page(SCHEMA_PATH, lambda: json_schema().decode()),
     "cli": Page(REFERENCE / "cli.md", cli.page),
-    **{
-        f"sync-{name}": Page(sync_client.SYNC / f"{name}.py", partial(sync_client.module, name))
-        for name in sync_client.MODULES
-    },
+    "sync-client": Page(sync_client.STUB, sync_client.stub),
     **{
         f"{name}{'' if one.kind == 'BrokerGroup' else '-' + one.kind.lower()}": Page(
             DOCS.parent / folder / f"{one.plural}.yaml", partial(as_yaml, one)

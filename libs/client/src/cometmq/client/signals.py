@@ -38,24 +38,27 @@ def on_signal(
     """
     loop = asyncio.get_running_loop()
     context = contextvars.copy_context()  # a signal may interrupt a listener, with its own context
+    # Not loop.add_signal_handler: a blocked loop would take the second signal for the first.
+    with handled(signals, lambda: loop.call_soon_threadsafe(callback, context=context)):
+        yield
+
+
+@contextmanager
+def handled(signals: Sequence[signal.Signals], act: Callable[[], object]) -> Iterator[None]:
+    """Call `act` in the handler of the first signal; before that, restore all handlers."""
     before = {number: signal.getsignal(number) for number in signals}
-    is_first = True
 
     def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        while before:
+            signal.signal(*before.popitem())
 
-    # Not loop.add_signal_handler: a blocked loop would take the second signal for the first.
     def told(*_: object) -> None:
-        nonlocal is_first
-        is_first = False
         restore()
-        loop.call_soon_threadsafe(callback, context=context)
+        act()
 
     for number in signals:
         signal.signal(number, told)
     try:
         yield
     finally:
-        if is_first:
-            restore()
+        restore()

@@ -6,10 +6,15 @@ the same as in `cometmq.client`; listeners are plain functions, called on other 
 """
 
 from cometmq.client.sync.admin import AdminClient
-from cometmq.client.sync.consumers import LitePullConsumer, PullConsumer, PushConsumer
+from cometmq.client.sync.clients import (
+    ClientAdmin,
+    LitePullConsumer,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    Transaction,
+)
 from cometmq.client.sync.loop import SyncClient, loop_thread
-from cometmq.client.sync.of_client import ClientAdmin
-from cometmq.client.sync.producer import Producer, Transaction
 from cometmq.client.sync.scheduled_pull import ScheduledPull
 from cometmq.client.sync.signals import on_signal, until_signal
 from cometmq.client.sync.transactions import TransactionProducer

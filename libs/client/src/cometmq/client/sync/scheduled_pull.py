@@ -15,7 +15,7 @@ from cometmq.client.errors import InvalidArgument
 from cometmq.client.functions import check_function, is_coroutine_function
 from cometmq.client.log import AnyLog
 from cometmq.client.settings import PullOptions
-from cometmq.client.sync.consumers import PullConsumer
+from cometmq.client.sync.clients import PullConsumer
 from cometmq.client.sync.loop import Lifecycle
 from cometmq.remoting.bodies.queues import MessageQueue
 

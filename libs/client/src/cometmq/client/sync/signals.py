@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from queue import SimpleQueue
 
-from cometmq.client.signals import END_SIGNALS
+from cometmq.client.signals import END_SIGNALS, handled
 
 
 def until_signal(signals: Sequence[signal.Signals] = END_SIGNALS) -> None:
@@ -27,19 +27,5 @@ def on_signal(
     A second signal of the same kind takes the default action. The function must not block, because
     it interrupts the main thread at any point, possibly inside a client call.
     """
-    before = {number: signal.getsignal(number) for number in signals}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def told(*_: object) -> None:
-        restore()
-        callback()
-
-    for number in signals:
-        signal.signal(number, told)
-    try:
+    with handled(signals, callback):
         yield
-    finally:
-        restore()

@@ -19,7 +19,7 @@ from cometmq.client.produce.transaction_calls import (
 from cometmq.client.produce.transactions import TransactionProducer as AsyncTransactionProducer
 from cometmq.client.produce.transactions import TransactionSendResult
 from cometmq.client.settings import TransactionOptions
-from cometmq.client.sync.producer import Producer, Transaction
+from cometmq.client.sync.clients import Producer, Transaction
 
 
 class TransactionProducer(Producer):
