@@ -5,7 +5,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from cometmq.broker.filters.sql.grammar import CHARS_MAX
+from cometmq.broker.filters.sql.nodes import CHARS_MAX
 
 PROPERTY_BYTES: Final = 32_000
 NAMES: Final = ("p", "q", "key")

@@ -14,9 +14,9 @@ from cometmq.broker.filters.compiling import (
     Who,
 )
 from cometmq.broker.filters.sql import CHARS_MAX, SqlError, compile_sql, is_compiled
-from cometmq.broker.filters.sql.parser import PART_TOKENS
 from cometmq.broker.limits import HEARTBEAT_FILTER_CHARS
 from cometmq.remoting.errors import SystemBusy
+from cometmq.remoting.sql.parser import PART_TOKENS
 from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.testing.runtime.clock import FakeClock
 

@@ -13,8 +13,7 @@ from importlib import import_module
 from typing import Final
 
 from cometmq.broker.filters.sql.evaluate import Values, matcher
-from cometmq.broker.filters.sql.grammar import CHARS_MAX, check_length
-from cometmq.broker.filters.sql.nodes import Node, comparison_count
+from cometmq.broker.filters.sql.nodes import CHARS_MAX, Node, check_length, comparison_count
 from cometmq.broker.filters.sql.program import Program, program_of
 from cometmq.remoting.sql.errors import SqlError
 

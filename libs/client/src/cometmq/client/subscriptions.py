@@ -4,8 +4,9 @@ condition.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from itertools import takewhile
 from typing import Final, Self
 
 import msgspec
@@ -13,12 +14,12 @@ import msgspec
 from cometmq.client.arguments import check_encodable
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.shown import shown
-from cometmq.client.subscriptions.sql_doubts import doubt_of_condition
-from cometmq.client.subscriptions.sql_syntax import read_tokens
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.names import ALL_TAGS
 from cometmq.remoting.spelling import SpelledFields
+from cometmq.remoting.sql.errors import SqlError
+from cometmq.remoting.sql.lexer import END, LATER_KEYWORDS, SYMBOLS, Token, place, tokens
 
 _CONDITION: Final = re.compile(
     r"[<>=]|\s(AND|OR|IN|IS|LIKE|BETWEEN|CONTAINS|STARTSWITH|ENDSWITH)\s", re.IGNORECASE
@@ -27,6 +28,28 @@ _SEPARATOR: Final = re.compile(r"[|,;]|&&")
 _WORDS: Final = re.compile(r"[\w-]+(?:\s+or\s+[\w-]+)+", re.IGNORECASE)
 _OR: Final = re.compile(r"\s+or\s+", re.IGNORECASE)
 _WILDCARDS: Final = re.compile(r"[*?]")
+_COMPARING: Final = (
+    {"IN", "IS", "BETWEEN"} | LATER_KEYWORDS | set(SYMBOLS.values())
+) - {"LPAR", "COMMA", "RPAR", "PLUS", "MINUS"}  # fmt: skip
+
+_COMMENT: Final = re.compile(r"--[^\n\r]*")
+"""A comment at the end of the condition, which brokers ignore although their grammar requires a
+line end after it.
+"""
+_FOREIGN: Final[Mapping[str, str]] = {
+    "'": "this text has no closing quote; a quote inside a text is written twice, ''",
+    '"': "write texts in single quotes",
+    "`": "write the name of a property without quotes",
+    "/*": "this comment has no closing */",
+    "!=": "for unequal, write <>",
+    "!": "write NOT",
+    "&": "write AND",
+    "|": "write OR",
+    "*": "conditions do not calculate, and there are no wildcards",
+    "/": "conditions do not calculate",
+    "%": "conditions do not calculate, and there are no wildcards",
+}
+"""Corrections for text that begins no token; the first match counts."""
 
 
 class ExpressionType(StrEnum):
@@ -87,7 +110,7 @@ def subscription(
     if kind is ExpressionType.SQL92:
         if not expression:
             raise InvalidArgument("the SQL92 condition is empty: give one such as 'price > 5'")
-        read_tokens(expression)  # raises for a syntax error; a missing topic has no broker to ask
+        _ignored_by_brokers(expression)  # raises; a missing topic has no broker to ask
         return SubscriptionData(
             topic=topic, sub_string=expression, expression_type=kind, sub_version=version_ms
         )
@@ -116,7 +139,7 @@ def doubt(wanted: SubscriptionData) -> str:
     consumer with such a filter waits forever, or gets other messages, without an error.
     """
     if wanted.expression_type == ExpressionType.SQL92:
-        return doubt_of_condition(wanted.sub_string)
+        return _doubt_of_condition(wanted.sub_string)
     return next(filter(None, map(_doubt_of_tag, _tags(wanted))), "")
 
 
@@ -144,3 +167,56 @@ def _doubt_of_tag(tag: str) -> str:
     if " " in tag:
         return f"{literally}: tags are separated by '||', as in {' || '.join(tag.split())!r}"
     return ""
+
+
+def _ignored_by_brokers(condition: str) -> Token:
+    """Return the first token of a condition that brokers ignore, of kind END if they read all;
+    raise InvalidArgument for a syntax error. Values are left to the broker.
+    """
+    from cometmq.remoting.sql.parser import end_of, parser_of, parsing  # noqa: PLC0415  # 45 ms
+
+    try:
+        _, ignored = end_of(parsing(condition, parser_of()))
+    except SqlError as error:
+        why, at = " ".join(str(error).partition(": ")[2].split()), error.start
+        if at is not None:
+            advice = [text for sign, text in _FOREIGN.items() if condition.startswith(sign, at)]
+            why = f"{advice[0]} ({place(condition, at)})" if advice else why
+        raise InvalidArgument(f"the SQL92 condition {shown(condition)}: {why}") from error
+    return ignored
+
+
+def _doubt_of_condition(condition: str) -> str:
+    """Return the probable mistake in a condition, and what to write instead; "" if there is none.
+
+    RocketMQ's parser ends an expression at the first token that cannot continue it, and ignores the
+    rest without an error.
+    """
+    ignored = _ignored_by_brokers(condition)
+    read = [*takewhile(lambda one: one.start < ignored.start, tokens(condition))]
+    if ignored.kind != END and not _COMMENT.fullmatch(condition, ignored.start):
+        return _doubt_of_end(ignored)
+    for left, operator, right in zip(read, read[1:], read[2:], strict=False):
+        if operator.kind in ("EQUAL", "UNEQUAL") and left.kind == right.kind == "ID":
+            name, symbol = left.image, operator.image
+            return (
+                f"{right.image} is a property here, and two missing properties are equal: for the "
+                f"text, write {name} {symbol} '{right.image}'"
+            )
+    if not any(token.kind in _COMPARING for token in read):
+        alone = next((token.image for token in read if token.kind == "ID"), "")
+        return f"a property alone is never true: write {alone} = TRUE" if alone else ""
+    return ""
+
+
+def _doubt_of_end(ignored: Token) -> str:
+    if ignored.image.upper() == "LIKE":
+        return "LIKE does not exist: write STARTSWITH, ENDSWITH or CONTAINS"
+    advice = "join conditions by AND or OR"
+    if ignored.kind in ("PLUS", "MINUS"):
+        advice = "conditions do not calculate: compare with the result"
+    elif ignored.kind == "LPAR":
+        advice = "functions do not exist, and conditions are joined by AND or OR"
+    elif ignored.kind == "RPAR":
+        advice = "no '(' belongs to it"
+    return f"brokers ignore everything from {ignored.image!r} on: {advice}"
