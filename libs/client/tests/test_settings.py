@@ -29,6 +29,8 @@ from cometmq.client.option_checks import checked
 from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.remoting.transport.settings import TlsMode
 
+KEYS: Any = SessionCredentials
+TLS: Any = TlsSettings
 NOT_FOR_USERS = {"BrokerAdmin", "CheckTransactionState", "MessageRecord"}
 """Types of arguments that users get from the client, or that the client passes to itself."""
 
@@ -47,20 +49,6 @@ def test_different_name_servers_are_refused_with_both(kind: type[Any]) -> None:
     text = "the argument namesrv is 'b:2', but the option namesrv is 'a:1': give only one of them"
     with pytest.raises(InvalidArgument, match=text):
         kind("pg", "b:2", options=ProducerOptions(namesrv="a:1"))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        PushOptions(concurrency=0),
-        PushOptions(pull_count_max=1025),
-        LitePullOptions(auto_commit_interval_ms=10),
-        ClientOptions(heartbeat_interval_ms=0),
-    ],
-)
-def test_options_have_bounds(options: ClientOptions) -> None:
-    with pytest.raises(InvalidArgument, match="invalid option"):
-        checked(options)
 
 
 def test_a_pull_is_awaited_longer_than_it_is_held() -> None:
@@ -150,52 +138,40 @@ def test_options_are_given_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("kind", "options", "name"),
     [
-        ({"concurrency": "3"}, "concurrency='3': it must be a whole number, not str"),
-        ({"concurrency": 1001}, "concurrency=1001: it must be a whole number of at most 1000"),
-        ({"orderly": 1}, "orderly=1: it must be True or False, not int"),
-        ({"consume_timestamp_ms": 1_700_000_000}, "consume_timestamp_ms is in milliseconds since"),
-        ({"client_ip": 5}, "client_ip=5: it must be a string, not int"),
-        ({"pull_timeout_ms": "60000"}, "pull_timeout_ms='60000': it must be a whole number, not"),
+        (PushOptions, {"concurrency": "3"}, "concurrency"),
+        (PushOptions, {"concurrency": 0}, "concurrency"),
+        (PushOptions, {"concurrency": 1001}, "concurrency"),
+        (PushOptions, {"pull_count_max": 1025}, "pull_count_max"),
+        (PushOptions, {"orderly": 1}, "orderly"),
+        (PushOptions, {"consume_timestamp_ms": 1_700_000_000}, "consume_timestamp_ms"),
+        (PushOptions, {"consume_from": "FIRST"}, "consume_from"),
+        (PushOptions, {"pull_timeout_ms": "60000"}, "pull_timeout_ms"),
+        (LitePullOptions, {"auto_commit_interval_ms": 10}, "auto_commit_interval_ms"),
+        (ClientOptions, {"client_ip": 5}, "client_ip"),
+        (ClientOptions, {"heartbeat_interval_ms": 0}, "heartbeat_interval_ms"),
+        (ClientOptions, {"api_timeout_ms": 2.5}, "api_timeout_ms"),
+        (ClientOptions, {"credentials": ("key", "secret")}, "credentials"),
+        (ClientOptions, {"credentials": KEYS(None, None)}, "credentials.access_key"),  # type: ignore[arg-type]
+        (
+            ClientOptions,
+            {"credentials": KEYS("u", b"secret")},
+            "credentials.secret_key",
+        ),
+        (ClientOptions, {"tls": True}, "tls"),
+        (ClientOptions, {"tls": TLS(trust_cert_path=b"ca.pem")}, "tls.trust_cert_path"),
+        (ClientOptions, {"tls": TLS(key_password=b"secret")}, "tls.key_password"),
+        (ClientOptions, {"tls": TLS(enable="true")}, "tls.enable"),
+        (ProducerOptions, {"retry_codes": frozenset(["1"])}, "retry_codes"),
     ],
 )
-def test_a_wrong_value_is_named_in_words(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"^invalid option {text}"):
-        checked(PushOptions(**options))
-
-
-@pytest.mark.parametrize("kind", [Producer, sync.Producer])
-@pytest.mark.parametrize(
-    ("option", "text"),
-    [
-        (
-            {"credentials": SessionCredentials(None, None)},  # type: ignore[arg-type]
-            "credentials.access_key: it must be a string, not None",
-        ),
-        (
-            {"credentials": SessionCredentials("user", b"secret")},  # type: ignore[arg-type]
-            "credentials.secret_key: it must be a string, not bytes",
-        ),
-        (
-            {"tls": TlsSettings(trust_cert_path=b"ca.pem")},  # type: ignore[arg-type]
-            "tls.trust_cert_path: it must be a Path or a string, not bytes",
-        ),
-        (
-            {"tls": TlsSettings(key_password=b"secret")},  # type: ignore[arg-type]
-            "tls.key_password: it must be a string or None, not bytes",
-        ),
-        (
-            {"tls": TlsSettings(enable="true")},  # type: ignore[arg-type]
-            "tls.enable: it must be True or False, not str",
-        ),
-    ],
-)
-def test_wrong_keys_and_tls_settings_are_named(
-    kind: type[Any], option: dict[str, Any], text: str
+def test_a_wrong_value_is_refused_with_the_name_of_the_option(
+    kind: type[Any], options: dict[str, Any], name: str
 ) -> None:
-    with pytest.raises(InvalidArgument, match=f"^invalid option {re.escape(text)}$"):
-        kind("pg", "a:1", options=ProducerOptions(**option))
+    with pytest.raises(InvalidArgument, match=f"^invalid option {re.escape(name)}\\b") as caught:
+        checked(kind(**options))
+    assert "secret" not in str(caught.value).replace(name, "")
 
 
 def test_tls_paths_may_be_strings() -> None:
@@ -348,9 +324,3 @@ async def test_unused_trusted_certificates_are_reported(
     warnings = [text for text in found if text.startswith("tls.unverified trust_cert_path=ca.pem ")]
     assert len(warnings) == count
     assert all("set auth_server=True" in text for text in warnings)
-
-
-def test_codes_to_retry_are_numbers() -> None:
-    codes: Any = frozenset(["1"])
-    with pytest.raises(InvalidArgument, match=r"retry_codes=.*: it must be a whole number, not"):
-        checked(ProducerOptions(retry_codes=codes))

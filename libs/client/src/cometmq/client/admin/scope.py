@@ -10,7 +10,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.arguments import (
     check_address,
-    check_name_or_none,
+    check_kind,
     check_names,
     check_queue,
     whole_or,
@@ -89,7 +89,8 @@ class AdminBase(Client):
 
     async def broker_groups(self, cluster: str | None = None) -> dict[str, dict[int, BrokerAdmin]]:
         """Return all brokers by name and id, of one cluster or of all."""
-        check_name_or_none(cluster, "cluster")
+        if cluster is not None:
+            check_kind(cluster, str, "cluster")
         info = await self.cluster()
         if cluster is not None and cluster not in info.cluster_addr_table:
             known = ", ".join(sorted(info.cluster_addr_table)) or "none"

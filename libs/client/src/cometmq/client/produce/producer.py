@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.client.admin.of_client import ClientAdmin
-from cometmq.client.arguments import too_short, whole, whole_or
+from cometmq.client.arguments import whole, whole_or
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.constructors import explaining
@@ -339,7 +339,7 @@ class Producer(Client):
         topic = prepared.messages[0].topic
         raise NoReply(
             f"no reply to the request to the topic {topic} in {timeout_ms} ms: it is "
-            f"stored, but no consumer of the topic has replied in time{too_short(timeout_ms)}"
+            f"stored, but no consumer of the topic has replied in time"
         )
 
     async def reply(self, request: MessageExt, body: bytes) -> SendResult:

@@ -7,7 +7,6 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.arguments import too_short
 from cometmq.client.errors import (
     BrokerMissing,
     ClientError,
@@ -174,7 +173,6 @@ class Attempts(msgspec.Struct, gc=False):
                 f" (its timeout is {limit.timeout_ms} ms)" if is_late else "",
                 f" at {', '.join(brokers)}" if brokers else "",
                 f": {failure}" if failure is not None else "",
-                too_short(limit.timeout_ms),
             )
         )
         return (SendTimeout if is_late else SendFailed)(
