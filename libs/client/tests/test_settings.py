@@ -153,7 +153,7 @@ def test_options_are_given_by_name() -> None:
         (ClientOptions, {"heartbeat_interval_ms": 0}, "heartbeat_interval_ms"),
         (ClientOptions, {"api_timeout_ms": 2.5}, "api_timeout_ms"),
         (ClientOptions, {"credentials": ("key", "secret")}, "credentials"),
-        (ClientOptions, {"credentials": KEYS(None, None)}, "credentials.access_key"),  # type: ignore[arg-type]
+        (ClientOptions, {"credentials": KEYS(None, None)}, "credentials.access_key"),
         (
             ClientOptions,
             {"credentials": KEYS("u", b"secret")},
