@@ -9,7 +9,6 @@ import msgspec
 
 from cometmq.broker.limits import LIMITS as BROKER_LIMITS
 from cometmq.broker.settings import BrokerSettings
-from cometmq.control.front import CONTROL_LIMITS
 from cometmq.namesrv.limits import LIMITS as NAMESRV_LIMITS
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.remoting.codes import ResponseCode
@@ -43,7 +42,6 @@ _SECTIONS: Final[Sequence[tuple[str, Sequence[Limit], type[msgspec.Struct]]]] = 
 
 _FIXED: Final[Sequence[tuple[str, Sequence[Limit]]]] = (
     ("Frames and TLS handshakes, of any server", (*FRAME_LIMITS, *HANDSHAKE_LIMITS)),
-    ("Control ports", CONTROL_LIMITS),
 )
 
 

@@ -13,11 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cometmq.control import channel as channels
 from cometmq.control import server as servers
-from cometmq.control.admission import (
-    ADDRESS_CALLS_MAX,
-    CALLS_MAX,
-    CONNECTION_CALLS_MAX,
-)
+from cometmq.control.admission import CALLS_MAX, CONNECTION_CALLS_MAX
 from cometmq.control.client import MemberClient
 from cometmq.control.controlled import ConfigChange, MemberUnreachable, Target, WrongMember
 from cometmq.control.electors import Electors
@@ -377,7 +373,7 @@ async def test_one_address_that_opens_many_watches_starves_no_elector(
 
     for number in range(CALLS_MAX):
         greedy.spawn(watch(strangers[number % connection_count]), name="stranger")
-    share = CONNECTION_CALLS_MAX if connection_count == 1 else ADDRESS_CALLS_MAX
+    share = CONNECTION_CALLS_MAX if connection_count == 1 else CALLS_MAX
     await until(lambda: len(server.streams) == share)
     if not is_stubborn:
         await until(lambda: len(greedy) == share)
@@ -444,3 +440,23 @@ async def until(condition):
     async with asyncio.timeout(DEADLINE_S):
         while not condition():  # noqa: ASYNC110  # states of several parts
             await asyncio.sleep(0.005)
+
+
+async def test_silent_connections_have_bounded_places_for_a_while(member, monkeypatch):
+    monkeypatch.setattr(servers, "CONNECTIONS_MAX", 4)
+    monkeypatch.setattr(servers, "HANDSHAKE_MS", 100)
+    server = ControlServer(member)
+    await server.start("127.0.0.1", 0)
+    silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(12)]
+    client = MemberClient(f"127.0.0.1:{server.port}", TARGET)
+    async with asyncio.timeout(DEADLINE_S):
+        for reader, writer in silent:
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+        while True:
+            with contextlib.suppress(MemberUnreachable):
+                assert await client.status(timeout_ms=60_000) == member.now
+                break
+    await client.close()
+    await server.stop()

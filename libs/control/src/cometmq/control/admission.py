@@ -2,12 +2,11 @@
 """Limits the open calls of each caller of the control API (pure).
 
 A caller that proves that it belongs to the group, by the group's key or by a certificate, has a
-reserved share. Other callers are told apart by address and connection.
+reserved share.
 
-A new stream is always accepted. If it exceeds a limit, another stream is ended: of the address with
-the most streams, and of its connection with the most, the oldest one. So a stranger that opens many
-streams loses its own, and an elector keeps its stream. An elector without a proof cannot be told
-from strangers at its address, so its stream may be ended; it then opens a new one.
+A new stream is always accepted. If it exceeds a limit, another stream is ended: the oldest one of
+the connection with the most. So a stranger that opens many streams loses its own, and an elector,
+which has one, keeps it or opens a new one.
 
 Orders cannot be interrupted, so an order above a limit is refused.
 """
@@ -16,6 +15,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
+from urllib.parse import unquote
 
 CALLS_MAX: Final = 32
 """Maximum number of streams, and also of unfinished orders, of all callers without
@@ -25,8 +25,6 @@ PROVEN_CALLS_MAX: Final = 32
 """Maximum number of streams, and also of unfinished orders, of all callers with a proof
 together.
 """
-ADDRESS_CALLS_MAX: Final = 16
-"""Maximum number of streams, and of unfinished orders, of one address without a proof."""
 CONNECTION_CALLS_MAX: Final = 8
 """Maximum number of streams, and of unfinished orders, on one connection. An elector has one stream
 and one order for each member.
@@ -44,6 +42,11 @@ class Caller(NamedTuple):
     def address(self) -> str:
         """The address without the port."""
         return self.connection.rpartition(":")[0]
+
+
+def address_of(peer: str) -> str:
+    """Return HOST:PORT of a caller, from the name that gRPC gives it: `ipv6:%5B::1%5D:4000`."""
+    return unquote(peer).partition(":")[2]
 
 
 class TooManyCalls(Exception):
@@ -112,16 +115,11 @@ def _limits(caller: Caller) -> Iterable[tuple[int, Callable[[Caller], bool]]]:
     if caller.is_proven:
         yield PROVEN_CALLS_MAX, lambda one: one.is_proven
     else:
-        yield ADDRESS_CALLS_MAX, lambda one: not one.is_proven and one.address == caller.address
         yield CALLS_MAX, lambda one: not one.is_proven
 
 
 def _victim(streams: list[Stream], new: Stream) -> Stream:
     """Return the stream to end, as the module says; it is never the new one."""
-    by_address = Counter(one.caller.address for one in streams)
-    by_connection = Counter(one.caller.connection for one in streams)
-    old = [one for one in streams if one is not new]
-    return max(
-        old,
-        key=lambda one: (by_address[one.caller.address], by_connection[one.caller.connection]),
-    )  # the first of equals is the oldest
+    counts = Counter(one.caller.connection for one in streams)
+    old = (one for one in streams if one is not new)
+    return max(old, key=lambda one: counts[one.caller.connection])  # of equals, the oldest

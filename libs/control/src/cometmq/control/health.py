@@ -8,7 +8,7 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health_pb2
 
-from cometmq.control.admission import Caller, Streams
+from cometmq.control.admission import Caller, Streams, address_of
 from cometmq.control.controlled import Report
 from cometmq.ha.role import Role
 
@@ -37,14 +37,10 @@ class Health:
         self,
         report: Callable[[], Report],
         streams: Streams,
-        address_of: Callable[[str], str],
     ) -> None:
-        """Watches take places among `streams`, as those of callers without a proof; `address_of`
-        returns the address of a caller that gRPC names.
-        """
+        """Watches take places among `streams`, as those of callers without a proof."""
         self._report = report
         self._streams = streams
-        self._address_of = address_of
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
         """Answer one check; an unknown service gets NOT_FOUND."""
@@ -61,7 +57,7 @@ class Health:
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Send the state now and after each change."""
         sent = None
-        stream = self._streams.enter(Caller(self._address_of(context.peer())))
+        stream = self._streams.enter(Caller(address_of(context.peer())))
         try:
             while not stream.is_evicted.is_set():
                 answer = self._answer(request.service)

@@ -4,9 +4,9 @@
 If the member has a key of its group, calls need a proof (`proof.py`), unless TLS demands a
 certificate from every caller. Health checks need none.
 
-Limits: connections as in `front.py`, streams and unfinished orders as in `admission.py`,
-HTTP2_STREAMS_MAX calls of any kind on a connection, REQUEST_BYTES_MAX per request, ORDER_TIMEOUT_MS
-per answer.
+Limits: CONNECTIONS_MAX connections, which gRPC counts, streams and unfinished orders as in
+`admission.py`, HTTP2_STREAMS_MAX calls of any kind on a connection, REQUEST_BYTES_MAX per request,
+ORDER_TIMEOUT_MS per answer. Floods by programs without the key are a firewall's work (SECURITY.md).
 
 An order is completed even if its caller disconnects, because an interrupted order may leave a saved
 promise without the actions that should follow it.
@@ -29,11 +29,11 @@ from cometmq.control.admission import (
     Streams,
     TooManyCalls,
     UnfinishedOrders,
+    address_of,
 )
 from cometmq.control.controlled import Controlled, Reason, Report, Target
 from cometmq.control.credentials import server_credentials
 from cometmq.control.electors import ELECTOR_KEY, Electors
-from cometmq.control.front import CONNECTIONS_MAX, Front
 from cometmq.control.health import Health
 from cometmq.control.messages import to_message
 from cometmq.control.methods import METHODS, REASON_KEY, SERVICE
@@ -49,6 +49,12 @@ from cometmq.remoting.transport.tasks import TaskSet, describe
 from cometmq.runtime.places import check_port
 from cometmq.runtime.process.freed_memory import FreedMemory
 
+CONNECTIONS_MAX: Final = 256
+"""gRPC would accept connections until the process has no descriptors left, and the broker's own
+clients could not connect either.
+"""
+HANDSHAKE_MS: Final = 5_000
+"""How long a connection may take until its first HTTP/2 frame."""
 HTTP2_STREAMS_MAX: Final = CONNECTION_CALLS_MAX + 2
 """Maximum number of concurrent calls on a connection: CONNECTION_CALLS_MAX unfinished orders, one
 that is refused, and one for the status. gRPC refuses further calls at little cost; with a limit of
@@ -128,7 +134,6 @@ class ControlServer:
         self._places = UnfinishedOrders()
         self._orders = TaskSet(log)
         self._upkeep = TaskSet(log)
-        self._front = Front(self._upkeep)
         self._server: grpc.aio.Server | None = None
         self.port = 0
 
@@ -139,45 +144,41 @@ class ControlServer:
         # No limit for all calls together: strangers that come first would exclude the electors.
         server = grpc.aio.server(
             options=[
-                ("grpc.max_allowed_incoming_connections", 2 * CONNECTIONS_MAX),
+                ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
+                ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+                ("grpc.so_reuseport", 0),  # a port in use is refused
                 ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
                 ("grpc.max_concurrent_streams", HTTP2_STREAMS_MAX),
             ],
         )
-        server.add_generic_rpc_handlers([_Calls(self._front.note_call), _handlers(self)])
-        health = Health(self._member.report, self.streams, self._front.address_of)
+        server.add_generic_rpc_handlers([_handlers(self)])
+        health = Health(self._member.report, self.streams)
         health_pb2_grpc.add_HealthServicer_to_server(health, server)
         self._has_certificates = (
             credentials is not None
             and self._tls is not None
             and self._tls.need_client_auth == "require"
         )
-        with self._front.inside() as target:
-            if credentials is None:
-                server.add_insecure_port(target)
-            else:
-                server.add_secure_port(target, credentials)
-        await server.start()
-        self._server = server
+        place = f"{f'[{host}]' if ':' in host else host or '[::]'}:{port}"
         try:
-            self.port = await self._front.listen(host, port)
-        except OSError as error:
-            self._front.close()
-            await server.stop(0)
-            place = f"{f'[{host}]' if ':' in host else host or '[::]'}:{port}"
+            if credentials is None:
+                self.port = server.add_insecure_port(place)
+            else:
+                self.port = server.add_secure_port(place, credentials)
+        except RuntimeError as error:
             raise SettingsError(
                 f"cannot listen on {place} for the control API; choose another port with {setting}"
             ) from error
+        await server.start()
+        self._server = server
         self._upkeep.keep(self._watches.run, name="control-watches")
         self._upkeep.spawn(FreedMemory().run(), name="control-memory", is_endless=True)
         self._log.info("control.ready", host=host, port=self.port, is_tls=credentials is not None)
 
     async def stop(self) -> None:
         """Stop listening; open calls have DRAIN_MS to end, and orders in progress are completed."""
-        self._front.stop_listening()
         if self._server is not None:
             await self._server.stop(DRAIN_MS / 1000)
-        self._front.close()
         await self._upkeep.close()
         await self._orders.drain(ORDER_TIMEOUT_MS / 1000)
 
@@ -258,7 +259,6 @@ class ControlServer:
         """
         metadata = dict(context.invocation_metadata() or ())
         caller, seal = await self._proven(name, raw, context, metadata.get(PROOF_KEY))
-        self._front.note_served(context.peer())
         mark = metadata.get(ELECTOR_KEY)
         if mark is not None:
             self.electors.heard(str(mark))
@@ -267,7 +267,7 @@ class ControlServer:
     async def _proven(
         self, name: str, raw: bytes, context: Any, proof: object
     ) -> tuple[Caller, Seal | None]:
-        connection = self._front.address_of(context.peer())
+        connection = address_of(context.peer())
         if not self._verifier.has_keys:
             return Caller(connection, self._has_certificates), None
         seal = None
@@ -378,16 +378,6 @@ async def _parsed(request: Any, raw: bytes, context: Any) -> Any:
     except DecodeError as error:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"unreadable request: {error}")
         raise AssertionError("abort raises") from error
-
-
-class _Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Serves no method; notes every call, even one without a request or of an unknown method."""
-
-    def __init__(self, note: Callable[[], None]) -> None:
-        self._note = note
-
-    def service(self, handler_call_details: Any) -> None:
-        self._note()
 
 
 def _handlers(server: ControlServer) -> grpc.GenericRpcHandler:
