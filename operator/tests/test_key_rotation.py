@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cometmq.ha.signed import fingerprint
+from cometmq.ha.proof import fingerprint
 from cometmq.operator.api import ApiRefused
 from cometmq.operator.api_types.secret_keys import SecretReason
 from cometmq.operator.broker_groups.group import KEY_MARK, KEY_OPTIONAL, KEY_REQUIRED, ROTATE_KEY

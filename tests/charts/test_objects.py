@@ -17,8 +17,8 @@ from cometmq.console.settings import ConsoleSettings
 from cometmq.elector.plan import parse_members as parse_control_members
 from cometmq.elector.settings import ElectorSettings
 from cometmq.exporter.settings import ExporterSettings
-from cometmq.ha.group_key import parse_keys
 from cometmq.ha.places.choice import open_record
+from cometmq.ha.proof import parse_keys
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.runtime.settings import load

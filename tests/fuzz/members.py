@@ -26,10 +26,9 @@ from cometmq.broker.copies.streams.frames import Kind, Report, WantedBlock
 from cometmq.broker.copies.streams.handshake import Hello, Identity, LogExtent
 from cometmq.broker.copies.streams.proving import Answer, Challenge, Proof
 from cometmq.control.controlled import Target
-from cometmq.control.methods import METHODS, OTHERS, SERVICE
-from cometmq.control.proof import CHALLENGE_KEY, PROOF_KEY, Caller
+from cometmq.control.methods import CHALLENGE_KEY, METHODS, OTHERS, PROOF_KEY, SERVICE
 from cometmq.control.v1 import control_pb2 as pb
-from cometmq.ha.group_key import Initiator, NotProven, Purpose
+from cometmq.ha.proof import Caller, Initiator, NotProven
 from cometmq.ha.record import Copy
 from cometmq.peers.paths import FUZZ_CORPUS
 from cometmq.peers.ports import HOST, free_port
@@ -163,10 +162,8 @@ class _Members:
         name, ports = f"{CLUSTER}/{self._group.group.name}", self._group
         peer = writer.get_extra_info("peername")[1] - 1
         ordinal = next(n for n in range(COUNT) if ports.address(n) == f"{HOST}:{peer}")
-        one = Initiator(
-            self._group.keys(), Purpose.STREAM, f"{name}/{STRANGER}", responder=f"{name}/{ordinal}"
-        )
-        challenge = msgspec.json.encode(Challenge(Purpose.STREAM, one.name, one.nonce))
+        one = Initiator(self._group.keys(), f"{name}/{STRANGER}", responder=f"{name}/{ordinal}")
+        challenge = msgspec.json.encode(Challenge("stream", one.name, one.nonce))
         opening = frames.encode_opening(frames.PROVEN_VERSION)
         writer.write(opening + frames.encode_body(Kind.CHALLENGE, challenge))
         received = b""

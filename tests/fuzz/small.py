@@ -14,7 +14,7 @@ from cometmq.client.message import Message
 from cometmq.client.trace.records import CorruptTrace, decode_trace, encode_record
 from cometmq.console.login.tokens import parse_tokens
 from cometmq.ha.epochs import EpochsDamaged, decode_epochs, encode_epochs
-from cometmq.ha.group_key import parse_keys
+from cometmq.ha.proof import parse_keys
 from cometmq.ha.record import RecordDamaged, decode_record
 from cometmq.ha.record import encode_record as encode_group_record
 from cometmq.ha.state import StateDamaged, StateFile

@@ -26,7 +26,7 @@ from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.turn import OncePerTurn
 from cometmq.control.controlled import Report
-from cometmq.ha.group_key import Keys
+from cometmq.ha.proof import Keys
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply, Response

@@ -6,11 +6,12 @@ import json
 from typing import get_args, get_origin, get_type_hints
 from zlib import crc32
 
+import msgspec
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from cometmq.ha.registration_proof import RegistrationFacts, registration_proof
+from cometmq.ha.proof import registration_proof
 from cometmq.namesrv.group_keys import GroupKeys
 from cometmq.namesrv.handlers import HANDLERS
 from cometmq.remoting.bodies.topic_config import (
@@ -23,6 +24,7 @@ from cometmq.remoting.bodies.topic_config import (
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.commands.namesrv import RegisterBroker, UnregisterBroker
 from cometmq.remoting.header import encode_frame
 from cometmq.remoting.raw import RawCommand
 from cometmq.runtime.incremental import finish
@@ -159,11 +161,9 @@ KEYS = (b"k" * 32, b"o" * 32)
 def proven(key=KEYS[0], *, body=b"", leaves=False, **changes):
     """Return the header of a registration, or of a deregistration, with its proof."""
     ext = BROKER | {"groupEpoch": "5"} | changes
-    facts = RegistrationFacts(
-        ext["clusterName"], ext["brokerName"], ext["brokerAddr"], int(ext["brokerId"]),
-        "" if leaves else ext["haServerAddr"], int(ext["groupEpoch"]), leaves,
-    )  # fmt: skip
-    return ext | {"groupProof": registration_proof((key,), facts, body) or ""}
+    kind = UnregisterBroker if leaves else RegisterBroker
+    header = msgspec.convert(ext, kind, strict=False)
+    return ext | {"groupProof": registration_proof((key,), header, body) or ""}
 
 
 @pytest.fixture(params=["a file", "a folder"])

@@ -20,8 +20,8 @@ from cometmq.control.controlled import MemberUnproven, Target
 from cometmq.control.electors import elector_mark
 from cometmq.ha.member import CHANGE_THE_ROLE, OrderRefusal, OrderRefused
 from cometmq.ha.orders import Drop, Fence, HandOver, Rebuild
+from cometmq.ha.proof import fingerprint
 from cometmq.ha.role import Role
-from cometmq.ha.signed import fingerprint
 from cometmq.peers.ports import free_port
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime.admin_http import AdminHttp

@@ -6,7 +6,7 @@ from cometmq.broker.registration import listing
 from cometmq.broker.registration import registration as registrations
 from cometmq.broker.registration.link import Link
 from cometmq.broker.tables.topics import Topics
-from cometmq.ha.registration_proof import RegistrationFacts, is_registration_proven, new_body_digest
+from cometmq.ha.proof import is_registration_proven, new_body_digest
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -169,14 +169,11 @@ async def test_members_with_a_key_prove_their_registrations(
     )
     assert isinstance(sent.header, RegisterBroker)
     assert isinstance(left.header, UnregisterBroker)
-    facts = RegistrationFacts("C", ME.broker_name, ME.broker_addr, 0, ME.ha_server_addr, 5)
-    leaving = facts._replace(ha_server_addr="", is_leaving=True)
-    assert is_registration_proven(
-        keys[:1], facts, new_body_digest(sent.body).digest(), sent.header.group_proof
-    )
-    assert is_registration_proven(
-        keys[:1], leaving, new_body_digest().digest(), left.header.group_proof
-    )
+    assert (sent.header.broker_name, sent.header.group_epoch) == (ME.broker_name, 5)
+    assert (left.header.broker_addr, left.header.group_epoch) == (ME.broker_addr, 5)
+    digests = (new_body_digest(one.body).digest() for one in (sent, left))
+    assert is_registration_proven(keys[:1], sent.header, next(digests))
+    assert is_registration_proven(keys[:1], left.header, next(digests))
 
 
 async def test_only_a_lasting_refusal_of_an_earlier_epoch_is_an_alarm(

@@ -16,10 +16,9 @@ from cometmq.control.controlled import (
 )
 from cometmq.control.credentials import channel_credentials
 from cometmq.control.electors import ELECTOR_KEY
-from cometmq.control.methods import REASON_KEY, SERVICE
-from cometmq.control.proof import CHALLENGE_KEY, PROOF_KEY, Caller, Seal
-from cometmq.ha.group_key import Keys
+from cometmq.control.methods import CHALLENGE_KEY, PROOF_KEY, REASON_KEY, SERVICE
 from cometmq.ha.member import OrderRefusal, OrderRefused
+from cometmq.ha.proof import Caller, Keys, Seal
 from cometmq.remoting.errors import RemoteProtocolError, SettingsError
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.transport.tasks import TaskSet

@@ -13,8 +13,8 @@ from cometmq.control.controlled import ConfigChange, Report, Target
 from cometmq.control.messages import from_message, to_target
 from cometmq.control.methods import METHODS
 from cometmq.control.v1 import control_pb2 as pb
-from cometmq.ha.group_key import Keys
 from cometmq.ha.orders import Order
+from cometmq.ha.proof import Keys
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.settings import TlsSettings

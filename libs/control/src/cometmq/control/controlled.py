@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -80,7 +80,7 @@ class Controlled(Protocol):
         """Change all of these settings or none, and save them if the settings file is writable."""
 
 
-class Target(msgspec.Struct, frozen=True):
+class Target(NamedTuple):
     """The member to which a request is addressed."""
 
     group: str

@@ -18,6 +18,9 @@ from cometmq.ha.orders import Order
 
 REASON_KEY: Final = "cometmq-reason"
 """The key, in the trailing metadata of a refusal, of its reason."""
+PROOF_KEY: Final = "cometmq-proof-bin"
+CHALLENGE_KEY: Final = "cometmq-challenge-bin"
+"""The keys of proofs and challenges (`ha/proof.py`), in the metadata of a call and its refusal."""
 PACKAGE: Final = pb.DESCRIPTOR.package
 FOLDER: Final = pb.DESCRIPTOR.name.rpartition("/")[0]
 SERVICE: Final = f"{PACKAGE}.GroupControl"

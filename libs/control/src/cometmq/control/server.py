@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control server of one member: gRPC on the program's own event loop.
 
-If the member has a key of its group, calls need a proof (`proof.py`), unless TLS demands a
+If the member has a key of its group, calls need a proof (`ha/proof.py`), unless TLS demands a
 certificate from every caller. Health checks need none.
 
 Limits: CONNECTIONS_MAX connections, which gRPC counts, streams and unfinished orders as in
@@ -36,12 +36,11 @@ from cometmq.control.credentials import server_credentials
 from cometmq.control.electors import ELECTOR_KEY, Electors
 from cometmq.control.health import Health
 from cometmq.control.messages import to_message
-from cometmq.control.methods import METHODS, REASON_KEY, SERVICE
-from cometmq.control.proof import CHALLENGE_KEY, PROOF_KEY, Seal, Verifier
+from cometmq.control.methods import CHALLENGE_KEY, METHODS, PROOF_KEY, REASON_KEY, SERVICE
 from cometmq.control.v1 import control_pb2 as pb
 from cometmq.control.watches import Watch, Watches
-from cometmq.ha.group_key import Keys
 from cometmq.ha.member import OrderRefusal, OrderRefused
+from cometmq.ha.proof import Keys, Seal, Verifier
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.settings import TlsSettings

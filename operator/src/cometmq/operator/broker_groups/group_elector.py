@@ -14,9 +14,9 @@ from cometmq.elector.elector import Elector
 from cometmq.elector.settings import ElectorSettings
 from cometmq.elector.stats import ElectorStats
 from cometmq.ha.actions import Tell
-from cometmq.ha.group_key import Keys
 from cometmq.ha.orders import Order
 from cometmq.ha.port import RecordPort
+from cometmq.ha.proof import Keys
 from cometmq.ha.record import Record
 from cometmq.operator.broker_groups.acceptance import AcceptLoss
 from cometmq.operator.broker_groups.group import CONTROL_PORT, MAIN_PORT, BrokerGroup

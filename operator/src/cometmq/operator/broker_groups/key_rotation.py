@@ -17,8 +17,7 @@ from enum import StrEnum
 
 import msgspec
 
-from cometmq.ha.group_key import Keys
-from cometmq.ha.signed import fingerprint
+from cometmq.ha.proof import Keys, fingerprint
 
 
 class KeyStep(StrEnum):

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from cometmq.ha.group_key import Keys, parse_keys
+from cometmq.ha.proof import Keys, parse_keys
 from cometmq.operator.api import ApiRefused, Body, KubeApi
 from cometmq.operator.api_types.broker_group import GROUP
 from cometmq.operator.api_types.secret_keys import GROUP_KEY_FILE, SecretReason

@@ -19,7 +19,7 @@ from cometmq.broker.registration.addresses import (
 from cometmq.broker.registration.namesrv_addresses import parse_addresses
 from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
-from cometmq.ha.group_key import KeyFile
+from cometmq.ha.proof import KeyFile
 from cometmq.remoting.log import Log
 from cometmq.runtime.places import check_different, check_port
 from cometmq.runtime.settings import Loaded

@@ -20,8 +20,8 @@ from cometmq.elector.elector import ACCEPT_WITH, Elector
 from cometmq.elector.metrics import FAMILIES
 from cometmq.elector.plan import plan_of, record_of, timing_of
 from cometmq.elector.settings import ElectorSettings
-from cometmq.ha.group_key import KeyFile, Keys
 from cometmq.ha.port import RecordPort, RecordUnreachable
+from cometmq.ha.proof import KeyFile, Keys
 from cometmq.ha.record import RecordDamaged
 from cometmq.remoting.errors import CometError, SettingsError
 from cometmq.remoting.log import Log

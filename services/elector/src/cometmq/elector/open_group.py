@@ -12,8 +12,8 @@ from cometmq.control.controlled import Report, Target
 from cometmq.elector.plan import Plan, plan_of, record_of
 from cometmq.elector.settings import ElectorSettings
 from cometmq.ha.actions import Statuses, leads
-from cometmq.ha.group_key import KeyFile
 from cometmq.ha.port import RecordPort, RecordUnreachable
+from cometmq.ha.proof import KeyFile
 from cometmq.ha.record import Record, RecordDamaged, Versioned
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.settings import TlsSettings

@@ -8,7 +8,7 @@ each group, under its brokerName. Reading blocks: use a worker thread.
 from pathlib import Path
 from typing import Final
 
-from cometmq.ha.group_key import KeyFile, Keys
+from cometmq.ha.proof import KeyFile, Keys
 from cometmq.remoting.errors import SettingsError
 
 SETTING: Final = "groupKeyFile"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.broker.settings import BrokerSettings
-from cometmq.ha.group_key import KeyFile, Keys
+from cometmq.ha.proof import KeyFile, Keys
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.runtime.settings import Loaded

@@ -19,8 +19,7 @@ from cometmq.broker.registration.listing import Listing, asked_if_changed
 from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
-from cometmq.ha.group_key import Keys
-from cometmq.ha.registration_proof import RegistrationFacts, registration_proof
+from cometmq.ha.proof import Keys, registration_proof
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.kv import KVTable
@@ -130,18 +129,15 @@ class Registrant:
 
     async def leave(self, link: Link, me: Identity) -> None:
         """Unregister an identity; log a failure."""
-        facts = RegistrationFacts(
-            me.cluster_name, me.broker_name, me.broker_addr, me.broker_id, "", me.epoch,
-            is_leaving=True,
-        )  # fmt: skip
         header = UnregisterBroker(
             broker_name=me.broker_name,
             broker_addr=me.broker_addr,
             cluster_name=me.cluster_name,
             broker_id=me.broker_id,
             group_epoch=me.epoch,
-            group_proof=registration_proof(self._keys(), facts),
         )
+        proof = registration_proof(self._keys(), header)
+        header = msgspec.structs.replace(header, group_proof=proof)
         try:
             await self._client.invoke(
                 link.address,
@@ -199,10 +195,6 @@ class Registrant:
 
     async def _send_body(self, link: Link, body: bytes, crc: int) -> Response:
         me, settings = self.identity, self._settings()
-        facts = RegistrationFacts(
-            me.cluster_name, me.broker_name, me.broker_addr, me.broker_id, me.ha_server_addr,
-            me.epoch,
-        )  # fmt: skip
         header = RegisterBroker(
             broker_name=me.broker_name,
             broker_addr=me.broker_addr,
@@ -212,8 +204,9 @@ class Registrant:
             compressed=settings.compressed_register,
             body_crc32=crc,
             group_epoch=me.epoch,
-            group_proof=registration_proof(self._keys(), facts, body),
         )
+        proof = registration_proof(self._keys(), header, body)
+        header = msgspec.structs.replace(header, group_proof=proof)
         try:
             return await self._client.invoke(
                 link.address,

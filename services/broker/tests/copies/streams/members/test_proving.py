@@ -22,7 +22,7 @@ from cometmq.broker.copies.streams.handshake import (
 )
 from cometmq.broker.copies.streams.proving import Answer, Challenge, Proof
 from cometmq.broker.copies.unfit import Unfit
-from cometmq.ha.group_key import Initiator, Keys, NotProven, Purpose
+from cometmq.ha.proof import Initiator, Keys, NotProven
 from cometmq.ha.record import Copy
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.testing.broker.member_nodes import CLUSTER, KEY, MemberNode, is_equal
@@ -70,8 +70,8 @@ class Stranger:
 
     async def prove(self, key: bytes, name: int = 1) -> bytes:
         """Prove a key to the member with ordinal 0; return the ANSWER."""
-        one = Initiator((key,), Purpose.STREAM, f"{NAME}/{name}", responder=f"{NAME}/0")
-        challenge = frame(Kind.CHALLENGE, Challenge(Purpose.STREAM, one.name, one.nonce))
+        one = Initiator((key,), f"{NAME}/{name}", responder=f"{NAME}/0")
+        challenge = frame(Kind.CHALLENGE, Challenge("stream", one.name, one.nonce))
         self.writer.write(frames.encode_opening(frames.PROVEN_VERSION) + challenge)
         proof = msgspec.json.decode(await self.frame(Kind.PROOF), type=Proof)
         try:
@@ -143,7 +143,7 @@ async def _wrong_key(stranger: Stranger) -> None:
 
 async def _refused_after_the_proof_of_the_member(stranger: Stranger) -> None:
     nonce = bytes(32)
-    challenge = frame(Kind.CHALLENGE, Challenge(Purpose.STREAM, f"{NAME}/1", nonce))
+    challenge = frame(Kind.CHALLENGE, Challenge("stream", f"{NAME}/1", nonce))
     stranger.writer.write(frames.encode_opening(frames.PROVEN_VERSION) + challenge)
     await stranger.frame(Kind.PROOF)
     stranger.writer.write(frame(Kind.REFUSED, Refused("stopping", "i1", HUGE)))
@@ -151,7 +151,7 @@ async def _refused_after_the_proof_of_the_member(stranger: Stranger) -> None:
 
 async def _reflection(stranger: Stranger) -> None:
     """Send the member's own proof back to it."""
-    challenge = frame(Kind.CHALLENGE, Challenge(Purpose.STREAM, f"{NAME}/1", bytes(32)))
+    challenge = frame(Kind.CHALLENGE, Challenge("stream", f"{NAME}/1", bytes(32)))
     stranger.writer.write(frames.encode_opening(frames.PROVEN_VERSION) + challenge)
     proof = msgspec.json.decode(await stranger.frame(Kind.PROOF), type=Proof)
     stranger.writer.write(frame(Kind.ANSWER, Answer(proof.mac)) + frame(Kind.HELLO, HELLO))
@@ -159,8 +159,9 @@ async def _reflection(stranger: Stranger) -> None:
 
 async def _wrong_purpose(stranger: Stranger) -> None:
     opening = frames.encode_opening(frames.PROVEN_VERSION)
-    challenge = Challenge(Purpose.CONTROL, f"{NAME}/1", bytes(32))
-    stranger.writer.write(opening + frame(Kind.CHALLENGE, challenge))
+    challenge = {"purpose": "control", "initiator": f"{NAME}/1", "nonce": "A" * 43 + "="}
+    body = msgspec.json.encode(challenge)
+    stranger.writer.write(opening + frames.encode_body(Kind.CHALLENGE, body))
 
 
 async def _large_frame(stranger: Stranger) -> None:
@@ -208,7 +209,7 @@ async def test_an_answer_is_worthless_on_another_connection(tmp_path: Path) -> N
     async with pair(tmp_path) as (master, _):
         first, second = await Stranger.connect(master), await Stranger.connect(master)
         answer = await first.prove(KEY)
-        challenge = frame(Kind.CHALLENGE, Challenge(Purpose.STREAM, f"{NAME}/1", bytes(32)))
+        challenge = frame(Kind.CHALLENGE, Challenge("stream", f"{NAME}/1", bytes(32)))
         second.writer.write(frames.encode_opening(frames.PROVEN_VERSION) + challenge)
         await second.frame(Kind.PROOF)
         second.writer.write(frame(Kind.ANSWER, Answer(answer)) + frame(Kind.HELLO, HELLO))
@@ -421,7 +422,7 @@ async def test_strangers_do_not_crowd_out_members(tmp_path: Path) -> None:
     async with pair(tmp_path) as (master, slave):
         strangers = [await Stranger.connect(master) for _ in range(600)]
         opening = frames.encode_opening(frames.PROVEN_VERSION)
-        challenge = frame(Kind.CHALLENGE, Challenge(Purpose.STREAM, f"{NAME}/1", bytes(32)))
+        challenge = frame(Kind.CHALLENGE, Challenge("stream", f"{NAME}/1", bytes(32)))
         for number, stranger in enumerate(strangers):
             if not stranger.writer.is_closing():
                 stranger.writer.write((b"", opening, opening + challenge)[number % 3])

@@ -7,7 +7,7 @@ import pytest
 
 from cometmq.broker.copies.state import FollowState
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
-from cometmq.ha.group_key import Keys
+from cometmq.ha.proof import Keys
 from cometmq.store.log.damage import DamagedRange
 from cometmq.testing.broker.member_nodes import KEY, MemberNode, is_equal
 from cometmq.testing.broker.replicas import until

@@ -8,7 +8,7 @@ wait. Each step adds some topics to the routes, and the last one stores the data
 
 from zlib import crc32
 
-from cometmq.ha.registration_proof import RegistrationFacts, is_registration_proven, new_body_digest
+from cometmq.ha.proof import is_registration_proven, new_body_digest
 from cometmq.namesrv.admission import admit_registration, stepwise
 from cometmq.namesrv.broker_groups import BrokerId
 from cometmq.namesrv.epochs import Verdict
@@ -152,17 +152,7 @@ def _is_proven(
     keys, name = namesrv.group_keys.of(header.broker_name), header.broker_name
     if not keys:
         return False
-    is_leaving = isinstance(header, UnregisterBroker)
-    facts = RegistrationFacts(
-        header.cluster_name,
-        name,
-        header.broker_addr,
-        header.broker_id,
-        "" if isinstance(header, UnregisterBroker) else header.ha_server_addr,
-        header.group_epoch,
-        is_leaving,
-    )
-    if is_registration_proven(keys, facts, body_digest, header.group_proof):
+    if is_registration_proven(keys, header, body_digest):
         return True
     is_needed = namesrv.group_keys.is_for_one(name) or namesrv.routes.epochs.is_proven(name)
     if is_needed or header.group_epoch is not None:

@@ -21,10 +21,10 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.ha import actions, election, missing_record
 from cometmq.ha.actions import Group, Status
-from cometmq.ha.group_key import KeyFile, Keys
 from cometmq.ha.member import OrderRefused
 from cometmq.ha.orders import Fence
 from cometmq.ha.places.memory import MemoryPlace, MemoryRecord
+from cometmq.ha.proof import KeyFile, Keys
 from cometmq.ha.record import Record
 from cometmq.ha.role import Role
 from cometmq.remoting.transport.server import Server

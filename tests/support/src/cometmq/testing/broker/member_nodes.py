@@ -21,8 +21,8 @@ from cometmq.broker.tables.offsets import Offsets, offset_file
 from cometmq.broker.tables.topics import Topics, topic_file
 from cometmq.ha import in_sync
 from cometmq.ha.epochs import EpochFile, begun, truncated
-from cometmq.ha.group_key import Keys
 from cometmq.ha.in_sync import Leadership
+from cometmq.ha.proof import Keys
 from cometmq.ha.record import Copy, Record, Versioned
 from cometmq.store.disk import Disk
 from cometmq.testing.broker.replicas import Node

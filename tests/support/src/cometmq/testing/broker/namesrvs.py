@@ -14,7 +14,7 @@ from cometmq.broker.registration.registrant import Registrant
 from cometmq.broker.registration.registration import Registration
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
-from cometmq.ha.group_key import Keys
+from cometmq.ha.proof import Keys
 from cometmq.remoting.bodies.codec import REGISTER
 from cometmq.remoting.bodies.topic_config import RegisterBrokerBody, TopicConfig
 from cometmq.remoting.codes import RequestCode

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The proof with which a connection between members of a broker group begins: both sides show that
-they know the group's key (`cometmq.ha.group_key`).
+they know the group's key (`cometmq.ha.proof`). Decides which connections become followers.
 
 The connecting member opens version 2 of the stream and sends CHALLENGE, the accepting one answers
 with PROOF, and the connecting one with ANSWER. HELLO follows only then. Before, neither side
 trusts, reveals or changes anything; a REFUSED frame before the proof is only logged.
 
 Members with a key and `groupKeyRequired=false` also connect to, and accept, members without a key:
-they fall back to version 1 when the other side cannot prove itself.
+they fall back to version 1 when the other side cannot prove itself. Until its HELLO is accepted, a
+connection counts among the unknown ones of the port, which are few and brief (`openings.py`).
 """
 
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -23,16 +24,17 @@ from cometmq.broker.copies.streams.handshake import Identity, Refused
 from cometmq.broker.copies.streams.pump import close_soon
 from cometmq.broker.copies.streams.session import MasterConnection
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
-from cometmq.ha.group_key import Initiator, Keys, NotProven, Purpose, Responder, WrongEnd
+from cometmq.ha.proof import Initiator, Keys, NewBytes, NotProven, Responder, WrongEnd
 from cometmq.remoting.errors import (
     UNREADABLE_JSON,
     CometError,
     ConnectionLost,
     RemoteProtocolError,
 )
+from cometmq.remoting.log import Log
 
 if TYPE_CHECKING:
-    from cometmq.broker.copies.streams.admission import MemberAdmission
+    from cometmq.broker.copies.streams.serving import LogServer
 
 REFUSED_CHARS_MAX: Final = 200
 """Maximum number of characters logged of a REFUSED frame before the proof."""
@@ -44,7 +46,7 @@ UNPROVABLE: Final = frozenset({Unfit.VERSION.value, Unfit.UNPROVEN.value})
 class Challenge(msgspec.Struct, frozen=True):
     """The first message: the purpose of the connection, and the name of the connecting member."""
 
-    purpose: Purpose
+    purpose: Literal["stream"]
     initiator: str
     nonce: bytes
 
@@ -83,13 +85,7 @@ class Proving(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a member with keys accepts only members that prove themselves."""
     shown: str = "groupKeyFile"
     """The setting, as the user gave it."""
-    new_nonce: Callable[[int], bytes] = secrets.token_bytes
-
-    def name(self, ordinal: int | None = None) -> str:
-        """Return the name that stands for this member in proofs, or for the member `ordinal`."""
-        mine = self.identity
-        number = mine.copy.ordinal if ordinal is None else ordinal
-        return f"{mine.cluster}/{mine.group}/{number}"
+    new_nonce: NewBytes = secrets.token_bytes
 
     @property
     def admits_unproven(self) -> bool:
@@ -97,9 +93,12 @@ class Proving(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.is_required and self.keys())
 
 
-def name_of(identity: Identity) -> str:
-    """Return the name under which a member proves itself."""
-    return f"{identity.cluster}/{identity.group}/{identity.copy.ordinal}"
+def name_of(identity: Identity, ordinal: int | None = None) -> str:
+    """Return the name under which a member proves itself, or under which `ordinal` of its group
+    does.
+    """
+    number = identity.copy.ordinal if ordinal is None else ordinal
+    return f"{identity.cluster}/{identity.group}/{number}"
 
 
 class ProofDeclined(CometError):
@@ -118,15 +117,15 @@ class ProofInitiator(asyncio.Protocol):
         self._proving = proving
         self._stream = stream
         self._pass = Initiator(
-            proving.keys(), Purpose.STREAM, proving.name(),
-            responder=proving.name(ordinal), new_nonce=proving.new_nonce,
+            proving.keys(), name_of(proving.identity),
+            responder=name_of(proving.identity, ordinal), new_nonce=proving.new_nonce,
         )  # fmt: skip
         self._transport: asyncio.Transport | None = None
         self._received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's has no common base
-        challenge = Challenge(Purpose.STREAM, self._pass.name, self._pass.nonce)
+        challenge = Challenge("stream", self._pass.name, self._pass.nonce)
         opening = frames.encode_opening(frames.PROVEN_VERSION)
         self._transport.write(opening + _encode(Kind.CHALLENGE, challenge))
 
@@ -167,7 +166,7 @@ class ProofInitiator(asyncio.Protocol):
         send_refusal(self._transport, Unfit.UNPROVEN, "the proof is not accepted")
         reason, text = Unfit.UNPROVEN, f"the broker is not a proven member ({self._proving.shown})"
         if isinstance(error, WrongEnd):
-            is_ours = error.name.rpartition("/")[0] == self._proving.name().rpartition("/")[0]
+            is_ours = error.name.rpartition("/")[0] == self._pass.name.rpartition("/")[0]
             reason = Unfit.NOT_MASTER if is_ours else Unfit.FOREIGN
             text = "another broker answers"
         self._stream.end(UnfitLog(reason, f"{text}: {error}"))
@@ -218,11 +217,65 @@ class Attempts:
         )
 
 
+Serve = Callable[[asyncio.Transport, str, Proven | None, bytes], None]
+
+
+class MemberAdmission:
+    """Admits the connections of one port that become followers."""
+
+    def __init__(self, port: "LogServer", proving: Proving, *, serve: Serve, log: Log) -> None:
+        """`serve` gets a connection, its address, what it has proven, and its first bytes."""
+        self.port = port
+        self.proving = proving
+        self.serve = serve
+        self._log = log
+
+    def accept(self, transport: asyncio.Transport, address: str, version: int, data: bytes) -> None:
+        """Serve a connection that starts with a member's opening bytes."""
+        if version == frames.PROVEN_VERSION and self.proving.keys():
+            responder = ProofResponder(self, transport, address)
+            transport.set_protocol(responder)
+            responder.data_received(data)
+        elif version != frames.VERSION:
+            self.unproven(transport, address, self._why_no_proof(version))
+        elif self.proving.admits_unproven:
+            self.serve(transport, address, None, data)
+        else:
+            text = f"a program connects without proving that it has the key ({self.proving.shown})"
+            self.unproven(transport, address, UnfitLog(Unfit.UNPROVEN, text))
+
+    def unproven(self, transport: asyncio.Transport, address: str, error: UnfitLog) -> None:
+        """Refuse a connection whose proof failed, without revealing anything about this broker."""
+        self.port.note_refused(address, error)
+        texts = {
+            Unfit.VERSION: str(error),
+            Unfit.UNPROVEN: "this broker accepts only members that prove its groupKeyFile",
+        }
+        send_refusal(transport, error.reason, texts.get(error.reason, "not the group's stream"))
+
+    def _why_no_proof(self, version: int) -> UnfitLog:
+        if version == frames.PROVEN_VERSION:
+            text = "a member proves a groupKeyFile, and this broker has none"
+        else:
+            text = f"a member speaks version {version} of the stream, which this broker does not"
+        return UnfitLog(Unfit.VERSION, text)
+
+    def establish(self, transport: asyncio.Transport, address: str, proven: Proven | None) -> None:
+        """Count a connection among the members; raise UnfitLog if there are too many."""
+        if not self.port.establish(transport, address):
+            raise UnfitLog(Unfit.REFUSED, "too many connections are open: raise haConnectionsMax")
+        if proven is None and self.proving.keys():
+            self._log.warning(
+                "follower.unproven", slave=address,
+                action="give it groupKeyFile; then remove groupKeyRequired=false everywhere",
+            )  # fmt: skip
+
+
 class ProofResponder(asyncio.Protocol):
     """The accepting member's side of a proof."""
 
     def __init__(
-        self, admission: "MemberAdmission", transport: asyncio.Transport, address: str
+        self, admission: MemberAdmission, transport: asyncio.Transport, address: str
     ) -> None:
         self._admission = admission
         self._transport = transport
@@ -258,11 +311,9 @@ class ProofResponder(asyncio.Protocol):
 
     def _respond(self, challenge: Challenge) -> None:
         proving = self._admission.proving
-        if challenge.purpose is not Purpose.STREAM:
-            raise RemoteProtocolError(f"{challenge.purpose} is no purpose of this port")
         self._challenge = challenge
         self._pass = Responder(
-            proving.keys(), Purpose.STREAM, proving.name(),
+            proving.keys(), name_of(proving.identity),
             initiator=challenge.initiator, initiator_nonce=challenge.nonce,
             new_nonce=proving.new_nonce,
         )  # fmt: skip

@@ -10,11 +10,10 @@ with the next records; if there are none, it is sent after CONFIRM_DELAY_MS.
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.copies.streams.admission import MemberAdmission
 from cometmq.broker.copies.streams.block_exchange import BlockTurn
 from cometmq.broker.copies.streams.follower_stream import FollowerStream
 from cometmq.broker.copies.streams.handshake import Offer
-from cometmq.broker.copies.streams.proving import Proven, Proving
+from cometmq.broker.copies.streams.proving import MemberAdmission, Proven, Proving
 from cometmq.broker.copies.streams.replica import MemberReplica
 from cometmq.broker.copies.streams.reports import FollowerView, ReportBatch, Reports
 from cometmq.broker.copies.unfit import Unfit, UnfitLog

@@ -8,17 +8,15 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from cometmq.control import proof as proofs
 from cometmq.control.client import MemberClient
 from cometmq.control.controlled import MemberUnproven, Reason, Target
-from cometmq.control.methods import METHODS, REASON_KEY, SERVICE
-from cometmq.control.proof import PROOF_KEY, Caller, Seal, Verifier
+from cometmq.control.methods import METHODS, PROOF_KEY, REASON_KEY, SERVICE
 from cometmq.control.server import ControlServer
 from cometmq.control.v1 import control_pb2 as pb
-from cometmq.ha.group_key import MAC_BYTES
+from cometmq.ha import proof as proofs
 from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.orders import Fence
-from cometmq.ha.signed import fingerprint
+from cometmq.ha.proof import MAC_BYTES, Caller, Seal, Verifier, fingerprint
 from cometmq.remoting.errors import SettingsError
 from cometmq.testing.control.each_order import each_order
 from cometmq.testing.control.scripted import TARGET
