@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request takes a bounded number of Python calls through the broker (`bench/steps.py`)."""
+
+from typing import Final
+
+import pytest
+from steps import Recorder, Steps, record_journeys
+
+from cometmq.broker.native import IS_BUILT
+
+LIMITS: Final = {
+    "native send": Steps(50, 25),
+    "native pull": Steps(55, 19),
+    "send": Steps(91, 42),
+    "pull": Steps(107, 44),
+    "commit offset": Steps(82, 30),
+    "create topic": Steps(304, 62),
+}
+"""These numbers only go down."""
+
+
+@pytest.fixture(scope="module")
+def journeys() -> dict[str, Recorder]:
+    return record_journeys()
+
+
+def test_all_journeys_have_limits(journeys: dict[str, Recorder]) -> None:
+    assert set(LIMITS) - set(journeys) == (set() if IS_BUILT else {"native send", "native pull"})
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_journey_has_no_further_steps(journeys: dict[str, Recorder], name: str) -> None:
+    if name in journeys:
+        steps, limit = journeys[name].steps, LIMITS[name]
+        assert steps.calls <= limit.calls, f"{name}: bench/steps.py --show lists the calls"
+        assert steps.modules <= limit.modules, f"{name}: bench/steps.py --show lists the modules"
