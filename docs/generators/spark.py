@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cometmq.insight.judge import STATES, Status
 from cometmq.runtime.settings.fields import split_hint
 from cometmq.spark.collect.exposition import COLLECTOR_FAMILIES
 from cometmq.spark.lag import columns as lag_columns
@@ -80,9 +81,6 @@ def _default(value: Any) -> str:
 
 
 def columns_page() -> str:
-    # It imports matplotlib, for more than a second, and tests import this module.
-    from cometmq.spark.lag.output.html import MEANINGS  # noqa: PLC0415
-
     lines = ["# Columns of the Spark tables and of lag reports", "", notice("spark-columns"), ""]
     lines += [
         "A type with `!` is never null. Times are UTC. The schema version of snapshots and reports",
@@ -104,7 +102,7 @@ def columns_page() -> str:
     lines += table(
         ("status", "severity", "meaning"),
         (
-            (code(status), severity, MEANINGS[status])
+            (code(status), severity, STATES[Status(status)].meaning)
             for status, severity in lag_columns.STATUSES.items()
         ),
     )

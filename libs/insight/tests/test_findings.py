@@ -2,6 +2,7 @@
 import importlib
 import inspect
 import pkgutil
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple, get_type_hints
@@ -10,12 +11,14 @@ import msgspec
 import pytest
 
 from cometmq.console.pages import PAGES
+from cometmq.insight import judge as judge_rules
 from cometmq.insight import rules
 from cometmq.insight.asking import Queue
 from cometmq.insight.certificates import OURS, certificates_at, certificates_of
 from cometmq.insight.finding import Condition
 from cometmq.insight.findings import RULES, Findings, Severity, findings
 from cometmq.insight.history import History, Place
+from cometmq.insight.judge import Status
 from cometmq.insight.model import Certificate, Since, Snapshot, Trouble, known
 from cometmq.peers.paths import ROOT
 from cometmq.remoting.bodies.overview import GroupHabit, Habit, RefusedRequests
@@ -111,7 +114,7 @@ FAULTS: dict[str, tuple[Any, ...]] = {
         "2 versions are running: V1 (1), V2 (1)",
     ),
     "group-stuck": (reader(20), "G has 1 member but commits nothing", 3),
-    "lag-grows": (lambda at: reader(20 + at, queues=growing(at)), "the lag of G grows", 8),
+    "lag-grows": (lambda at: reader(20 + at, queues=growing(at)), "the lag of G grows", 13),
     "group-behind": (
         telling(reader(20), oldest_unread_ms={"T@G": NOW_MS - 150_000}),
         "G has 1 member, and 30 unread messages, the oldest 2 min 30 s old",
@@ -270,12 +273,12 @@ def test_a_group_is_stuck_when_its_offsets_stay():
 
 def test_a_lag_that_grows_is_found_though_offsets_move():
     history, found = History(), {}
-    for at in range(8):
+    for at in range(13):
         answers = reader(20 + at, queues={"T": {0: Queue(10, 50 + 100 * at)}})
         snapshot = seen(answers, history=history, now_ms=NOW_MS + 60_000 * at)
         found = {it.rule: it for it in findings(snapshot, history)}
     assert found.keys() == {"lag-grows"}
-    assert "30 unread messages have become 723" in found["lag-grows"].text
+    assert "30 unread messages have become 1,218" in found["lag-grows"].text
 
 
 def test_dead_letters_are_a_warning_until_they_were_sent_again():
@@ -485,3 +488,43 @@ def test_a_snapshot_is_judged_once(monkeypatch):
     for one in (first, first, second, second):
         kept.of(one)
     assert judged == [first, second]
+
+
+# -- the judge ----------------------------------------------------------------------------------
+
+
+def test_rules_speak_of_known_facts_and_every_status_has_one():
+    words = {word.lstrip("!") for _, rule in judge_rules.RULES for word in rule.split()}
+    assert words == judge_rules.FACTS.keys()
+    assert {status for status, _ in judge_rules.RULES} | {Status.OK} == set(Status)
+    assert set(judge_rules.STATES) == set(Status)
+    assert {it.severity for it in Status} == set(judge_rules.SEVERITIES)
+
+
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        ("", Status.OK),
+        ("online dead_letters", Status.DEAD_LETTERS),
+        ("online late always_late dead_letters", Status.SLOW),
+        ("online late always_late drains", Status.CATCHING_UP),
+        ("online late always_late stands", Status.STALLED),
+        ("late always_late stands", Status.STOPPED),
+        ("late always_late stands skips", Status.SKIPS),
+        ("late always_late stands skips at_risk", Status.AT_RISK),
+        ("late always_late stands skips loses", Status.LOST),
+        ("loses broadcasts", Status.BROADCAST),
+    ],
+)
+def test_a_group_has_the_worst_status_that_is_true_of_it(facts, status):
+    told = {*facts.split(), "known", "counted"}
+    assert judge_rules.judge(told) is status
+    is_damaged = status in {Status.LOST, Status.AT_RISK, Status.SKIPS, Status.BROADCAST}
+    unknown = status if is_damaged else Status.UNKNOWN
+    assert judge_rules.judge(told - {"known"}) is unknown
+
+
+def test_alerts_have_the_limits_of_the_judge():
+    rules = (ROOT / "deploy/monitoring/alerts.yaml").read_text()
+    (old,) = re.findall(r"cometmq_group_lag_seconds\S+\) > (\d+)\n +for: (\d+)m", rules)
+    assert (int(old[0]), int(old[1]) * 60) == (judge_rules.LATE_S, judge_rules.WINDOW_S)

@@ -21,9 +21,9 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from cometmq.spark.lag.analysis import regression
+from cometmq.spark.lag.analysis.queues import STATUS
 from cometmq.spark.lag.analysis.series import LAG, LOST
-from cometmq.spark.lag.analysis.status import RULES, STATUS
-from cometmq.spark.lag.columns import SEVERITIES, STATUSES
+from cometmq.spark.lag.columns import STATUSES
 from cometmq.spark.lag.history.aggregates import AGG10, AGG60, agg60
 from cometmq.spark.lag.history.compact import compact, hash_of
 from cometmq.spark.lag.history.snapshots import HOUR, History
@@ -126,11 +126,6 @@ def test_status_exists_for_incomplete_facts(
 ) -> None:
     names = (*FLAGS, *NUMBERS, "points_min", "risk_s", "window_s")
     assert _value(STATUS, **dict(zip(names, (*flags, *numbers), strict=True))) in STATUSES
-
-
-def test_every_status_has_a_rule() -> None:
-    assert {name for name, _ in RULES} | {"OK"} == set(STATUSES)
-    assert set(STATUSES.values()) == set(SEVERITIES)
 
 
 POINTS = st.lists(

@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 import typer
 
+from cometmq.insight.judge import LATE_S, RISK_S, WINDOW_S
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.visible import visible
 from cometmq.spark.collect.exposition import CollectorStats, exposed
@@ -174,16 +175,16 @@ def report(
     root: Root,
     out: Out = None,
     form: Forms = None,
-    window: Window = 600,
+    window: Window = WINDOW_S,
     long_window: Annotated[int, typer.Option(min=60, help="Long window, in seconds.")] = 3600,
     history: Annotated[
         int, typer.Option(min=60, help="How far back to look up arrival times, in seconds.")
     ] = 86_400,
     risk_hours: Annotated[
         float, typer.Option(min=0, help="AT_RISK below this many hours to data loss.")
-    ] = 12.0,
+    ] = RISK_S / 3600,
     allowed_lag: AllowedLag = 0,
-    allowed_age: AllowedAge = 30.0,
+    allowed_age: AllowedAge = LATE_S,
     broker_timezone: Annotated[
         str, typer.Option(help="Time zone of the brokers' deleteWhen.")
     ] = "UTC",

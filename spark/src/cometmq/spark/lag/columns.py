@@ -11,33 +11,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from cometmq.insight.judge import BAD, SEVERITIES, Status
 from cometmq.spark.tables.columns import SCHEMA_VERSION, Column, Columns, ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["REPORT_TABLES", "SCHEMA_VERSION", "Column", "Columns", "Header", "Report", "ddl"]
-
-SEVERITIES: Final = ("ok", "info", "warn", "error", "critical")
-"""Best to worst; UNKNOWN counts as `info`."""
-
-BAD: Final = frozenset(SEVERITIES[SEVERITIES.index("warn") :])
-"""Severities that need attention."""
+__all__ = [
+    "BAD", "REPORT_TABLES", "SCHEMA_VERSION", "SEVERITIES", "Column", "Columns", "Header", "Report",
+    "ddl",
+]  # fmt: skip
 
 STATUSES: Final[dict[str, str]] = {
-    "LOST": "critical",
-    "AT_RISK": "critical",
-    "REWIND": "error",
-    "STALLED": "error",
-    "STOPPED": "error",
-    "NEVER_COMMITTED": "warn",
-    "SLOW": "warn",
-    "CATCHING_UP": "info",
-    "UNKNOWN": "info",
-    "BROADCAST": "info",
-    "OK": "ok",
+    it.value: it.severity for it in Status if it not in {Status.SKIPS, Status.DEAD_LETTERS}
 }
-"""Severity by status, worst first: a group takes the worst status of its queues."""
+"""Severity by status, worst first: a group takes the worst status of its queues. Snapshots show
+neither offsets beyond the end nor which dead letters were sent again.
+"""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,40 +5,57 @@ from collections.abc import Iterator
 from typing import Final
 
 from cometmq.insight.finding import Condition, Severity
-from cometmq.insight.history import History
+from cometmq.insight.history import History, Progress
+from cometmq.insight.judge import LATE_S, RISK_S, STATES, WINDOW_S, Status, judge
 from cometmq.insight.model import Group, Since, Snapshot, Unknown, known
 from cometmq.insight.words import command, counted, lasting, listed
 
-STUCK_S: Final = 120
-"""A group with unread messages whose offsets do not move for this time is stuck."""
-GROWS_S: Final = 300
-LOSS_SOON_S: Final = 86_400
+_DAMAGES: Final = frozenset({"loses", "skips", "dead_letters"})
+"""Facts of which other rules tell."""
+
+
+def facts_of(group: Group, now_ms: int, seen: Progress | None = None) -> set[str]:
+    """Return the facts about a group, as `judge` names them; `seen` is its progress in earlier
+    snapshots. Figures without all brokers are lower bounds, which count as known.
+    """
+    lag, unread = group.lag, not isinstance(group.lag, Unknown) and bool(group.lag)
+    still = group.still_since if seen is None else seen.still_since
+    is_still = unread and still is not None and _is_since(still, now_ms, LATE_S)
+    is_old = not isinstance(group.behind_s, Unknown) and group.behind_s > LATE_S
+    is_late = unread and (is_old or is_still or grows(seen, now_ms) or not group.members)
+    left_s = group.loss_s
+    told = {
+        "broadcasts": group.is_broadcasting,
+        "loses": bool(group.lost),
+        "at_risk": is_late and isinstance(left_s, float | int) and left_s < RISK_S,
+        "skips": bool(group.skips),
+        "known": not isinstance(group.members, Unknown)
+        and (is_late or not isinstance(group.behind_s, Unknown)),
+        "counted": not isinstance(lag, Unknown),
+        "late": is_late,
+        "always_late": is_late,
+        "online": bool(group.members),
+        "stands": is_still or not group.members,
+        "dead_letters": not isinstance(group.dead_left, Unknown) and group.dead_left > 0,
+    }
+    return {name for name, is_true in told.items() if is_true}
+
+
+def grows(seen: Progress | None, now_ms: int) -> bool:
+    """Return whether no snapshot of the window has found fewer unread messages than the one
+    before.
+    """
+    if seen is None or seen.lag_grows_since is None or seen.lag <= seen.lag_at_first:
+        return False
+    return _is_since(seen.lag_grows_since, now_ms, WINDOW_S)
+
+
+def _is_since(since: Since, now_ms: int, seconds: int) -> bool:
+    return now_ms - since.ms >= seconds * 1_000
 
 
 def _read(snapshot: Snapshot) -> Iterator[Group]:
     return (it for it in known(snapshot.groups) if not it.is_system and not it.is_broadcasting)
-
-
-def _condition(
-    rule: str,
-    severity: Severity,
-    group: Group,
-    text: str,
-    remedy: str,
-    runbook: str,
-    since: Since | None = None,
-) -> Condition:
-    return Condition(
-        rule=rule,
-        severity=severity,
-        subject=group.name,
-        text=text,
-        remedy=remedy,
-        runbook=runbook,
-        command=command("lag", group.name),
-        page="groups",
-        since=since,
-    )
 
 
 def lost(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
@@ -50,30 +67,52 @@ def lost(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
                 Severity.CRITICAL,
                 group,
                 f"{counted(group.lost, 'message')} were deleted before {group.name} read them",
-                "keep messages longer (fileReservedTime), or read faster",
-                "lag-grows.md",
+                STATES[Status.LOST].advice,
             )
 
 
-def stopped(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
-    """Find groups with unread messages and without members."""
+def judged(snapshot: Snapshot, history: History) -> Iterator[Condition]:
+    """Find groups that have stopped, hang, or read too slowly.
+
+    A single snapshot cannot show whether a group reads at all, so the severity of all is the same:
+    a look and a watch agree.
+    """
     for group in _read(snapshot):
-        if _lag(group) and not isinstance(group.members, Unknown) and not group.members:
-            yield _condition(
-                "group-stopped",
-                Severity.WARNING,
-                group,
-                f"{group.name} has no member{_nothing(group, ',')}, and"
-                f"{' has' if group.has_read_nothing else ''}"
-                f" {counted(_lag(group), 'unread message')}{_age(group)}{_loss(group)}",
-                "start a member, or delete the group if it is no longer used",
-                "lag-grows.md",
-                _best_bound(group.still_since, _unread_since(snapshot, group)),
-            )
-
-
-def _nothing(group: Group, conjunction: str) -> str:
-    return f"{conjunction} has read nothing yet" if group.has_read_nothing else ""
+        seen = history.progress.get(group.name)
+        facts = facts_of(group, snapshot.taken_ms, seen)
+        status = judge(facts - _DAMAGES - {"at_risk"})
+        if status not in {Status.STOPPED, Status.STALLED, Status.SLOW}:
+            continue
+        unread = f"{counted(_lag(group), 'unread message')}{_age(group)}"
+        has = f"{group.name} has {counted(len(known(group.members)), 'member')}"
+        nothing = " has read nothing yet" if group.has_read_nothing else ""
+        waiting = _unread_since(snapshot, group)
+        still = group.still_since or (seen.still_since if seen is not None else None)
+        remedy, since = STATES[status].advice, _best_bound(still, waiting)
+        options: tuple[str, ...] = ()
+        if status is Status.STOPPED:
+            rule, since = "group-stopped", _best_bound(group.still_since, waiting)
+            text = f"{group.name} has no member{nothing and f',{nothing}'}, and"
+            text += f"{' has' if nothing else ''} {unread}"
+        elif status is Status.STALLED:
+            rule, text = "group-stuck", f"{has} but{nothing or ' commits nothing'}, with {unread}"
+        elif seen is not None and grows(seen, snapshot.taken_ms):
+            rule, since = "lag-grows", seen.lag_grows_since
+            text = f"the lag of {group.name} grows: {seen.lag_at_first:,} unread messages have"
+            text += f" become {seen.lag:,}"
+        else:
+            rule, since, options = "group-behind", waiting, ("--watch", "5")
+            pace, remedy = _pace(group)
+            text = f"{has}{nothing and f' but{nothing}'}, and {unread}{pace}"
+        yield _condition(
+            rule,
+            Severity.CRITICAL if "at_risk" in facts else Severity.WARNING,
+            group,
+            text + (f", the first of which is deleted in {_left(group)}" if _left(group) else ""),
+            remedy,
+            since=since,
+            options=options,
+        )
 
 
 def _best_bound(still: Since | None, unread: Since | None) -> Since | None:
@@ -83,6 +122,29 @@ def _best_bound(still: Since | None, unread: Since | None) -> Since | None:
     if still is None or unread is None or not still.is_bound:
         return still or unread
     return min(still, unread, key=lambda it: it.ms)
+
+
+def _condition(
+    rule: str,
+    severity: Severity,
+    group: Group,
+    text: str,
+    remedy: str,
+    *,
+    since: Since | None = None,
+    options: tuple[str, ...] = (),
+) -> Condition:
+    return Condition(
+        rule=rule,
+        severity=severity,
+        subject=group.name,
+        text=text,
+        remedy=remedy,
+        runbook="lag-grows.md",
+        command=command("lag", group.name, options=options),
+        page="groups",
+        since=since,
+    )
 
 
 def _unread_since(snapshot: Snapshot, group: Group) -> Since | None:
@@ -101,91 +163,6 @@ def _age(group: Group) -> str:
     if isinstance(group.behind_s, Unknown) or group.behind_s < 1:
         return ""
     return f", the oldest {lasting(group.behind_s)} old"
-
-
-def stuck(snapshot: Snapshot, history: History) -> Iterator[Condition]:
-    """Find groups with members and unread messages whose offsets do not move."""
-    for group in _read(snapshot):
-        seen = history.progress.get(group.name)
-        if not group.members or isinstance(group.members, Unknown) or seen is None:
-            continue
-        if _lag(group) and snapshot.taken_ms - seen.still_since.ms >= STUCK_S * 1_000:
-            yield Condition(
-                rule="group-stuck",
-                severity=Severity.WARNING,
-                subject=group.name,
-                text=(
-                    f"{group.name} has {counted(len(group.members), 'member')} but"
-                    f"{_nothing(group, '') or ' commits nothing'}, with"
-                    f" {counted(_lag(group), 'unread message')}{_age(group)}{_loss(group)}"
-                ),
-                remedy="look at what its members do: the stacks on its page, and their logs",
-                runbook="lag-grows.md",
-                command=command("lag", group.name),
-                page="groups",
-                since=_best_bound(
-                    group.still_since or seen.still_since, _unread_since(snapshot, group)
-                ),
-            )
-
-
-def lag_grows(snapshot: Snapshot, history: History) -> Iterator[Condition]:
-    """Find groups that read more slowly than messages arrive."""
-    for group in _read(snapshot):
-        seen = history.progress.get(group.name)
-        if not group.members or isinstance(group.members, Unknown) or seen is None:
-            continue
-        since = seen.lag_grows_since
-        is_still = snapshot.taken_ms - seen.still_since.ms >= STUCK_S * 1_000
-        if since is None or is_still or seen.lag <= seen.lag_at_first:
-            continue
-        if snapshot.taken_ms - since.ms >= GROWS_S * 1_000:
-            yield Condition(
-                rule="lag-grows",
-                severity=Severity.WARNING,
-                subject=group.name,
-                text=(
-                    f"the lag of {group.name} grows: {seen.lag_at_first:,} unread messages have"
-                    f" become {seen.lag:,}{_loss(group)}"
-                ),
-                remedy="add members up to one per queue, or make the listeners faster",
-                runbook="lag-grows.md",
-                command=command("lag", group.name),
-                page="groups",
-                since=since,
-            )
-
-
-def behind(snapshot: Snapshot, history: History) -> Iterator[Condition]:
-    """Find groups with members whose oldest unread message is old.
-
-    They read slowly, or there is only one snapshot, which cannot show whether they read at all: so
-    the severity is that of a group that is stuck, and a look and a watch agree.
-    """
-    told = {it.subject for rule in (stuck, lag_grows) for it in rule(snapshot, history)}
-    for group in _read(snapshot):
-        if isinstance(group.behind_s, Unknown) or group.behind_s < STUCK_S:
-            continue
-        if not group.members or isinstance(group.members, Unknown):
-            continue
-        if group.name not in told:
-            pace, remedy = _pace(group)
-            yield Condition(
-                rule="group-behind",
-                severity=Severity.WARNING,
-                subject=group.name,
-                text=(
-                    f"{group.name} has {counted(len(group.members), 'member')}"
-                    f"{_nothing(group, ' but')}, and"
-                    f" {counted(_lag(group), 'unread message')}{_age(group)}{pace}"
-                    f"{_loss(group)}"
-                ),
-                remedy=remedy,
-                runbook="lag-grows.md",
-                command=command("lag", group.name, options=("--watch", "5")),
-                page="groups",
-                since=_unread_since(snapshot, group),
-            )
 
 
 def _pace(group: Group) -> tuple[str, str]:
@@ -281,7 +258,6 @@ def disagreeing(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
                 group,
                 f"the members of {group.name} disagree: {listed(group.disagreements)}",
                 "all members of a group must subscribe to the same topics and tags",
-                "lag-grows.md",
             )
 
 
@@ -289,11 +265,11 @@ def _lag(group: Group) -> int:
     return 0 if isinstance(group.lag, Unknown) else group.lag
 
 
-def _loss(group: Group) -> str:
-    """Return, as text, when the oldest unread message is deleted because of its age; empty if that
+def _left(group: Group) -> str:
+    """Return in which time the oldest unread message is deleted because of its age; empty if that
     is not soon.
     """
     left_s = group.loss_s
-    if left_s is None or isinstance(left_s, Unknown) or left_s > LOSS_SOON_S:
+    if left_s is None or isinstance(left_s, Unknown) or left_s > RISK_S:
         return ""
-    return f", the first of which is deleted in {lasting(left_s)}"
+    return lasting(left_s)

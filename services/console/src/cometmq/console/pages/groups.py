@@ -14,10 +14,11 @@ from cometmq.console.web.problems import missing
 from cometmq.console.web.rendering import wants_json
 from cometmq.console.web.tables import Column
 from cometmq.insight.consumer_groups import loss_facts, loss_words
+from cometmq.insight.judge import RISK_S, Status, judge
 from cometmq.insight.members import Owners, owner_words, owners_of
 from cometmq.insight.model import Group, Member, Snapshot, TopicKind, Unknown, known
 from cometmq.insight.queue_states import QueueState, queue_states, time_to_loss, unread_since_ms
-from cometmq.insight.rules.consuming import LOSS_SOON_S
+from cometmq.insight.rules.consuming import facts_of
 from cometmq.insight.words import command, count, lasting, rate
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
@@ -32,11 +33,12 @@ def columns(view: View, snapshot: Snapshot) -> list[Column[Group]]:
     """Return the columns of the list: which groups are in trouble, since when, and how urgent it
     is. They fit on a laptop's screen; the group's page has the other figures.
     """
-    rates = _retry_rates(snapshot)
+    rates, now_ms = _retry_rates(snapshot), snapshot.taken_ms
     return [
         Column("name", "Group", lambda it: it.name,
                link=lambda it: view.href("/group", name=it.name)),
-        Column("state", "State", state_of, tone=_tone),
+        Column("state", "State", lambda it: state_of(it, now_ms),
+               tone=lambda it: _tone(state_of(it, now_ms))),
         Column("lag", "Lag", lambda it: it.lag, "number", help="Messages that it has not read"),
         Column("behind", "Behind", lambda it: it.behind_s, "duration",
                help="Age of its oldest unread message"),
@@ -68,35 +70,28 @@ def loss(loss_s: float | Unknown | None) -> float | Unknown | str:
 def _loss_tone(loss_s: float | Unknown | None) -> str:
     if loss_s is None or isinstance(loss_s, Unknown):
         return ""
-    return "bad" if loss_s <= LOSS_SOON_S else ""
+    return "bad" if loss_s < RISK_S else ""
 
 
 def member_count(group: Group) -> int | Unknown:
     return group.members if isinstance(group.members, Unknown) else len(group.members)
 
 
-def state_of(group: Group) -> str:
-    """Return the worst problem of a group, such as `behind`; without one, `healthy` or `no
-    members`.
-    """
+def state_of(group: Group, now_ms: int) -> str:
+    """Return the worst problem of a group in a word or two, or that it has none."""
     if not group.is_enabled:
         return "disabled"
-    if group.lost:
-        return "has lost messages"
-    if group.disagreements:
+    status = judge(facts_of(group, now_ms))
+    if group.disagreements and status is not Status.LOST:
         return "members disagree"
-    count = member_count(group)
-    lag = group.lag if isinstance(group.lag, int) else 0
-    if not count:
-        return "nobody reads" if lag else "no members"
-    return (
-        "behind" if lag and isinstance(group.behind_s, float) and group.behind_s > 60 else "healthy"
-    )
+    return "no members" if status is Status.OK and not member_count(group) else status.word
 
 
-def _tone(group: Group) -> str:
-    tones = {"healthy": "good", "no members": "", "behind": "warn", "disabled": "warn"}
-    return tones.get(state_of(group), "bad")
+def _tone(state: str) -> str:
+    if state in {"no members", "disabled", "members disagree"}:
+        return {"no members": "", "disabled": "warn"}.get(state, "bad")
+    status = next(it for it in Status if it.word == state)
+    return {"ok": "good", "info": "", "warn": "warn"}.get(status.severity, "bad")
 
 
 async def groups(view: View) -> Shown:
@@ -115,7 +110,7 @@ async def groups(view: View) -> Shown:
     told = [
         msgspec.structs.asdict(it)
         | {
-            "state": state_of(it),
+            "state": state_of(it, snapshot.taken_ms),
             "retried_per_s": rates.get(retry_topic(it.name), 0),
         }
         for it in (rows if wants_json(view.request) else ())

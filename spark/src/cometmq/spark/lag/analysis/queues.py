@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from cometmq.insight.judge import sql
 from cometmq.remoting import names
 from cometmq.spark.lag.analysis import regression
 from cometmq.spark.lag.analysis.arrival import arrivals
@@ -21,7 +22,6 @@ from cometmq.spark.lag.analysis.series import (
     condense,
     seconds,
 )
-from cometmq.spark.lag.analysis.status import STATUS
 from cometmq.spark.lag.columns import QUEUE, STATUSES
 from cometmq.spark.lag.history.inputs import Inputs
 from cometmq.spark.lag.rules import Rules
@@ -123,6 +123,27 @@ _KIND: Final = f"""CASE
         OR {_HAS_SYSTEM_PREFIX} THEN 'SYSTEM' ELSE 'NORMAL' END"""
 """Delayed and half messages do not occur here: the table `backlog` has them."""
 
+# A point counts as in time if either its lag or the age of its first unread message is within the
+# limit, so that bursts and rarely used queues raise no alarm.
+_KNOWN: Final = "present AND points_w >= points_min"
+STATUS: Final = sql(
+    {
+        "broadcasts": "broadcast OR seen_broadcast",
+        "loses": f"losing AND {_KNOWN}",
+        "at_risk": f"time_to_loss_s < risk_s AND {_KNOWN}",
+        "known": _KNOWN,
+        "never_committed": "c IS NULL AND m > n AND always_online",
+        "counted": "lag IS NOT NULL",
+        "late": "NOT fine_now",
+        "always_late": "NOT (fine_now OR fine_once)",
+        "rewound": "went_back AND c < c_max",
+        "online": "online",
+        "stands": "c_min = c_max",
+        "rests": "rest_s > 0",
+        "rested": "rest_s >= window_s / 2",
+        "drains": "drains",
+    }
+)
 _SEVERITY: Final = (
     "CASE status "
     + " ".join(f"WHEN '{name}' THEN '{severity}'" for name, severity in STATUSES.items())

@@ -14,7 +14,7 @@ import msgspec
 
 from cometmq.insight.words import NOTHING, counted, lasting
 from cometmq.spark.lag.columns import BAD, Report
-from cometmq.spark.lag.output.words import WORDS, Row, View, time_left
+from cometmq.spark.lag.output.words import Row, View, advice, reason, time_left
 
 _UNSURE: Final = frozenset({"UNKNOWN", "NEVER_COMMITTED"})
 _WELL: Final = frozenset({"OK", "BROADCAST"})
@@ -46,14 +46,10 @@ def findings(report: Report) -> list[Finding]:
     for row in report.rows("queue"):
         queues[row["cluster"], row["group"], row["status"]].append(row)
     return [
-        _finding(View(row, report.header, queues[row["cluster"], row["group"], row["status"]]))
+        Finding(row, reason(view), advice(view))
         for row in report.rows("group")
+        for view in [View(row, report.header, queues[row["cluster"], row["group"], row["status"]])]
     ]
-
-
-def _finding(view: View) -> Finding:
-    why, advice = (it if isinstance(it, str) else it(view) for it in WORDS[view.row["status"]])
-    return Finding(view.row, why, advice)
 
 
 def verdict(report: Report) -> str:

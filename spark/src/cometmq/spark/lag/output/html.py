@@ -12,6 +12,7 @@ from html import escape
 from importlib.resources import files
 from typing import Final
 
+from cometmq.insight.judge import STATES, Status
 from cometmq.insight.words import (
     NOTHING,
     change,
@@ -28,7 +29,7 @@ from cometmq.spark.lag.output import plots, runbook
 from cometmq.spark.lag.output.findings import Finding
 from cometmq.spark.lag.output.sections import Section
 from cometmq.spark.lag.output.summary import Summary
-from cometmq.spark.lag.output.words import Row, time_left
+from cometmq.spark.lag.output.words import Row, sentence, time_left
 
 GROUPS_MAX: Final = 500
 WORST: Final = 3
@@ -41,19 +42,6 @@ _NUMBERS: Final = {
 }  # fmt: skip
 _UNTITLED: Final = {"group", "status", "", "why", "meaning", "command"}
 """Columns whose cells need no title on a narrow screen."""
-MEANINGS: Final[Mapping[str, str]] = {
-    "LOST": "Messages were deleted before the group read them.",
-    "AT_RISK": "Unread messages will be deleted soon, by age or by a filling disk.",
-    "REWIND": "The committed offset moved backwards and has not recovered.",
-    "STALLED": "Members are connected, but the offset is not moving and messages are waiting.",
-    "STOPPED": "No member is connected, so the offset is not moving and messages are waiting.",
-    "NEVER_COMMITTED": "Members are connected, but the group has never committed an offset.",
-    "SLOW": "The group is reading, but no faster than messages arrive.",
-    "CATCHING_UP": "The group is behind but catching up.",
-    "UNKNOWN": "Too few snapshots to determine a status.",
-    "BROADCAST": "Every member reads all messages and keeps its own offsets.",
-    "OK": "The group is at the end of its queues, or was at some point within the window.",
-}
 Curves = Mapping[tuple[str, str], plots.Points]
 
 
@@ -263,7 +251,10 @@ def _legend(report: Report) -> Iterator[str]:
     yield "<details><summary>Meaning of each status</summary>"
     yield from _table(
         ("status", "meaning"),
-        ((_badge(status, status), escape(MEANINGS[status])) for status in STATUSES),
+        (
+            (_badge(status, status), escape(sentence(STATES[Status(status)].meaning)))
+            for status in STATUSES
+        ),
     )
     yield "</details>"
     zone = header.timezone

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cometmq.insight.judge import STATES, Status
 from cometmq.insight.words import NOTHING, count, counted, lasting, moment, rate
 from cometmq.spark.lag.columns import Header
 
@@ -205,38 +206,38 @@ def _ok(view: View) -> str:
     return f"Keeps up: no queue was behind for all of the last {lasting(header.window_s)}."
 
 
-def _gain_time(view: View) -> str:
-    if view.row["ttl_model"] == "disk":
+REASONS: Final[Mapping[str, Callable[[View], str]]] = {
+    "LOST": _lost,
+    "AT_RISK": _at_risk,
+    "REWIND": _rewound,
+    "STALLED": _stalled,
+    "STOPPED": _stopped,
+    "NEVER_COMMITTED": _never_committed,
+    "SLOW": _slow,
+    "CATCHING_UP": _catching_up,
+    "UNKNOWN": _unknown,
+    "OK": _ok,
+}
+"""By status, what is wrong, with figures; for others, the meaning of the status says all."""
+
+
+def reason(view: View) -> str:
+    """Say why a group has its status."""
+    status = Status(view.row["status"])
+    found = REASONS.get(status)
+    return sentence(STATES[status].meaning) if found is None else found(view)
+
+
+def advice(view: View) -> str:
+    """Say what to check first; empty if no action is needed."""
+    status = Status(view.row["status"])
+    if status is Status.AT_RISK and view.row["ttl_model"] == "disk":
         return (
             "Make space on the disk; a longer fileReservedTime does not help. Then add consumers."
         )
-    return "Start or add consumers; to gain time, raise fileReservedTime or give the disk space."
+    return sentence(STATES[status].advice)
 
 
-Words = str | Callable[[View], str]
-
-WORDS: Final[Mapping[str, tuple[Words, Words]]] = {
-    "LOST": (
-        _lost,
-        "Add consumers or raise fileReservedTime now; deleted messages cannot be recovered.",
-    ),
-    "AT_RISK": (_at_risk, _gain_time),
-    "REWIND": (
-        _rewound,
-        "Ask who reset the offset; if nobody did, look for members with an old offset file.",
-    ),
-    "STALLED": (
-        _stalled,
-        "Look at the members' threads: a listener hangs, or one message fails forever.",
-    ),
-    "STOPPED": (_stopped, "Start its consumers, or delete the group if it has retired."),
-    "NEVER_COMMITTED": (
-        _never_committed,
-        "Check whether its listener ever returns, and whether it may commit offsets.",
-    ),
-    "SLOW": (_slow, "Add consumers or threads, up to one consumer for each queue."),
-    "CATCHING_UP": (_catching_up, ""),
-    "UNKNOWN": (_unknown, ""),
-    "BROADCAST": ("Broadcasting: each member keeps its own offsets; brokers store none.", ""),
-    "OK": (_ok, ""),
-}
+def sentence(words: str) -> str:
+    """Write words of `judge` as a sentence."""
+    return f"{words[:1].upper()}{words[1:]}." if words else ""
