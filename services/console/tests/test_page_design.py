@@ -7,7 +7,7 @@ import pytest
 from markupsafe import Markup
 from msgspec import structs
 
-from cometmq.console.web.cells import cell
+from cometmq.console.web.cells import NUMERIC, cell
 from cometmq.insight.consumer_groups import NO_AGE, NOT_AGED
 from cometmq.insight.history import RATE_UNKNOWN
 from cometmq.insight.model import Since, TopicKind
@@ -33,6 +33,12 @@ from .test_twins import TOPIC as ORDERS
 )
 def test_nothing_that_was_measured_is_rounded_to_zero(value, kind, shown):
     assert cell(value, kind) == shown
+
+
+@pytest.mark.parametrize("kind", sorted(NUMERIC))
+def test_a_cell_of_a_value_that_is_no_number_says_so(kind):
+    for value in (float("inf"), float("nan")):
+        assert "unknown" in cell(value, kind)
 
 
 @pytest.mark.parametrize(

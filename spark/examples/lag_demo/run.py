@@ -168,5 +168,5 @@ def _run(play: Callable[[Path, Path], Rules], out: Path) -> int:
         rules = play(Path(name), history)
         found = report_on(history, out, rules)
     is_right = compare(found)
-    say(f"The report: {out / 'report.html'} (and report.md, report.json)")
+    say(f"The report: {out / 'report.html'} (and report.json)")
     return 0 if is_right else 1

@@ -57,7 +57,7 @@ def test_report_without_history_is_a_one_line_error(tmp_path: Path) -> None:
 def test_unknown_form_is_a_one_line_error(tmp_path: Path) -> None:
     status, _, lines = _run("report", tmp_path, "--form", "pdf")
     assert status == Exit.FAILED
-    assert lines == ["cometmq-lag: --form: unknown form pdf; known: html, markdown, json"]
+    assert lines == ["cometmq-lag: --form: unknown form pdf; known: html, json"]
 
 
 def test_missing_name_server_is_a_one_line_error(tmp_path: Path) -> None:

@@ -17,10 +17,8 @@ from cometmq.insight.words import NOTHING, lasting, rate
 from cometmq.spark.lag.analysis.report import build
 from cometmq.spark.lag.columns import BAD, SEVERITIES, STATUSES, Report
 from cometmq.spark.lag.history.snapshots import History as Folder
-from cometmq.spark.lag.output.findings import findings, verdict
-from cometmq.spark.lag.output.html import html_report
-from cometmq.spark.lag.output.summary import summary_of
-from cometmq.spark.lag.output.words import time_left
+from cometmq.spark.lag.output.findings import findings, time_left, verdict
+from cometmq.spark.lag.output.page import html_report
 from cometmq.spark.lag.rules import Rules
 
 from .drawn_histories import drawn
@@ -193,7 +191,7 @@ def test_figures_and_sentences_agree(pages: list[tuple[History, Report]]) -> Non
 
 def test_every_page_can_be_rendered(pages: list[tuple[History, Report]]) -> None:
     for _, report in pages[:20]:
-        assert b"nan" not in html_report(summary_of(report)).lower().replace(b"financ", b"")
+        assert b"nan" not in html_report(report).lower().replace(b"financ", b"")
 
 
 def _wrong_verdict(report: Report) -> Iterator[str]:

@@ -13,20 +13,19 @@ from typing import Any
 import pytest
 
 from cometmq.spark.lag.columns import BAD, STATUSES, Report
-from cometmq.spark.lag.output.html import html_report
+from cometmq.spark.lag.output.page import html_report
 from cometmq.spark.lag.output.runbook import anchor, command
-from cometmq.spark.lag.output.summary import summary_of
 
 from .conftest import NOON, a_row, brokers
 
 
 def _cards(report: Report) -> list[str]:
-    page = html_report(summary_of(report)).decode()
+    page = html_report(report).decode()
     return re.findall(r"<article.*?</article>", page, flags=re.DOTALL)
 
 
 def test_every_bad_status_has_steps_in_the_page(report: Report) -> None:
-    page = html_report(summary_of(report)).decode()
+    page = html_report(report).decode()
     for row in report.rows("group"):
         place = anchor(row)
         assert (place is not None) == (row["severity"] in BAD)
@@ -46,7 +45,7 @@ def test_card_has_a_command_to_copy(a_report: Any, a_group: Any) -> None:
     assert commands[0] == "cometmq updateBrokerConfig -b 10.0.0.1:10911 -k fileReservedTime -v 120"
     assert shlex.split(commands[1]) == ["cometmq", "consumerStatus", "-g", nasty, "-s"]
     assert commands[2] == "cometmq lag h"
-    assert "user-select: all" in html_report(summary_of(a_report(groups))).decode()
+    assert "user-select: all" in html_report(a_report(groups)).decode()
 
 
 @pytest.mark.parametrize("status", [name for name in STATUSES if STATUSES[name] in BAD])
@@ -80,7 +79,7 @@ def test_card_names_members_and_since_when(a_report: Any, a_group: Any) -> None:
     slow, stalled, rewound = _cards(a_report(groups, holder=holders))
     assert "<dt>members</dt><dd>7</dd>" in slow
     assert "Behind since at least 2026-03-01 09:00:00Z" in slow
-    assert "10.0.0.4@app and 2 more" in slow
+    assert "10.0.0.4@app and 2 others" in slow
     assert stalled.count("Behind since 2026-03-01 12:00:00Z") == 1
     assert "<dt>members</dt>" not in rewound
 

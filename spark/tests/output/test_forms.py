@@ -14,16 +14,13 @@ import pytest
 from cometmq.spark.lag.columns import REPORT_TABLES, STATUSES, Report
 from cometmq.spark.lag.output.findings import findings, verdict
 from cometmq.spark.lag.output.forms import FORMS, write_report, write_textfile
-from cometmq.spark.lag.output.html import html_report
 from cometmq.spark.lag.output.json_form import SCHEMA_PATH, json_report, json_schema
-from cometmq.spark.lag.output.markdown import markdown_report
-from cometmq.spark.lag.output.summary import summary_of
+from cometmq.spark.lag.output.page import html_report
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_same_report_gives_same_bytes(form: str, report: Report) -> None:
-    _, render = FORMS[form]
-    assert render(summary_of(report)) == render(summary_of(report))
+    assert FORMS[form](report) == FORMS[form](report)
 
 
 def test_every_status_has_words_and_a_meaning(report: Report) -> None:
@@ -92,18 +89,18 @@ class Page(HTMLParser):
 
 
 def test_page_is_self_contained_and_without_scripts(report: Report) -> None:
-    text = html_report(summary_of(report)).decode()
+    text = html_report(report).decode()
     page = Page(text)
     assert not page.open
     assert not {"script", "link", "img", "iframe"} & set(page.tags)
     targets = [value for name, value in page.attributes if name in ("href", "src", "xlink:href")]
     assert all(target and target.startswith("#") for target in targets)
     assert not re.search(r"url\((?!#)|@import", text)
-    assert page.tags.count("svg") == 3 + 1 + 4  # worst groups, loss bars, four curves in the table
+    assert page.tags.count("svg") == 3 + 4  # the worst groups, and four curves in the table
 
 
 def test_ids_on_the_page_are_unique(report: Report) -> None:
-    text = html_report(summary_of(report)).decode()
+    text = html_report(report).decode()
     drawn: dict[str, str] = {}
     for match in re.finditer(r'<(\w+) id="([^"]+)"(.*?)(?:/>|</\1>)', text, flags=re.DOTALL):
         assert drawn.setdefault(match[2], match[3]) == match[3]
@@ -113,30 +110,23 @@ def test_ids_on_the_page_are_unique(report: Report) -> None:
 
 
 def test_worst_groups_come_first(report: Report) -> None:
-    text = html_report(summary_of(report)).decode()
+    text = html_report(report).decode()
     cards = re.findall(r'<article class="card (\w+)">\s*<h3>([\w-]+)', text)
     assert cards == [("critical", "g-lost"), ("critical", "g-at_risk"), ("error", "g-rewind")]
-    lines = markdown_report(summary_of(report)).decode().splitlines()
-    first = lines.index("## Look at these first")
-    assert lines[first + 2].startswith("1. **g-lost** (LOST): 12,400 messages")
 
 
 def test_names_are_escaped(report: Report, a_report: Any, a_group: Any) -> None:
     nasty = "%RETRY%a|b_<script>alert(1)</script>&\"'"
     groups = [a_group(nasty, "STALLED", worst_topic=nasty)]
     strange = Report(report.header, report.tables | a_report(groups).tables)
-    page = html_report(summary_of(strange)).decode()
+    page = html_report(strange).decode()
     assert "<script" not in page
     assert "&lt;script&gt;" in page
-    for line in markdown_report(summary_of(strange)).decode().splitlines():
-        if "STALLED" in line and line.startswith("|"):
-            assert len(re.findall(r"(?<!\\)\|", line)) == 7
 
 
 def test_report_without_groups_is_a_valid_page(a_report: Any) -> None:
     empty = a_report([])
-    assert "No consumer group was seen" in html_report(summary_of(empty)).decode()
-    assert "No consumer group was seen" in markdown_report(summary_of(empty)).decode()
+    assert "No consumer group was seen" in html_report(empty).decode()
     assert json.loads(json_report(empty))["group"] == []
 
 
@@ -150,14 +140,13 @@ def test_curve_needs_two_points_but_no_lag(
         | {"lag": 0, "max_offset": 0, "consumer_offset": 0}
         for minute in minutes
     ]
-    page = html_report(summary_of(a_report([a_group("g", "STALLED")], history=rows))).decode()
+    page = html_report(a_report([a_group("g", "STALLED")], history=rows)).decode()
     assert page.count("<svg") == drawings
 
 
 def test_long_lists_are_cut_with_a_note(a_report: Any, a_group: Any) -> None:
     report = a_report([a_group(f"g{index:04}", "STALLED") for index in range(600)])
-    assert "100 more groups are in report.json" in html_report(summary_of(report)).decode()
-    assert "400 more groups are in report.json" in markdown_report(summary_of(report)).decode()
+    assert "100 more groups are in report.json" in html_report(report).decode()
     assert len(json.loads(json_report(report))["group"]) == 600
 
 
@@ -225,7 +214,7 @@ def test_json_contains_neither_nan_nor_infinity(a_report: Any, a_group: Any) -> 
 
 
 def test_files_are_replaced_atomically(tmp_path: Path, report: Report) -> None:
-    (tmp_path / "report.md").write_text("what was there")
+    (tmp_path / "report.json").write_text("what was there")
     paths = [*write_report(report, tmp_path), write_textfile(report, tmp_path)]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in paths)
-    assert (tmp_path / "report.md").read_bytes() == markdown_report(summary_of(report))
+    assert (tmp_path / "report.json").read_bytes() == json_report(report)

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from cometmq.spark.lag.columns import STATUSES, Report
-from cometmq.spark.lag.output.html import html_report
-from cometmq.spark.lag.output.summary import summary_of
+from cometmq.spark.lag.output.page import html_report
 
 WIDTH = 375
 HEIGHT = 812
@@ -114,7 +113,7 @@ def test_page_fits_a_phone(
     names: str, report: Report, a_report: Any, a_group: Any, tmp_path: Path
 ) -> None:
     shown = report if names == "short" else long_names(report, a_report, a_group)
-    found = measure(tmp_path, html_report(summary_of(shown)))
+    found = measure(tmp_path, html_report(shown))
     assert found["inner"] == WIDTH
     assert found["page"] == WIDTH  # no horizontal scrolling
     assert 2 * HEIGHT < found["height"] < TALLEST
@@ -124,7 +123,7 @@ def test_page_fits_a_phone(
 
 def test_measurements_find_a_page_that_does_not_fit(report: Report, tmp_path: Path) -> None:
     """Without its rules for phones, the page fails: the test above measures something."""
-    page = html_report(summary_of(report)).replace(b"max-width: 760px", b"max-width: 1px")
+    page = html_report(report).replace(b"max-width: 760px", b"max-width: 1px")
     found = measure(tmp_path, page)
     assert found["page"] > WIDTH or found["wide"] or found["cut"] or found["apart"]
 
@@ -132,7 +131,7 @@ def test_measurements_find_a_page_that_does_not_fit(report: Report, tmp_path: Pa
 def test_screenshot_of_a_phone(report: Report, tmp_path: Path) -> None:
     path = tmp_path / "phone.png"
     chromium(
-        tmp_path, html_report(summary_of(report)), f"--screenshot={path}",
+        tmp_path, html_report(report), f"--screenshot={path}",
         f"--window-size=500,{HEIGHT}", height=HEIGHT, measured=False,
     )  # fmt: skip
     data = path.read_bytes()

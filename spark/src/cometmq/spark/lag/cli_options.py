@@ -67,7 +67,7 @@ Conf = Annotated[
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the report's files.")]
 Forms = Annotated[
     list[str] | None,
-    typer.Option("--form", help="html, markdown or json; repeatable; default: all."),
+    typer.Option("--form", help="html or json; repeatable; default: all."),
 ]
 
 

@@ -6,6 +6,7 @@ tables with exactly these columns, sorted worst first. Durations are seconds; nu
 unless the column's description says otherwise. The tables of a snapshot are in `tables/columns.py`.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BAD", "REPORT_TABLES", "SCHEMA_VERSION", "SEVERITIES", "Column", "Columns", "Header", "Report",
-    "ddl",
+    "Row", "ddl",
 ]  # fmt: skip
 
 STATUSES: Final[dict[str, str]] = {
@@ -59,6 +60,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """Worst severity of all groups."""
     status_counts: dict[str, int]
     """Number of groups by status."""
+
+
+Row = Mapping[str, Any]
+"""One row of a table of the report."""
 
 
 class Report(msgspec.Struct, frozen=True):

@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 
 from cometmq.client.http_fetch import fetch
 from cometmq.remoting.errors import CometError
-from cometmq.spark.lag.columns import BAD, STATUSES, Report
-from cometmq.spark.lag.output.words import Row
+from cometmq.spark.lag.columns import BAD, STATUSES, Report, Row
 
 PUSH_TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 64 * 1024

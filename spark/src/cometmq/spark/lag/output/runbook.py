@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Final
 
-from cometmq.spark.lag.output.words import Row
+from cometmq.spark.lag.columns import Row
 
 STEPS: Final[Mapping[str, tuple[str, str]]] = {
     "at-risk-by-time": (

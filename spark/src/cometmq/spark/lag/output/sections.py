@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the tables that follow the groups in a report, from queues to silent topics.
 
-Sections are already formatted as text, so that HTML and Markdown show the same columns.
+The cells are texts.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,15 +10,14 @@ from typing import Final
 import msgspec
 
 from cometmq.insight.words import NOTHING, count, lasting, moment, percent, rate, short
-from cometmq.spark.lag.columns import BAD, Report
-from cometmq.spark.lag.output.words import Row
+from cometmq.spark.lag.columns import BAD, Report, Row
 
 ROWS_MAX: Final = 100
 _METHODS: Final = {"extrap_min": "at least ", "interp": "about "}
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A table of texts with its title; both output forms render it."""
+    """A table of texts with its title."""
 
     title: str
     meaning: str

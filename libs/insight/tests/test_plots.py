@@ -3,8 +3,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from cometmq.console.web.cells import NUMERIC, cell
-from cometmq.console.web.plots import Line, line_plot
+from cometmq.insight.plots import Line, line_plot, spark_line
 from cometmq.insight.words import count, lasting
 
 MINUTE = 60_000
@@ -42,12 +41,6 @@ def test_a_line_is_interrupted_where_the_value_is_no_number(value):
     assert "inf" not in text
 
 
-@pytest.mark.parametrize("kind", sorted(NUMERIC))
-def test_a_cell_of_a_value_that_is_no_number_says_so(kind):
-    for value in (float("inf"), float("nan")):
-        assert "unknown" in cell(value, kind)
-
-
 @pytest.mark.parametrize(
     ("seconds", "top"),
     [(0.3, "500 ms"), (1.5, "2 s"), (45, "1 min"), (1_700, "1 h"), (90_000, "2 d"),
@@ -56,3 +49,9 @@ def test_a_cell_of_a_value_that_is_no_number_says_so(kind):
 def test_an_axis_of_durations_has_round_numbers(seconds, top):
     text = line_plot([Line("a", [(0, seconds)])], 0, 60 * MINUTE, title="Age", text=lasting)
     assert f">{top}</text>" in text
+
+
+def test_a_small_line_has_a_point_for_each_value():
+    root = ET.fromstring(spark_line([0, 5, 2], '<b>"'))
+    (line,) = root.findall("polyline")
+    assert len(line.get("points", "").split()) == 3

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Line plots as SVG, drawn by the server: no script, and colours from the style sheet."""
+"""Line plots as SVG for the console and for reports: no script, colours from the style sheet."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from html import escape
 from math import isfinite
 from typing import Final, NamedTuple
 
-from markupsafe import Markup
-
-from cometmq.console.web.templating import escaped
 from cometmq.insight.words import lasting
+from cometmq.remoting.visible import visible
 
 WIDTH: Final = 480
 HEIGHT: Final = 170
@@ -45,7 +44,7 @@ def line_plot(
     *,
     title: str,
     text: Callable[[float], str],
-) -> Markup:
+) -> str:
     """Draw lines over time, of which one has a value; `text` writes one of the vertical axis."""
     lines = [Line(line.name, _finite(line.points)) for line in lines[:LINES_MAX]]
     values = [value for line in lines for _, value in line.points if value is not None]
@@ -61,14 +60,14 @@ def line_plot(
 
     newest = "; ".join(f"{line.name}: {text(_newest(line))}" for line in lines if line.points)
     label = f"{title}. Newest values: {newest}"
-    box, label = f"0 0 {WIDTH} {HEIGHT}", escaped(label)
+    box, label = f"0 0 {WIDTH} {HEIGHT}", _escaped(label)
     parts = [f'<svg class="plot" viewBox="{box}" role="img" aria-label="{label}">']
     for share in (0.0, 0.5, 1.0):
         at = y(top * share)
         parts.append(
             f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
             f'<text x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">'
-            f"{escaped(text(top * share))}</text>"
+            f"{_escaped(text(top * share))}</text>"
         )
     parts += [
         f'<text x="{x(at_ms):.1f}" y="{HEIGHT - 6}" text-anchor="middle">{label_}</text>'
@@ -76,10 +75,27 @@ def line_plot(
     ]
     for number, line in enumerate(lines):
         path = _path(line.points, x, y)
-        parts.append(f'<path class="line line{number}" d="{path}"><title>{escaped(line.name)}')
+        parts.append(f'<path class="line line{number}" d="{path}"><title>{_escaped(line.name)}')
         parts.append("</title></path>")
     parts.append("</svg>")
-    return Markup("".join(parts))  # noqa: S704  # every text is escaped above
+    return "".join(parts)
+
+
+def spark_line(values: Sequence[float], title: str) -> str:
+    """Draw a line without axes, for a cell of a table."""
+    top, step = max(1.0, *values) * 1.15, WIDTH / max(1, len(values) - 1)
+    points = " ".join(
+        f"{at * step:.1f},{HEIGHT * (1 - value / top):.1f}" for at, value in enumerate(values)
+    )
+    return (
+        f'<svg class="plot small" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none"'
+        f' role="img" aria-label="{_escaped(title)}"><polyline class="line line0"'
+        f' points="{points}"/></svg>'
+    )
+
+
+def _escaped(text: str) -> str:
+    return escape(visible(text))
 
 
 def _finite(points: Sequence[tuple[int, float | None]]) -> list[tuple[int, float | None]]:
