@@ -21,7 +21,6 @@ from cometmq.client.settings import ClientOptions
 from cometmq.console.audit import Audit
 from cometmq.console.desk import Desk
 from cometmq.console.login.tokens import Tokens
-from cometmq.console.notes import Notes
 from cometmq.console.pages import ACTIONS, PAGES
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
@@ -150,7 +149,6 @@ def _site() -> Handler:
         renew=lambda: None,
         findings=Findings(History()),
         audit=audit,
-        notes=Notes(folder, log=NO_LOG),
         clock=_clock,
         log=log,  # type: ignore[arg-type]
         **parts,

@@ -161,7 +161,7 @@ KEYS = (b"k" * 32, b"o" * 32)
 def proven(key=KEYS[0], *, body=b"", leaves=False, **changes):
     """Return the header of a registration, or of a deregistration, with its proof."""
     ext = BROKER | {"groupEpoch": "5"} | changes
-    kind = UnregisterBroker if leaves else RegisterBroker
+    kind: type[RegisterBroker | UnregisterBroker] = UnregisterBroker if leaves else RegisterBroker
     header = msgspec.convert(ext, kind, strict=False)
     return ext | {"groupProof": registration_proof((key,), header, body) or ""}
 
