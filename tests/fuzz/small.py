@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cometmq.client.consume.queues.offset_file import _table
 from cometmq.client.message import Message
-from cometmq.client.trace.records import CorruptTrace, decode_trace, encode_record
+from cometmq.client.trace import CorruptTrace, decode_trace, encode_record
 from cometmq.console.login.tokens import parse_tokens
 from cometmq.ha.epochs import EpochsDamaged, decode_epochs, encode_epochs
 from cometmq.ha.proof import parse_keys

@@ -12,9 +12,8 @@ from cometmq.cli.mqadmin.text.moments import moment
 from cometmq.client import (
     InvalidArgument,
 )
-from cometmq.client.admin import AdminClient
+from cometmq.client.admin import AdminClient, ClusterMember
 from cometmq.client.admin.broker_consumers import END
-from cometmq.client.admin.clusters import ClusterMember
 from cometmq.client.admin.figures import read_figures
 from cometmq.insight.times import parsed, shown
 from cometmq.peers.comet import PROGRAM

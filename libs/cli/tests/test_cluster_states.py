@@ -4,7 +4,7 @@
 import json
 
 from cometmq.cli.verbs import brokers
-from cometmq.client.admin.clusters import ClusterMember
+from cometmq.client.admin import ClusterMember
 from cometmq.client.admin.figures import read_figures
 
 

@@ -65,7 +65,7 @@ def test_a_body_larger_than_a_pipe_need_not_be_read(pipe, ask, topic, tmp_path):
 OFTEN = """
 import asyncio, uvloop
 from cometmq.cli.messaging import shell
-from cometmq.client.testing.messages import message_ext
+from cometmq.testing.client.messages import message_ext
 
 faults = []
 message = message_ext(0, bytes(100_000))

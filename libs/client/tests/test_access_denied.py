@@ -6,9 +6,9 @@ import pytest
 from cometmq.client import Message, Outage, Producer
 from cometmq.client.consume.queues.reader import REFUSED_DELAY_MS, Reader
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import Recorder, consumer_of
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import AccessDenied, ServerError
+from cometmq.testing.client.listening import Recorder, consumer_of
 
 REFUSAL = ServerError("org.apache.rocketmq.acl.common.AclException: no, a.b.C.d(C.java:663)")
 HEARTBEAT = RequestCode.HEART_BEAT

@@ -14,10 +14,10 @@ from cometmq.client import (
 )
 from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import Recorder, consumer_of
 from cometmq.remoting.bodies.topic_config import QUEUES_MAX
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.testing.client.listening import Recorder, consumer_of
 
 
 async def test_where_a_topic_is(cluster: MemoryCluster) -> None:

@@ -31,10 +31,10 @@ from cometmq.client import (
 from cometmq.client.clock import wall_ms
 from cometmq.client.consume.queues.offsets import local_offsets_path
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import Recorder, consumer_of, send, store, texts
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.offsets import QueueOffsetTable
 from cometmq.remoting.codes import RequestCode
+from cometmq.testing.client.listening import Recorder, consumer_of, send, store, texts
 
 
 def broadcast(cluster: MemoryCluster, listener: Any, folder: Path, **fields: Any) -> PushConsumer:
@@ -156,7 +156,7 @@ def owner(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     path = tmp_path / "10.0.0.1@DEFAULT" / "cg" / "offsets.json"
     code = (
         "import sys, pathlib\n"
-        "from cometmq.client.consume.queues.file_claim import FileClaim\n"
+        "from cometmq.client.consume.queues.offset_file import FileClaim\n"
         f"claim = FileClaim(pathlib.Path({str(path)!r}))\n"
         "print(repr(claim.take()), flush=True)\n"
         "sys.stdin.read()"

@@ -19,11 +19,11 @@ from cometmq.client import (
 from cometmq.client.consume.delivery import concurrent
 from cometmq.client.message import Message
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import FIRST, QUEUE_0, Recorder, consumer_of, send, texts
 from cometmq.client.testing.transactions import ask
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.transport import tasks
+from cometmq.testing.client.listening import FIRST, QUEUE_0, Recorder, consumer_of, send, texts
 
 
 @pytest.fixture(autouse=True)

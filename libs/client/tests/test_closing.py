@@ -27,7 +27,7 @@ from cometmq.client import (
     application_calls,
 )
 from cometmq.client import sync as blocking
-from cometmq.client.consume import pushing
+from cometmq.client.consume import push_consumer
 from cometmq.client.consume.queues import ownership
 from cometmq.client.testing import MemoryCluster, eventually
 
@@ -235,7 +235,7 @@ async def test_close_ends_although_a_listener_suppresses_its_cancellation(
     *,
     orderly: bool,
 ) -> None:
-    monkeypatch.setattr(pushing, "CANCEL_GRACE_MS", 60_000)
+    monkeypatch.setattr(push_consumer, "CANCEL_GRACE_MS", 60_000)
     began, cancelled, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def listener(_: list[MessageExt]) -> None:
@@ -263,7 +263,7 @@ async def test_close_names_a_listener_that_runs_on_after_its_cancellation(
     *,
     orderly: bool,
 ) -> None:
-    monkeypatch.setattr(pushing, "CANCEL_GRACE_MS", 50)
+    monkeypatch.setattr(push_consumer, "CANCEL_GRACE_MS", 50)
     began, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def stubborn(_: list[MessageExt]) -> None:

@@ -17,7 +17,7 @@ from cometmq.client import (
 )
 from cometmq.client import sync as blocking
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import FIRST
+from cometmq.testing.client.listening import FIRST
 
 PATIENT = ProducerOptions(send_timeout_ms=60_000)
 

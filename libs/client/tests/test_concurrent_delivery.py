@@ -14,10 +14,10 @@ from cometmq.client.consume.queues.rates import ConsumeRates
 from cometmq.client.listener import ConsumeResult, ListenerCaller
 from cometmq.client.message import MessageExt
 from cometmq.client.testing import eventually
-from cometmq.client.testing.messages import QUEUE, message_ext
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.testing.client.messages import QUEUE, message_ext
 
 
 class TakesBack:

@@ -19,11 +19,11 @@ from cometmq.client import (
 )
 from cometmq.client.consume.queues import ownership
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.offsets import QueueOffsetTable
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.callbacks import ResetConsumerClientOffset
+from cometmq.testing.client.listening import QUEUE_0, Recorder, consumer_of, send, texts
 
 
 def named(cluster: MemoryCluster, listener: Any, name: str, *, orderly: bool) -> PushConsumer:

@@ -18,7 +18,7 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
+from cometmq.testing.client.listening import QUEUE_0, Recorder, consumer_of, send, texts
 
 QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
 

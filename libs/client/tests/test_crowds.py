@@ -11,7 +11,7 @@ import pytest
 from cometmq.client import Message, Producer, ProducerOptions
 from cometmq.client.cluster.renewals import Renewals
 from cometmq.client.testing import MemoryCluster
-from cometmq.client.transfer.room import Room
+from cometmq.client.turns import Room
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.tasks import TaskSet
 

@@ -16,8 +16,8 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
 from cometmq.client.transfer.damage import REPORT_EVERY_MS, MissingMessages
+from cometmq.testing.client.listening import QUEUE_0, Recorder, consumer_of, send, texts
 
 BODY_AT = 88  # in a record whose hosts have IPv4 addresses
 LOGGER = logging.getLogger("app.damage")  # noqa: TID251  # the logger of a program

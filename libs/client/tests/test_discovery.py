@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cometmq.client import InvalidArgument, Message, NoNamesrv, Producer, ProducerOptions
-from cometmq.client.cluster.discovery import fetch_namesrv_list
+from cometmq.client.addresses import fetch_namesrv_list
 from cometmq.client.cluster.namesrv import find_addresses
 from cometmq.client.testing import MemoryCluster
 

@@ -14,7 +14,7 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import QUEUE_0, consumer_of, send, texts
+from cometmq.testing.client.listening import QUEUE_0, consumer_of, send, texts
 
 FIRST = ConsumeFrom.FIRST_OFFSET
 

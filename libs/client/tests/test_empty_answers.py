@@ -9,11 +9,10 @@ from cometmq.client import AdminClient
 from cometmq.client.admin.broker_messages import BrokerMessages
 from cometmq.client.admin.broker_transactions import OPEN_MAX, Span, TransactionQueues
 from cometmq.client.testing import MemoryCluster
-from cometmq.client.testing.listening import QUEUE_0
-from cometmq.client.testing.messages import message_ext
-from cometmq.client.transfer.empty_answers import EMPTY_MAX, FILTERED_MAX, EmptyAnswers
-from cometmq.client.transfer.pulled import Pulled, PullStatus
+from cometmq.client.transfer.pulled import EMPTY_MAX, FILTERED_MAX, EmptyAnswers, Pulled, PullStatus
 from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.testing.client.listening import QUEUE_0
+from cometmq.testing.client.messages import message_ext
 
 ENDLESS = 1 << 62
 REFUSED = re.escape(f"answers {EMPTY_MAX + 1:,} pulls in a row of ")

@@ -14,8 +14,7 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.message import ON_LOOP_BYTES_MAX, UnreadableMessage
-from cometmq.client.testing import MemoryCluster, eventually, listening
-from cometmq.client.testing.listening import QUEUE_0, consumer_of, send, texts
+from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.message.compression import DECOMPRESSED_BYTES_MAX as DECOMPRESSED_MAX
 from cometmq.remoting.message.compression import (
@@ -25,6 +24,8 @@ from cometmq.remoting.message.compression import (
     expanded_bytes_max,
 )
 from cometmq.remoting.message.flags import CompressionType
+from cometmq.testing.client import listening
+from cometmq.testing.client.listening import QUEUE_0, consumer_of, send, texts
 
 COUNT = 8
 BODY = bytes(1 << 20)  # compresses to a thousandth

@@ -14,10 +14,10 @@ from cometmq.client.consume.queues.offsets import Positions
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.consume.queues.rates import ConsumeRates
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
-from cometmq.client.testing.messages import QUEUE, message_ext
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.testing.client.listening import QUEUE_0, Recorder, consumer_of, send, texts
+from cometmq.testing.client.messages import QUEUE, message_ext
 
 
 class BreakingOffsets:

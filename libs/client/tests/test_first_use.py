@@ -25,9 +25,9 @@ from cometmq.client import (
     TransactionState,
 )
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
 from cometmq.remoting.errors import command_error
 from cometmq.remoting.remarks import filter_refused
+from cometmq.testing.client.listening import QUEUE_0, Recorder, consumer_of, send, texts
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState
 

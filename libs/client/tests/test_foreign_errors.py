@@ -27,11 +27,11 @@ from cometmq.client import (
 from cometmq.client.consume.queues.rebalance import AllocateAveragely
 from cometmq.client.listener import ConsumeResult, ListenerCaller
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import FIRST, QUEUE_0, Recorder, consumer_of, send, texts
-from cometmq.client.testing.messages import message_ext
 from cometmq.client.testing.transactions import ask
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_NONE
+from cometmq.testing.client.listening import FIRST, QUEUE_0, Recorder, consumer_of, send, texts
+from cometmq.testing.client.messages import message_ext
 
 COMMIT = TransactionState.COMMIT
 MESSAGE = Message("T", b"order 1", keys="order-1")

@@ -21,13 +21,13 @@ from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.consume.queues.locks import QueueLocks
 from cometmq.client.consume.queues.offsets import RemoteOffsets
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import Recorder, consumer_of
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import CommandError, ServiceNotAvailable, SystemBusy
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.signature import FORWARDED
+from cometmq.testing.client.listening import Recorder, consumer_of
 
 HOUR_MS = 3_600_000
 DEPOSED = ServiceNotAvailable(f"{remarks.NOT_THE_MASTER} its group now")

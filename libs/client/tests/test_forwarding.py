@@ -18,8 +18,8 @@ from cometmq.client import (
 )
 from cometmq.client.message import UnreadableMessage
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import Recorder, consumer_of
 from cometmq.remoting.message.properties import RESERVED_KEYS, PropertyKey
+from cometmq.testing.client.listening import Recorder, consumer_of
 
 SENT = Message(
     "T", b"body", tag="A", keys=["k1", "k2"], properties={"x": "y"}, flag=7, wait_store_ok=False

@@ -22,7 +22,7 @@ from cometmq.client import (
 )
 from cometmq.client.consume.queues.rebalance import AllocateAveragely
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
+from cometmq.testing.client.listening import QUEUE_0, Recorder, consumer_of, send, texts
 
 ADDRESS = "127.0.0.1:1"
 PATIENT = ProducerOptions(send_timeout_ms=60_000)

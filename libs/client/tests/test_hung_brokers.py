@@ -8,8 +8,8 @@ import pytest
 
 from cometmq.client import ConsumeFrom, Message, MessageQueue, Producer, PushConsumer, PushOptions
 from cometmq.client.testing import HANG, MemoryCluster, eventually
-from cometmq.client.testing.listening import Recorder
 from cometmq.remoting.codes import RequestCode
+from cometmq.testing.client.listening import Recorder
 
 LONG_MS = 600_000
 

@@ -12,7 +12,6 @@ from cometmq.client.cluster.local_members import LocalMembers
 from cometmq.client.consume.queues import assignment
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing import cluster as served
-from cometmq.client.testing.listening import Recorder, consumer_of
 from cometmq.remoting.bodies import large
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.locks import LockBatchReply
@@ -21,6 +20,7 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.callbacks import GetConsumerRunningInfo
 from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.testing.client.listening import Recorder, consumer_of
 
 TURN_S_MAX: Final = 0.1
 """On the loop, the tables below took 0.5 s and more."""

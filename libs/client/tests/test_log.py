@@ -38,10 +38,10 @@ from cometmq.client.cluster.outages import Outages
 from cometmq.client.log import PROGRAM_LOG, REPEAT_WINDOW_MS, LimitedLog
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.broker import HANG
-from cometmq.client.testing.listening import FIRST, QUEUE_0, Recorder, consumer_of, send, texts
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.testing.client.listening import FIRST, QUEUE_0, Recorder, consumer_of, send, texts
 
 Facts = dict[str, Any]
 

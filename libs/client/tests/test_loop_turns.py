@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from cometmq.client import MessageExt
-from cometmq.client.consume.delivery import turns as loop_turns
-from cometmq.client.consume.delivery.turns import TURN_MS, LoopTurns
+from cometmq.client import turns as loop_turns
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import FIRST, consumer_of, send, texts
+from cometmq.client.turns import TURN_MS, LoopTurns
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.testing.client.listening import FIRST, consumer_of, send, texts
 
 COUNT = 12
 

@@ -17,14 +17,14 @@ from cometmq.client import (
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing import handlers as served_by
-from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
-from cometmq.client.testing.messages import message_ext
-from cometmq.client.transfer.pace import PAUSE_MS_MAX, Pace
 from cometmq.client.transfer.pulled import BEYOND_MAX, QUEUE_OFFSET_MAX, Pulled, PullStatus
+from cometmq.client.transfer.puller import PAUSE_MS_MAX, Pace
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands import offsets, pull
 from cometmq.remoting.errors import RemoteProtocolError, ServerError
+from cometmq.testing.client.listening import QUEUE_0, Recorder, consumer_of, send, texts
+from cometmq.testing.client.messages import message_ext
 
 FOUND, NO_NEW = ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND
 NO_MATCHED, MOVED = ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED

@@ -17,8 +17,8 @@ from cometmq.client import (
 from cometmq.client.cluster.namesrv import Namesrv
 from cometmq.client.cluster.route_book import LOOKUPS_MAX
 from cometmq.client.consume.queues import owned
-from cometmq.client.for_each import for_each
 from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.turns import for_each
 from cometmq.remoting.bodies.route import TopicRoute
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import ConnectFailed

@@ -21,10 +21,10 @@ from cometmq.client import (
     sync,
 )
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import Recorder, consumer_of
 from cometmq.client.testing.transactions import CHECK_COUNT_MAX
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import ServerError
+from cometmq.testing.client.listening import Recorder, consumer_of
 
 
 async def test_topics_are_created_changed_and_deleted(pair: MemoryCluster) -> None:

@@ -22,9 +22,9 @@ from cometmq.client import (
     SendFailed,
 )
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import Recorder, consumer_of
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.message.flags import Perm
+from cometmq.testing.client.listening import Recorder, consumer_of
 
 NO_MASTER = "broker-a has no master now"
 SLOW = ProducerOptions(poll_namesrv_interval_ms=60_000, api_timeout_ms=8_000, send_timeout_ms=8_000)

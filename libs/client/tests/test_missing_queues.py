@@ -18,8 +18,8 @@ from cometmq.client import (
     sync,
 )
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import QUEUE_0, send, texts
 from cometmq.remoting.codes import RequestCode
+from cometmq.testing.client.listening import QUEUE_0, send, texts
 
 BEYOND = MessageQueue("T", "broker-a", 4)
 ELSEWHERE = MessageQueue("T", "broker-z", 0)

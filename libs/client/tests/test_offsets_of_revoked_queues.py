@@ -16,11 +16,11 @@ from cometmq.client.consume.queues.parts import ConsumerParts, OwnershipCallback
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.namespace import NO_NAMESPACE
 from cometmq.client.testing import DISCONNECT, HANG, MemoryCluster, eventually
-from cometmq.client.testing.listening import Recorder, consumer_of, send, texts
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import ConnectionLost, RequestTimeout, SystemBusy
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.testing.client.listening import Recorder, consumer_of, send, texts
 
 A, B = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
 FAILURES = [

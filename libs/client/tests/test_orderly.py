@@ -19,14 +19,6 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.testing import HANG, MemoryCluster, eventually
-from cometmq.client.testing.listening import (
-    QUEUE_0,
-    Recorder,
-    consumer_of,
-    send,
-    store_unreadable,
-    texts,
-)
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.offsets import QueueOffsetTable
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
@@ -37,6 +29,14 @@ from cometmq.remoting.commands.callbacks import (
     ResetConsumerClientOffset,
 )
 from cometmq.remoting.errors import ServerError
+from cometmq.testing.client.listening import (
+    QUEUE_0,
+    Recorder,
+    consumer_of,
+    send,
+    store_unreadable,
+    texts,
+)
 
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
 SEND = RequestCode.SEND_MESSAGE_V2

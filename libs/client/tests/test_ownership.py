@@ -19,11 +19,11 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.offsets import QueueOffsetTable
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.callbacks import ResetConsumerClientOffset
+from cometmq.testing.client.listening import QUEUE_0, Recorder, consumer_of, send, texts
 
 QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
 

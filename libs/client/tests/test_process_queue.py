@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.message import MessageExt
-from cometmq.client.testing.messages import QUEUE, message_ext
+from cometmq.testing.client.messages import QUEUE, message_ext
 
 
 def message(offset: int, body: bytes = b"xy") -> MessageExt:

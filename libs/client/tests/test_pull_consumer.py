@@ -20,7 +20,6 @@ from cometmq.client import (
     ScheduledPull,
 )
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import QUEUE_0, send, texts
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.offsets import ConsumerStatus
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
@@ -30,6 +29,7 @@ from cometmq.remoting.commands.callbacks import (
     GetConsumerStatusFromClient,
 )
 from cometmq.remoting.errors import ServerError
+from cometmq.testing.client.listening import QUEUE_0, send, texts
 
 
 async def test_a_queue_is_read_from_any_offset(cluster: MemoryCluster) -> None:

@@ -14,7 +14,9 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import (
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.errors import ServerError, SystemBusy
+from cometmq.testing.client.listening import (
     QUEUE_0,
     UNREADABLE,
     Recorder,
@@ -23,8 +25,6 @@ from cometmq.client.testing.listening import (
     store_unreadable,
     texts,
 )
-from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.errors import ServerError, SystemBusy
 
 PULL = RequestCode.PULL_MESSAGE
 BACK = RequestCode.CONSUMER_SEND_MSG_BACK

@@ -20,7 +20,6 @@ from cometmq.client.clock import monotonic_ms
 from cometmq.client.consume.membership import DIRECT_CALLS_MAX
 from cometmq.client.consume.queues.rebalance import AllocateAveragely, AllocateByConfig
 from cometmq.client.testing import DISCONNECT, HANG, MemoryBroker, MemoryCluster, eventually
-from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat
 from cometmq.remoting.bodies.offsets import ConsumerStatus, QueueOffsetTable
@@ -37,6 +36,7 @@ from cometmq.remoting.commands.callbacks import (
 from cometmq.remoting.errors import SubscriptionNotLatest, SystemBusy
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
+from cometmq.testing.client.listening import QUEUE_0, Recorder, consumer_of, send, texts
 
 PULL = RequestCode.PULL_MESSAGE
 

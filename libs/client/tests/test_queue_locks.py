@@ -13,10 +13,10 @@ from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.consume.queues.locks import VALID_MS, QueueLocks
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.testing import HANG, MemoryCluster, eventually
-from cometmq.client.testing.messages import message_ext
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import RequestTimeout
 from cometmq.remoting.log import NO_LOG
+from cometmq.testing.client.messages import message_ext
 
 QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ

@@ -20,12 +20,12 @@ from cometmq.client.namespace import NO_NAMESPACE
 from cometmq.client.settings import PushOptions
 from cometmq.client.subscriptions import subscription
 from cometmq.client.testing import eventually
-from cometmq.client.testing.messages import QUEUE, message_ext
 from cometmq.client.transfer.pulled import Pulled, PullStatus
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.testing.client.messages import QUEUE, message_ext
 
 
 class NoMessages:

@@ -17,7 +17,7 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import consumer_of
+from cometmq.testing.client.listening import consumer_of
 
 QUEUES = [MessageQueue("T", name, n) for name in ("broker-a", "broker-b") for n in range(4)]
 STEP_COUNT = 12

@@ -36,7 +36,6 @@ from cometmq.client.request_reply import (
     requester_gone,
 )
 from cometmq.client.testing import HANG, MemoryCluster, eventually
-from cometmq.client.testing.messages import message_ext
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Call, Response
@@ -54,6 +53,7 @@ from cometmq.remoting.message.compression import compress
 from cometmq.remoting.message.flags import CompressionType, SysFlag
 from cometmq.remoting.message.properties import parse_properties
 from cometmq.remoting.typed_decode import convert_ext
+from cometmq.testing.client.messages import message_ext
 from cometmq.testing.remoting.golden import Exchange, load_exchanges
 
 FIRST = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)

@@ -15,9 +15,9 @@ from cometmq.client import (
 )
 from cometmq.client.subscriptions import ExpressionType, doubt, subscription
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import QUEUE_0
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import SubscriptionParseFailed
+from cometmq.testing.client.listening import QUEUE_0
 
 CHECK = RequestCode.CHECK_CLIENT_CONFIG
 SQL = MessageSelector.by_sql("a > 'x'")

@@ -19,11 +19,12 @@ from cometmq.client import (
     SendFailed,
     SendResult,
     SendTimeout,
+    clock,
     sync,
 )
 from cometmq.client.errors import broker_missing
 from cometmq.client.testing import DISCONNECT, HANG, LOSE_ANSWER, MemoryCluster, eventually
-from cometmq.client.transfer import attempts, queue_choice, sender, time_limit
+from cometmq.client.transfer import attempts, queue_selection, sender
 from cometmq.client.transfer.attempts import Attempts
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
@@ -214,7 +215,7 @@ async def test_the_broker_that_used_the_time_up_is_named(
         raise RequestTimeout(f"{queue.broker_name} did not answer within {timeout_ms} ms")
 
     pair.create_topic("T")
-    for module in (sender, time_limit):
+    for module in (sender, clock):
         monkeypatch.setattr(module, "monotonic_ms", lambda: now_ms)
     async with Producer("pg", pair.namesrv) as producer:
         await producer.send(Message("T", b"x"))
@@ -258,7 +259,7 @@ async def test_a_broker_that_is_back_is_found_at_once(pair: MemoryCluster, is_on
 async def test_slow_brokers_are_left_out(
     pair: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (sender, queue_choice):
+    for module in (sender, queue_selection):
         monkeypatch.setattr(module, "monotonic_ms", lambda: 1_000)  # no send is slow by chance
     options = ProducerOptions(avoid_slow_brokers=True)
     async with Producer("pg", pair.namesrv, options=options) as producer:

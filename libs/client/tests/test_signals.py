@@ -12,8 +12,8 @@ import pytest
 
 from cometmq.client import Message, MessageQueue
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import QUEUE_0, send, texts
 from cometmq.remoting.codes import RequestCode
+from cometmq.testing.client.listening import QUEUE_0, send, texts
 
 DRAINING = """
 import asyncio

@@ -13,7 +13,7 @@ from cometmq.client import MessageExt, PushOptions
 from cometmq.client.consume.delivery import stalls
 from cometmq.client.consume.delivery.stalls import BLOCKED_MS, REMIND_MS, Stalls
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import FIRST, consumer_of, send, texts
+from cometmq.testing.client.listening import FIRST, consumer_of, send, texts
 
 Facts = dict[str, Any]
 QUICK = msgspec.structs.replace(FIRST, stuck_listener_ms=50)

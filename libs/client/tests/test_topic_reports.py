@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cometmq.client import LitePullConsumer, PullConsumer, PushConsumer
-from cometmq.client.cluster import topic_reports
+from cometmq.client.cluster import outages
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.queues import READ_WRITE
 from cometmq.remoting.message.flags import Perm
@@ -36,7 +36,7 @@ async def test_an_unknown_topic_is_reported_once_with_the_fix(
     monkeypatch: pytest.MonkeyPatch,
     kind: type[Any],
 ) -> None:
-    monkeypatch.setattr(topic_reports, "UNKNOWN_GRACE_MS", 100)
+    monkeypatch.setattr(outages, "UNKNOWN_GRACE_MS", 100)
     async with consumer_of(kind, cluster, "Nowhere") as consumer:
         assert lines(caplog, "topic.unknown") == []  # the next line may create it
         await eventually(lambda: lines(caplog, "topic.unknown"))
@@ -89,7 +89,7 @@ async def test_another_topic_without_read_permission_is_not_reported(
 async def test_a_topic_that_is_created_without_read_permission_is_reported_at_once(
     cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_reports, "UNKNOWN_GRACE_MS", 100)
+    monkeypatch.setattr(outages, "UNKNOWN_GRACE_MS", 100)
     async with consumer_of(PushConsumer, cluster, "New"):
         await eventually(lambda: lines(caplog, "topic.unknown"))
         cluster.broker.queues.configure("New", 2, perm=int(Perm.WRITE))

@@ -19,8 +19,8 @@ from cometmq.client import (
     trace_context,
 )
 from cometmq.client.testing import MemoryCluster
-from cometmq.client.testing.messages import message_ext
 from cometmq.client.trace_context import TraceContext
+from cometmq.testing.client.messages import message_ext
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 OPTIONS = ProducerOptions(trace_context=True)

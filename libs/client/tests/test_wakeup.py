@@ -8,10 +8,10 @@ import pytest
 
 from cometmq.client import ConsumeFrom, Message, Producer, PushOptions
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import Recorder, consumer_of
-from cometmq.client.wakeup import APART_MS, AT_ONCE, Wakeup
+from cometmq.client.turns import APART_MS, AT_ONCE, Wakeup
 from cometmq.remoting.bodies.route import BrokerData
 from cometmq.remoting.codes import RequestCode
+from cometmq.testing.client.listening import Recorder, consumer_of
 
 FLOOD_S = 2.0
 """Several times APART_MS."""

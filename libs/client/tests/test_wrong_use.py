@@ -34,8 +34,8 @@ from cometmq.client import (
     sync,
 )
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import QUEUE_0, consumer_of, send, texts
 from cometmq.remoting.codes import RequestCode
+from cometmq.testing.client.listening import QUEUE_0, consumer_of, send, texts
 
 ADDRESS = "127.0.0.1:1"
 

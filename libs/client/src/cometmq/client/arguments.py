@@ -9,8 +9,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from cometmq.client.errors import InvalidArgument
-from cometmq.client.shown import shown
+from cometmq.client.errors import InvalidArgument, shown
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import SettingsError

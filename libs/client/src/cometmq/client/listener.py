@@ -9,14 +9,18 @@ from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from cometmq.client.application_calls import NoThreads, calling, on_thread, original
+from cometmq.client.application_calls import (
+    NoThreads,
+    calling,
+    is_coroutine_function,
+    on_thread,
+    original,
+)
 from cometmq.client.arguments import redelivery_level, whole
 from cometmq.client.clock import monotonic_ms
-from cometmq.client.errors import InvalidArgument
-from cometmq.client.functions import is_coroutine_function
+from cometmq.client.errors import InvalidArgument, shown
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import DELAY_LEVEL_MAX
-from cometmq.client.shown import shown
 from cometmq.remoting.log import Log
 from cometmq.remoting.spelling import SpelledFields
 from cometmq.remoting.transport.tasks import describe

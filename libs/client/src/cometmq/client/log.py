@@ -14,8 +14,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from cometmq.client.clock import monotonic_ms
-from cometmq.client.errors import InvalidArgument
-from cometmq.client.shown import shown
+from cometmq.client.errors import InvalidArgument, shown
 from cometmq.remoting.log import Log
 
 LOGGER_NAME: Final = "cometmq"

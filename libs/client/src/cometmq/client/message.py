@@ -12,9 +12,8 @@ from zlib import crc32
 import msgspec
 
 from cometmq.client.arguments import check_encodable
-from cometmq.client.errors import InvalidArgument, InvalidMessage
+from cometmq.client.errors import InvalidArgument, InvalidMessage, shown
 from cometmq.client.namespace import NO_NAMESPACE, Namespace
-from cometmq.client.shown import shown
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CorruptRecord

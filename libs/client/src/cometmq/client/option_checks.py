@@ -11,10 +11,9 @@ import msgspec
 
 from cometmq.client.addresses import parse_addresses
 from cometmq.client.arguments import check_encodable, timestamp
-from cometmq.client.errors import InvalidArgument
+from cometmq.client.errors import InvalidArgument, shown
 from cometmq.client.message import check_topic
 from cometmq.client.settings import ClientOptions, OptionsT
-from cometmq.client.shown import shown
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsSettings
 

@@ -13,9 +13,8 @@ from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import ClientError, NotARequest, RequesterGone
+from cometmq.client.errors import ClientError, NotARequest, RequesterGone, shown
 from cometmq.client.message import Message, MessageExt, check_received, plain_body
-from cometmq.client.shown import shown
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.command import OK, Call, Reply, Response
 from cometmq.remoting.commands.request_reply import PushReplyMessageToClient

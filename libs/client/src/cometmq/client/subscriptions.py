@@ -12,8 +12,7 @@ from typing import Final, Self
 import msgspec
 
 from cometmq.client.arguments import check_encodable
-from cometmq.client.errors import InvalidArgument
-from cometmq.client.shown import shown
+from cometmq.client.errors import InvalidArgument, shown
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.names import ALL_TAGS

@@ -9,7 +9,7 @@ import msgspec
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.message import MessageExt
-from cometmq.client.transfer.empty_answers import EmptyAnswers
+from cometmq.client.transfer.pulled import EmptyAnswers
 from cometmq.insight.model import DelayLevel, Unknown
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import TopicNotExist

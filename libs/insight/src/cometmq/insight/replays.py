@@ -11,8 +11,7 @@ import msgspec
 
 from cometmq.client import MessageQueue
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
-from cometmq.client.admin.running_replays import announced
+from cometmq.client.admin.dead_letters import announced, origin_message_id, origin_topic
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
 from cometmq.insight import message_json, times

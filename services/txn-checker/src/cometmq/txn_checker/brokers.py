@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from cometmq.client.wakeup import Wakeup
+from cometmq.client.turns import Wakeup
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet, describe

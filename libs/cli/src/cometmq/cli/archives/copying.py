@@ -12,8 +12,7 @@ from cometmq.cli.archives.waiting import PAUSE_S, may_pass, reader_of
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import ClientError
-from cometmq.client.transfer.empty_answers import EmptyAnswers
-from cometmq.client.transfer.pulled import Pulled, PullStatus
+from cometmq.client.transfer.pulled import EmptyAnswers, Pulled, PullStatus
 from cometmq.insight.replays import Pace
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError, Outage

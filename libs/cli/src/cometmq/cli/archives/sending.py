@@ -16,7 +16,7 @@ from cometmq.cli.archives.waiting import PAUSE_S, master_of, may_pass
 from cometmq.client import Message, MessageExt, Producer
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError, InvalidArgument, SendFailed
-from cometmq.client.transfer.empty_answers import EmptyAnswers
+from cometmq.client.transfer.pulled import EmptyAnswers
 from cometmq.insight import message_json
 from cometmq.insight.replays import Pace, concerns_message
 from cometmq.remoting.bodies.queues import MessageQueue

@@ -32,7 +32,7 @@ from cometmq.client import ClientOptions, InvalidArgument, MessageExt, MessageQu
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.subscriptions import MessageSelector, doubt, subscription
-from cometmq.client.transfer.empty_answers import EmptyAnswers
+from cometmq.client.transfer.pulled import EmptyAnswers
 from cometmq.insight import times
 from cometmq.remoting.errors import NO_ANSWER, CometError, RemoteProtocolError
 from cometmq.remoting.names import ALL_TAGS

@@ -9,8 +9,7 @@ import typer
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, exit_if_any, print_table
 from cometmq.cli.output import AsJson
-from cometmq.client.admin import AdminClient
-from cometmq.client.admin.clusters import ClusterMember
+from cometmq.client.admin import AdminClient, ClusterMember
 from cometmq.client.admin.figures import Load
 from cometmq.client.clock import wall_ms
 from cometmq.remoting.errors import CometError

@@ -12,8 +12,7 @@ from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import AsJson, Cell, print_notes, print_rows
 from cometmq.cli.verbs.write_access import ReadOnlyBroker, read_only_brokers
 from cometmq.cli.watching import watched
-from cometmq.client.admin import AdminClient
-from cometmq.client.admin.clusters import ClusterMember
+from cometmq.client.admin import AdminClient, ClusterMember
 from cometmq.client.admin.figures import BrokerFigures, GroupCopies
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.insight.times import shown

@@ -33,8 +33,7 @@ from cometmq.cli.output import (
 from cometmq.cli.say import say
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.dead_letters import origin_topic
-from cometmq.client.admin.running_replays import running_replays
+from cometmq.client.admin.dead_letters import origin_topic, running_replays
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.client.message import MessageExt

@@ -5,9 +5,9 @@ from typing import Final
 
 from cometmq.client.admin.calls import BrokerCalls
 from cometmq.client.arguments import encoded, timestamp, whole
-from cometmq.client.decoding import decode_answer
 from cometmq.client.message import check_group
 from cometmq.client.transfer.pulled import check_offset
+from cometmq.client.turns import decode_answer
 from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerConnections
 from cometmq.remoting.bodies.offsets import (
     ConsumerOffsetTable,

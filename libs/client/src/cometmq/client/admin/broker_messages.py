@@ -7,7 +7,6 @@ from typing import Final
 from cometmq.client.admin.broker_consumers import PROXIED_TIMEOUT_MS
 from cometmq.client.admin.calls import BrokerCalls
 from cometmq.client.arguments import check_text
-from cometmq.client.decoding import decode_answer
 from cometmq.client.message import (
     ON_LOOP_BYTES_MAX,
     DamagedMessage,
@@ -28,6 +27,7 @@ from cometmq.client.transfer.damage import (
 )
 from cometmq.client.transfer.pulled import Pulled, PullStatus, check_pulled, check_records
 from cometmq.client.transfer.puller import PLAIN_BYTES_MAX
+from cometmq.client.turns import decode_answer
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.bodies.stats import ConsumeQueueEntries

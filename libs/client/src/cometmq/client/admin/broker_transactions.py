@@ -10,7 +10,7 @@ import msgspec
 from cometmq.client.admin.broker_consumers import BrokerConsumers
 from cometmq.client.admin.broker_messages import BrokerMessages
 from cometmq.client.message import MessageExt
-from cometmq.client.transfer.empty_answers import EmptyAnswers
+from cometmq.client.transfer.pulled import EmptyAnswers
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands.transactions import (

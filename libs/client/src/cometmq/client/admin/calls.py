@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from cometmq.client.arguments import checked_header, whole_or
-from cometmq.client.cluster.server_kinds import answered, refuse_namesrv
+from cometmq.client.cluster.namesrv import answered, refuse_namesrv
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Response

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Administration of consumer groups and their members, on all brokers."""
 
-from cometmq.client.admin.kept_offsets import check_disconnected
-from cometmq.client.admin.known_groups import check_deletable, check_known, settings_of_groups
+from cometmq.client.admin.known_groups import (
+    check_deletable,
+    check_disconnected,
+    check_known,
+    settings_of_groups,
+)
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import check_kind, checked_header, whole
 from cometmq.client.message import check_group

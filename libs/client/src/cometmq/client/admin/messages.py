@@ -12,8 +12,7 @@ from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import check_text, timestamp, whole
 from cometmq.client.errors import BrokerMissing, InvalidArgument
 from cometmq.client.message import MessageExt, check_received
-from cometmq.client.transfer.empty_answers import EmptyAnswers
-from cometmq.client.transfer.pulled import Pulled, PullStatus
+from cometmq.client.transfer.pulled import EmptyAnswers, Pulled, PullStatus
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.errors import QueryNotFound, RemoteProtocolError, ServerError

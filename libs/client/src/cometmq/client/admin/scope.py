@@ -8,6 +8,7 @@ from typing import ClassVar, Self, TypeVar
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.namesrv import NamesrvAdmin
+from cometmq.client.application_calls import explaining
 from cometmq.client.arguments import (
     check_address,
     check_kind,
@@ -18,7 +19,6 @@ from cometmq.client.arguments import (
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.cluster.routes import MASTER_ID
-from cometmq.client.constructors import explaining
 from cometmq.client.errors import BrokerMissing, InvalidArgument, no_brokers, no_route
 from cometmq.client.log import AnyLog
 from cometmq.client.message import check_named

@@ -8,13 +8,12 @@ from typing import Final
 import msgspec
 
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.admin.kept_offsets import check_disconnected, clear_offsets, groups_in
+from cometmq.client.admin.known_groups import check_disconnected, clear_offsets, groups_in
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import check_kind, whole
 from cometmq.client.cluster.routes import order_counts
-from cometmq.client.errors import InvalidArgument, NoRoute
+from cometmq.client.errors import InvalidArgument, NoRoute, shown
 from cometmq.client.message import check_named, check_topic
-from cometmq.client.shown import shown
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import QueueData
 from cometmq.remoting.bodies.stats import TopicOffset

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from cometmq.client.cluster.local_members import ConsumerMember, LocalMembers
-from cometmq.client.decoding import decode_answer
+from cometmq.client.turns import decode_answer
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.large import encode_table
 from cometmq.remoting.bodies.offsets import ConsumerStatus, QueueOffsetTable

@@ -13,11 +13,9 @@ from typing import Final
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.local_members import LocalMembers
 from cometmq.client.cluster.outages import Outages
-from cometmq.client.cluster.refreshes import Refreshes
-from cometmq.client.cluster.route_book import RouteBook
-from cometmq.client.for_each import for_each
+from cometmq.client.cluster.route_book import Refreshes, RouteBook
 from cometmq.client.settings import ClientOptions
-from cometmq.client.wakeup import APART_MS, Wakeup
+from cometmq.client.turns import APART_MS, Wakeup, for_each
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat, ProducerData
 from cometmq.remoting.codes import RequestCode

@@ -13,23 +13,22 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from cometmq.client import request_reply
+from cometmq.client.addresses import POLL_INTERVAL_MS
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster import broker_requests
-from cometmq.client.cluster.discovery import POLL_INTERVAL_MS
 from cometmq.client.cluster.heartbeats import Heartbeats
 from cometmq.client.cluster.late_sends import LateSends
 from cometmq.client.cluster.local_members import LocalMembers
 from cometmq.client.cluster.namesrv import Namesrv, find_addresses
 from cometmq.client.cluster.outages import Outages
-from cometmq.client.cluster.refreshes import Refreshes
-from cometmq.client.cluster.route_book import RouteBook
+from cometmq.client.cluster.route_book import Refreshes, RouteBook
 from cometmq.client.cluster.routes import MASTER_ID, Route
 from cometmq.client.errors import BrokerMissing, ClientStateError, NoNamesrv
-from cometmq.client.for_each import for_each
 from cometmq.client.identity import DEFAULT_INSTANCE, client_id_of
 from cometmq.client.namespace import namespace_of
 from cometmq.client.option_checks import tls_files_named
 from cometmq.client.settings import ClientOptions
+from cometmq.client.turns import for_each
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat
 from cometmq.remoting.bodies.queues import MessageQueue

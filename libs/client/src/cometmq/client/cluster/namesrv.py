@@ -14,19 +14,19 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cometmq.client.addresses import parse_addresses
+from cometmq.client.addresses import fetch_namesrv_list, parse_addresses
 from cometmq.client.arguments import checked_header
-from cometmq.client.cluster.discovery import fetch_namesrv_list
 from cometmq.client.cluster.routes import checked_route
-from cometmq.client.cluster.server_kinds import answered, refuse_broker
-from cometmq.client.errors import NoNamesrv
+from cometmq.client.errors import NoNamesrv, WrongServer
 from cometmq.client.settings import NAMESRV_VARIABLE
+from cometmq.client.turns import decode_answer
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import GetRouteinfoByTopic
 from cometmq.remoting.errors import (
     CometError,
+    CommandError,
     RemoteProtocolError,
     RequestCodeNotSupported,
     RequestTimeout,
@@ -36,6 +36,59 @@ from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.types import Buffer
 
 T = TypeVar("T")
+
+ROUTES: Final = (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO)
+"""Requests that name servers of every version of RocketMQ serve, and ours too."""
+
+
+async def answered(type_: type[T], body: Buffer, server: str) -> T:
+    """Decode the body of an answer; raise RemoteProtocolError that names the server."""
+    try:
+        return await decode_answer(type_, body)
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(
+            f"{server} gives an answer that RocketMQ's servers do not give, so it is another"
+            f" program, or broken: {error}"
+        ) from error
+
+
+async def refuse_broker(
+    remoting: RemotingClient, address: str, code: RequestCode, timeout_ms: int
+) -> None:
+    """Raise WrongServer if a server that does not support `code` is a broker.
+
+    Every name server supports the codes in ROUTES. For any other code, the server is first asked
+    for its runtime statistics, which only brokers have.
+    """
+    if code in ROUTES or await _serves(
+        remoting, address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_ms
+    ):
+        raise WrongServer(
+            f"{address} is a broker, not a name server: give the address of a name server,"
+            " by default port 9876"
+        )
+
+
+async def refuse_namesrv(remoting: RemotingClient, address: str, timeout_ms: int) -> None:
+    """Raise WrongServer if the server at a broker's address is a name server."""
+    if await _serves(remoting, address, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_ms):
+        raise WrongServer(
+            f"{address} is a name server, not a broker: give the address of a broker,"
+            " by default port 10911"
+        )
+
+
+async def _serves(
+    remoting: RemotingClient, address: str, code: RequestCode, timeout_ms: int
+) -> bool:
+    try:
+        await remoting.invoke(address, code, timeout_ms=timeout_ms)
+    except (RequestCodeNotSupported, TransportError):
+        return False
+    except CommandError:
+        return True  # the server refused, for example by access control, but it knows the request
+    return True
+
 
 HUNG: Final = " (hung, or another program?)"
 BROKERS_BYTES_MAX: Final = 2 << 20

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base of all group consumers: options, callbacks, subscriptions, and the start."""
 
+import asyncio
 from abc import abstractmethod
 from contextlib import AsyncExitStack
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from cometmq.client.admin.of_client import ClientAdmin
+from cometmq.client.application_calls import check_function, check_hook, check_methods, explaining
 from cometmq.client.clock import wall_ms
+from cometmq.client.cluster.heartbeats import RETRY_SOON_MS
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
-from cometmq.client.constructors import explaining
-from cometmq.client.consume.condition_checks import ConditionChecks
 from cometmq.client.consume.delivery.observation import ConsumeWatch
-from cometmq.client.consume.polling import Polling
-from cometmq.client.consume.pulling import Pulling
-from cometmq.client.consume.pushing import Pushing
+from cometmq.client.consume.membership import Membership
 from cometmq.client.consume.queues.offsets import (
     LocalOffsets,
     OffsetStore,
@@ -24,7 +23,6 @@ from cometmq.client.consume.queues.offsets import (
 from cometmq.client.consume.queues.parts import ConsumerParts, OwnershipCallbacks, QueuesCallback
 from cometmq.client.consume.queues.rebalance import AllocateAveragely, AllocateStrategy
 from cometmq.client.errors import ClientStateError, InvalidArgument
-from cometmq.client.functions import check_function, check_hook, check_methods
 from cometmq.client.hooks import ConsumeHook, ConsumeHooks
 from cometmq.client.log import AnyLog
 from cometmq.client.message import check_group, check_topic
@@ -32,11 +30,106 @@ from cometmq.client.namespace import namespace_of
 from cometmq.client.option_checks import checked
 from cometmq.client.settings import ConsumerOptions, MessageModel, PushOptions
 from cometmq.client.subscriptions import ExpressionType, MessageSelector, doubt, subscription
-from cometmq.client.trace.start import consumer_trace
-from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.client.trace.hooks import consumer_trace
+from cometmq.client.turns import for_each
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.errors import CometError, TransportError
+from cometmq.remoting.log import Log
 from cometmq.remoting.names import ALL_TAGS, DEFAULT_CONSUMER_GROUP, retry_topic
-from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.remoting.transport.tasks import TaskSet, describe
+from cometmq.remoting.versions import SQL_FILTER_MIN
+
+CHECKS_MAX: Final = 16
+"""How many conditions are checked at the same time."""
+
+_ROUTE_CHECK_S: Final = 0.5
+
+
+class ConditionChecks:
+    """Asks brokers whether they accept a consumer's SQL92 conditions: before it starts, and later
+    in the background.
+
+    Only a broker knows whether it filters by properties at all, and whether the values of a
+    condition can be compared.
+    """
+
+    def __init__(self, parts: ConsumerParts, log: Log) -> None:
+        self._instance = parts.instance
+        self._group = parts.group
+        self._namespace = parts.instance.namespace
+        self._subscriptions = parts.subscriptions
+        self._timeout_ms = parts.options.api_timeout_ms
+        self._log = log
+        self._background = TaskSet(log)
+
+    async def close(self) -> None:
+        """Stop the background checks."""
+        await self._background.close()
+
+    async def check_all(self) -> None:
+        """Check all conditions; raise the error of a broker that refuses one.
+
+        Conditions for unknown topics are checked later.
+        """
+        known: list[SubscriptionData] = []
+        for topic, wanted in self._subscriptions.items():
+            if self._instance.routes.get(topic) is None:
+                self.check_later(topic)
+            elif wanted.expression_type == ExpressionType.SQL92:
+                known.append(wanted)
+        await for_each(known, self._check, running_max=CHECKS_MAX)
+
+    def check_later(self, topic: str) -> None:
+        """Check the condition for a topic, if there is one; a refusal is logged."""
+        wanted = self._subscriptions.get(topic)
+        if wanted is not None and wanted.expression_type == ExpressionType.SQL92:
+            self._background.spawn(self._checked(wanted), name="condition-check")
+
+    async def _checked(self, wanted: SubscriptionData) -> None:
+        topic = wanted.topic
+        while self._subscriptions.get(topic) is wanted:
+            if self._instance.routes.get(topic) is None:  # the consumer looks it up, too
+                await asyncio.sleep(_ROUTE_CHECK_S)
+                continue
+            try:
+                await self._check(wanted)
+            except TransportError:  # logged by others: this broker is unreachable
+                await asyncio.sleep(RETRY_SOON_MS / 1000)
+                continue
+            except CometError as error:
+                self._log.warning(
+                    "subscription.refused",
+                    group=self._namespace.unwrap(self._group),
+                    topic=self._namespace.unwrap(topic),
+                    expression=wanted.sub_string,
+                    error=describe(error),
+                    advice="no message of the topic arrives until the subscription is corrected",
+                )
+            return
+
+    async def _check(self, wanted: SubscriptionData) -> None:
+        instance = self._instance
+        route = instance.routes.get(wanted.topic)
+        for broker_name in sorted(route.brokers) if route is not None else ():
+            _, address = instance.routes.brokers.any_of(broker_name)
+            body = encode_json(
+                ClientConfigCheck(
+                    client_id=instance.client_id,
+                    group=self._group,
+                    namespace=self._namespace.name or None,
+                    subscription_data=wanted,
+                )
+            )
+            code = RequestCode.CHECK_CLIENT_CONFIG
+            response = await instance.remoting.invoke(
+                address, code, None, body, timeout_ms=self._timeout_ms
+            )
+            if response.version < SQL_FILTER_MIN:
+                raise CometError(f"The broker {broker_name} is too old for SQL92 subscriptions")
+
 
 NEVER_MS: Final = 1 << 62
 _DOUBTED_MAX: Final = 1_000
@@ -54,7 +147,21 @@ OptionsT = TypeVar("OptionsT", bound=ConsumerOptions)
 CallbackT = TypeVar("CallbackT", bound=QueuesCallback)
 
 
-WorkT = TypeVar("WorkT", bound=Pushing | Polling | Pulling)
+class Work(Protocol):
+    """The parts of a running consumer."""
+
+    @property
+    def member(self) -> Membership:
+        """The member of the group."""
+
+    async def start(self) -> None:
+        """Rebalance, and start to work."""
+
+    async def stop(self) -> None:
+        """Finish the work, and store the offsets."""
+
+
+WorkT = TypeVar("WorkT", bound=Work)
 
 
 class GroupConsumer(Client, Generic[OptionsT, WorkT]):

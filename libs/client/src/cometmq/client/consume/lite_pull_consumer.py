@@ -3,27 +3,48 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
+from cometmq.client.application_calls import check_function
 from cometmq.client.arguments import timestamp, whole, whole_or
 from cometmq.client.cluster.lifecycle import ClientState
 from cometmq.client.consume.delivery.observation import ConsumeWatch
 from cometmq.client.consume.group_consumer import GroupConsumer
-from cometmq.client.consume.polling import Polling
+from cometmq.client.consume.polling import Polling, QueuesChanged
 from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.reader import Reader
-from cometmq.client.consume.queues.topic_watch import QueuesChanged
-from cometmq.client.consume.steps import Steps
-from cometmq.client.errors import ClientStateError, InvalidArgument
-from cometmq.client.functions import check_function
+from cometmq.client.errors import ClientStateError, InvalidArgument, shown
 from cometmq.client.message import MessageExt, check_topic
 from cometmq.client.settings import LitePullOptions
-from cometmq.client.shown import shown
 from cometmq.client.subscriptions import ExpressionType, MessageSelector
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.names import ALL_TAGS
 
 T = TypeVar("T")
+
+
+class Steps(AsyncIterator[T], Generic[T]):
+    """Iterates over what a function returns, until it returns None.
+
+    After `asyncio.timeout` around a step, or an error, the next step goes on.
+    """
+
+    def __init__(
+        self, begin: Callable[[], object], step: Callable[[], Awaitable[T | None]]
+    ) -> None:
+        """Call `begin`, which may raise, before the first step."""
+        self._begin: Callable[[], object] | None = begin
+        self._step = step
+
+    async def __anext__(self) -> T:
+        if self._begin is not None:
+            self._begin()
+            self._begin = None
+        found = await self._step()
+        if found is None:
+            raise StopAsyncIteration
+        return found
+
 
 SUBSCRIBE_OR_ASSIGN: Final = (
     "a consumer either subscribes to topics, whose queues the group shares, or is assigned queues: "

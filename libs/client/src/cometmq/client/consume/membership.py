@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from cometmq.client.clock import wall_ms
+from cometmq.client.application_calls import original
+from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.cluster.heartbeats import RETRY_SOON_MS
-from cometmq.client.consume.delivery.directly import consume_directly
 from cometmq.client.consume.queues.agreement import Agreement
 from cometmq.client.consume.queues.assignment import Assigner
 from cometmq.client.consume.queues.owned import OwnedQueues
@@ -19,14 +19,15 @@ from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.consume.queues.shares import Shares
 from cometmq.client.consume.running_info import option_properties, stacks, state_properties
-from cometmq.client.listener import AnyCaller
-from cometmq.client.message import plain_body, received
+from cometmq.client.listener import AnyCaller, ConsumeResult, OrderlyAction, OrderlyResult
+from cometmq.client.message import MessageExt, plain_body, received
 from cometmq.client.transfer.pulled import QUEUE_OFFSET_MAX
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from cometmq.remoting.errors import ServerError, SystemBusy
 from cometmq.remoting.message.record import MessageRecord
+from cometmq.remoting.transport.tasks import describe
 
 CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
 CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
@@ -214,3 +215,30 @@ class Membership:
             return await consume_directly(self._caller, message)
         finally:
             self._direct_calls -= 1
+
+
+_ORDERLY_NAMES: Final = {
+    OrderlyAction.COMMIT: "CR_SUCCESS",
+    OrderlyAction.HOLD: "CR_SUCCESS",
+    OrderlyAction.ROLLBACK: "CR_ROLLBACK",
+    OrderlyAction.SUSPEND: "CR_LATER",
+}
+
+
+async def consume_directly(caller: AnyCaller, message: MessageExt) -> ConsumeMessageDirectlyResult:
+    """Pass one message to the listener now, and return its result."""
+    begin_ms = monotonic_ms()
+    answer = ConsumeMessageDirectlyResult(order=caller.is_orderly)
+    try:
+        result: ConsumeResult | OrderlyResult = await caller.call([message])
+    except Exception as error:  # noqa: BLE001  # application code: the administrator receives the error
+        answer.consume_result, answer.remark = "CR_THROW_EXCEPTION", describe(original(error))
+    else:
+        if isinstance(result, OrderlyResult):
+            answer.consume_result = _ORDERLY_NAMES[result.action]
+            answer.auto_commit = result.action is not OrderlyAction.HOLD
+        else:
+            is_consumed = result.consumed_count is None or result.consumed_count > 0
+            answer.consume_result = "CR_SUCCESS" if is_consumed else "CR_LATER"
+    answer.spent_time_mills = monotonic_ms() - begin_ms
+    return answer

@@ -9,12 +9,13 @@ Invariants
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
+from cometmq.client.application_calls import calling, original, outlive
 from cometmq.client.clock import monotonic_ms
-from cometmq.client.consume.delivery.buffer import Buffer
 from cometmq.client.consume.delivery.observation import ConsumeWatch
 from cometmq.client.consume.membership import Membership
 from cometmq.client.consume.queues.first_offsets import QueueOffsets
@@ -24,12 +25,119 @@ from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.consume.queues.reader import Reader
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
-from cometmq.client.consume.queues.topic_watch import QueuesChanged, QueueWatch
 from cometmq.client.errors import ClientStateError, InvalidArgument
+from cometmq.client.listener import called
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import LitePullOptions
 from cometmq.client.transfer.puller import Puller, PullStyle
+from cometmq.client.turns import Wakeup
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.transport.tasks import describe
+
+QueuesChanged = Callable[[str, list[MessageQueue]], Awaitable[None] | None]
+"""Called with a topic and all its queues; a plain function is called on a thread."""
+
+
+class QueueWatch:
+    """Compares the queues of some topics between two checks."""
+
+    def __init__(self, parts: ConsumerParts, callbacks: Mapping[str, QueuesChanged]) -> None:
+        """Watch the topics in `callbacks`, whose keys are full names."""
+        self._client = parts.callbacks.client
+        self._group = parts.group
+        self._instance = parts.instance
+        self._callbacks = callbacks
+        self._known: dict[str, list[MessageQueue]] = {}
+
+    async def run(self, *, interval_ms: int) -> None:
+        """Check at intervals, after `begin`."""
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            await self._instance.routes.refresh_all(self._callbacks)
+            for topic, callback in tuple(self._callbacks.items()):
+                await self._compare(topic, callback)
+
+    async def begin(self) -> None:
+        """Record the current queues; later changes are reported, even if a topic has none now."""
+        await self._instance.routes.refresh_all(self._callbacks)
+        for topic in self._callbacks:
+            self._known[topic] = self._queues(topic) or []
+
+    def _queues(self, topic: str) -> list[MessageQueue] | None:
+        route = self._instance.routes.get(topic)
+        if route is None:
+            return None
+        namespace = self._instance.namespace
+        return [namespace.unwrap_queue(queue) for queue in sorted(route.subscribe_queues)]
+
+    async def _compare(self, topic: str, callback: QueuesChanged) -> None:
+        queues = self._queues(topic)
+        if queues is None or queues == self._known[topic]:
+            return
+        self._known[topic] = queues
+        work = self._call(callback, topic, list(queues))
+        log = self._instance.log
+        await outlive(work, callback="on_queues_changed", group=self._group, log=log)
+
+    async def _call(self, callback: QueuesChanged, topic: str, queues: list[MessageQueue]) -> None:
+        try:
+            with calling(self._client, "on_queues_changed"):
+                await called(callback, self._instance.namespace.unwrap(topic), queues)
+        except Exception as error:  # application code: later changes are still reported
+            cause = original(error)
+            self._instance.log.warning(
+                "callback.failed",
+                group=self._group,
+                callback="on_queues_changed",
+                topic=topic,
+                error=describe(cause),
+                exc_info=cause,
+            )
+
+
+class Buffer:
+    """The messages that wait for a poll, in the order of their pulls."""
+
+    takes_unreadable = False
+
+    def __init__(self, count_max: int) -> None:
+        """Refuse further pulls once `count_max` messages wait."""
+        self.arrived = Wakeup()
+        self._count_max = count_max
+        self._count = 0
+        self._waiting: deque[tuple[ProcessQueue, list[MessageExt]]] = deque()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more messages may be pulled."""
+        return self._count >= self._count_max
+
+    def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        """Add the messages of a pull."""
+        self._waiting.append((process_queue, messages))
+        self._count += len(messages)
+        self.arrived.set()
+
+    def put_back(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        """Put messages that were taken before all others."""
+        self._waiting.appendleft((process_queue, messages))
+        self._count += len(messages)
+        self.arrived.set()
+
+    def take(self, count_max: int | None) -> tuple[ProcessQueue, list[MessageExt]] | None:
+        """Take the messages of one pull, or the first `count_max` of them; return None if there are
+        none.
+        """
+        while self._waiting:
+            process_queue, messages = self._waiting.popleft()
+            self._count -= len(messages)
+            if process_queue.is_dropped:
+                continue
+            if count_max is not None and len(messages) > count_max:
+                self.put_back(process_queue, messages[count_max:])
+                messages = messages[:count_max]
+            return process_queue, messages
+        return None
 
 
 class Polling:

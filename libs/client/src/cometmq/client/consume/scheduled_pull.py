@@ -9,14 +9,19 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, ClassVar, Final, Self
 
-from cometmq.client.application_calls import ABANDONED_ADVICE, CANCEL_GRACE_MS, calling, original
+from cometmq.client.application_calls import (
+    ABANDONED_ADVICE,
+    CANCEL_GRACE_MS,
+    calling,
+    check_function,
+    explaining,
+    original,
+)
 from cometmq.client.arguments import whole, whole_or
 from cometmq.client.cluster.lifecycle import is_of_parent
-from cometmq.client.constructors import explaining
 from cometmq.client.consume.pull_consumer import PullConsumer
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import ClientStateError, InvalidArgument
-from cometmq.client.functions import check_function
 from cometmq.client.listener import ListenerError, traced
 from cometmq.client.log import AnyLog, LimitedLog, log_of
 from cometmq.client.message import check_topic

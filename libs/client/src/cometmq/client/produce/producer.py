@@ -9,12 +9,12 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.client.admin.of_client import ClientAdmin
+from cometmq.client.application_calls import check_hook, explaining
 from cometmq.client.arguments import whole, whole_or
+from cometmq.client.clock import TimeLimit
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
-from cometmq.client.constructors import explaining
-from cometmq.client.errors import ClientStateError, InvalidArgument, NoReply, SendFailed
-from cometmq.client.functions import check_hook
+from cometmq.client.errors import ClientStateError, InvalidArgument, NoReply, SendFailed, shown
 from cometmq.client.hooks import ForbiddenHook, SendHook, SendHooks
 from cometmq.client.identity import unique_ids
 from cometmq.client.log import AnyLog
@@ -23,14 +23,11 @@ from cometmq.client.namespace import namespace_of
 from cometmq.client.option_checks import checked
 from cometmq.client.request_reply import reply_message, request_properties
 from cometmq.client.settings import ProducerOptions
-from cometmq.client.shown import shown
-from cometmq.client.trace.hooks import SendTraceHook
-from cometmq.client.trace.start import producer_trace
+from cometmq.client.trace.hooks import SendTraceHook, producer_trace
 from cometmq.client.transfer.outgoing import Prepared, properties_bytes, split_messages
 from cometmq.client.transfer.queue_selection import QueueSelector, by_hash
-from cometmq.client.transfer.room import Room
 from cometmq.client.transfer.sender import MessageSender
-from cometmq.client.transfer.time_limit import TimeLimit
+from cometmq.client.turns import Room
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.send import RecallMessage

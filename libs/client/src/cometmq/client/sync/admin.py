@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final, NoReturn, TypeVar
 
 from cometmq import client
-from cometmq.client.constructors import explaining
+from cometmq.client.application_calls import check_function, explaining
 from cometmq.client.errors import InvalidArgument
-from cometmq.client.functions import check_function
 from cometmq.client.log import AnyLog
 from cometmq.client.settings import ClientOptions
 from cometmq.client.sync.loop import SyncClient

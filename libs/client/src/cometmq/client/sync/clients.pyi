@@ -15,6 +15,7 @@ from cometmq.client.consume.group_consumer import (
 )
 from cometmq.client.consume.group_consumer import GroupConsumer as AsyncGroupConsumer
 from cometmq.client.consume.lite_pull_consumer import LitePullConsumer as AsyncLitePullConsumer
+from cometmq.client.consume.polling import QueuesChanged
 from cometmq.client.consume.pull_consumer import PullConsumer as AsyncPullConsumer
 from cometmq.client.consume.push_consumer import ConsumerStats
 from cometmq.client.consume.push_consumer import PushConsumer as AsyncPushConsumer
@@ -22,14 +23,16 @@ from cometmq.client.consume.queues.offsets import (
     OffsetStore,
 )
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
-from cometmq.client.consume.queues.topic_watch import QueuesChanged
 from cometmq.client.hooks import (
     ConsumeHook,
     ForbiddenHook,
     SendHook,
     TransactionState,
 )
-from cometmq.client.listener import Listener, OrderlyListener
+from cometmq.client.listener import (
+    Listener,
+    OrderlyListener,
+)
 from cometmq.client.log import AnyLog
 from cometmq.client.message import (
     Message,

@@ -15,10 +15,9 @@ from weakref import WeakKeyDictionary
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.admin.of_client import raise_unknown
+from cometmq.client.application_calls import check_function
 from cometmq.client.cluster.lifecycle import Client, unusable
-from cometmq.client.errors import ClientStateError, InvalidArgument
-from cometmq.client.functions import check_function
-from cometmq.client.shown import shown
+from cometmq.client.errors import ClientStateError, InvalidArgument, shown
 from cometmq.remoting.transport.tasks import describe
 
 LOOPS_WITH_SERVERS: Final["WeakKeyDictionary[asyncio.AbstractEventLoop, int]"] = WeakKeyDictionary()

@@ -8,11 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 from cometmq import client
-from cometmq.client.application_calls import contained
-from cometmq.client.constructors import explaining
+from cometmq.client.application_calls import (
+    check_function,
+    contained,
+    explaining,
+    is_coroutine_function,
+)
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import InvalidArgument
-from cometmq.client.functions import check_function, is_coroutine_function
 from cometmq.client.log import AnyLog
 from cometmq.client.settings import PullOptions
 from cometmq.client.sync.clients import PullConsumer

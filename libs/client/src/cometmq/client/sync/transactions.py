@@ -3,21 +3,19 @@
 
 from typing import Any
 
-from cometmq.client.application_calls import calling, original
-from cometmq.client.constructors import explaining
+from cometmq.client.application_calls import calling, check_plain_function, explaining, original
 from cometmq.client.errors import InvalidArgument
-from cometmq.client.functions import check_plain_function
 from cometmq.client.hooks import EndHook, TransactionState
 from cometmq.client.log import AnyLog
 from cometmq.client.message import Message
-from cometmq.client.produce.transaction_calls import (
+from cometmq.client.produce.transactions import (
     CheckListener,
     Decision,
     SyncLocalTransaction,
+    TransactionSendResult,
     state_of,
 )
 from cometmq.client.produce.transactions import TransactionProducer as AsyncTransactionProducer
-from cometmq.client.produce.transactions import TransactionSendResult
 from cometmq.client.settings import TransactionOptions
 from cometmq.client.sync.clients import Producer, Transaction
 

@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from cometmq.client.arguments import check_kind, whole
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import ClientStateError, InvalidArgument
+from cometmq.client.errors import ClientStateError, InvalidArgument, shown
 from cometmq.client.message import MessageExt, received, unreadable
-from cometmq.client.shown import shown
 from cometmq.client.subscriptions import ExpressionType
 from cometmq.client.testing.queues import MemoryQueues
 from cometmq.remoting import remarks

@@ -12,10 +12,9 @@ from typing import Any, Final, Self, TypeVar
 from cometmq.client.arguments import check_kind, check_names, check_seconds, whole
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.routes import MASTER_ID
-from cometmq.client.errors import ClientStateError, InvalidArgument
+from cometmq.client.errors import ClientStateError, InvalidArgument, shown
 from cometmq.client.hooks import TransactionState
 from cometmq.client.message import MessageExt, check_topic
-from cometmq.client.shown import shown
 from cometmq.client.sync.loop import LOOPS_WITH_SERVERS, loop_thread
 from cometmq.client.testing.broker import CLUSTER_NAME, LOOPBACK, MemoryBroker
 from cometmq.client.testing.handlers import BROKER_HANDLERS

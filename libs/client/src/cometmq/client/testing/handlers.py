@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from cometmq.client.clock import wall_ms
-from cometmq.client.testing.admin import ADMIN_HANDLERS, offset_at
+from cometmq.client.testing.admin import ADMIN_HANDLERS, CHANGE_HANDLERS, offset_at
 from cometmq.client.testing.broker import (
     AUTO_QUEUE_COUNT,
     CLUSTER_NAME,
@@ -14,13 +14,12 @@ from cometmq.client.testing.broker import (
     check_expression_type,
     pulled,
 )
-from cometmq.client.testing.changes import CHANGE_HANDLERS
-from cometmq.client.testing.locks import lock_batch_mq, unlock_batch_mq
 from cometmq.client.testing.queues import sent_back
 from cometmq.client.testing.transactions import end_transaction, is_half, prepare
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, Heartbeat
+from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
 from cometmq.remoting.bodies.queues import ConsumerIdList, MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import OK, Call, Reply
@@ -32,6 +31,29 @@ from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import PropertyKey, append_property, property_value
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.remoting.transport.dispatch import Handler
+
+
+def lock_batch_mq(broker: MemoryBroker, call: Call[Any]) -> Reply:
+    """Lock queues that are free or held by the client; return all that it holds."""
+    asked = decode_json(LockBatch, call.body)
+    granted = [
+        queue
+        for queue in asked.mq_set
+        if broker.locks.setdefault((asked.consumer_group, queue), asked.client_id)
+        == asked.client_id
+    ]
+    return Reply(body=encode_json(LockBatchReply(granted)))
+
+
+def unlock_batch_mq(broker: MemoryBroker, call: Call[Any]) -> Reply:
+    """Unlock the queues that the client holds."""
+    asked = decode_json(LockBatch, call.body)
+    for queue in asked.mq_set:
+        key = (asked.consumer_group, queue)
+        if broker.locks.get(key) == asked.client_id:
+            del broker.locks[key]
+    return OK
+
 
 REPLY_TIMEOUT_MS: Final = 60_000
 QUERY_COUNT_MAX: Final = 64  # default of `maxMsgsNumBatch`

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar, overload
 
 from cometmq.client.arguments import check_seconds
-from cometmq.client.errors import InvalidArgument
-from cometmq.client.shown import shown
+from cometmq.client.errors import InvalidArgument, shown
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from cometmq.client.trace.records import TraceRecord, encode_record, record_keys
+from cometmq.client.trace import TraceRecord, encode_record, record_keys
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet, describe

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.client.clock import TimeLimit
 from cometmq.client.errors import (
     BrokerMissing,
     ClientError,
@@ -16,7 +17,6 @@ from cometmq.client.errors import (
     SendTimeout,
     no_route,
 )
-from cometmq.client.transfer.time_limit import TimeLimit
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import (
     CommandError,

@@ -14,21 +14,28 @@ import msgspec
 
 from cometmq.client import trace_context
 from cometmq.client.arguments import check_encodable
-from cometmq.client.errors import InvalidArgument, InvalidMessage
+from cometmq.client.errors import InvalidArgument, InvalidMessage, shown
+from cometmq.client.hooks import MessageKind
 from cometmq.client.message import (
     Message,
+    SendResult,
+    SendStatus,
     check_message,
     check_topic,
     checked_message,
     wire_properties,
 )
 from cometmq.client.namespace import NO_NAMESPACE, Namespace
-from cometmq.client.request_reply import ReplyMessage
+from cometmq.client.request_reply import ReplyMessage, requester_gone
 from cometmq.client.settings import ProducerOptions
-from cometmq.client.shown import shown
-from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import Response
+from cometmq.remoting.commands.send import SendMessageReply
+from cometmq.remoting.errors import CometError, RemoteProtocolError, command_error
 from cometmq.remoting.message.batch import BatchItem, join_batch
 from cometmq.remoting.message.compression import compress, compression_bits
+from cometmq.remoting.message.flags import TRANSACTION_PREPARED
 from cometmq.remoting.message.ids import UniqueIds
 from cometmq.remoting.message.properties import (
     PAIR_SEPARATOR,
@@ -284,3 +291,47 @@ def _item_bytes(message: Message) -> int:
 
 def _are_alike(message: Message, other: Message) -> bool:
     return message.topic == other.topic and message.wait_store_ok == other.wait_store_ok
+
+
+STORED_CODES: Final = frozenset(int(status) for status in SendStatus)
+REPLY_OK_CODES: Final = STORED_CODES | {int(ResponseCode.SYSTEM_ERROR)}
+"""A broker may have stored a reply that it could not push; the fields of its answer show this."""
+
+_START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
+
+
+def send_result(response: Response, queue: MessageQueue, prepared: Prepared) -> SendResult:
+    """Return the result of a stored message; raise RemoteProtocolError if fields are missing."""
+    reply = response.header
+    if not isinstance(reply, SendMessageReply):
+        raise RemoteProtocolError("the broker's answer to a send lacks its fields")
+    if reply.queue_id != queue.queue_id:  # a broker may redirect to a different queue
+        queue = MessageQueue(queue.topic, queue.broker_name, reply.queue_id)
+    return SendResult(
+        SendStatus(response.code),
+        prepared.message_id,
+        reply.msg_id,
+        queue,
+        reply.queue_offset,
+    )
+
+
+def unpushed(response: Response, broker_name: str, address: str) -> CometError:
+    """Return the error for the refusal of a reply."""
+    gone = requester_gone(response, broker_name)
+    return gone or command_error(response.code, response.remark, address)
+
+
+def kind_of(prepared: Prepared) -> MessageKind:
+    """Return the kind of a message for hooks; a batch contains only normal messages."""
+    if prepared.sys_flag & TRANSACTION_PREPARED:
+        return MessageKind.TRANSACTION_HALF
+    if len(prepared.messages) == 1:
+        message = prepared.messages[0]
+        if (
+            message.delay_level
+            or message.deliver_at is not None
+            or _START_DELIVER_TIME in message.properties
+        ):
+            return MessageKind.DELAY
+    return MessageKind.NORMAL

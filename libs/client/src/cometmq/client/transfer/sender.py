@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from cometmq.client.clock import monotonic_ms, wall_ms
+from cometmq.client.clock import TimeLimit, monotonic_ms, wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.routes import Route, contradicts, names_former_master
 from cometmq.client.errors import (
@@ -28,16 +28,17 @@ from cometmq.client.message import SendResult, SendStatus
 from cometmq.client.namespace import Namespace
 from cometmq.client.settings import ProducerOptions
 from cometmq.client.transfer.attempts import PASSING, Attempts, is_unreached, pause_if_busy
-from cometmq.client.transfer.outgoing import REPLY_CODES, Outgoing, Prepared
-from cometmq.client.transfer.queue_choice import QueueChoice
-from cometmq.client.transfer.send_answers import (
+from cometmq.client.transfer.outgoing import (
+    REPLY_CODES,
     REPLY_OK_CODES,
     STORED_CODES,
+    Outgoing,
+    Prepared,
     kind_of,
     send_result,
     unpushed,
 )
-from cometmq.client.transfer.time_limit import TimeLimit
+from cometmq.client.transfer.queue_selection import QueueChoice
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response

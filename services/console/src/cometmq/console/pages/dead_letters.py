@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.dead_letters import origin_topic
-from cometmq.client.admin.running_replays import running_replays
+from cometmq.client.admin.dead_letters import origin_topic, running_replays
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import NoRetries, NoRoute, NotWritable
 from cometmq.client.message import MessageExt

@@ -23,12 +23,11 @@ from cometmq.client.consume.delivery.send_back import (
     TakesFailed,
     with_reconsume_times,
 )
-from cometmq.client.consume.delivery.turns import LoopTurns
-from cometmq.client.consume.queues.calls_in_flight import Calls
 from cometmq.client.consume.queues.parts import ConsumerParts
-from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.consume.queues.process_queue import Calls, ProcessQueue
 from cometmq.client.listener import ConsumeResult, ListenerCaller
 from cometmq.client.message import MessageExt, UnreadableMessage
+from cometmq.client.turns import LoopTurns
 
 RETRY_HERE_MS: Final = 5_000
 """Delay before a message that no broker took back is redelivered to the listener."""

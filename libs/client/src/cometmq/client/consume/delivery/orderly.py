@@ -21,14 +21,13 @@ from cometmq.client.consume.delivery.send_back import (
     TakesFailed,
     with_reconsume_times,
 )
-from cometmq.client.consume.delivery.turns import LoopTurns
-from cometmq.client.consume.queues.calls_in_flight import Calls
 from cometmq.client.consume.queues.locks import QueueLocks
 from cometmq.client.consume.queues.parts import ConsumerParts
-from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.consume.queues.process_queue import Calls, ProcessQueue
 from cometmq.client.listener import ListenerCaller, OrderlyAction, OrderlyResult
 from cometmq.client.message import MessageExt, UnreadableMessage
 from cometmq.client.settings import PushOptions
+from cometmq.client.turns import LoopTurns
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.transport.tasks import describe
 

@@ -5,6 +5,7 @@ from typing import Final, Self, TypeAlias
 
 import msgspec
 
+from cometmq.client.clock import TimeLimit
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.identity import unique_ids
 from cometmq.client.listener import DEAD_LETTER_LEVEL
@@ -12,7 +13,6 @@ from cometmq.client.message import MessageExt, UnreadableMessage
 from cometmq.client.settings import PullOptions, PushOptions, producer_options
 from cometmq.client.transfer.outgoing import Prepared, properties_text
 from cometmq.client.transfer.sender import MessageSender
-from cometmq.client.transfer.time_limit import TimeLimit
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.send import ConsumerSendMsgBack
 from cometmq.remoting.errors import CometError

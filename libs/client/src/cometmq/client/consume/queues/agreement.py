@@ -13,8 +13,7 @@ from typing import Final
 
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.consume.queues.parts import ConsumerParts
-from cometmq.client.decoding import decode_answer
-from cometmq.client.wakeup import Wakeup
+from cometmq.client.turns import Wakeup, decode_answer
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.codes import RequestCode

@@ -12,10 +12,8 @@ from cometmq.client.clock import monotonic_ms
 from cometmq.client.consume.queues.owned import TOPICS_AT_ONCE
 from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
-from cometmq.client.decoding import decode_answer
-from cometmq.client.errors import InvalidArgument
-from cometmq.client.for_each import for_each
-from cometmq.client.shown import shown
+from cometmq.client.errors import InvalidArgument, shown
+from cometmq.client.turns import decode_answer, for_each
 from cometmq.remoting.bodies.queues import ConsumerIdList, MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.clients import GetConsumerListByGroup

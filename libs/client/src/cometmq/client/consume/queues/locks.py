@@ -20,8 +20,7 @@ from cometmq.client.cluster.heartbeats import RETRY_SOON_MS
 from cometmq.client.cluster.routes import names_former_master
 from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.process_queue import ProcessQueue
-from cometmq.client.decoding import decode_answer
-from cometmq.client.wakeup import APART_MS, Wakeup
+from cometmq.client.turns import APART_MS, Wakeup, decode_answer
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
 from cometmq.remoting.bodies.queues import MessageQueue

@@ -5,6 +5,8 @@ Compatibility: if a damaged file has no backup, or if both are empty, Java start
 and so skips the waiting messages. Here, if the file exists, it or its backup must be readable.
 """
 
+import contextlib
+import fcntl
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +17,49 @@ from cometmq.remoting.bodies.offsets import QueueOffsetTable
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.transport.tasks import describe
+
+
+class FileClaim:
+    """An advisory lock beside a file, held until `release` or the end of the process.
+
+    It is a file of its own, because each save replaces the offset file. Java clients take no lock.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Prepare to lock `path` with `.lock` appended; nothing is locked yet."""
+        self._lock_path = path.with_name(path.name + ".lock")
+        self._descriptor: int | None = None
+
+    def take(self) -> str:
+        """Take the lock and return ""; if another process holds it, return that process's id.
+
+        A file system without locking grants it to every process. Raise OSError if the file cannot
+        be created.
+        """
+        self._lock_path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(descriptor, 32).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            return owner or "unknown"
+        except OSError:
+            os.close(descriptor)
+            return ""
+        self._descriptor = descriptor
+        with contextlib.suppress(OSError):  # a full disk: only the id is missing
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, b"%d\n" % os.getpid())
+        return ""
+
+    def release(self) -> None:
+        """Unlock; the empty file is kept, because removing it would race with the next owner."""
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, 0)
+            os.close(descriptor)
 
 
 class OffsetFile:

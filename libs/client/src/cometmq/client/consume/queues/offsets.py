@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from cometmq.client.cluster.instance import ClientInstance
-from cometmq.client.consume.queues.file_claim import FileClaim
-from cometmq.client.consume.queues.offset_file import OffsetFile
+from cometmq.client.consume.queues.offset_file import FileClaim, OffsetFile
 from cometmq.client.errors import (
     BrokerMissing,
     InvalidArgument,
     OffsetsUnreadable,
     OffsetsUnwritable,
 )
-from cometmq.client.for_each import for_each
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.transfer.pulled import check_offset
+from cometmq.client.turns import for_each
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.offsets import (

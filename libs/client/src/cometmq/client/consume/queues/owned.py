@@ -20,8 +20,8 @@ from cometmq.client.consume.queues.ownership import Ownership
 from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.consume.queues.reader import Prefetch, Reader, ReadParts, Sink
-from cometmq.client.for_each import for_each
 from cometmq.client.transfer.puller import Puller
+from cometmq.client.turns import for_each
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ProcessQueueInfo
 from cometmq.remoting.transport.tasks import cancel_in_turns

@@ -10,7 +10,7 @@ from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.rates import ConsumeRates
 from cometmq.client.settings import ConsumerOptions, MessageModel
-from cometmq.client.wakeup import APART_MS, Wakeup
+from cometmq.client.turns import APART_MS, Wakeup
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.transport.tasks import TaskSet
