@@ -68,9 +68,8 @@ def test_each_long_suite_has_a_folder_and_a_target_and_those_of_packages_run_in_
     assert "packages-test" in makes()
 
 
-@pytest.mark.parametrize("is_all", [False, True])
-def test_commits_take_turns_with_the_longest_checks(tmp_path: Path, is_all: bool) -> None:
-    """Two commits whose times differ by a second make all targets; each run lists the rest."""
+def test_every_commit_runs_every_check(tmp_path: Path) -> None:
+    """`.ci/run` makes all its targets, whatever the commit and however slow the machine."""
     scripts = {
         "bin/make": "echo made $*",
         "tests/e2e/cluster/cluster.sh": "exit 0",
@@ -83,33 +82,13 @@ def test_commits_take_turns_with_the_longest_checks(tmp_path: Path, is_all: bool
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"#!/usr/bin/env bash\n{text}\n", encoding="utf-8")
         path.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": str(tmp_path)}
-    if is_all:
-        environment["ALL"] = "yes"
-
-    def run(*command: str, **more: str) -> str:
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment | more, check=True, text=True,
-            stdout=subprocess.PIPE, timeout=60,
-        ).stdout  # fmt: skip
-
-    run("git", "init", "--quiet")
-    identity = ("-c", "user.name=a", "-c", "user.email=a@example.com")
-    made: set[str] = set()
-    for second in (1_790_000_000, 1_790_000_001):
-        commit = ("commit", "--quiet", "--allow-empty", "--message=x")
-        run("git", *identity, *commit, GIT_COMMITTER_DATE=f"@{second} +0000")
-        output = run("bash", ".ci/run")
-        of_one = {
-            word
-            for line in re.findall(r"^made (.*)", output, re.MULTILINE)
-            for word in line.split()
-        }
-        made |= of_one
-        left_out = set(re.findall(r"^left out: ([a-zA-Z]+)", output, flags=re.MULTILINE))
-        expected = {"packages-test": "packages", "spark-test": "Spark", "e2e": "Kubernetes"}
-        assert left_out == {name for target, name in expected.items() if target not in of_one}
-        assert bool(left_out) is not is_all
+    output = subprocess.run(
+        ["bash", ".ci/run"],
+        cwd=tmp_path, check=True, text=True, stdout=subprocess.PIPE, timeout=60,
+        env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": str(tmp_path)},
+    ).stdout  # fmt: skip
+    lines = re.findall(r"^made (.*)", output, re.MULTILINE)
+    made = {word for line in lines for word in line.split()}
     assert set(makes()) - made == {"kubernetes"}  # whose output is shown if it fails
 
 
@@ -142,15 +121,11 @@ def test_shortened_runs_of_the_pipeline_run_in_full_at_night() -> None:
     assert "spark-test-all" in nightly
 
 
-def test_the_pipeline_runs_the_tests_as_the_readme_says_however_slow_it_is() -> None:
+def test_the_pipeline_runs_the_tests_as_the_readme_says() -> None:
     """More generated cases are drawn at night only: no test runs twice."""
     assert "`make test`" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert makes()["test"] == []
     assert "CASES=no" in makes()["fuzz"]
-    steps = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
-    assert [line[:9] for line in steps if " make fuzz" in line or " make test" in line] == [
-        "check 90 "
-    ] * 2
 
 
 @pytest.mark.parametrize(
