@@ -23,7 +23,7 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.metrics import Registry
-from cometmq.runtime.metrics.text import render_and_drop
+from cometmq.runtime.metrics.exposition import Dropping, encoder_of
 from cometmq.runtime.process.garbage import freezing
 from cometmq.runtime.settings import load
 
@@ -49,7 +49,7 @@ def measure(registry: Registry) -> None:
     """Scrape several times; print the best round, and the longest holds of all."""
     best = thread = float("inf")
     longest = freeing = 0.0  # of any round but the first, in which what lives on is frozen
-    text = b""
+    text, (encoder, _) = b"", encoder_of("")
     for number in range(ROUNDS):
         work = registry.collect()
         steps = []
@@ -64,7 +64,7 @@ def measure(registry: Registry) -> None:
         best = min(best, sum(steps))
         longest = max(longest, *steps) if number else 0.0
         start = time.thread_time_ns()
-        text = render_and_drop(families)
+        text = encoder(Dropping(families))
         thread = min(thread, time.thread_time_ns() - start)
         start = time.thread_time_ns()
         del families

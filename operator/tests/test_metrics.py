@@ -19,8 +19,8 @@ from cometmq.operator.metrics import (
 )
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry, StatsCollector
-from cometmq.runtime.metrics.text import render
 from cometmq.testing.operator.states import DOWN, READY, group, seen
+from cometmq.testing.runtime.pages import render
 
 NOW = "2026-01-01T00:00:00Z"
 LABELS = (
@@ -44,7 +44,7 @@ def shown(figures):
     registry = Registry(has_process_metrics=False)
     registry.add(StatsCollector(FAMILIES, lambda: figures))
     registry.add(StatsCollector(ELECTOR_FAMILIES, lambda: electors(figures)))
-    text = render(finish(registry.collect())).decode()
+    text = render(finish(registry.collect()))
     return {
         (one.name, *(one.labels[it] for it in LABELS if it in one.labels)): one.value
         for family in text_string_to_metric_families(text)

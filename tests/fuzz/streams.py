@@ -6,7 +6,6 @@ Their valid inputs are files in `tests/fuzz/corpus`, one folder for each target.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -23,7 +22,9 @@ from cometmq.control.methods import METHODS
 from cometmq.control.v1 import control_pb2
 from cometmq.peers.paths import FUZZ_CORPUS
 from cometmq.remoting.errors import RemoteProtocolError
-from cometmq.runtime.admin_http import AdminHttp, _Connection
+from cometmq.runtime.admin_http import AdminHttp
+from cometmq.runtime.http.admin_pages import server_of
+from cometmq.runtime.http.server import Connection
 
 _BODIES: Final[Mapping[Kind, Callable[[memoryview], Any]]] = {
     Kind.RECORDS: frames.decode_records,
@@ -60,7 +61,7 @@ _MESSAGES: Final[list[Any]] = sorted(
 )
 _OPENING_BYTES: Final = len(frames.encode_opening())
 _loop: Final = asyncio.new_event_loop()
-_writer: Final[Any] = SimpleNamespace(is_closing=lambda: False)  # without a socket
+_admin: Final = AdminHttp()
 
 
 def ha_reports(data: bytes) -> None:
@@ -101,16 +102,47 @@ def control_request(data: bytes) -> None:
     again.ParseFromString(message.SerializeToString())
 
 
+class _Transport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1)})
+        self.written = b""
+        self.is_open = True
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.is_open = False
+
+    def is_closing(self) -> bool:
+        return not self.is_open
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    abort = close
+    pause_reading = resume_reading = lambda self: None
+
+
 def http_request(data: bytes) -> None:
-    """Answer a request to the HTTP port."""
-    reader = asyncio.StreamReader(loop=_loop)
-    reader.feed_data(data)
-    reader.feed_eof()
-    try:
-        exchange = AdminHttp()._exchange(reader, _Connection(_writer, "127.0.0.1"))
-        _loop.run_until_complete(exchange)
-    except asyncio.IncompleteReadError as error:
-        raise RemoteProtocolError("the request ends early") from error
+    """Answer the requests of one connection to the HTTP port."""
+    server, transport = server_of(_admin), _Transport()
+    connection = Connection(server, _loop)
+    connection.connection_made(transport)
+    for part in _parts(data):
+        if part and transport.is_open:
+            connection.data_received(part)
+    _run(server.state.tasks, timeout_s=0.1)  # some wait for the rest of their request
+    connection.connection_lost(None)
+    _run(server.state.tasks)
+    if not transport.written.startswith(b"HTTP/1.1 200 "):
+        raise RemoteProtocolError("no request")
+
+
+def _run(tasks: set[asyncio.Task[None]], timeout_s: float | None = None) -> None:
+    if tasks:
+        _loop.run_until_complete(asyncio.wait(tasks, timeout=timeout_s))
 
 
 FILE_TARGETS: Final = {

@@ -22,15 +22,15 @@ from cometmq.runtime.metrics import (
     loop_families,
 )
 from cometmq.runtime.metrics.histogram import Buckets
-from cometmq.runtime.metrics.text import render
 from cometmq.runtime.process.loop_lag import LoopLag
+from cometmq.testing.runtime.pages import render
 
 
 def scrape(*sources):
     registry = Registry(has_process_metrics=False)
     for source in sources:
         registry.add(source)
-    return render(finish(registry.collect())).decode()
+    return render(finish(registry.collect()))
 
 
 def test_families_read_one_snapshot():
@@ -119,7 +119,7 @@ def test_a_counter_must_be_named_as_one():
 
 
 def test_the_process_itself_is_measured():
-    assert b"process_resident_memory_bytes" in render(finish(Registry().collect()))
+    assert "process_resident_memory_bytes" in render(finish(Registry().collect()))
 
 
 async def test_the_lag_of_the_loop_is_measured():

@@ -46,6 +46,7 @@ from cometmq.store.os_disk import OsDisk
 from cometmq.store.upkeep.flush import FlushJob
 from cometmq.testing.broker.logs import RecordingLog
 from cometmq.testing.runtime.clock import FakeClock
+from cometmq.testing.runtime.pages import get
 from cometmq.testing.store.builders import StoreRig, make_message
 from cometmq.testing.store.memory_disk import MemoryDisk
 
@@ -270,9 +271,9 @@ async def test_a_broker_can_be_embedded(tmp_path: Path) -> None:
     try:
         main, vip = (int(address.rpartition(":")[2]) for address in app.addresses)
         assert vip == main - 2
-        ready = await admin.answer("GET", "/readyz")
-        assert ready.status == 200
-        assert b"cometmq_store_writable" in (await admin.answer("GET", "/metrics")).body
+        ready = await get(admin, "/readyz")
+        assert ready.status_code == 200
+        assert b"cometmq_store_writable" in (await get(admin, "/metrics")).content
         second = BrokerApp(loaded, log=NO_LOG, clock=SystemClock())
         with pytest.raises(LockHeld):
             await second.start()
@@ -297,9 +298,9 @@ async def test_a_broker_that_no_name_server_lists_is_not_ready_and_says_why(
     app = BrokerApp(loaded, log=NO_LOG, clock=SystemClock(), admin=admin)
     await app.start()
     try:
-        ready = await admin.answer("GET", "/readyz")
-        assert ready.status == 503
-        checks = msgspec.json.decode(ready.body)["checks"]
+        ready = await get(admin, "/readyz")
+        assert ready.status_code == 503
+        checks = msgspec.json.decode(ready.content)["checks"]
         assert address in checks.pop("routes")
         assert set(checks.values()) == {"ok"}
     finally:

@@ -18,6 +18,7 @@ from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import load
 from cometmq.testing.control.obedient import ObedientMember
+from cometmq.testing.runtime.pages import get
 
 DEADLINE_S = 60
 
@@ -111,19 +112,19 @@ async def test_a_change_at_a_member_starts_a_round_before_the_interval(group):
 async def test_metrics_and_readiness_tell_the_state_of_group_and_elector(group):
     app, admin = await group.elector()
     await group.until(lambda: app.elector.stats.has_master)
-    text = (await admin.answer("GET", "/metrics")).body.decode()
+    text = (await get(admin, "/metrics")).text
     assert 'cometmq_elector_has_master{group="orders"} 1.0' in text
     assert 'cometmq_elector_elections_total{cause="NoRecord",group="orders"} 1.0' in text
     assert 'cometmq_elector_elections_total{cause="Gone",group="orders"} 0.0' in text
     assert 'cometmq_elector_members_answering{group="orders"} 3.0' in text
     assert 'cometmq_elector_blocked{group="orders",reason="NoCandidate"} 0.0' in text
-    assert (await admin.answer("GET", "/readyz")).status == 200
+    assert (await get(admin, "/readyz")).status_code == 200
 
     group.path.write_text("nonsense")
     await group.until(lambda: app.fault() is not None)
-    answer = await admin.answer("GET", "/readyz")
-    assert answer.status == 503
-    assert str(group.path) in answer.body.decode()
+    answer = await get(admin, "/readyz")
+    assert answer.status_code == 503
+    assert str(group.path) in answer.text
 
 
 async def test_an_elector_that_cannot_work_does_not_start(group, tmp_path):

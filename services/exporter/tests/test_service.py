@@ -27,6 +27,7 @@ from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.process.reserved_ports import BROKER_NEIGHBOURS, reserve_port
 from cometmq.runtime.settings import load
 from cometmq.testing.remoting.half_answers import half_answers
+from cometmq.testing.runtime.pages import get
 
 LOCAL = "127.0.0.1"
 TLS_MODE = "tls.server.mode"
@@ -126,17 +127,21 @@ class Suite:
     ) -> dict[str, list[tuple[dict[str, str], float]]]:
         """Scrape; return (labels, value) pairs by name."""
         http = self.broker_http if of_broker else self.http
-        answer = await http.answer("GET", "/metrics")
+        answer = await get(http, "/metrics")
         found: dict[str, list[tuple[dict[str, str], float]]] = {}
-        for family in text_string_to_metric_families(answer.body.decode()):
+        for family in text_string_to_metric_families(answer.text):
             for sample in family.samples:
                 found.setdefault(sample.name, []).append((sample.labels, sample.value))
         return found
 
     async def readiness(self) -> str:
         """Return why the exporter is not ready; empty if it is."""
-        answer = await self.http.answer("GET", "/readyz")
-        return "" if answer.status == 200 else str(json.loads(answer.body)["checks"]["exporter"])
+        answer = await get(self.http, "/readyz")
+        return (
+            ""
+            if answer.status_code == 200
+            else str(json.loads(answer.content)["checks"]["exporter"])
+        )
 
 
 @pytest.fixture

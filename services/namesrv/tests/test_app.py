@@ -46,6 +46,7 @@ from cometmq.runtime.program import program
 from cometmq.runtime.service import Stop
 from cometmq.runtime.settings import load
 from cometmq.testing.runtime.clock import FakeClock
+from cometmq.testing.runtime.pages import get
 
 TIMEOUT_MS = 60_000
 BODY = encode_register_body(
@@ -240,11 +241,11 @@ async def test_an_expired_broker_loses_its_connection(app, settings, files):
 
 
 async def test_the_http_port_shows_metrics_and_settings(app):
-    metrics = (await app.admin.answer("GET", "/metrics")).body.decode()
+    metrics = (await get(app.admin, "/metrics")).text
     assert "cometmq_namesrv_brokers 0.0" in metrics
     assert 'cometmq_connections{server="namesrv"} 0.0' in metrics
-    assert (await app.admin.answer("GET", "/readyz")).status == 200
-    assert b"bindAddress=127.0.0.1" in (await app.admin.answer("GET", "/settings")).body
+    assert (await get(app.admin, "/readyz")).status_code == 200
+    assert b"bindAddress=127.0.0.1" in (await get(app.admin, "/settings")).content
 
 
 async def test_a_port_in_use_gives_one_clear_line(settings):
@@ -336,7 +337,7 @@ async def test_unread_answers_do_not_delay_a_stop(settings, client):
             deaf.sendall(20 * list_all)
         async with asyncio.timeout(60):
             unsent = b'cometmq_connection_unsent_bytes{server="namesrv"} 0.0'
-            while unsent in (await admin.answer("GET", "/metrics")).body:  # noqa: ASYNC110
+            while unsent in (await get(admin, "/metrics")).content:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         start_s = asyncio.get_running_loop().time()
         await app.stop()

@@ -21,6 +21,7 @@ from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import Loaded, load
+from cometmq.testing.runtime.pages import get
 
 ACCOUNTS = "accounts:\n- accessKey: userKey1\n  secretKey: userSecret1\n"
 GOOD = SessionCredentials("userKey1", "userSecret1")
@@ -72,7 +73,7 @@ async def test_requests_are_checked_and_refusals_counted(tmp_path: Path) -> None
             await ask(address, BAD)
         with pytest.raises(ServerError, match="No accessKey is configured"):
             await ask(address, None)
-        metrics = (await admin.answer("GET", "/metrics")).body
+        metrics = (await get(admin, "/metrics")).content
     await admin.stop()
     assert sample(metrics, "cometmq_acl_refused_total") == 2
     assert sample(metrics, "cometmq_acl_files_broken") == 0
@@ -121,13 +122,13 @@ async def test_a_broker_without_accounts_is_not_ready_until_a_file_has_one(tmp_p
         config_path=tmp_path / "broker.conf",
     )  # fmt: skip
     async with running(app):
-        ready = await admin.answer("GET", "/readyz")
-        assert ready.status == 503
-        reason = json.loads(ready.body)["checks"]["accounts"]
+        ready = await get(admin, "/readyz")
+        assert ready.status_code == 503
+        reason = json.loads(ready.content)["checks"]["accounts"]
         assert reason.endswith(f"every request is refused: add accounts to {file}")
         file.write_text(ACCOUNTS)
         async with asyncio.timeout(60):
-            while (await admin.answer("GET", "/readyz")).status != 200:  # noqa: ASYNC110  # polled
+            while (await get(admin, "/readyz")).status_code != 200:  # noqa: ASYNC110  # polled
                 await asyncio.sleep(0.05)
 
 
@@ -150,7 +151,7 @@ async def test_a_ready_broker_names_an_account_file_with_which_it_would_not_star
         assert text.startswith(f"the account file {file} cannot be used: the accounts read before")
         assert "userSecret1" not in text  # the port needs no account
         assert await ask(address, GOOD) == 0
-        metrics = (await admin.answer("GET", "/metrics")).body
+        metrics = (await get(admin, "/metrics")).content
         assert sample(metrics, "cometmq_acl_files_broken") == 1
         file.write_text(ACCOUNTS)
         async with asyncio.timeout(60):
@@ -161,7 +162,7 @@ async def test_a_ready_broker_names_an_account_file_with_which_it_would_not_star
 
 async def accounts(admin: AdminHttp) -> str:
     """Return what a ready broker logs about its accounts."""
-    ready = await admin.answer("GET", "/readyz")
-    assert ready.status == 200, ready.body
-    text: str = json.loads(ready.body)["checks"]["accounts"]
+    ready = await get(admin, "/readyz")
+    assert ready.status_code == 200, ready.content
+    text: str = json.loads(ready.content)["checks"]["accounts"]
     return text

@@ -27,6 +27,7 @@ from cometmq.remoting.errors import SettingsError
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.testing.broker.broker_groups import BrokerGroup
 from cometmq.testing.control.each_order import each_order
+from cometmq.testing.runtime.pages import get
 
 
 class Controlled:
@@ -123,7 +124,7 @@ async def test_a_member_without_an_elector_says_so_and_goes_on_serving(controlle
     assert read_figures(facts).is_elector_missing
     admin, app = AdminHttp(), group.apps[0]
     attach(admin, broker, app._server, app.copies)
-    assert b"no elector looks after" in (await admin.answer("GET", "/readyz")).body
+    assert b"no elector looks after" in (await get(admin, "/readyz")).content
     elector = MemberClient(
         first.address, first.target, keys=controlled.group.keys, elector=elector_mark("e", 500)
     )
@@ -132,7 +133,7 @@ async def test_a_member_without_an_elector_says_so_and_goes_on_serving(controlle
     finally:
         await elector.close()
     assert elector_gap(broker) is None
-    assert b"no elector" not in (await admin.answer("GET", "/readyz")).body
+    assert b"no elector" not in (await get(admin, "/readyz")).content
 
 
 async def test_a_stranger_on_loopback_is_neither_answered_nor_obeyed(controlled):

@@ -17,11 +17,10 @@ from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry
-from cometmq.runtime.metrics.formats import as_openmetrics
-from cometmq.runtime.metrics.text import render
 from cometmq.testing.broker import FakePeer
 from cometmq.testing.broker.stored import ask, call_with, stored_broker
 from cometmq.testing.runtime.clock import FakeClock
+from cometmq.testing.runtime.pages import render
 
 LEFT_OUT = {
     "client_consume_fail_msg_count", "client_consume_fail_msg_tps", "client_consume_ok_msg_tps",
@@ -45,10 +44,10 @@ async def samples_of(broker):
     registry = Registry(has_process_metrics=False)
     for source in collectors(broker, TransportStats):
         registry.add(source)
-    text = render(finish(registry.collect())).decode()
+    text = render(finish(registry.collect()))
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     families = list(text_string_to_metric_families(text))
-    opened = openmetrics(as_openmetrics(text.encode()).decode() + "# EOF\n")
+    opened = openmetrics(render(finish(registry.collect()), "application/openmetrics-text"))
     assert [(it.name, it.type) for it in opened] == [(it.name, it.type) for it in families]
     for family in families:
         for sample in family.samples:

@@ -12,10 +12,10 @@ from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry
-from cometmq.runtime.metrics.text import render
 from cometmq.store.writing.write_state import Refusal
 from cometmq.testing.broker import FakePeer
 from cometmq.testing.broker.stored import ask, call_with, stored_broker
+from cometmq.testing.runtime.pages import render
 
 LABELS = 'broker="broker-a",cluster="PeersCluster"'
 
@@ -38,7 +38,7 @@ async def test_a_scrape_shows_messages_lag_and_refusals(tmp_path: Path) -> None:
         ask(broker, call_with(310, SendMessageV2("P", "T", "TBW102", 4, 1, 0, 0, 0), b"x"))
         broker.driver.reads.deadlines.expired_count = 7
 
-        text = render(finish(registry.collect())).decode()
+        text = render(finish(registry.collect()))
 
     lines = text.splitlines()
     for line in (
@@ -65,6 +65,6 @@ async def test_a_scrape_shows_parked_and_stranded_messages(tmp_path: Path) -> No
         config = broker.tables.topics.table["T"]
         broker.tables.topics.put(structs.replace(config, read_queue_nums=1, write_queue_nums=1))
         broker.deferred.parking.counts[Reason.TOO_LARGE] = 4
-        text = render(finish(registry.collect())).decode()
+        text = render(finish(registry.collect()))
     assert f'cometmq_stranded_messages{{{LABELS},group="G",topic="T"}} 2.0' in text
     assert f'cometmq_parked_messages_total{{{LABELS},reason="too_large"}} 4.0' in text

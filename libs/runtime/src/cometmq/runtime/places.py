@@ -15,6 +15,8 @@ from typing import Final
 
 from cometmq.remoting.errors import SettingsError
 
+BACKLOG: Final = 1_024
+"""Connections that the kernel queues; with fewer, a burst of them delays a probe by a second."""
 # All are below Linux's ephemeral range, from which outgoing connections take ports at any time.
 _PORTS: Final = range(22_000, 32_000)
 _PORT_ATTEMPTS: Final = 100
@@ -38,6 +40,22 @@ def listening(
         place = f"{f'[{host}]' if ':' in host else host or '*'}:{port}{note and f' ({note})'}"
         advice = _listen_advice(number, port, setting, host_setting)
         raise SettingsError(f"cannot listen on {place}: {reason}; {advice}") from error
+
+
+def listen(
+    host: str, port: int, *, setting: str, host_setting: str = "bindAddress"
+) -> socket.socket:
+    """Return a listening socket, for IPv4 and IPv6 without a host; raise SettingsError."""
+    is_dual = not host and socket.has_dualstack_ipv6()
+    with listening(host, port, setting=setting, host_setting=host_setting):
+        found = socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if is_dual or ":" in host else socket.AF_INET,
+            backlog=BACKLOG,
+            dualstack_ipv6=is_dual,
+        )
+    found.setblocking(False)
+    return found
 
 
 def check_port(

@@ -22,9 +22,8 @@ import msgspec
 
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
-from cometmq.runtime.places import listening
+from cometmq.runtime.places import listen
 
-BACKLOG: Final = 64
 STOP_TIMEOUT_S: Final = 20
 PAUSES_S: Final = (1, 2, 5, 10, 30)
 """The pauses after a process that ended; the last one is repeated."""
@@ -56,15 +55,7 @@ class WaitingConsole:
 
     async def start(self, host: str, port: int) -> None:
         """Listen; raise SettingsError if the port cannot be used."""
-        is_dual = not host and socket.has_dualstack_ipv6()
-        with listening(host, port, setting=PORT_OPTION, host_setting="--host"):
-            self._socket = socket.create_server(
-                (host, port),
-                family=socket.AF_INET6 if is_dual or ":" in host else socket.AF_INET,
-                dualstack_ipv6=is_dual,
-                backlog=BACKLOG,
-            )
-        self._socket.setblocking(False)
+        self._socket = listen(host, port, setting=PORT_OPTION, host_setting="--host")
         self._settings["listenPort"] = str(self.port)
         self._tasks.spawn(self._serve(self._socket), name="console", is_endless=True)
 

@@ -213,14 +213,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "console.ended": "The process of the suite's console has ended (`status`); it starts again when"
     " a browser connects.",
     "console.killed": "The process of the suite's console did not end in time and was killed.",
-    "notes.damaged": "The file of the console's notes cannot be read; it is put aside under the"
-    " name in `kept`, and there are no notes any more.",
     "history.damaged": "The file of the console's history cannot be read; it is put aside under "
     "the name in `kept`, and a new history begins.",
     "history.missing": "The disk of the console's folder is full: there is no history until a "
     "point can be stored again.",
-    "notes.readonly": "The disk of the console's folder is full: notes are shown as far as they "
-    "can be read, and changes are refused.",
     "token.missing": "The console cannot write the file of its token; nobody can log in with it "
     "until the console is restarted with free space.",
     "login.refused": "Somebody could not log in to the console; many of them from one address are "

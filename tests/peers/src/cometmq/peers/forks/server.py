@@ -20,7 +20,7 @@ _HEAD_BYTES: Final = 8
 _LATER: Final = (
     "uvloop", "ssl", "structlog", "yaml", "prometheus_client", "cometmq.accel",
     "cometmq.broker.copies.control", "cometmq.broker.filters.sql.parser", "cometmq.cli.input",
-    "cometmq.cli.tables", "cometmq.client.errors", "cometmq.runtime.metrics.text",
+    "cometmq.cli.tables", "cometmq.client.errors", "cometmq.runtime.http.admin_pages",
     "cometmq.runtime.variables",
 )  # fmt: skip
 """Modules that programs and commands import only when they need them; not all are installed."""

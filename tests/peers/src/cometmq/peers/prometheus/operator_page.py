@@ -14,8 +14,8 @@ from cometmq.operator.metrics import (
 )
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry, StatsCollector
-from cometmq.runtime.metrics.text import render
 from cometmq.testing.ha.samples import recorded
+from cometmq.testing.runtime.pages import render
 
 
 def operator_page() -> str:
@@ -33,4 +33,4 @@ def operator_page() -> str:
     registry = Registry()
     registry.add(StatsCollector(FAMILIES, lambda: figures))
     registry.add(StatsCollector(ELECTOR_FAMILIES, lambda: electors(figures)))
-    return render(finish(registry.collect())).decode()
+    return render(finish(registry.collect()))
