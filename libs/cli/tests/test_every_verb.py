@@ -33,7 +33,7 @@ UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e
 ENDLESS = {"mcp", "startMonitoring"}
 """Verbs that run until a signal ends them."""
 OFFLINE = {
-    "context add", "debug bundle", "definitions import", "restore", "txn verify",
+    "context add", "debug", "definitions import", "restore", "txn verify",
     "brokerConsumeStats", "producer", "sendMsgStatus",
 }  # fmt: skip
 """Verbs that need no name server, or that first read a file or ask a broker."""

@@ -178,8 +178,8 @@ class Bench:
         found["AdminClient.lag"] = Counter()
         for it in self.ask(lambda admin: admin.lag(self.group)):
             found["AdminClient.lag"][it.queue.topic] += it.lag
-        page = self.ask(lambda admin: collect(admin, self.cluster.namesrv))
-        (row,) = (it for it in page.groups if it.group == self.group)
+        page = self.ask(collect)
+        (row,) = (it.group for it in page.groups if it.group.name == self.group)
         found["lag --report"] = Counter({it.topic: it.lag for it in row.topics})
         console = self.ask(look).group(self.group)
         found["console"] = Counter({it.topic: it.lag for it in console.topics})
@@ -205,8 +205,8 @@ class Bench:
         queues = json.loads(self.say("lag", self.group, "--json"))["queues"]
         queues.sort(key=lambda it: it["seconds_behind"] or 0)
         note("cometmq lag GROUP", [(it["topic"], it["seconds_behind"]) for it in queues])
-        page = self.ask(lambda admin: collect(admin, self.cluster.namesrv))
-        (row,) = (it for it in page.groups if it.group == self.group)
+        page = self.ask(collect)
+        (row,) = (it.group for it in page.groups if it.group.name == self.group)
         note("lag --report", [(it.topic, it.behind_s) for it in row.topics])
         topics = self.ask(look).group(self.group).topics
         note("console", [(it.topic, it.behind_s) for it in topics])

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from cometmq.cli.operation.evidence import Evidence, Server, write_bundle
-from cometmq.cli.operation.report_parts import html, report_of
+from cometmq.cli.operation.report_parts import report_of
+from cometmq.cli.verbs.pages import html
 from cometmq.client.admin.figures import BrokerFigures, Load
 from cometmq.insight.finding import Finding, Severity
 from cometmq.insight.model import (
@@ -184,3 +185,14 @@ def test_a_dead_cluster_is_reported_with_status_1(call):
     found = call("report", "-n", "127.0.0.1:1")
     assert found.status == 1
     assert "The cluster was not reached" in found.out
+
+
+def test_the_doctor_writes_the_page_and_the_archive_and_fails_on_the_given_level(call, tmp_path):
+    page, bundle = tmp_path / "p.html", tmp_path / "b.tar.gz"
+    dead = ("doctor", "-n", "127.0.0.1:1")
+    assert call(*dead, "--html", page, "--bundle", bundle, "--fail-on", "never").status == 0
+    assert "was not reached" in page.read_text()
+    assert call("doctor", "--from", bundle, "--fail-on", "critical").status == 1
+    write_bundle(tmp_path / "c.tar.gz", evidence(found=[]), ())
+    found = ("doctor", "--from", tmp_path / "c.tar.gz", "--fail-on")
+    assert [call(*found, level).status for level in ("info", "critical")] == [0, 0]

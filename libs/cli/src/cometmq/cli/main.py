@@ -134,15 +134,14 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         OPERATION,
         exit_usage=3,
     ),
-    "doctor": CommandInfo(
-        "cometmq.cli.operation.doctor", "Examine a cluster, and say what to do.", OPERATION
-    ),
-    "report": CommandInfo(
-        "cometmq.cli.operation.report", "Show the state of a cluster on one page.", OPERATION
-    ),
-    "debug": CommandInfo(
-        "cometmq.cli.operation.debug", "Write an archive for those who help.", OPERATION
-    ),
+    **{
+        name: CommandInfo("cometmq.cli.operation.doctor", words, OPERATION, is_in_family=True)
+        for name, words in (
+            ("doctor", "Examine a cluster, and say what to do."),
+            ("report", "Show the state of a cluster on one page."),
+            ("debug", "Write an archive for those who help."),
+        )
+    },
     "bench": CommandInfo(
         "cometmq.cli.operation.bench", "Measure sends, reads and latencies.", OPERATION
     ),

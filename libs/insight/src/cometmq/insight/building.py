@@ -19,7 +19,6 @@ from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.insight.asking import BrokerAnswers, MasterAnswers, Queues
 from cometmq.insight.consumer_groups import Parts, build_groups, kept_s
 from cometmq.insight.history import RATE_UNKNOWN, History, Place, Sample
-from cometmq.insight.memory import memory_of
 from cometmq.insight.model import (
     Broker,
     BrokerState,
@@ -27,6 +26,8 @@ from cometmq.insight.model import (
     Disk,
     Group,
     HalfMessages,
+    Memory,
+    MemoryPart,
     Producer,
     Refusal,
     Since,
@@ -420,3 +421,44 @@ def _note(
         if isinstance(group.dead_left, int):
             history.note_dead_letters(group.name, group.dead_left, now_ms)
     history.note(Sample(now_ms, ends, consumed))
+
+
+# -- memory -----------------------------------------------------------------------------------
+
+_MEMORY: Final = "memory"
+_MEMORY_TITLES: Final = {
+    "program": "programs and libraries",
+    "pullCache": "records kept for pulls",
+    "unread": "answers that clients have not read",
+}
+_MEMORY_REST: Final = "tables, connections and interpreter"
+
+
+def memory_of(facts: Mapping[str, str]) -> Memory | Unknown:
+    """Return the memory of a broker and its parts, in bytes.
+
+    The sum of the parts never exceeds the whole: a part that does not fit beside those before it is
+    left out.
+    """
+    told = _sizes(facts.get(_MEMORY, ""))
+    resident = told.get("resident")
+    if not resident:
+        return Unknown("this broker does not report its memory")
+    parts: list[MemoryPart] = []
+    rest = resident
+    for name, title in _MEMORY_TITLES.items():
+        size = told.get(name, 0)
+        if 0 < size <= rest:
+            parts.append(MemoryPart(title, size))
+            rest -= size
+    parts.append(MemoryPart(_MEMORY_REST, rest))
+    return Memory(resident, _by_size(parts), told.get("peak"), told.get("limit"))
+
+
+def _by_size(parts: Sequence[MemoryPart]) -> list[MemoryPart]:
+    return sorted(parts, key=lambda it: -it.size)
+
+
+def _sizes(text: str) -> dict[str, int]:
+    pairs = (word.partition("=") for word in text[:1_000].split(","))
+    return {name: number for name, _, size in pairs if (number := whole(size)) is not None}

@@ -11,10 +11,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from cometmq.cli.admin import CommandAdmin
-from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm, wrong_usage
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, wrong_usage
 from cometmq.cli.consuming.absent import AbsentBrokers, absence, note_left_out
 from cometmq.cli.consuming.progress import Progress
-from cometmq.cli.input import has_content
 from cometmq.cli.lookup import broadcasting_text, known_group
 from cometmq.cli.output import (
     STDOUT,
@@ -30,6 +29,7 @@ from cometmq.cli.output import (
 )
 from cometmq.cli.plots import sparkline
 from cometmq.cli.say import say
+from cometmq.cli.verbs.pages import confirm_page, html, write_page
 from cometmq.cli.verbs.topic_changes import check_exists, unread_notes
 from cometmq.cli.watching import Every, watch
 from cometmq.client.admin.known_groups import with_offsets_only
@@ -124,7 +124,6 @@ def lag(  # noqa: PLR0913  # one parameter per option
         _write_report(
             report,
             partial(ask, namesrv),
-            namesrv,
             group,
             topic,
             as_json=as_json,
@@ -214,7 +213,6 @@ def _group_view(
 def _write_report(
     file: Path,
     ask_all: Ask,
-    namesrv: str,
     group: str | None,
     topic: str | None,
     *,
@@ -224,18 +222,15 @@ def _write_report(
     module = import_module("cometmq.cli.consuming.lag_report")  # 20 ms that the table saves
 
     async def question(admin: CommandAdmin) -> Any:
-        if str(file) != STDOUT and has_content(file) and not module.is_report(file):
-            await confirm(f"Overwrite {file}?", is_confirmed=yes)
+        await confirm_page(file, is_confirmed=yes)
         if topic is not None:
             await check_exists(admin, topic)
-        found = await module.collect(admin, namesrv, group, topic)
-        topics = (it.topic for row in found.groups for it in row.topics)
+        found = await module.collect(admin, group, topic)
+        topics = (it.topic for row in found.groups for it in row.group.topics)
         return found, await unread_notes(admin, topics)
 
     found, notes = ask_all(question)
-    module.write(found, file)
-    for row in found.failed:
-        note_left_out(row.group, row.error)
+    write_page(html(module.report_of(found)), file)
     if str(file) != STDOUT:
         facts: dict[str, Cell] = {
             "report": str(file), "groups": len(found.groups), "need_a_look": found.troubled,

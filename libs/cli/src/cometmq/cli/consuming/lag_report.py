@@ -5,101 +5,52 @@ A single look at the cluster shows no trend. The Spark reports (docs/guides/lag-
 snapshots and warn before messages are lost.
 """
 
-from collections.abc import Sequence
-from enum import Enum
-from pathlib import Path
+import asyncio
+import socket
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from cometmq.cli.admin import CommandAdmin
-from cometmq.cli.consuming import lag_page
-from cometmq.cli.consuming.absent import AbsentBrokers
-from cometmq.cli.consuming.progress import Progress
+from cometmq.cli.consuming.absent import AbsentBrokers, absence, note_left_out
 from cometmq.cli.lookup import known_group
-from cometmq.cli.meter import live
-from cometmq.cli.verbs.pages import is_page_of, write_page
+from cometmq.cli.outcome import MISSING
+from cometmq.cli.output import Cell
+from cometmq.cli.verbs.pages import Part, Report
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.known_groups import known_groups
-from cometmq.client.clock import wall_ms
-from cometmq.insight import times
-from cometmq.insight.members import GroupMembers, is_ours
-from cometmq.insight.queue_states import QueueState, missed_notes
-from cometmq.remoting.errors import CometError, TopicNotExist
-from cometmq.remoting.names import dead_letter_topic
+from cometmq.insight.findings import findings
+from cometmq.insight.history import History
+from cometmq.insight.judge import STATES, Status, judge
+from cometmq.insight.model import Group, GroupTopic, Snapshot, Unknown, known
+from cometmq.insight.queue_states import NOT_READ, QueueState, queue_states, time_to_loss
+from cometmq.insight.rules.brokers import unreachable
+from cometmq.insight.rules.consuming import facts_of
+from cometmq.insight.snapshot import look
+from cometmq.insight.words import counted, lasting
+from cometmq.remoting.errors import CometError
+from cometmq.runtime.version import VERSION
 
-ALLOWED_S: Final = 30.0
-"""A group keeps up if its oldest unread message is younger than this, as in the Spark reports."""
-
-BROADCASTING: Final = "BROADCASTING"
-
-
-class Status(Enum):
-    """A group's state, worst first: its label on the page, its colour, and its meaning."""
-
-    LOST = ("lost", "critical", "messages were deleted before the group read them")
-    SKIPS = ("skips", "critical", "offsets are beyond the end of the queues: cometmq lag GROUP")
-    FAILED = ("unknown", "error", "brokers did not answer for this group")
-    STOPPED = ("stopped", "error", "messages are unread, and no member is connected")
-    BEHIND = ("behind", "warn", f"the oldest unread message is older than {ALLOWED_S:.0f} s")
-    DEAD_LETTERS = ("dead letters", "warn", "messages failed for good and need a decision")
-    BROADCAST = (
-        "broadcast",
-        "info",
-        "members store their own offsets, so brokers do not have them",
-    )
-    OK = ("ok", "ok", "the group keeps up")
-
-    def __init__(self, word: str, severity: str, meaning: str) -> None:
-        self.word = word
-        self.severity = severity
-        self.meaning = meaning
-
-    @property
-    def rank(self) -> int:
-        """Return the position in the order of severity; 0 is worst."""
-        return list(Status).index(self)
-
-
-class TopicRow(msgspec.Struct, frozen=True):
-    """The state of one consumer group in one topic."""
-
-    topic: str
-    queue_count: int
-    lag: int
-    behind_s: float | None
+COLUMNS: Final = (
+    "Status", "Group", "Unread", "Oldest unread", "Members", "Lost", "Dead letters", "Topics",
+    "Why",
+)  # fmt: skip
+ASKED_MAX: Final = 16
 
 
 class GroupRow(msgspec.Struct, frozen=True):
-    """The state of one consumer group.
+    """A group and its status; if brokers are missing, its figures are lower bounds."""
 
-    If brokers are missing, the numbers are lower bounds.
-    """
-
-    group: str
+    group: Group
     status: Status
-    members: int = 0
-    lag: int = 0
-    behind_s: float | None = 0.0
-    lost: int = 0
-    dead_letters: int = 0
-    topics: Sequence[TopicRow] = ()
-    missing_brokers: Sequence[str] = ()
-    error: str = ""
-    notes: Sequence[str] = ()
-    """Which messages the group has missed or will skip, and how to read them."""
-
-    @property
-    def has_offsets(self) -> bool:
-        """Return whether brokers know the offsets of the group."""
-        return not self.error and self.status is not Status.BROADCAST
+    missing: Sequence[str] = ()
+    why: Sequence[str] = ()
 
 
-class Report(msgspec.Struct, frozen=True):
-    """The lag of all consumer groups at one time, worst first."""
+class LagReport(msgspec.Struct, frozen=True):
+    """The consumer groups at one time, worst first."""
 
-    namesrv: str
-    made_at: str
+    snapshot: Snapshot
     groups: Sequence[GroupRow]
     missing_brokers: Sequence[str] = ()
     """All brokers that did not answer; groups that only they know are not in the report."""
@@ -107,143 +58,157 @@ class Report(msgspec.Struct, frozen=True):
     @property
     def troubled(self) -> int:
         """Return the number of groups that need attention."""
-        return sum(row.status.rank < Status.BROADCAST.rank for row in self.groups)
-
-    @property
-    def failed(self) -> list[GroupRow]:
-        """Return the groups without figures."""
-        return [row for row in self.groups if row.error]
+        return sum(it.status.is_bad or it.status is Status.UNKNOWN for it in self.groups)
 
 
 async def collect(
-    admin: CommandAdmin, namesrv: str, group: str | None = None, topic: str | None = None
-) -> Report:
+    admin: CommandAdmin, group: str | None = None, topic: str | None = None
+) -> LagReport:
     """Collect the state of one group, or of all groups that users created."""
     if group is not None:
-        configs = {group: await known_group(admin, group)}
-    else:
-        found = await known_groups(admin)
-        configs = {name: config for name, config in found.items() if is_ours(name)}
-    dead = set(await admin.dead_letter_groups())
-    absent = AbsentBrokers(admin)
-    rows: list[GroupRow] = []
-    progress = await Progress.read(admin)
-    async with live(lambda: f"asked about {len(rows):,} of {len(configs):,} groups"):
-        for name, states in (await progress.states(configs, topic)).items():
+        await known_group(admin, group)
+    await admin.masters()  # names the brokers without one
+    snapshot = await look(admin)
+    note_silent(admin, snapshot)
+    if isinstance(snapshot.groups, Unknown):
+        raise CometError(f"the groups are unknown: {snapshot.groups.reason}")
+    wanted = [it for it in snapshot.groups if it.name == group or (not group and not it.is_system)]
+    snapshot = msgspec.structs.replace(snapshot, groups=await with_ages(admin, wanted))
+    absent, rows = AbsentBrokers(admin), []
+    for it in known(snapshot.groups):
+        if topic is not None:
+            it = _in_topic(it, topic)  # noqa: PLW2901  # the same group, with fewer topics
+        topics = {one.topic for one in it.topics} | {one.topic for one in it.subscriptions}
+        missing = await absent.of(it.name, topics, topic)
+        facts = facts_of(it, snapshot.taken_ms)
+        status = judge(facts - {"known"} if missing else facts)
+        why = [absence(missing)] if missing else []
+        if status is Status.UNKNOWN and isinstance(it.lag, Unknown):
+            why.append(it.lag.reason)
+            note_left_out(it.name, it.lag.reason)
+        rows.append(GroupRow(it, status, missing, why))
+    rows.sort(key=lambda it: (list(Status).index(it.status), -_lag(it.group), it.group.name))
+    return LagReport(snapshot, rows, absent.names)
+
+
+def note_silent(admin: CommandAdmin, snapshot: Snapshot) -> None:
+    """Record the masters without which a snapshot was taken, with remedies."""
+    why = {it.subject: f"{it.text}; {it.remedy}" for it in unreachable(snapshot, History())}
+    for broker in snapshot.brokers:
+        text = why.get(f"{broker.name}:{broker.broker_id}")
+        if broker.is_master and text is not None:
+            admin.absent.add(broker.name)
+            MISSING.setdefault(broker.address, text)
+    for name, text in snapshot.incomplete.items():
+        admin.absent.add(name)
+        MISSING.setdefault(f"{name} incomplete", f"broker {name} answers only in part: {text}")
+
+
+async def with_ages(admin: AdminClient, groups: Sequence[Group]) -> list[Group]:
+    """Return groups with the ages of their oldest unread messages; snapshots lack those that no
+    broker has measured, or measures at all.
+    """
+    room, kept_s = asyncio.Semaphore(ASKED_MAX), dict[str, float | None]()
+
+    async def aged(group: Group) -> Group:
+        if not (group.lag and isinstance(group.lag, int) and isinstance(group.behind_s, Unknown)):
+            return group
+        async with room:
             try:
-                if isinstance(states, CometError):
-                    raise states
-                members = await progress.members(name, configs[name])
-                rows.append(await _row(admin, absent, states, members, topic, name in dead))
+                states = await queue_states(admin, group.name)
+                loss_s = await time_to_loss(admin, states, kept_s)
             except CometError as error:
-                rows.append(GroupRow(name, Status.FAILED, behind_s=None, error=str(error)))
-    rows.sort(key=lambda row: (row.status.rank, -row.lag, row.group))
-    return Report(namesrv, times.shown(wall_ms()) or "", rows, absent.names)
+                why = Unknown(str(error))
+                return msgspec.structs.replace(group, lag=why, behind_s=why)
+        topics = [
+            msgspec.structs.replace(it, behind_s=_oldest(states, it.topic)) for it in group.topics
+        ]
+        oldest = _oldest(states, None)
+        return msgspec.structs.replace(group, topics=topics, behind_s=oldest, loss_s=loss_s)
+
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(aged(it)) for it in groups]
+    return [it.result() for it in asked]
 
 
-async def _row(
-    admin: CommandAdmin,
-    absent: AbsentBrokers,
-    states: Sequence[QueueState],
-    members: GroupMembers,
-    topic: str | None,
-    has_dead: bool,
-) -> GroupRow:
-    group = members.group
-    dead_letters = await _dead_letters(admin, group) if has_dead else 0
-    lost = sum(state.lost_count for state in states)
-    lag = sum(state.lag for state in states)
-    behind_s = _oldest(states)
-    known = {state.queue.topic for state in states} | members.topics
-    is_broadcasting = members.model == BROADCASTING
-    if has_dead:
-        known.add(dead_letter_topic(group))
-    missing = await absent.of(group, known, topic)
-    if is_broadcasting:
-        status = Status.BROADCAST
-    else:
-        status = judge(
-            lag=lag,
-            behind_s=behind_s,
-            lost=lost,
-            is_beyond_end=any(state.is_beyond_end for state in states),
-            members=members.count,
-            dead_letters=dead_letters,
-            is_complete=not missing,
-        )
-    return GroupRow(
-        group,
-        status,
-        members=members.count,
-        lag=lag,
-        behind_s=behind_s,
-        lost=lost,
-        dead_letters=dead_letters,
-        topics=_topics(states),
-        missing_brokers=missing,
-        notes=() if is_broadcasting else missed_notes(group, states),
+def _oldest(states: Sequence[QueueState], topic: str | None) -> float | Unknown:
+    """Return the age of the oldest unread message, of one topic or of all."""
+    ages = [it.behind_s for it in states if it.lag and topic in (None, it.queue.topic)]
+    known_s = [it for it in ages if it is not None]
+    return max(known_s) if known_s else NOT_READ if ages else 0.0
+
+
+def _in_topic(group: Group, topic: str) -> Group:
+    topics = [it for it in group.topics if it.topic == topic]
+    only = topics[0] if topics else GroupTopic(topic, 0, 0, 0, 0.0)
+    return msgspec.structs.replace(group, topics=topics, lag=only.lag, behind_s=only.behind_s)
+
+
+def _lag(group: Group) -> int:
+    return group.lag if isinstance(group.lag, int) else 0
+
+
+def report_of(found: LagReport) -> Report:
+    """Return the report for a page."""
+    statuses = {it.status for it in found.groups}
+    meanings: list[list[Cell]] = [[it.word, STATES[it].meaning] for it in Status if it in statuses]
+    told: dict[str, list[str]] = {}
+    for finding in findings(found.snapshot):
+        told.setdefault(finding.subject, []).append(f"{finding.text}: {finding.remedy}")
+    rows = [_row(it, told) for it in found.groups]
+    where = " known to the brokers that answered" if found.missing_brokers else ""
+    none = f"No consumer group{where or ' exists'}."
+    notes = []
+    if found.missing_brokers:
+        gap = "no answer, or no master. This page lacks the groups that only missing brokers know"
+        notes = [f"{absence(found.missing_brokers)}: {gap}, and figures lack their messages."]
+    return Report(
+        taken_ms=found.snapshot.taken_ms,
+        namesrv=found.snapshot.namesrv,
+        host=socket.gethostname(),
+        program=f"cometmq {VERSION}",
+        verdict=_verdict(found) if rows else none,
+        parts=[
+            Part("groups", "Groups", COLUMNS, rows, none),
+            Part("legend", "Legend", ("Status", "Meaning"), meanings, ""),
+        ],
+        title="Consumer groups",
+        notes=notes,
     )
 
 
-def judge(
-    *,
-    lag: int,
-    behind_s: float | None,
-    lost: int,
-    is_beyond_end: bool,
-    members: int,
-    dead_letters: int,
-    is_complete: bool,
-) -> Status:
-    """Return the worst status that applies; `behind_s` is None if the age cannot be read.
-
-    Incomplete figures never yield a status better than FAILED.
-    """
-    if lost:
-        return Status.LOST
-    if is_beyond_end:
-        return Status.SKIPS
-    if not is_complete:
-        return Status.FAILED
-    if lag and not members:
-        return Status.STOPPED
-    if lag and (behind_s is None or behind_s > ALLOWED_S):
-        return Status.BEHIND
-    return Status.DEAD_LETTERS if dead_letters else Status.OK
+def _verdict(found: LagReport) -> str:
+    if not found.troubled:
+        return f"Every group{' on this page' if found.missing_brokers else ''} keeps up."
+    verb = "needs" if found.troubled == 1 else "need"
+    return f"{found.troubled:,} of {counted(len(found.groups), 'group')} {verb} a look."
 
 
-async def _dead_letters(admin: AdminClient, group: str) -> int:
-    try:
-        stats = await admin.topic_stats(dead_letter_topic(group))
-    except TopicNotExist:
-        return 0
-    return sum(queue.max_offset - queue.min_offset for queue in stats.values())
-
-
-def _oldest(states: Sequence[QueueState]) -> float | None:
-    """Return the age of the oldest unread message, or None if no unread message is readable."""
-    if not any(state.lag for state in states):
-        return 0.0
-    ages = [state.behind_s for state in states if state.lag and state.behind_s is not None]
-    return max(ages, default=None)
-
-
-def _topics(states: Sequence[QueueState]) -> list[TopicRow]:
-    by_topic: dict[str, list[QueueState]] = {}
-    for state in states:
-        by_topic.setdefault(state.queue.topic, []).append(state)
-    rows = [
-        TopicRow(topic, len(found), sum(state.lag for state in found), _oldest(found))
-        for topic, found in by_topic.items()
+def _row(row: GroupRow, told: Mapping[str, Sequence[str]]) -> list[Cell]:
+    group = row.group
+    least = "at least " if row.missing else ""
+    own = (group.name, *(f"{group.name} in {it.topic}" for it in group.topics))
+    why = [*row.why, *(text for subject in own for text in told.get(subject, ()))]
+    has_offsets = not (group.is_broadcasting or isinstance(group.lag, Unknown))
+    return [
+        row.status.word,
+        group.name,
+        f"{least}{group.lag:,}" if has_offsets else None,
+        _age(group.behind_s) if has_offsets else None,
+        len(known(group.members)),
+        group.lost,
+        None if isinstance(group.dead_left, Unknown) else group.dead_left,
+        "; ".join(map(_topic, group.topics)) or None,
+        "; ".join(why) or None,
     ]
-    return sorted(rows, key=lambda row: (-row.lag, row.topic))
 
 
-def is_report(file: Path) -> bool:
-    """Return whether a file is a page that this command wrote earlier."""
-    return is_page_of(lag_page.GENERATOR, file)
+def _age(age_s: float | Unknown) -> str:
+    return "unknown" if isinstance(age_s, Unknown) else lasting(age_s)
 
 
-def write(report: Report, file: Path) -> None:
-    """Write the page to a file, a device, a pipe or standard output (`-`)."""
-    write_page(lag_page.render(report), file)
+def _topic(topic: GroupTopic) -> str:
+    queues = counted(topic.queues, "queue")
+    if not topic.lag or isinstance(topic.lag, Unknown):
+        return f"{topic.topic}: {'unknown' if topic.lag else 'nothing unread'} in {queues}"
+    return f"{topic.topic}: {topic.lag:,} unread in {queues}, the oldest for {_age(topic.behind_s)}"

@@ -11,8 +11,8 @@ import typer
 from cometmq.cli.connecting import DEFAULT_NAMESRV, EXIT_USAGE, Namesrv, run, with_access
 from cometmq.cli.failures import with_remedy
 from cometmq.cli.operation import checks
-from cometmq.cli.operation.ages import with_ages
 from cometmq.cli.operation.checks import FORMS, Item, Limits, Status
+from cometmq.cli.operation.evidence import with_ages
 from cometmq.cli.operation.roundtrip import round_trips
 from cometmq.cli.say import say
 from cometmq.client import ClientOptions

@@ -2,7 +2,7 @@
 """What is wrong according to the evidence of `cometmq doctor`, and what to do: pure functions."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from cometmq.cli.operation.evidence import UNRESOLVED, Evidence, Server
@@ -26,6 +26,8 @@ OWN: Final = (
 )
 """Endings of the names of settings that normally differ between brokers."""
 OK: Final = "ok"
+LEVELS: Final = [*Severity]
+"""Worst first."""
 
 
 class Verdict(NamedTuple):
@@ -176,8 +178,3 @@ def _findings(evidence: Evidence) -> Iterator[Verdict]:
             text += f", {since_text(it.since, evidence.taken_ms)}"
         advice = f"{it.remedy.removesuffix('.')} (see {it.command})"
         yield Verdict("cluster", it.severity, text, advice, it.runbook)
-
-
-def counts(verdicts: list[Verdict]) -> Mapping[str, int]:
-    """Return the number of verdicts by level."""
-    return Counter(it.level for it in verdicts)

@@ -1,72 +1,127 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq doctor` and `cometmq debug bundle`: find problems, and archive the evidence."""
+"""`cometmq doctor`: find problems; with --html as a page of the cluster's state, with --bundle as
+an archive of the evidence. `cometmq report` and `cometmq debug bundle` are older names of these.
+"""
 
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
-from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run
-from cometmq.cli.operation.diagnosis import OK, Verdict, counts, diagnose
-from cometmq.cli.operation.evidence import Evidence, collect, read_bundle, write_bundle
-from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_rows
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, run, wrong_usage
+from cometmq.cli.operation.diagnosis import LEVELS, OK, Verdict, diagnose
+from cometmq.cli.operation.evidence import (
+    Add,
+    Evidence,
+    collect,
+    read_bundle,
+    with_ages,
+    write_bundle,
+)
+from cometmq.cli.operation.report_parts import report_of
+from cometmq.cli.operation.top_views import Screen, rows_of
+from cometmq.cli.output import (
+    STDOUT,
+    AsJson,
+    Cell,
+    as_objects,
+    print_facts,
+    print_json,
+    print_rows,
+)
 from cometmq.cli.say import say
-from cometmq.insight.finding import Severity
+from cometmq.cli.verbs.pages import confirm_page, html, print_report, write_page
+from cometmq.client.admin import AdminClient
+from cometmq.insight.model import Snapshot
 from cometmq.insight.times import shown
 
 WRONG_COLUMNS: Final = ("Level", "Area", "What", "What to do", "Runbook")
 PIPED_CHARS: Final = 100
 """Width of the table in a pipe or a file, as in a mail; scripts read JSON."""
 COLUMNS: Final = ("Area", "Level", "What", "What to do", "Runbook")
+TOP: Final = 10
+TOP_MAX: Final = 10_000
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-bundle_app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Write an archive for those who help: state, settings, findings and logs, no secrets.",
-)
 
 Expected = Annotated[
     list[str] | None,
-    typer.Option("--expect", metavar="NAME", help="Broker that must be there; may be repeated."),
+    typer.Option("--expect", metavar="NAME", help="Broker that must be there; may repeat."),
 ]
+Archive = Annotated[
+    Path | None, typer.Option("--from", help="Examine an archive instead of a cluster.")
+]
+Logs = Annotated[
+    list[Path] | None,
+    typer.Option("--log", help="Log; its newest 4 MiB are added."),
+]
+Top = Annotated[int, typer.Option("--top", min=1, max=TOP_MAX, help="Rows of each table.")]
 
 
-@app.command()
-def doctor(
+@app.command("doctor")
+def doctor(  # noqa: PLR0913  # one parameter per option
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     expected: Expected = None,
+    archive: Archive = None,
+    fail_on: Annotated[
+        Literal["info", "warning", "critical", "never"],
+        typer.Option("--fail-on", help="Exit with 1 from this level."),
+    ] = "warning",
+    page: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write a page; - prints it."),
+    ] = None,
+    top: Top = TOP,
     bundle: Annotated[
         Path | None,
-        typer.Option("--from", help="Examine an archive of debug bundle instead of a cluster."),
+        typer.Option("--bundle", help="Write an archive without secrets."),
     ] = None,
+    log: Logs = None,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Examine names, connections, clocks, versions, settings, disks, copies and groups.
-
-    The exit status is 1 if something is critical or a warning; each line says what to do.
+    """Examine connections, clocks, versions, settings, disks, copies and groups.
 
     \b
     EXAMPLES
-      cometmq doctor
-      cometmq doctor --from cometmq-bundle.tar.gz
+      cometmq doctor --html cluster.html --fail-on never
+      cometmq doctor --bundle b.tar.gz --log broker.log
     """
-    evidence = run(collect(namesrv, expected or ())) if bundle is None else read_bundle(bundle)
+    if log and bundle is None:
+        raise wrong_usage(f"--log {log[0]} is for an archive: give --bundle, too")
+    if page is not None:
+        run(confirm_page(page, is_confirmed=yes))
+    evidence = _evidence(namesrv, expected, archive, None if page is None else top)
     verdicts = diagnose(evidence)
+    if page is not None:
+        write_page(html(report_of(evidence, namesrv, top)), page)
+    if bundle is not None:
+        write_bundle(bundle, evidence, log or ())
     if as_json:
         rows: list[list[Cell]] = [list(it) for it in verdicts]
         facts: dict[str, Cell] = {
             "taken": shown(evidence.taken_ms), "host": evidence.host, "program": evidence.program,
         }  # fmt: skip
         print_json({**facts, "verdicts": as_objects(COLUMNS, rows)})
-    else:
-        _print(evidence, verdicts, is_old=bundle is not None)
-    found = counts(verdicts)
-    if found[Severity.CRITICAL] or found[Severity.WARNING]:
+    elif page is None or str(page) != STDOUT:
+        _print(evidence, verdicts, is_old=archive is not None)
+    levels = Counter(it.level for it in verdicts)
+    if fail_on != "never" and any(levels[it] for it in LEVELS[: LEVELS.index(fail_on) + 1]):
         raise typer.Exit(1)
+
+
+def _evidence(
+    namesrv: str, expected: list[str] | None, archive: Path | None, top: int | None
+) -> Evidence:
+    """Ask a cluster or read an archive; a report of `top` rows a table needs rates and ages."""
+    if archive is not None:
+        return read_bundle(archive)
+    if top is None:
+        return run(collect(namesrv, expected or ()))
+    return run(collect(namesrv, expected or (), has_rates=True, add=_with_ages(top)))
 
 
 def _print(evidence: Evidence, verdicts: list[Verdict], *, is_old: bool) -> None:
@@ -84,22 +139,15 @@ def _print(evidence: Evidence, verdicts: list[Verdict], *, is_old: bool) -> None
     say(f"Nothing is wrong with: {fine or '-'}")
 
 
-@bundle_app.callback()
-def debug() -> None:
-    """Write an archive for support: state, settings, findings and logs, no secrets."""
-
-
-@bundle_app.command("bundle")
-def write(
+@app.command("debug")
+def debug(  # one parameter per option
+    what: Annotated[Literal["bundle"], typer.Argument(help="The only choice.")],
     namesrv: Namesrv = DEFAULT_NAMESRV,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="File to write; it must not exist.")
     ] = None,
     *,
-    log: Annotated[
-        list[Path] | None,
-        typer.Option("--log", help="Log of a program here; its newest 4 MiB are added."),
-    ] = None,
+    log: Logs = None,
     expected: Expected = None,
     as_json: AsJson = False,
 ) -> None:
@@ -114,9 +162,63 @@ def write(
     """
     moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     file = out or Path(f"cometmq-bundle-{moment}.tar.gz")
-    evidence = run(collect(namesrv, expected or ()))
-    entries = write_bundle(file, evidence, log or ())
+    entries = write_bundle(file, _evidence(namesrv, expected, None, None), log or ())
     facts: dict[str, Cell] = {
         "file": str(file), "bytes": file.stat().st_size, "entries": entries,
     }  # fmt: skip
     print_facts(facts, as_json=as_json)
+
+
+@app.command("report")
+def report(  # one parameter per option
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="Write an HTML page to this file; - prints it."),
+    ] = None,
+    top: Top = TOP,
+    expected: Expected = None,
+    archive: Archive = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the state of a cluster on one page, for a mail or a ticket.
+
+    What is wrong, since when, and what to do; brokers, disks and copies; the largest lags, dead
+    letters and topics; refusals; versions of clients; and what brokers did not tell. A page is one
+    file without scripts that loads nothing. Names and addresses are in it, messages are not.
+
+    \b
+    EXAMPLES
+      cometmq report -o cluster.html
+      cometmq report --from cometmq-bundle.tar.gz --json
+    """
+    if as_json and out is not None:
+        raise wrong_usage("--out writes a page, --json prints JSON: give one of them")
+    if out is not None:
+        run(confirm_page(out, is_confirmed=yes))
+    evidence = _evidence(namesrv, expected, archive, top)
+    found = report_of(evidence, namesrv, top)
+    if as_json:
+        print_json(found.as_object())
+    elif out is None:
+        print_report(found)
+    else:
+        write_page(html(found), out)
+        if str(out) != STDOUT:
+            print_facts({"report": str(out), "verdict": found.verdict}, as_json=False)
+    if evidence.failure:
+        raise typer.Exit(1)
+
+
+def _with_ages(top: int) -> Add:
+    """Return a function that adds the times of the newest messages of the report's topics to a
+    snapshot.
+    """
+
+    async def add(admin: AdminClient, snapshot: Snapshot) -> Snapshot:
+        names = [str(row[0]) for row in rows_of(snapshot, Screen("topics"))[1][:top]]
+        return await with_ages(names)(admin, snapshot) if names else snapshot
+
+    return add

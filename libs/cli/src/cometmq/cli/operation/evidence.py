@@ -12,14 +12,13 @@ import re
 import socket
 import tarfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from cometmq.cli.connecting import with_access
-from cometmq.cli.operation.ages import Add
 from cometmq.cli.verbs.about import wire_version
 from cometmq.client import ClientOptions
 from cometmq.client.addresses import parse_addresses
@@ -28,7 +27,15 @@ from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.insight.findings import Finding, findings
 from cometmq.insight.history import History
-from cometmq.insight.model import Broker, BrokerState, Snapshot
+from cometmq.insight.model import (
+    Broker,
+    BrokerState,
+    Snapshot,
+    Topic,
+    TopicKind,
+    Unknown,
+    known,
+)
 from cometmq.insight.snapshot import look
 from cometmq.remoting.errors import UNREADABLE_JSON, CometError, SettingsError
 from cometmq.remoting.log import NO_LOG
@@ -48,6 +55,11 @@ LOG_BYTES_MAX: Final = 4 << 20
 LOGS_MAX: Final = 16
 _UPTIME: Final = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
 _SAFE: Final = re.compile(r"[^\w.-]")
+
+
+ASKED_MAX: Final = 16
+
+Add = Callable[[AdminClient, Snapshot], Awaitable[Snapshot]]
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -197,6 +209,37 @@ def _without_secrets(snapshot: Snapshot) -> Snapshot:
         )
 
     return msgspec.structs.replace(snapshot, brokers=[clean(it) for it in snapshot.brokers])
+
+
+def with_ages(names: Collection[str]) -> Add:
+    """Return a function that adds the times of the newest messages of these topics, or of all, to a
+    snapshot. Snapshots of many topics lack these times.
+    """
+
+    async def add(admin: AdminClient, snapshot: Snapshot) -> Snapshot:
+        async def completed(topic: Topic) -> Topic:
+            is_wanted = topic.name in names or (not names and topic.kind is TopicKind.NORMAL)
+            if not (is_wanted and isinstance(topic.last_write_ms, Unknown)):
+                return topic
+            async with room:
+                try:
+                    stats = await admin.topic_stats(topic.name)
+                except CometError as error:  # as for a topic that was deleted meanwhile
+                    return msgspec.structs.replace(topic, last_write_ms=Unknown(str(error)))
+            last_ms = max((it.last_update_timestamp for it in stats.values()), default=0)
+            return msgspec.structs.replace(topic, last_write_ms=last_ms or None)
+
+        room = asyncio.Semaphore(ASKED_MAX)
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(completed(it)) for it in known(snapshot.topics)]
+        topics = (
+            snapshot.topics
+            if isinstance(snapshot.topics, Unknown)
+            else [task.result() for task in asked]
+        )
+        return msgspec.structs.replace(snapshot, topics=topics)
+
+    return add
 
 
 # -- archives ---------------------------------------------------------------------------------

@@ -5,72 +5,19 @@ functions.
 
 from collections import Counter
 from collections.abc import Sequence
-from html import escape
-from shlex import quote as quote_word
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from cometmq.cli.operation.diagnosis import OK, Verdict, diagnose
 from cometmq.cli.operation.evidence import Evidence
 from cometmq.cli.operation.top_views import Screen, rows_of
-from cometmq.cli.output import Cell, as_objects
-from cometmq.cli.verbs.pages import page
+from cometmq.cli.output import Cell
+from cometmq.cli.verbs.pages import Part, Report
 from cometmq.insight.finding import Severity, since_text
 from cometmq.insight.model import Broker, BrokerState, Snapshot, Unknown, known
-from cometmq.insight.times import shown
 from cometmq.insight.words import counted, lasting
 from cometmq.remoting.versions import version_name
-from cometmq.remoting.visible import visible
 
-GENERATOR: Final = "cometmq report"
 FINDINGS_MAX: Final = 200
-_CLASSES: Final = {Severity.CRITICAL: "critical", Severity.WARNING: "warn", Severity.INFO: "info"}
-_MARKS: Final = {"critical": "▲▲", "warn": "◆", "info": "○"}
-
-
-class Part(msgspec.Struct, frozen=True):
-    """A table of the report, with its title."""
-
-    name: str
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    empty: str
-    """The sentence that the report shows instead of an empty table."""
-    left_out: int = 0
-    """Rows that are not shown."""
-
-
-class Report(msgspec.Struct, frozen=True):
-    """The state of a cluster at one moment."""
-
-    taken_ms: int
-    namesrv: str
-    host: str
-    program: str
-    verdict: str
-    parts: Sequence[Part]
-
-    @property
-    def head(self) -> str:
-        """Where and when the figures come from."""
-        return f"{self.namesrv}, {shown(self.taken_ms)}, seen from {self.host} with {self.program}"
-
-    def as_object(self) -> dict[str, Any]:
-        """Return the report for JSON."""
-        parts = {
-            it.name: {
-                "rows": as_objects(it.columns, it.rows),
-                "left_out": it.left_out,
-                **({} if it.rows else {"note": it.empty}),
-            }
-            for it in self.parts
-        }
-        return {
-            "taken": shown(self.taken_ms), "namesrv": self.namesrv, "host": self.host,
-            "program": self.program, "verdict": self.verdict, **parts,
-        }  # fmt: skip
 
 
 def report_of(evidence: Evidence, namesrv: str, top: int) -> Report:
@@ -204,51 +151,3 @@ def _unknown(snapshot: Snapshot) -> Part:
             rows.append([name.replace("_", " "), found.reason])
     rows += [["a broker's answer", note] for note in snapshot.notes]
     return Part("unknown", "What is missing here", ("What", "Why"), rows, "Nothing is missing.")
-
-
-# -- HTML -------------------------------------------------------------------------------------
-
-
-def html(report: Report) -> str:
-    """Return the page."""
-    reach = f"Commands reach this cluster with <code>-n {_text(quote_word(report.namesrv))}</code>"
-    body = "\n".join(
-        [
-            "<h1>Cluster report</h1>",
-            f'<p class="quiet">{_text(report.head)}. {reach}</p>',
-            f'<p class="verdict">{_text(report.verdict)}</p>',
-            *map(_section, report.parts),
-        ]
-    )
-    return page(f"Cluster report: {report.namesrv}", GENERATOR, body)
-
-
-def _section(part: Part) -> str:
-    title = f"<h2>{escape(part.title)}</h2>"
-    if not part.rows:
-        return f'{title}\n<p class="quiet">{_text(part.empty)}</p>'
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in part.columns)
-    rows = "\n".join(f"<tr>{''.join(map(_cell, part.columns, row))}</tr>" for row in part.rows)
-    more = f'\n<p class="quiet">{part.left_out:,} more.</p>' if part.left_out else ""
-    return (
-        f'{title}\n<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{rows}\n</tbody>\n</table></div>{more}"
-    )
-
-
-def _cell(title: str, cell: Cell) -> str:
-    begin = f'data-t="{escape(title)}">'
-    if isinstance(cell, int | float) and not isinstance(cell, bool):
-        return f'<td class="number" {begin}{cell:,}</td>'
-    text = "-" if cell is None else str(cell)
-    if text in _CLASSES:
-        name = _CLASSES[Severity(text)]
-        sign = f'<span aria-hidden="true">{_MARKS[name]}</span>'
-        return f'<td class="status {name}">{sign} {text}</td>'
-    if text.startswith("cometmq "):
-        return f"<td {begin}<code>{_text(text)}</code></td>"
-    return f"<td {begin}{_text(text)}</td>"
-
-
-def _text(text: str) -> str:
-    return escape(visible(text))

@@ -1,18 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages for a browser or a mail: one file without scripts or external resources."""
+"""Reports: tables of the state of a cluster, as text, JSON, or a page that loads nothing."""
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from html import escape
 from pathlib import Path
-from typing import Final
+from shlex import quote as quote_word
+from typing import Any, Final
 
-from cometmq.cli.output import STDOUT
+import msgspec
+
+from cometmq.cli.connecting import confirm
+from cometmq.cli.input import has_content
+from cometmq.cli.output import STDOUT, Cell, as_objects, print_rows
 from cometmq.cli.say import say
 from cometmq.client.errors import ClientError
+from cometmq.insight.judge import Status
+from cometmq.insight.times import shown
+from cometmq.remoting.visible import visible
 
 HEAD_BYTES: Final = 8_192
 """A page's mark is within its first bytes."""
+MARK: Final = '<meta name="generator" content="cometmq">'
+"""What distinguishes our pages, which may be replaced, from other files."""
+_SEVERITIES: Final = {"critical": "critical", "warning": "warn", "info": "info"} | {
+    it.word: it.severity for it in Status
+}
+_MARKS: Final = {"critical": "▲▲", "error": "▲", "warn": "◆", "info": "○", "ok": "✓"}
 # Text and background of each severity have a contrast of 4.5 or more in both schemes; the word
 # carries the meaning where colours do not.
 STYLE: Final = """
@@ -51,16 +66,73 @@ code { font-size: .9em; user-select: all; }
 """On a narrow screen, a row is a block of lines: the titles of its cells, and their values."""
 
 
-def page(title: str, generator: str, body: str) -> str:
-    """Return a page with a body of HTML; nothing in it can run or load anything."""
+class Part(msgspec.Struct, frozen=True):
+    """A table of the report, with its title."""
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    empty: str
+    """The sentence that the report shows instead of an empty table."""
+    left_out: int = 0
+    """Rows that are not shown."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The state of a cluster at one moment."""
+
+    taken_ms: int
+    namesrv: str
+    host: str
+    program: str
+    verdict: str
+    parts: Sequence[Part]
+    title: str = "Cluster report"
+    notes: Sequence[str] = ()
+    """What the reader must know before the tables."""
+
+    @property
+    def head(self) -> str:
+        """Where and when the figures come from."""
+        return f"{self.namesrv}, {shown(self.taken_ms)}, seen from {self.host} with {self.program}"
+
+    def as_object(self) -> dict[str, Any]:
+        """Return the report for JSON."""
+        parts = {
+            it.name: {
+                "rows": as_objects(it.columns, it.rows),
+                "left_out": it.left_out,
+                **({} if it.rows else {"note": it.empty}),
+            }
+            for it in self.parts
+        }
+        return {
+            "taken": shown(self.taken_ms), "namesrv": self.namesrv, "host": self.host,
+            "program": self.program, "verdict": self.verdict, **parts,
+        }  # fmt: skip
+
+
+def html(report: Report) -> str:
+    """Return the page; nothing in it can run or load anything."""
+    reach = f"Commands reach this cluster with <code>-n {_text(quote_word(report.namesrv))}</code>"
+    body = "\n".join(
+        [
+            f"<h1>{escape(report.title)}</h1>",
+            f'<p class="quiet">{_text(report.head)}. {reach}</p>',
+            f'<p class="verdict">{_text(report.verdict)}</p>',
+            *(f'<p class="error">{_text(note)}</p>' for note in report.notes),
+            *map(_section, report.parts),
+        ]
+    )
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-{mark(generator)}
+<title>{_text(f"{report.title}: {report.namesrv}")}</title>
+{MARK}
 <style>{STYLE}</style>
 </head>
 <body>
@@ -72,16 +144,61 @@ def page(title: str, generator: str, body: str) -> str:
 """
 
 
-def mark(generator: str) -> str:
-    """Return what distinguishes the pages of a command, which may be replaced, from other files."""
-    return f'<meta name="generator" content="{generator}">'
+def _section(part: Part) -> str:
+    title = f"<h2>{escape(part.title)}</h2>"
+    if not part.rows:
+        return f'{title}\n<p class="quiet">{_text(part.empty)}</p>'
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in part.columns)
+    rows = "\n".join(f"<tr>{''.join(map(_cell, part.columns, row))}</tr>" for row in part.rows)
+    more = f'\n<p class="quiet">{part.left_out:,} more.</p>' if part.left_out else ""
+    return (
+        f'{title}\n<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{rows}\n</tbody>\n</table></div>{more}"
+    )
 
 
-def is_page_of(generator: str, file: Path) -> bool:
-    """Return whether a file is a page that this command wrote earlier."""
+def _cell(title: str, cell: Cell) -> str:
+    begin = f'data-t="{escape(title)}">'
+    if isinstance(cell, int | float) and not isinstance(cell, bool):
+        return f'<td class="number" {begin}{cell:,}</td>'
+    text = "-" if cell is None else str(cell)
+    name = _SEVERITIES.get(text, "") if title in {"Level", "Status"} else ""
+    if name:
+        sign = f'<span aria-hidden="true">{_MARKS[name]}</span>'
+        return f'<td class="status {name}">{sign} {text}</td>'
+    if text.startswith("cometmq "):
+        return f"<td {begin}<code>{_text(text)}</code></td>"
+    return f"<td {begin}{_text(text)}</td>"
+
+
+def _text(text: str) -> str:
+    return escape(visible(text))
+
+
+def print_report(found: Report) -> None:
+    """Print the tables of a report for people."""
+    say(found.head)
+    say(found.verdict)
+    for part in found.parts:
+        say()
+        if part.rows:
+            print_rows(part.columns, part.rows, as_json=False, title=part.title)
+        else:
+            say(f"{part.title}: {part.empty}")
+        if part.left_out:
+            say(f"{part.left_out:,} more: --top")
+
+
+async def confirm_page(file: Path, *, is_confirmed: bool) -> None:
+    """Ask before a file is overwritten that is no page of ours."""
+    if str(file) != STDOUT and has_content(file) and not _is_ours(file):
+        await confirm(f"Overwrite {file}?", is_confirmed=is_confirmed)
+
+
+def _is_ours(file: Path) -> bool:
     try:
         with file.open("rb") as found:
-            return mark(generator).encode() in found.read(HEAD_BYTES)
+            return MARK.encode() in found.read(HEAD_BYTES)
     except OSError as error:
         raise ClientError(f"{file} cannot be read: {error.strerror or error}") from error
 
