@@ -19,6 +19,7 @@ from generators import (
     cli,
     client_api,
     client_options,
+    client_stubs,
     codes,
     commands,
     crd,
@@ -30,7 +31,6 @@ from generators import (
     proofs,
     settings,
     spark,
-    sync_client,
 )
 from generators.helm_values import OPERATOR, SUITE
 
@@ -83,7 +83,8 @@ PAGES: Final[Mapping[str, Page]] = {
     "spark-metrics": Page(REFERENCE / "spark-metrics.md", spark.metrics_page),
     "spark-schema": Page(SCHEMA_PATH, lambda: json_schema().decode()),
     "cli": Page(REFERENCE / "cli.md", cli.page),
-    "sync-client": Page(sync_client.STUB, sync_client.stub),
+    "client-names": Page(client_stubs.PACKAGE, client_stubs.package),
+    "client-blocking": Page(client_stubs.BLOCKING, client_stubs.blocking),
     **{
         f"{name}{'' if one.kind == 'BrokerGroup' else '-' + one.kind.lower()}": Page(
             DOCS.parent / folder / f"{one.plural}.yaml", partial(as_yaml, one)

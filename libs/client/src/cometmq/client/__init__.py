@@ -1,262 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asyncio client for CometMQ and Apache RocketMQ."""
+"""Asyncio client for CometMQ and Apache RocketMQ.
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
-
-from cometmq.client.admin import END, AdminClient, QueueLag
-from cometmq.client.errors import (
-    BrokerMissing,
-    ClientError,
-    ClientStateError,
-    InvalidArgument,
-    InvalidMessage,
-    NoNamesrv,
-    NoReply,
-    NoRetries,
-    NoRoute,
-    NotARequest,
-    NotWritable,
-    OffsetsUnreadable,
-    OffsetsUnwritable,
-    RequesterGone,
-    SendFailed,
-    SendTimeout,
-    WrongServer,
-)
-from cometmq.client.hooks import (
-    ConsumeContext,
-    ConsumeHook,
-    ConsumeOutcome,
-    EndContext,
-    EndHook,
-    ForbiddenHook,
-    MessageKind,
-    SendContext,
-    SendHook,
-    TransactionState,
-)
-from cometmq.client.listener import ConsumeResult, Listener, OrderlyListener, OrderlyResult
-from cometmq.client.message import DamagedMessage, Message, MessageExt, SendResult, SendStatus
-from cometmq.client.request_reply import is_request, reply_message
-from cometmq.client.settings import (
-    AccessChannel,
-    ClientOptions,
-    ConsumeFrom,
-    LitePullOptions,
-    MessageModel,
-    ProducerOptions,
-    PullOptions,
-    PushOptions,
-    TransactionOptions,
-)
-from cometmq.client.signals import on_signal, until_signal
-from cometmq.client.subscriptions import ExpressionType, MessageSelector
-from cometmq.client.transfer.pulled import Pulled as PullResult
-from cometmq.client.transfer.pulled import PullStatus
-from cometmq.client.transfer.queue_selection import by_hash, by_random
-from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
-from cometmq.remoting.errors import (
-    AccessDenied,
-    BroadcastConsumption,
-    CometError,
-    CommandError,
-    ConnectFailed,
-    ConnectionLost,
-    ConsumeMsgTimeout,
-    ConsumerNotOnline,
-    DeleteAclConfigFailed,
-    FilterDataNotExist,
-    FilterDataNotLatest,
-    FlowControl,
-    FlushDiskTimeout,
-    FlushSlaveTimeout,
-    IllegalOperation,
-    InvalidParameter,
-    MessageIllegal,
-    NoBuyerId,
-    NoPermission,
-    NotInCurrentUnit,
-    Outage,
-    Overloaded,
-    ProtocolError,
-    QueryNotFound,
-    RequestCodeNotSupported,
-    RequestTimeout,
-    ServerError,
-    ServiceNotAvailable,
-    SlaveNotAvailable,
-    SubscriptionGroupNotExist,
-    SubscriptionNotExist,
-    SubscriptionNotLatest,
-    SubscriptionParseFailed,
-    SystemBusy,
-    TopicNotExist,
-    TransactionFailed,
-    TransactionStateGroupWrong,
-    TransportError,
-    UpdateAndCreateAclConfigFailed,
-    UpdateGlobalWhiteAddrsConfigFailed,
-)
-from cometmq.remoting.message.flags import CompressionType
-from cometmq.remoting.signature import SessionCredentials
-from cometmq.remoting.transport.settings import TlsSettings
-from cometmq.remoting.types import Serialization
-
-if TYPE_CHECKING:
-    from cometmq.client.consume.lite_pull_consumer import LitePullConsumer
-    from cometmq.client.consume.pull_consumer import PullConsumer
-    from cometmq.client.consume.push_consumer import ConsumerStats, PushConsumer
-    from cometmq.client.consume.scheduled_pull import ScheduledPull
-    from cometmq.client.produce.producer import Producer, ProducerStats
-    from cometmq.client.produce.transactions import (
-        Transaction,
-        TransactionProducer,
-        TransactionSendResult,
-    )
-
-_LATE: Final = {
-    "LitePullConsumer": "cometmq.client.consume.lite_pull_consumer",
-    "PullConsumer": "cometmq.client.consume.pull_consumer",
-    "ConsumerStats": "cometmq.client.consume.push_consumer",
-    "PushConsumer": "cometmq.client.consume.push_consumer",
-    "ScheduledPull": "cometmq.client.consume.scheduled_pull",
-    "Producer": "cometmq.client.produce.producer",
-    "ProducerStats": "cometmq.client.produce.producer",
-    "Transaction": "cometmq.client.produce.transactions",
-    "TransactionProducer": "cometmq.client.produce.transactions",
-    "TransactionSendResult": "cometmq.client.produce.transactions",
-}
-"""Imported on first use: these modules are half of the package, and admin programs need none of
-them.
+Names are imported on first use: an admin client needs less than half of the package. Type checkers
+read `__init__.pyi`, which `make generate` writes.
 """
 
-__all__ = [
-    "END",
-    "AccessChannel",
-    "AccessDenied",
-    "AdminClient",
-    "BroadcastConsumption",
-    "BrokerMissing",
-    "ClientError",
-    "ClientOptions",
-    "ClientStateError",
-    "CometError",
-    "CommandError",
-    "CompressionType",
-    "ConnectFailed",
-    "ConnectionLost",
-    "ConsumeContext",
-    "ConsumeFrom",
-    "ConsumeHook",
-    "ConsumeMsgTimeout",
-    "ConsumeOutcome",
-    "ConsumeResult",
-    "ConsumerNotOnline",
-    "ConsumerStats",
-    "DamagedMessage",
-    "DeleteAclConfigFailed",
-    "EndContext",
-    "EndHook",
-    "ExpressionType",
-    "FilterDataNotExist",
-    "FilterDataNotLatest",
-    "FlowControl",
-    "FlushDiskTimeout",
-    "FlushSlaveTimeout",
-    "ForbiddenHook",
-    "IllegalOperation",
-    "InvalidArgument",
-    "InvalidMessage",
-    "InvalidParameter",
-    "Listener",
-    "LitePullConsumer",
-    "LitePullOptions",
-    "Message",
-    "MessageExt",
-    "MessageIllegal",
-    "MessageKind",
-    "MessageModel",
-    "MessageQueue",
-    "MessageSelector",
-    "NoBuyerId",
-    "NoNamesrv",
-    "NoPermission",
-    "NoReply",
-    "NoRetries",
-    "NoRoute",
-    "NotARequest",
-    "NotInCurrentUnit",
-    "NotWritable",
-    "OffsetsUnreadable",
-    "OffsetsUnwritable",
-    "OrderlyListener",
-    "OrderlyResult",
-    "Outage",
-    "Overloaded",
-    "Producer",
-    "ProducerOptions",
-    "ProducerStats",
-    "ProtocolError",
-    "PullConsumer",
-    "PullOptions",
-    "PullResult",
-    "PullStatus",
-    "PushConsumer",
-    "PushOptions",
-    "QueryNotFound",
-    "QueueLag",
-    "RequestCodeNotSupported",
-    "RequestTimeout",
-    "RequesterGone",
-    "ScheduledPull",
-    "SendContext",
-    "SendFailed",
-    "SendHook",
-    "SendResult",
-    "SendStatus",
-    "SendTimeout",
-    "Serialization",
-    "ServerError",
-    "ServiceNotAvailable",
-    "SessionCredentials",
-    "SlaveNotAvailable",
-    "SubscriptionGroupConfig",
-    "SubscriptionGroupNotExist",
-    "SubscriptionNotExist",
-    "SubscriptionNotLatest",
-    "SubscriptionParseFailed",
-    "SystemBusy",
-    "TlsSettings",
-    "TopicConfig",
-    "TopicNotExist",
-    "Transaction",
-    "TransactionFailed",
-    "TransactionOptions",
-    "TransactionProducer",
-    "TransactionSendResult",
-    "TransactionState",
-    "TransactionStateGroupWrong",
-    "TransportError",
-    "UpdateAndCreateAclConfigFailed",
-    "UpdateGlobalWhiteAddrsConfigFailed",
-    "WrongServer",
-    "by_hash",
-    "by_random",
-    "is_request",
-    "on_signal",
-    "reply_message",
-    "until_signal",
-]
+from importlib import import_module
+from typing import Any, Final
+
+EXPORTS: Final = {
+    "cometmq.client.admin": "AdminClient END QueueLag",
+    "cometmq.client.consume.lite_pull_consumer": "LitePullConsumer",
+    "cometmq.client.consume.pull_consumer": "PullConsumer",
+    "cometmq.client.consume.push_consumer": "ConsumerStats PushConsumer",
+    "cometmq.client.consume.scheduled_pull": "ScheduledPull",
+    "cometmq.client.errors": (
+        "BrokerMissing ClientError ClientStateError InvalidArgument InvalidMessage NoNamesrv "
+        "NoReply NoRetries NoRoute NotARequest NotWritable OffsetsUnreadable "
+        "OffsetsUnwritable RequesterGone SendFailed SendTimeout WrongServer"
+    ),
+    "cometmq.client.hooks": (
+        "ConsumeContext ConsumeHook ConsumeOutcome EndContext EndHook ForbiddenHook "
+        "MessageKind SendContext SendHook TransactionState"
+    ),
+    "cometmq.client.listener": "ConsumeResult Listener OrderlyListener OrderlyResult",
+    "cometmq.client.message": "DamagedMessage Message MessageExt SendResult SendStatus",
+    "cometmq.client.produce.producer": "Producer ProducerStats",
+    "cometmq.client.produce.transactions": "Transaction TransactionProducer TransactionSendResult",
+    "cometmq.client.request_reply": "is_request reply_message",
+    "cometmq.client.settings": (
+        "AccessChannel ClientOptions ConsumeFrom LitePullOptions MessageModel ProducerOptions "
+        "PullOptions PushOptions TransactionOptions"
+    ),
+    "cometmq.client.signals": "on_signal until_signal",
+    "cometmq.client.subscriptions": "ExpressionType MessageSelector",
+    "cometmq.client.transfer.pulled": "PullResult=Pulled PullStatus",
+    "cometmq.client.transfer.queue_selection": "by_hash by_random",
+    "cometmq.remoting.bodies.queues": "MessageQueue",
+    "cometmq.remoting.bodies.topic_config": "SubscriptionGroupConfig TopicConfig",
+    "cometmq.remoting.errors": (
+        "AccessDenied BroadcastConsumption CometError CommandError ConnectFailed "
+        "ConnectionLost ConsumeMsgTimeout ConsumerNotOnline DeleteAclConfigFailed "
+        "FilterDataNotExist FilterDataNotLatest FlowControl FlushDiskTimeout "
+        "FlushSlaveTimeout IllegalOperation InvalidParameter MessageIllegal NoBuyerId "
+        "NoPermission NotInCurrentUnit Outage Overloaded ProtocolError QueryNotFound "
+        "RequestCodeNotSupported RequestTimeout ServerError ServiceNotAvailable "
+        "SlaveNotAvailable SubscriptionGroupNotExist SubscriptionNotExist "
+        "SubscriptionNotLatest SubscriptionParseFailed SystemBusy TopicNotExist "
+        "TransactionFailed TransactionStateGroupWrong TransportError "
+        "UpdateAndCreateAclConfigFailed UpdateGlobalWhiteAddrsConfigFailed"
+    ),
+    "cometmq.remoting.message.flags": "CompressionType",
+    "cometmq.remoting.signature": "SessionCredentials",
+    "cometmq.remoting.transport.settings": "TlsSettings",
+    "cometmq.remoting.types": "Serialization",
+}
+"""The names of each module; `PullResult=Pulled` gives one another name."""
+
+_PLACES: Final = {
+    name.partition("=")[0]: (module, name.rpartition("=")[2])
+    for module, names in EXPORTS.items()
+    for name in names.split()
+}
+
+__all__ = sorted(_PLACES)  # noqa: PLE0605  # a list of strings
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATE:
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_LATE[name]), name)
+    module, own = _PLACES[name]
+    found = globals()[name] = getattr(import_module(module), own)
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generate the stub of the blocking clients, which `sync/clients.py` makes at run time, from the
-source of the asynchronous ones: each public method with the same signature and docstring.
+"""Generate the stubs of the client: of the names that it imports on first use, and of the blocking
+clients, which `sync/clients.py` makes at run time. Their methods have the signatures and docstrings
+of the asynchronous ones.
 """
 
 import ast
@@ -11,9 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from cometmq import client
+
 ROOT: Final = Path(__file__).parents[2]
 CLIENT: Final = ROOT / "libs/client/src/cometmq/client"
-STUB: Final = CLIENT / "sync/clients.pyi"
+PACKAGE: Final = CLIENT / "__init__.pyi"
+BLOCKING: Final = CLIENT / "sync/clients.pyi"
 
 Method = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -43,7 +47,20 @@ TWINS: Final = {
 WORDS: Final = {"async with": "with", "async for": "for", "await ": ""}
 
 
-def stub() -> str:
+def package() -> str:
+    """Return the stub of the package, which exports its names."""
+    lines = ["# SPDX-License-Identifier: Apache-2.0", f'"""{client.__doc__.splitlines()[0]}"""']
+    for module, names in client.EXPORTS.items():
+        lines += [
+            f"from {module} import {own} as {name}"
+            for name, _, own in (text.partition("=") for text in names.split())
+            for own in (own or name,)
+        ]
+    lines += [f"__all__ = {client.__all__}", "EXPORTS: dict[str, str]"]
+    return _formatted("\n".join(lines), PACKAGE)
+
+
+def blocking() -> str:
     """Return the stub of the module of blocking clients."""
     lines = [
         "# SPDX-License-Identifier: Apache-2.0",
@@ -54,7 +71,7 @@ def stub() -> str:
         *(text for twin in TWINS.values() for text in _imports(twin)),
         *(text for twin in TWINS.values() for text in _class(twin)),
     ]
-    return _formatted("\n".join(lines))
+    return _formatted("\n".join(lines), BLOCKING)
 
 
 def _tree(twin: Twin) -> ast.Module:
@@ -163,9 +180,9 @@ def _docstring(node: ast.ClassDef | Method, indent: str) -> str:
     return textwrap.indent(text, indent)
 
 
-def _formatted(text: str) -> str:
-    for arguments in (["check", "--fix-only", "--select=F401,I"], ["format"]):
-        command = [sys.executable, "-m", "ruff", *arguments, "--quiet", f"--stdin-filename={STUB}"]
+def _formatted(text: str, path: Path) -> str:
+    for arguments in (["check", "--fix-only", "--select=F401,I,RUF022"], ["format"]):
+        command = [sys.executable, "-m", "ruff", *arguments, "--quiet", f"--stdin-filename={path}"]
         text = subprocess.run(  # noqa: S603  # fixed arguments
             [*command, "-"], input=text, capture_output=True, text=True, check=True, cwd=ROOT
         ).stdout
