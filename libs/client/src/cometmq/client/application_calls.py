@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar, cast
@@ -262,18 +262,51 @@ async def on_thread(
     return await result if inspect.isawaitable(result) else result
 
 
-async def outlive(work: Coroutine[Any, Any, None], *, callback: str, group: str, log: Log) -> None:
-    """Wait for a call to `callback`, which runs in its own task.
+async def called(
+    function: Callable[..., Any], *arguments: object, pool: ThreadPoolExecutor | None = None
+) -> Any:
+    """Call a coroutine function on the loop, or a plain function on a thread."""
+    if is_coroutine_function(function):
+        return await function(*arguments)
+    return await on_thread(pool, function, *arguments)
+
+
+async def tell(
+    callback: Callable[..., Any],
+    *arguments: object,
+    client: object,
+    name: str,
+    group: str,
+    log: Log,
+    **facts: object,
+) -> None:
+    """Call an application's callback in a task of its own, and wait for it; log its failure.
 
     If this task is cancelled, so is the call. A call that suppresses the cancellation is logged and
     left running after CANCEL_GRACE_MS, because `close` would otherwise wait for it.
     """
+
+    async def work() -> None:
+        try:
+            with calling(client, name):
+                await called(callback, *arguments)
+        except Exception as error:  # application code: the client goes on regardless
+            cause = original(error)
+            log.warning(
+                "callback.failed",
+                group=group,
+                callback=name,
+                **facts,
+                error=describe(cause),
+                exc_info=cause,
+            )
+
     calls = TaskSet(log)
-    task = calls.spawn(work, name=callback)
+    task = calls.spawn(work(), name=name)
     try:
         await asyncio.wait([task])
     except asyncio.CancelledError:
-        await leave_calls(calls, callback=callback, group=group, log=log)
+        await leave_calls(calls, callback=name, group=group, log=log)
         raise
 
 

@@ -9,7 +9,7 @@ Invariants
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 
@@ -156,15 +156,18 @@ class ConsumeHook(Protocol):
         """Called with the outcome."""
 
 
-HookT = TypeVar("HookT")
+class Hooks:
+    """The hooks of one client."""
 
-
-class _Hooks(Generic[HookT]):
-    def __init__(self, hooks: Iterable[HookT], log: Log) -> None:
+    def __init__(self, hooks: Iterable[SendHook | EndHook | ConsumeHook], log: Log) -> None:
         self._hooks = tuple(hooks)
         self._log = log
 
-    def _call(self, name: str, context: SendContext | EndContext | ConsumeContext) -> None:
+    def __bool__(self) -> bool:
+        return bool(self._hooks)
+
+    def call(self, name: str, context: SendContext | EndContext | ConsumeContext) -> None:
+        """Call a method of each hook; its exceptions are logged."""
         for hook in self._hooks:
             try:
                 with Failures():
@@ -179,7 +182,7 @@ class _Hooks(Generic[HookT]):
                 )
 
 
-class SendHooks(_Hooks[SendHook]):
+class SendHooks(Hooks):
     """The send hooks of one producer."""
 
     def __init__(
@@ -196,31 +199,4 @@ class SendHooks(_Hooks[SendHook]):
         """Raise if a hook forbids the message, then call the send hooks."""
         for hook in self._forbidden:
             hook.check(context)
-        self._call("before_send", context)
-
-    def after(self, context: SendContext) -> None:
-        """Call the hooks with the outcome."""
-        self._call("after_send", context)
-
-
-class EndHooks(_Hooks[EndHook]):
-    """The end hooks of one transactional producer."""
-
-    def ending(self, context: EndContext) -> None:
-        """Call the hooks before the broker is informed."""
-        self._call("end_transaction", context)
-
-
-class ConsumeHooks(_Hooks[ConsumeHook]):
-    """The consume hooks of one listener."""
-
-    def __bool__(self) -> bool:
-        return bool(self._hooks)
-
-    def before(self, context: ConsumeContext) -> None:
-        """Call the hooks before the listener is called."""
-        self._call("before_consume", context)
-
-    def after(self, context: ConsumeContext) -> None:
-        """Call the hooks with the outcome."""
-        self._call("after_consume", context)
+        self.call("before_send", context)

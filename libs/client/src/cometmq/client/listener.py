@@ -291,11 +291,3 @@ def _wrong_result(result: object, *, is_orderly: bool) -> str:
         f"the listener returned {shown(result)}: {consumer} accepts None or "
         f"{name}.SUCCESS (consumed) and {name}.{redeliver} (deliver again)"
     )
-
-
-async def called(callback: Callable[..., Any], *arguments: object) -> None:
-    """Call a coroutine function on the loop, or a plain function on a thread."""
-    if is_coroutine_function(callback):
-        await callback(*arguments)
-    else:
-        await on_thread(None, callback, *arguments)

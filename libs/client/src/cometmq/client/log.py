@@ -30,41 +30,44 @@ _IDENTITY: Final = ("group", "topic", "peer", "task", "hook", "callback")
 _UNLIMITED: Final = frozenset({"messages.missing"})
 """Events whose sources limit themselves, because none of their facts may be lost."""
 
-_METHODS: Final = ("debug", "info", "warning", "error")
+_METHODS: Final = {
+    logging.DEBUG: "debug",
+    logging.INFO: "info",
+    logging.WARNING: "warning",
+    logging.ERROR: "error",
+}
 
 StandardLogger: TypeAlias = "logging.Logger | logging.LoggerAdapter[Any]"
 AnyLog: TypeAlias = "Log | StandardLogger | None"
 """The type of the clients' `log` argument."""
 
-_logger: Final = logging.getLogger(LOGGER_NAME)  # noqa: TID251  # the logger of the library
 
-
-class ProgramLog:
-    """Writes to structlog or `logging`, according to the configuration at the time of the event."""
+class Levels:
+    """A log whose four methods write the same way."""
 
     __slots__ = ()
 
+    def _write(self, level: int, event: str, facts: dict[str, Any]) -> None:
+        raise NotImplementedError
+
     def debug(self, event: str, /, **facts: object) -> None:
         """Log a detail."""
-        _write(logging.DEBUG, event, facts)
+        self._write(logging.DEBUG, event, facts)
 
     def info(self, event: str, /, **facts: object) -> None:
         """Log a change of state."""
-        _write(logging.INFO, event, facts)
+        self._write(logging.INFO, event, facts)
 
     def warning(self, event: str, /, **facts: object) -> None:
         """Log a degradation that was handled."""
-        _write(logging.WARNING, event, facts)
+        self._write(logging.WARNING, event, facts)
 
     def error(self, event: str, /, **facts: object) -> None:
         """Log a failure that needs attention."""
-        _write(logging.ERROR, event, facts)
+        self._write(logging.ERROR, event, facts)
 
 
-PROGRAM_LOG: Final[Log] = ProgramLog()
-
-
-class LoggerLog:
+class LoggerLog(Levels):
     """Writes to a logger of the module `logging`, with all values in the text."""
 
     __slots__ = ("_logger",)
@@ -72,21 +75,27 @@ class LoggerLog:
     def __init__(self, logger: StandardLogger) -> None:
         self._logger = logger
 
-    def debug(self, event: str, /, **facts: object) -> None:
-        """Log a detail."""
-        _log_text(self._logger, logging.DEBUG, event, facts)
+    def _write(self, level: int, event: str, facts: dict[str, Any]) -> None:
+        if self._logger.isEnabledFor(level):
+            exc_info = facts.pop("exc_info", None)
+            self._logger.log(level, "%s", readable(event, facts), exc_info=exc_info)
 
-    def info(self, event: str, /, **facts: object) -> None:
-        """Log a change of state."""
-        _log_text(self._logger, logging.INFO, event, facts)
 
-    def warning(self, event: str, /, **facts: object) -> None:
-        """Log a degradation that was handled."""
-        _log_text(self._logger, logging.WARNING, event, facts)
+class ProgramLog(LoggerLog):
+    """Writes to structlog or `logging`, according to the configuration at the time of the event."""
 
-    def error(self, event: str, /, **facts: object) -> None:
-        """Log a failure that needs attention."""
-        _log_text(self._logger, logging.ERROR, event, facts)
+    __slots__ = ()
+
+    def _write(self, level: int, event: str, facts: dict[str, Any]) -> None:
+        structlog: Any = sys.modules.get("structlog")
+        if structlog is None or not structlog.is_configured():
+            super()._write(level, event, facts)
+            return
+        write = getattr(structlog.get_logger(LOGGER_NAME, component="client"), _METHODS[level])
+        write(event, **facts)
+
+
+PROGRAM_LOG: Final[Log] = ProgramLog(logging.getLogger(LOGGER_NAME))  # noqa: TID251  # the library's
 
 
 def log_of(log: AnyLog) -> Log:
@@ -96,28 +105,13 @@ def log_of(log: AnyLog) -> Log:
     if isinstance(log, logging.Logger | logging.LoggerAdapter):
         return LoggerLog(log)
     is_object = not isinstance(log, type | ModuleType)  # `logging` has functions of these names
-    if not is_object or not all(callable(getattr(log, name, None)) for name in _METHODS):
+    if not is_object or not all(callable(getattr(log, name, None)) for name in _METHODS.values()):
         raise InvalidArgument(
             "log must be a logger of the module logging, or an object with the methods debug, "
             "info, warning and error, called as log.info('route.changed', topic='Orders'), not "
             f"{shown(log)}"
         )
     return log
-
-
-def _write(level: int, event: str, facts: dict[str, Any]) -> None:
-    structlog: Any = sys.modules.get("structlog")
-    if structlog is not None and structlog.is_configured():
-        logger = structlog.get_logger(LOGGER_NAME, component="client")
-        getattr(logger, logging.getLevelName(level).lower())(event, **facts)
-    else:
-        _log_text(_logger, level, event, facts)
-
-
-def _log_text(logger: StandardLogger, level: int, event: str, facts: dict[str, Any]) -> None:
-    if logger.isEnabledFor(level):
-        exc_info = facts.pop("exc_info", None)
-        logger.log(level, "%s", readable(event, facts), exc_info=exc_info)
 
 
 def readable(event: str, facts: dict[str, Any]) -> str:
@@ -143,7 +137,7 @@ class _Window(msgspec.Struct):
     suppressed_count: int = 0
 
 
-class LimitedLog:
+class LimitedLog(Levels):
     """Limits repeated warnings and errors; the next one that is logged reports the number of
     suppressed events.
 
@@ -155,22 +149,6 @@ class LimitedLog:
         self._log = log
         self._clock_ms = clock_ms
         self._windows: dict[tuple[object, ...], _Window] = {}
-
-    def debug(self, event: str, /, **facts: object) -> None:
-        """Forward the event."""
-        self._log.debug(event, **facts)
-
-    def info(self, event: str, /, **facts: object) -> None:
-        """Forward the event."""
-        self._log.info(event, **facts)
-
-    def warning(self, event: str, /, **facts: object) -> None:
-        """Forward the event, or count it as suppressed."""
-        self._limited(self._log.warning, event, facts)
-
-    def error(self, event: str, /, **facts: object) -> None:
-        """Forward the event, or count it as suppressed."""
-        self._limited(self._log.error, event, facts)
 
     def flush(self) -> None:
         """Log how many events were suppressed since the last one logged, and the last error."""
@@ -184,8 +162,9 @@ class LimitedLog:
                     suppressed_count=window.suppressed_count,
                 )
 
-    def _limited(self, write: Callable[..., object], event: str, facts: dict[str, object]) -> None:
-        if event in _UNLIMITED:
+    def _write(self, level: int, event: str, facts: dict[str, Any]) -> None:
+        write = getattr(self._log, _METHODS[level])
+        if level < logging.WARNING or event in _UNLIMITED:
             write(event, **facts)
             return
         identity: dict[str, object] = {n: facts[n] for n in _IDENTITY if n in facts}

@@ -23,7 +23,7 @@ from cometmq.client.consume.queues.offsets import (
 from cometmq.client.consume.queues.parts import ConsumerParts, OwnershipCallbacks, QueuesCallback
 from cometmq.client.consume.queues.rebalance import AllocateAveragely, AllocateStrategy
 from cometmq.client.errors import ClientStateError, InvalidArgument
-from cometmq.client.hooks import ConsumeHook, ConsumeHooks
+from cometmq.client.hooks import ConsumeHook, Hooks
 from cometmq.client.log import AnyLog
 from cometmq.client.message import check_group, check_topic
 from cometmq.client.namespace import namespace_of
@@ -308,7 +308,7 @@ class GroupConsumer(Client, Generic[OptionsT, WorkT]):
             return None
         return ConsumeWatch(
             self.group,
-            ConsumeHooks(hooks, self._log),
+            Hooks(hooks, self._log),
             timeout_ms=options.consume_timeout_ms if isinstance(options, PushOptions) else NEVER_MS,
             continues_traces=options.trace_context,
         )

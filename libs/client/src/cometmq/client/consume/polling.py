@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 
 import msgspec
 
-from cometmq.client.application_calls import calling, original, outlive
+from cometmq.client.application_calls import tell
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.consume.delivery.observation import ConsumeWatch
 from cometmq.client.consume.membership import Membership
@@ -26,13 +26,11 @@ from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.consume.queues.reader import Reader
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import ClientStateError, InvalidArgument
-from cometmq.client.listener import called
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import LitePullOptions
 from cometmq.client.transfer.puller import Puller, PullStyle
 from cometmq.client.turns import Wakeup
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.transport.tasks import describe
 
 QueuesChanged = Callable[[str, list[MessageQueue]], Awaitable[None] | None]
 """Called with a topic and all its queues; a plain function is called on a thread."""
@@ -75,24 +73,17 @@ class QueueWatch:
         if queues is None or queues == self._known[topic]:
             return
         self._known[topic] = queues
-        work = self._call(callback, topic, list(queues))
-        log = self._instance.log
-        await outlive(work, callback="on_queues_changed", group=self._group, log=log)
-
-    async def _call(self, callback: QueuesChanged, topic: str, queues: list[MessageQueue]) -> None:
-        try:
-            with calling(self._client, "on_queues_changed"):
-                await called(callback, self._instance.namespace.unwrap(topic), queues)
-        except Exception as error:  # application code: later changes are still reported
-            cause = original(error)
-            self._instance.log.warning(
-                "callback.failed",
-                group=self._group,
-                callback="on_queues_changed",
-                topic=topic,
-                error=describe(cause),
-                exc_info=cause,
-            )
+        name = self._instance.namespace.unwrap(topic)
+        await tell(
+            callback,
+            name,
+            list(queues),
+            client=self._client,
+            name="on_queues_changed",
+            group=self._group,
+            log=self._instance.log,
+            topic=topic,
+        )
 
 
 class Buffer:

@@ -13,18 +13,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from cometmq.client.application_calls import (
+    called,
     calling,
     check_function,
     check_hook,
     explaining,
-    is_coroutine_function,
     leave_calls,
-    on_thread,
     original,
 )
 from cometmq.client.arguments import whole_or
@@ -32,7 +31,7 @@ from cometmq.client.clock import TimeLimit, wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.local_members import TransactionMember
 from cometmq.client.errors import ClientStateError, InvalidArgument, shown
-from cometmq.client.hooks import EndContext, EndHook, EndHooks, TransactionState
+from cometmq.client.hooks import EndContext, EndHook, Hooks, TransactionState
 from cometmq.client.listener import ListenerError, traced
 from cometmq.client.log import AnyLog
 from cometmq.client.message import Message, MessageExt, SendResult, SendStatus, plain_body, received
@@ -79,10 +78,7 @@ class StateCaller:
         """Return the decision, which is UNKNOWN if the function raises or returns no state."""
         try:
             with calling(self._client, self._name):
-                if is_coroutine_function(function):
-                    answer = await cast("Awaitable[Any]", function(*arguments))
-                else:
-                    answer = await on_thread(self._pool, function, *arguments)
+                answer = await called(function, *arguments, pool=self._pool)
             return state_of(answer), None
         except Exception as error:  # noqa: BLE001  # application code: an exception is no decision
             return TransactionState.UNKNOWN, original(error)
@@ -240,7 +236,7 @@ class TransactionProducer(Producer, TransactionMember):
         self._check = check
         self._execute = execute
         self._end_hooks: list[EndHook] = []
-        self._ending = EndHooks((), self._log)
+        self._ending = Hooks((), self._log)
         self._properties = {
             PropertyKey.TRANSACTION_PREPARED.value: "true",
             PropertyKey.PRODUCER_GROUP.value: self._full_group,
@@ -268,7 +264,7 @@ class TransactionProducer(Producer, TransactionMember):
         stack.callback(self._check_caller.close)
         instance = await super()._enter(stack)
         hooks = self._end_hooks if self._trace is None else [*self._end_hooks, self._trace]
-        self._ending = EndHooks(hooks, self._log)
+        self._ending = Hooks(hooks, self._log)
         background = TaskSet(self._log)
         stack.push_async_callback(
             leave_calls, background, callback="check", group=self.group, log=self._log
@@ -388,7 +384,8 @@ class TransactionProducer(Producer, TransactionMember):
         state: TransactionState,
         timeout_ms: int,
     ) -> None:
-        self._ending.ending(
+        self._ending.call(
+            "end_transaction",
             EndContext(
                 group=self._full_group,
                 message=message,
@@ -398,7 +395,7 @@ class TransactionProducer(Producer, TransactionMember):
                 is_from_check=header.from_transaction_check,
                 address=address,
                 time_ms=wall_ms(),
-            )
+            ),
         )
         sender = self._sending()
         await sender.invoke_oneway(

@@ -8,7 +8,9 @@ and its fields, separated by `\x01` and terminated by `\x02`. An absent value is
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from enum import Enum
+from functools import cache
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -17,10 +19,8 @@ from cometmq.client.hooks import MessageKind, TransactionState
 FIELD_END: Final = "\x01"
 RECORD_END: Final = "\x02"
 _NULL: Final = "null"
-_PUB_FIELDS_OLD: Final = 13
-_SUB_AFTER_CODE_FIELDS: Final = 7
-_SUB_AFTER_GROUP_FIELDS: Final = 9
-_PUB_HOST_FIELDS: Final = 15
+_PUB_FIELDS_OLD: Final = 12
+_PUB_OFFSET_ID: Final = 11
 
 
 class CorruptTrace(ValueError):
@@ -46,15 +46,6 @@ class Pub(msgspec.Struct, frozen=True):
     client_host: str | None = None
     """Written only by some newer clients."""
 
-    def fields(self) -> Sequence[object]:
-        """Return the written fields, in order."""
-        written = (
-            *("Pub", self.timestamp, self.region, self.group, self.topic, self.message_id),
-            *(self.tag, self.keys, self.store_host, self.body_bytes, self.cost_ms),
-            *(int(self.kind), self.offset_message_id, self.is_success),
-        )
-        return written if self.client_host is None else (*written, self.client_host)
-
 
 class SubBefore(msgspec.Struct, frozen=True):
     """Records that a listener is called with a message."""
@@ -67,13 +58,6 @@ class SubBefore(msgspec.Struct, frozen=True):
     message_id: str
     retry_times: int
     keys: str | None
-
-    def fields(self) -> Sequence[object]:
-        """Return the written fields, in order."""
-        return (
-            *("SubBefore", self.timestamp, self.region, self.group, self.request_id),
-            *(self.message_id, self.retry_times, self.keys),
-        )
 
 
 class SubAfter(msgspec.Struct, frozen=True):
@@ -88,13 +72,6 @@ class SubAfter(msgspec.Struct, frozen=True):
     """A ConsumeOutcome."""
     timestamp: int = 0
     group: str | None = None
-
-    def fields(self) -> Sequence[object]:
-        """Return the written fields, in order."""
-        return (
-            *("SubAfter", self.request_id, self.message_id, self.cost_ms, self.is_success),
-            *(self.keys, int(self.outcome), self.timestamp, self.group),
-        )
 
 
 class EndTransaction(msgspec.Struct, frozen=True):
@@ -113,21 +90,16 @@ class EndTransaction(msgspec.Struct, frozen=True):
     state: TransactionState
     is_from_check: bool
 
-    def fields(self) -> Sequence[object]:
-        """Return the written fields, in order."""
-        return (
-            *("EndTransaction", self.timestamp, self.region, self.group, self.topic),
-            *(self.message_id, self.tag, self.keys, self.store_host, int(self.kind)),
-            *(self.transaction_id, self.state.value, self.is_from_check),
-        )
-
 
 TraceRecord: TypeAlias = Pub | SubBefore | SubAfter | EndTransaction
 
 
 def encode_record(record: TraceRecord) -> str:
     """Return the text of a record, with its terminator."""
-    return FIELD_END.join([_text(field) for field in record.fields()]) + RECORD_END
+    values = msgspec.structs.astuple(record)
+    if isinstance(record, Pub) and record.client_host is None:
+        values = values[:-1]
+    return FIELD_END.join([type(record).__name__, *map(_text, values)]) + RECORD_END
 
 
 def record_keys(record: TraceRecord) -> list[str]:
@@ -148,14 +120,13 @@ def decode_trace(data: bytes | str) -> list[TraceRecord]:
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
     found: list[TraceRecord] = []
     for line in text.split(RECORD_END):
-        fields = line.split(FIELD_END)
-        read = _READERS.get(fields[0])
-        if read is None:
-            continue
+        name, *texts = line.split(FIELD_END)
+        if name == Pub.__name__ and len(texts) <= _PUB_FIELDS_OLD:
+            texts.insert(_PUB_OFFSET_ID, _NULL)
         try:
-            found.append(read(fields))
-        except (IndexError, ValueError) as error:
-            raise CorruptTrace(f"a {fields[0]} record of {len(fields)} fields: {error}") from error
+            found += [_read(kind, texts) for kind in _KINDS if kind.__name__ == name]
+        except (TypeError, ValueError) as error:
+            raise CorruptTrace(f"a {name} record of {len(texts)} fields: {error}") from error
     return found
 
 
@@ -164,79 +135,30 @@ def _text(value: object) -> str:
         return _NULL
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value)
+    return str(value.value if isinstance(value, Enum) else value)
+
+
+def _read(kind: type[TraceRecord], texts: Sequence[str]) -> TraceRecord:
+    """Return a record; its last fields may be absent."""
+    given = zip(_readers(kind), texts, strict=False)
+    return kind(**{name: read(text) for (name, read), text in given})
+
+
+@cache
+def _readers(kind: type[TraceRecord]) -> list[tuple[str, Callable[[str], Any]]]:
+    fields = msgspec.structs.fields(kind)
+    return [(field.name, _READERS.get(field.type, _optional)) for field in fields]
 
 
 def _optional(text: str) -> str | None:
     return None if text == _NULL else text
 
 
-def _pub(fields: list[str]) -> Pub:
-    has_offset_id = len(fields) > _PUB_FIELDS_OLD
-    return Pub(
-        timestamp=int(fields[1]),
-        region=_optional(fields[2]),
-        group=fields[3],
-        topic=fields[4],
-        message_id=fields[5],
-        tag=_optional(fields[6]),
-        keys=_optional(fields[7]),
-        store_host=fields[8],
-        body_bytes=int(fields[9]),
-        cost_ms=int(fields[10]),
-        kind=MessageKind(int(fields[11])),
-        offset_message_id=_optional(fields[12]) if has_offset_id else None,
-        is_success=fields[13 if has_offset_id else 12] == "true",
-        client_host=fields[14] if len(fields) >= _PUB_HOST_FIELDS else None,
-    )
-
-
-def _sub_before(fields: list[str]) -> SubBefore:
-    return SubBefore(
-        timestamp=int(fields[1]),
-        region=_optional(fields[2]),
-        group=fields[3],
-        request_id=fields[4],
-        message_id=fields[5],
-        retry_times=int(fields[6]),
-        keys=_optional(fields[7]),
-    )
-
-
-def _sub_after(fields: list[str]) -> SubAfter:
-    has_group = len(fields) >= _SUB_AFTER_GROUP_FIELDS
-    return SubAfter(
-        request_id=fields[1],
-        message_id=fields[2],
-        cost_ms=int(fields[3]),
-        is_success=fields[4] == "true",
-        keys=_optional(fields[5]),
-        outcome=int(fields[6]) if len(fields) >= _SUB_AFTER_CODE_FIELDS else 0,
-        timestamp=int(fields[7]) if has_group else 0,
-        group=fields[8] if has_group else None,
-    )
-
-
-def _end_transaction(fields: list[str]) -> EndTransaction:
-    return EndTransaction(
-        timestamp=int(fields[1]),
-        region=_optional(fields[2]),
-        group=fields[3],
-        topic=fields[4],
-        message_id=fields[5],
-        tag=_optional(fields[6]),
-        keys=_optional(fields[7]),
-        store_host=fields[8],
-        kind=MessageKind(int(fields[9])),
-        transaction_id=_optional(fields[10]),
-        state=TransactionState(fields[11]),
-        is_from_check=fields[12] == "true",
-    )
-
-
-_READERS: Final[Mapping[str, Callable[[list[str]], TraceRecord]]] = {
-    "Pub": _pub,
-    "SubBefore": _sub_before,
-    "SubAfter": _sub_after,
-    "EndTransaction": _end_transaction,
+_KINDS: Final = (Pub, SubBefore, SubAfter, EndTransaction)
+_READERS: Final[Mapping[object, Callable[[str], Any]]] = {
+    str: str,
+    int: int,
+    bool: "true".__eq__,
+    MessageKind: lambda text: MessageKind(int(text)),
+    TransactionState: TransactionState,
 }

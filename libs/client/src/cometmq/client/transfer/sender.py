@@ -449,4 +449,4 @@ class MessageSender:
         context.end_ms = wall_ms()
         context.region = ext.get(PropertyKey.MSG_REGION, "")
         context.is_trace_on = ext.get(PropertyKey.TRACE_ON) != "false"
-        self._hooks.after(context)
+        self._hooks.call("after_send", context)

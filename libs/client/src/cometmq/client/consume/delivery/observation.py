@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from cometmq.client import trace_context
 from cometmq.client.clock import wall_ms
-from cometmq.client.hooks import ConsumeContext, ConsumeHooks, ConsumeOutcome
+from cometmq.client.hooks import ConsumeContext, ConsumeOutcome, Hooks
 from cometmq.client.listener import ConsumeResult, OrderlyAction, OrderlyResult
 from cometmq.client.message import MessageExt
 
@@ -18,7 +18,7 @@ class ConsumeWatch:
     """Observes the calls of one consumer's listener."""
 
     def __init__(
-        self, group: str, hooks: ConsumeHooks, *, timeout_ms: int, continues_traces: bool
+        self, group: str, hooks: Hooks, *, timeout_ms: int, continues_traces: bool
     ) -> None:
         """A call that takes longer than `timeout_ms` counts as timed out, regardless of its
         result.
@@ -33,7 +33,7 @@ class ConsumeWatch:
     ) -> R:
         """Call the listener and return its result."""
         context = ConsumeContext(self._group, tuple(messages), wall_ms(), outcome=None)
-        self._hooks.before(context)
+        self._hooks.call("before_consume", context)
         context.outcome = ConsumeOutcome.EXCEPTION
         try:
             with trace_context.consuming(messages) if self._continues_traces else nullcontext():
@@ -42,7 +42,7 @@ class ConsumeWatch:
             context.outcome = self._outcome(context)
         finally:
             context.end_ms = wall_ms()
-            self._hooks.after(context)
+            self._hooks.call("after_consume", context)
         return result
 
     def polled(self, messages: Sequence[MessageExt]) -> None:
@@ -52,11 +52,11 @@ class ConsumeWatch:
         if not messages:
             return
         context = ConsumeContext(self._group, tuple(messages), wall_ms())
-        self._hooks.before(context)
+        self._hooks.call("before_consume", context)
         context.end_ms = wall_ms()
         context.outcome = ConsumeOutcome.SUCCESS
         context.is_success = True
-        self._hooks.after(context)
+        self._hooks.call("after_consume", context)
 
     def _outcome(self, context: ConsumeContext) -> ConsumeOutcome:
         if wall_ms() - context.begin_ms >= self._timeout_ms:

@@ -16,15 +16,13 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from cometmq.client.application_calls import Failures, calling, original, outlive
+from cometmq.client.application_calls import Failures, tell
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.consume.queues.locks import QueueLocks
 from cometmq.client.consume.queues.parts import ConsumerParts, QueuesCallback
 from cometmq.client.consume.queues.process_queue import ProcessQueue
-from cometmq.client.listener import called
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.names import RETRY_PREFIX
-from cometmq.remoting.transport.tasks import describe
 
 FORCED_LEAVE_MS: Final = 60_000
 """Time limit for the listener of a queue without a lock, and for an `on_revoked` callback."""
@@ -248,24 +246,15 @@ class Ownership:
             if not queue.topic.startswith(RETRY_PREFIX)
         )
         if callback is not None and visible:
-            work = self._call(name, callback, visible)
-            await outlive(work, callback=name, group=self._group, log=self._log)
-
-    async def _call(self, name: str, callback: QueuesCallback, visible: list[MessageQueue]) -> None:
-        topics, queue_count = sorted({queue.topic for queue in visible}), len(visible)
-        try:
-            with calling(self._callbacks.client, name):
-                await called(callback, visible)
-        except Exception as error:  # noqa: BLE001  # application code: the queues move regardless
-            cause = original(error)
-            self._log.warning(
-                "callback.failed",
+            await tell(
+                callback,
+                visible,
+                client=self._callbacks.client,
+                name=name,
                 group=self._group,
-                callback=name,
-                topics=topics,
-                queue_count=queue_count,
-                error=describe(cause),
-                exc_info=cause,
+                log=self._log,
+                topics=sorted({queue.topic for queue in visible}),
+                queue_count=len(visible),
             )
 
     def _disown(self, held: Iterable[ProcessQueue]) -> None:
